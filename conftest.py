@@ -1,0 +1,19 @@
+"""Test settings: at least two CPU devices, strict types and ranks, shapes checked at run time."""
+
+import os
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import hypothesis
+import jax
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+install_import_hook("softmax_jax", "beartype.beartype")
+
+# Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("default")

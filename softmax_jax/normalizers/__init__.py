@@ -1,0 +1,1 @@
+"""Pure functions that turn logits into weights. Nothing here imports Flax."""

@@ -1,0 +1,70 @@
+"""What a mask means to a row of logits: the one module that decides it.
+
+A mask, called `where` as in `jax.nn.softmax`, is True at the visible entries. Masked entries enter no
+maximum, no sum and no count, get a weight of exactly 0, and send back a gradient of exactly 0, whatever
+number stands in them. A row with no visible entry, or with visible logits that are all -inf, is empty: all
+its weights are 0.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+Axis = int | tuple[int, ...]
+Mask = Bool[Array, "*#shape"] | None
+
+
+def hide(values: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
+    """Puts 0 where the mask is False."""
+    if where is None:
+        return values
+    return jnp.where(jnp.broadcast_to(where, values.shape), values, jnp.zeros((), values.dtype))
+
+
+def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[Array, "*shape"]:
+    """The logits in float32 (float64 stays), with 0 in the place of every masked entry.
+
+    Masked entries are replaced before any arithmetic, so that an infinity or NaN behind the mask reaches
+    neither the weights nor the gradient.
+
+    Raises TypeError for logits that are not real floating point, and for a mask that is not boolean.
+    """
+    dtype = jnp.result_type(logits)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"logits have dtype {dtype}; they must be floating point: call .astype('float32') first")
+    if where is not None and jnp.result_type(where) != jnp.bool_:
+        raise TypeError(
+            f"the mask has dtype {jnp.result_type(where)}; it must be bool, True where an entry is visible: "
+            "turn an additive mask into one with `mask == 0`"
+        )
+    return hide(jnp.asarray(logits, jnp.promote_types(dtype, jnp.float32)), where)
+
+
+def visible_count(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:
+    """Number of visible entries of each row, with the reduced axes kept at size 1."""
+    visible = jnp.ones(logits.shape, bool) if where is None else jnp.broadcast_to(where, logits.shape)
+    return jnp.sum(visible, axis, keepdims=True).astype(logits.dtype)
+
+
+def row_maximum(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:
+    """Largest visible logit of each row, 0 for an empty row, with the reduced axes kept at size 1."""
+    visible = None if where is None else jnp.broadcast_to(where, logits.shape)
+    maximum = jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf)
+    return jnp.where(maximum == -jnp.inf, jnp.zeros((), logits.dtype), maximum)
+
+
+def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+    """Logits less the maximum of their row: at most 0, and never below the most negative finite number.
+
+    The lower bound keeps products with the result finite where two logits lie more than the largest
+    float apart; exp() of it is 0 either way. The maximum counts as a constant in derivatives, so use
+    this only where adding a constant to a row changes nothing.
+    """
+    maximum = jax.lax.stop_gradient(row_maximum(logits, axis, where))
+    return hide(jnp.maximum(logits - maximum, jnp.finfo(logits.dtype).min), where)
+
+
+def row_sum(values: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
+    """Sum of each row for use as a divisor: 1 where the sum is 0, which is the case of an empty row alone."""
+    total = jnp.sum(values, axis, keepdims=True)
+    return jnp.where(total == 0, jnp.ones((), values.dtype), total)

@@ -1,0 +1,125 @@
+"""Every normalizer by name: what command lines, tests, tables and benchmarks iterate over."""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import jax
+
+from softmax_jax.normalizers import maps, scales
+from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.scales import Scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A registered pair of a map and a scale; its numbers are the keyword arguments of both."""
+
+    name: str
+    map: Map
+    scale: Callable[..., Scale] | None
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The names of the numbers this method takes, with their defaults."""
+        return _map_numbers(self.map) | _scale_numbers(self.scale)
+
+    def build(self, **numbers: Any) -> Normalizer:
+        """The normalizer with these numbers, defaults for the others. Raises ValueError for a name it lacks."""
+        for name in numbers:
+            if name not in self.numbers:
+                known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
+                raise ValueError(f"normalizer {self.name!r} has no number {name!r}; it takes: {known}")
+        own = {name: value for name, value in numbers.items() if name in _map_numbers(self.map)}
+        rest = {name: value for name, value in numbers.items() if name not in own}
+        map = jax.tree_util.Partial(self.map, **_map_numbers(self.map) | own)
+        return Normalizer(map, None if self.scale is None else self.scale(**rest))
+
+
+def _map_numbers(map: Map) -> dict[str, Any]:
+    parameters = inspect.signature(map).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _scale_numbers(scale: Callable[..., Scale] | None) -> dict[str, Any]:
+    return {} if scale is None else {p.name: p.default for p in inspect.signature(scale).parameters.values()}
+
+
+_methods: dict[str, Method] = {}
+METHODS = MappingProxyType(_methods)
+"""Registered methods by name, in order of registration; a read-only view."""
+
+
+def register(name: str, map: Map, scale: Callable[..., Scale] | None = None) -> None:
+    """Makes the pair known under a name, everywhere at once.
+
+    Keyword-only parameters of `map` and the parameters of `scale` become the method's numbers, so they
+    need defaults. Raises ValueError if the name is taken or no identifier, or if a number lacks a default
+    or is claimed by both.
+    """
+    if not name.isidentifier() or name in _methods:
+        raise ValueError(f"cannot register {name!r}: a name must be new and a Python identifier")
+    clash = _map_numbers(map).keys() & _scale_numbers(scale).keys()
+    method = Method(name, map, scale)
+    missing = [number for number, default in method.numbers.items() if default is inspect.Parameter.empty]
+    if clash or missing:
+        raise ValueError(
+            f"cannot register {name!r}: numbers without a default {missing}, claimed twice {sorted(clash)}"
+        )
+    _methods[name] = method
+
+
+def normalizer(spec: str, **numbers: Any) -> Normalizer:
+    """The normalizer registered under a name, with its numbers given as keywords or within the text.
+
+    A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`. Raises ValueError
+    for an unknown name or number (listing the known ones) and for text that is not of this form.
+
+    >>> normalizer("ssmax", s=0.43).scale == normalizer("ssmax(s=0.43)").scale
+    True
+    """
+    name, positional, written = _parse(spec)
+    if name not in METHODS:
+        close = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown normalizer {name!r}: {hint}known are {', '.join(METHODS)}")
+    method = METHODS[name]
+    if len(positional) > len(method.numbers):
+        raise ValueError(f"{spec!r} gives {len(positional)} numbers; {name!r} takes {len(method.numbers)}")
+    twice = (dict(zip(method.numbers, positional)).keys() & written.keys()) | (written.keys() & numbers.keys())
+    if twice:
+        raise ValueError(f"{spec!r} gives {', '.join(sorted(twice))} twice: give each number once")
+    return method.build(**dict(zip(method.numbers, positional)) | written | numbers)
+
+
+def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Splits `name(1, b=2)` into its name, positional and named numbers."""
+    try:
+        node = ast.parse(spec.strip(), mode="eval").body
+        if isinstance(node, ast.Name):
+            return node.id, [], {}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg}
+            if len(named) == len(node.keywords):
+                return node.func.id, [ast.literal_eval(argument) for argument in node.args], named
+    except (SyntaxError, ValueError):
+        pass
+    raise ValueError(f"cannot read the normalizer {spec!r}: write a name, or a name with numbers as in 'ssmax(s=0.43)'")
+
+
+register("softmax", maps.softmax)
+register("temperature", maps.softmax, scales.ConstantTemperature)
+register("adaptive", maps.softmax, scales.EntropyPolynomial)
+register("ssmax", maps.softmax, scales.LogLength)
+register("softpick", maps.softpick)
+register("scalable_softpick", maps.softpick, scales.LogLength)
+register("length_scaled", maps.softmax, scales.LengthRule)
+register("softmax1", maps.softmax1)
+register("hardmax", maps.hardmax)
+register("shifted_softmax", maps.shifted_softmax)
+register("signed_l1", maps.signed_l1)

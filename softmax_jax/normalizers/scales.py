@@ -1,0 +1,170 @@
+"""Scales: each gives a row's inverse temperature β = 1/θ, from the row itself.
+
+A scale is a frozen dataclass and a pytree whose numbers are the leaves, so they can be traced, differentiated
+and learned, and changing one recompiles nothing. A number is a scalar, or an array that broadcasts against
+the logits with the row's axis at size 1: one number per head of (batch, heads, queries, keys) has the shape
+(heads, 1, 1).
+"""
+
+import dataclasses
+import math
+from typing import Protocol, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_count
+
+T = TypeVar("T")
+
+
+class Scale(Protocol):
+    """Anything that maps (logits, axis, where) to inverse temperatures that broadcast against the logits."""
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]: ...
+
+
+@dataclass_transform(frozen_default=True)
+def scale(cls: type[T]) -> type[T]:
+    """Makes a class a frozen dataclass and a pytree with every field a leaf (or a tree of them)."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:
+    """The number in the logits' type and rank, ready to broadcast against them."""
+    array = jnp.asarray(number, logits.dtype)
+    return array.reshape((1,) * (logits.ndim - array.ndim) + array.shape)
+
+
+def require(number: ArrayLike, holds: bool, rule: str) -> None:
+    """Raises ValueError if a plain Python number breaks a rule; traced numbers are the caller's business."""
+    if isinstance(number, int | float) and not (math.isfinite(number) and holds):
+        raise ValueError(f"{rule}, got {number!r}")
+
+
+def positive(name: str, number: ArrayLike) -> None:
+    """Raises ValueError unless a plain Python number is finite and above 0."""
+    require(number, isinstance(number, int | float) and number > 0, f"{name} must be a finite number above 0")
+
+
+def finite(name: str, number: ArrayLike) -> None:
+    """Raises ValueError unless a plain Python number is finite."""
+    require(number, True, f"{name} must be a finite number")
+
+
+def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:
+    r"""Entropy in nats of the softmax of each row, straight from the logits, with the axis kept at size 1.
+
+    $$H = \log l - t / l, \qquad l = \sum_j e^{z_j - m}, \quad t = \sum_j e^{z_j - m} (z_j - m)$$
+
+    An empty row has entropy 0. No weight is ever divided by or logged, so zeros are harmless.
+
+    >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
+    Array([0.], dtype=float32)
+    """
+    z = centre(logits, axis, where)
+    exponentials = hide(jnp.exp(z), where)
+    total = row_sum(exponentials, axis)
+    return jnp.log(total) - jnp.sum(exponentials * z, axis, keepdims=True) / total
+
+
+@scale
+class ConstantTemperature:
+    """The same temperature for every row: β = 1/θ. `theta` > 0; below 1 it sharpens."""
+
+    theta: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        positive("theta", self.theta)
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        return 1 / against(self.theta, logits)
+
+
+@scale
+class LogLength:
+    """The scale of SSMax: β = s·log n + b, with n the number of visible entries and natural log.
+
+    The default `s` makes β = 1 for rows of 16 entries.
+
+    Source: Nakanishi, "Scalable-Softmax Is Superior for Attention", arXiv 2501.19399.
+    """
+
+    s: ArrayLike = 1 / math.log(16)
+    bias: ArrayLike = 0.0
+
+    def __post_init__(self) -> None:
+        finite("s", self.s)
+        finite("bias", self.bias)
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        count = jnp.maximum(visible_count(logits, axis, where), 1)
+        return against(self.s, logits) * jnp.log(count) + against(self.bias, logits)
+
+
+@scale
+class LengthRule:
+    r"""The least β that leaves a mass of at most ε outside the m entries that matter.
+
+    $$\beta = \tfrac12 \ln \frac{(1-\varepsilon)(n-m)}{\varepsilon m}, \qquad
+      \beta = 0 \text{ where that is negative or } n \le m$$
+
+    Derived for rows of n visible entries of which m have logit +1 and the others -1. `m` > 0 and
+    0 < `eps` < 1.
+
+    Source: a note of 2017 on softmax over long rows.
+    """
+
+    m: ArrayLike = 1.0
+    eps: ArrayLike = 0.05
+
+    def __post_init__(self) -> None:
+        positive("m", self.m)
+        require(self.eps, isinstance(self.eps, int | float) and 0 < self.eps < 1, "eps must lie between 0 and 1")
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        m, eps = against(self.m, logits), against(self.eps, logits)
+        odds = (1 - eps) * (visible_count(logits, axis, where) - m) / (eps * m)
+        return jnp.log(jnp.maximum(odds, 1)) / 2
+
+
+@scale
+class EntropyPolynomial:
+    r"""Adaptive temperature: β is a polynomial of the entropy H of the row's softmax.
+
+    $$\beta = \max(\mathrm{poly}(H), \text{floor}) \text{ if } H > \text{threshold, else } 1$$
+
+    `coefficients` come highest power first; `entropy_range` (low, high), in nats, clamps H before the
+    polynomial is evaluated, for fits that hold only there. With the default, published coefficients β
+    exceeds 1 only for 0.849 < H < 5.945 nats.
+
+    Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, the adaptive temperature function.
+    """
+
+    coefficients: tuple[ArrayLike, ...] = (-0.037, 0.481, -2.3, 4.917, -1.791)
+    threshold: ArrayLike = 0.5
+    floor: ArrayLike = 1.0
+    entropy_range: tuple[ArrayLike, ArrayLike] | None = None
+
+    def __post_init__(self) -> None:
+        for coefficient in self.coefficients:
+            finite("coefficients", coefficient)
+        finite("threshold", self.threshold)
+        finite("floor", self.floor)
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        row_entropy = entropy(logits, axis, where)
+        beta = jnp.maximum(self.polynomial(row_entropy), against(self.floor, logits))
+        return jnp.where(row_entropy > against(self.threshold, logits), beta, jnp.ones((), logits.dtype))
+
+    def polynomial(self, row_entropy: Float[Array, "*row"]) -> Float[Array, "*row"]:
+        """poly(H) by Horner's rule, H clamped to `entropy_range` first."""
+        if self.entropy_range is not None:
+            low, high = (against(bound, row_entropy) for bound in self.entropy_range)
+            row_entropy = jnp.clip(row_entropy, low, high)
+        value = jnp.zeros_like(row_entropy)
+        for coefficient in self.coefficients:
+            value = value * row_entropy + against(coefficient, row_entropy)
+        return value

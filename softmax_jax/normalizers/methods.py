@@ -1,7 +1,5 @@
 """The published methods as plain functions with the signature of `jax.nn.softmax`: each one map over one scale."""
 
-import math
-
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -28,7 +26,7 @@ def adaptive_temperature_softmax(
     axis: Axis = -1,
     where: Mask = None,
     *,
-    coefficients: tuple[ArrayLike, ...] = EntropyPolynomial().coefficients,
+    coefficients: tuple[ArrayLike, ...] = EntropyPolynomial.coefficients,
     entropy_range: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Float[Array, "*shape"]:
     r"""Softmax at the temperature that a polynomial of the row's entropy gives.
@@ -52,7 +50,7 @@ def ssmax(
     axis: Axis = -1,
     where: Mask = None,
     *,
-    s: ArrayLike = 1 / math.log(16),
+    s: ArrayLike = LogLength.s,
     bias: ArrayLike = 0.0,
 ) -> Float[Array, "*shape"]:
     r"""Scalable softmax: $w = \operatorname{softmax}((s \ln n + b)\, z)$, with n the number of visible entries.
@@ -72,7 +70,7 @@ def scalable_softpick(
     axis: Axis = -1,
     where: Mask = None,
     *,
-    s: ArrayLike = 1 / math.log(16),
+    s: ArrayLike = LogLength.s,
     bias: ArrayLike = 0.0,
 ) -> Float[Array, "*shape"]:
     r"""Softpick at the scale of SSMax: $w = \operatorname{softpick}((s \ln n + b)\, z)$.

@@ -8,7 +8,7 @@ the logits with the row's axis at size 1: one number per head of (batch, heads, 
 
 import dataclasses
 import math
-from typing import Protocol, TypeVar, dataclass_transform
+from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, v
 T = TypeVar("T")
 
 
+@runtime_checkable
 class Scale(Protocol):
     """Anything that maps (logits, axis, where) to inverse temperatures that broadcast against the logits."""
 

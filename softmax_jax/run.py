@@ -1,0 +1,143 @@
+"""Trains a run from its directory to its end: chunks, metrics, checkpoints, progress, interruption."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from softmax_jax.config import Config
+from softmax_jax.run_directory import RunDirectory
+from softmax_jax.training import Metrics, TrainState, chunk_trainer
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss of a seed became infinite or NaN."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The user stopped the run; its newest checkpoint continues it."""
+
+
+def run(config: Config, workdir: Path, console: Console) -> TrainState:
+    """Trains every seed to `config.steps`, continuing what the directory already holds.
+
+    A continued run ends with the same bits as one that was never stopped. Raises NotFiniteError when a loss
+    is not finite, after the last good state was saved, and Interrupted after Ctrl-C, likewise.
+    """
+    directory = RunDirectory(workdir, config)
+    try:
+        with _interruptions() as interrupted, _progress(config, console) as report:
+            step, state = directory.resume()
+            if step:
+                console.print(f"continuing {workdir} at step {step}")
+            step, state = _train(config, directory, step, state, report, interrupted)
+        directory.save(step, state)
+        if step < config.steps:
+            raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
+        directory.finish(state)
+        return state
+    finally:
+        directory.close()
+
+
+def _train(
+    config: Config,
+    directory: RunDirectory,
+    step: int,
+    state: TrainState,
+    report: Callable[[int, list[dict[str, Any]]], None],
+    interrupted: Callable[[], bool],
+) -> tuple[int, TrainState]:
+    """Chunk after chunk until the end or an interruption; the step reached and the state there."""
+    train_chunk = chunk_trainer(config)
+    while step < config.steps and not interrupted():
+        steps = min(config.chunk - step % config.chunk, config.steps - step)
+        start = time.perf_counter()
+        # The next state lives beside this one until its loss is known to be finite.
+        new_state, metrics = jax.block_until_ready(train_chunk(state, step, steps))
+        seconds = time.perf_counter() - start
+        try:
+            _check_finite(metrics, new_state, step, directory)
+        except NotFiniteError:
+            directory.save(step, state)
+            raise
+        step, state = step + steps, new_state
+        lines = _lines(metrics, state, step, steps / seconds)
+        directory.log(lines)
+        report(step, lines)
+        if step % (config.chunk * config.chunks_per_checkpoint) == 0:
+            directory.save(step, state)
+    return step, state
+
+
+def _check_finite(metrics: Metrics, state: TrainState, step: int, directory: RunDirectory) -> None:
+    for seed, bad_step in zip(np.asarray(state.seed), np.asarray(metrics.first_bad_step)):
+        if bad_step >= 0:
+            raise NotFiniteError(
+                f"the loss of seed {seed} is not finite at step {bad_step}: try a smaller --learning-rate; "
+                f"{directory.path} keeps the state of step {step}"
+            )
+
+
+def _lines(metrics: Metrics, state: TrainState, step: int, steps_per_second: float) -> list[dict[str, Any]]:
+    """One line of metrics per seed."""
+    columns = zip(*(np.asarray(column).tolist() for column in (state.seed, *metrics[:3])))
+    return [
+        {
+            "step": step,
+            "seed": seed,
+            "loss": loss,
+            "cross_entropy": cross_entropy,
+            "accuracy": accuracy,
+            "steps_per_second": round(steps_per_second, 2),
+        }
+        for seed, loss, cross_entropy, accuracy in columns
+    ]
+
+
+@contextlib.contextmanager
+def _interruptions() -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C or SIGTERM into a flag, so that the running chunk ends; the second one kills."""
+    asked = False
+
+    def ask(signum: int, frame: Any) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _progress(config: Config, console: Console) -> Iterator[Callable[[int, list[dict[str, Any]]], None]]:
+    """A bar on a terminal, plain lines in a log: step, rate, mean loss and accuracy, time left."""
+
+    def summary(lines: list[dict[str, Any]]) -> str:
+        loss, accuracy = (np.mean([line[key] for line in lines]) for key in ("loss", "accuracy"))
+        return f"loss {loss:.4f}  accuracy {accuracy:.2f} %  {lines[0]['steps_per_second']:.0f} steps/s"
+
+    if console.is_terminal:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("compiling", total=config.steps)
+            yield lambda step, lines: bar.update(task, completed=step, description=summary(lines))
+        return
+
+    def log(step: int, lines: list[dict[str, Any]]) -> None:
+        left = (config.steps - step) / lines[0]["steps_per_second"]
+        console.print(f"step {step}/{config.steps}  {summary(lines)}  {left:.0f} s left", soft_wrap=True)
+
+    console.print("compiling", soft_wrap=True)
+    yield log

@@ -1,0 +1,129 @@
+"""A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from softmax_jax.config import Config
+from softmax_jax.files import versions, write_json, write_whole
+from softmax_jax.training import Parameters, TrainState, build_model, initial_state
+
+KEPT_CHECKPOINTS = 2
+
+
+def read_config(directory: Path) -> Config:
+    """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+    path = directory / "config.json"
+    try:
+        return Config(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ValueError(f"{directory} holds no run: it has no config.json; name a directory that train.py made") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not the config of a run: {error}") from None
+
+
+class RunDirectory:
+    """The files of one training run; opening a directory that holds a run continues it.
+
+    Raises ValueError if the directory holds a run of other settings.
+    """
+
+    def __init__(self, path: Path, config: Config):
+        self.path = path.absolute()
+        self.config = config
+        self._refuse_other_settings()
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "config.json", dataclasses.asdict(config))
+        write_json(self.path / "versions.json", versions())
+        self._checkpointer = ocp.training.Checkpointer(
+            self.path / "checkpoints",
+            preservation_policy=ocp.training.preservation_policies.LatestN(KEPT_CHECKPOINTS),
+        )
+
+    def _refuse_other_settings(self) -> None:
+        if not (self.path / "config.json").exists():
+            return
+        old, new = dataclasses.asdict(read_config(self.path)), dataclasses.asdict(self.config)
+        changed = [f"{name} is {old[name]} there and {new[name]} here" for name in new if old[name] != new[name]]
+        if changed:
+            raise ValueError(
+                f"{self.path} holds a run of other settings: {'; '.join(changed)}. "
+                "Choose another --workdir, or repeat its settings to continue it"
+            )
+
+    def resume(self) -> tuple[int, TrainState]:
+        """The steps done and the state after them, from the newest checkpoint; a fresh start if there is none."""
+        state = initial_state(self.config)
+        newest = self._checkpointer.latest
+        step = 0 if newest is None else newest.step
+        if step:
+            state = self._checkpointer.load(step, jax.tree.map(_abstract, state))
+        self._drop_metrics_after(step)
+        return step, state
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Saves the state after `step` steps, unless that is saved already, and drops all but the newest two."""
+        newest = self._checkpointer.latest
+        if newest is None or newest.step < step:
+            self._checkpointer.save(step, state)
+
+    def finish(self, state: TrainState) -> None:
+        """Writes the trained parameters by themselves, which is all that an evaluation needs."""
+        if not (self.path / "parameters").exists():
+            ocp.save(self.path / "parameters", state.parameters)
+
+    def log(self, lines: list[dict[str, Any]]) -> None:
+        """Appends lines of metrics and leaves them on disk."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _drop_metrics_after(self, step: int) -> None:
+        """Drops the lines that a resumed run will write again, and any that a crash cut short."""
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            complete = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+            write_whole(path, "".join(line for line in complete if json.loads(line)["step"] <= step))
+
+    def close(self) -> None:
+        """Waits for open writes."""
+        self._checkpointer.close()
+
+
+def load_parameters(directory: Path) -> tuple[Config, Parameters]:
+    """Settings and parameters of a run, finished or not, with a leading seed axis.
+
+    Raises ValueError, in one line, if the directory holds no run, no checkpoint yet, or a damaged one.
+    """
+    directory = directory.absolute()
+    config = read_config(directory)
+    _, initialize = build_model(config.width)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.seeds))
+    parameters = jax.tree.map(_abstract, jax.eval_shape(jax.vmap(initialize), keys))
+    try:
+        if (directory / "parameters").is_dir():
+            return config, ocp.load(directory / "parameters", parameters)
+        return config, _newest_state(directory, config).parameters
+    except FileNotFoundError:
+        raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one") from None
+    except Exception as error:  # Orbax and TensorStore raise many types for a damaged checkpoint.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"the checkpoint in {directory} cannot be read: {reason[:200]}") from error
+
+
+def _newest_state(directory: Path, config: Config) -> TrainState:
+    if not (directory / "checkpoints").is_dir():
+        raise FileNotFoundError
+    with ocp.training.Checkpointer(directory / "checkpoints") as checkpointer:
+        if checkpointer.latest is None:
+            raise FileNotFoundError
+        return checkpointer.load(checkpointer.latest.step, jax.tree.map(_abstract, initial_state(config)))
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """What a leaf must be when it is read back, so that a wrong shape or a missing leaf raises."""
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -1,0 +1,1 @@
+"""Tasks: the data and the model of each, side by side."""

@@ -1,0 +1,68 @@
+"""Trains the max-retrieval model: python train.py PRESET [options]."""
+
+import dataclasses
+import difflib
+import sys
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from configs import load_presets
+from softmax_jax.command_line import one_device_per_core, one_line_errors
+from softmax_jax.config import Config
+from softmax_jax.run import Interrupted, NotFiniteError, run
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    config: tyro.conf.OmitArgPrefixes[Config]
+    workdir: Path | None = None
+    """Directory of the run, runs/PRESET by default; a run that it holds is continued."""
+
+
+def main() -> None:
+    """Picks the preset, parses the options over it, trains."""
+    presets = load_presets()
+    listing = "\n".join(f"  {name}: {summary}" for name, (summary, _) in presets.items())
+    name, options = _preset_name(sys.argv[1:], list(presets))
+    config = presets[name or "quick"][1]
+    arguments = tyro.cli(
+        Arguments,
+        default=Arguments(config),
+        args=options,
+        prog=f"train.py {name or 'PRESET'}",
+        description=f"Train the max-retrieval model. Presets:\n{listing}\nOptions change a preset's settings.",
+    )
+    workdir = arguments.workdir or Path("runs") / (name or "quick")
+    one_device_per_core()
+    errors = Console(stderr=True)
+    with one_line_errors(errors):
+        try:
+            run(arguments.config, workdir, Console())
+        except Interrupted as interruption:
+            errors.print(str(interruption), soft_wrap=True, markup=False)
+            raise SystemExit(130) from None
+        except NotFiniteError as error:
+            errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+            raise SystemExit(1) from None
+    print(f"trained {arguments.config.seeds} seeds; evaluate them with: python evaluate.py --checkpoint {workdir}")
+
+
+def _preset_name(arguments: list[str], presets: list[str]) -> tuple[str | None, list[str]]:
+    """Splits the preset from the options; help may be asked for without one."""
+    if arguments and arguments[0] in presets:
+        return arguments[0], arguments[1:]
+    if arguments and arguments[0] in ("-h", "--help"):
+        return None, arguments
+    given = arguments[0] if arguments else "nothing"
+    close = difflib.get_close_matches(given, presets, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    print(f"error: the first argument must be a preset ({', '.join(presets)}), got {given}.{hint}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Accuracy, loss, entropy and largest weight by number of items: one encoding, read by every normalizer."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.stats
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int, Key
+
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
+from softmax_jax.training import Parameters, build_model, seed_mesh
+
+LENGTHS = tuple(2**power for power in range(1, 15))
+DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
+ITEMS_PER_BATCH = 8192
+"""Items encoded at once: enough to fill the cores, few enough to stay in cache."""
+
+NOTEBOOK_LENGTHS = tuple(2**power for power in range(1, 13))
+NOTEBOOK_SEEDS = range(11, 22)
+NOTEBOOK_SETS = 32
+
+
+class Measures(NamedTuple):
+    """Means over sets. Accuracy in percent; loss and entropy in nats; of the weights' absolute values."""
+
+    accuracy: Float[Array, "*shape"]
+    loss: Float[Array, "*shape"]
+    entropy: Float[Array, "*shape"]
+    max_weight: Float[Array, "*shape"]
+
+
+class Row(NamedTuple):
+    """One line of evaluation.csv."""
+
+    normalizer: str
+    n: int
+    seed: int
+    accuracy: float
+    loss: float
+    entropy: float
+    max_weight: float
+
+
+def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -> Measures:
+    """The measures of one batch under each normalizer, which all read the same logits."""
+    hidden, logits = model.encode(batch.items, batch.query)
+
+    def under(normalizer: Normalizer) -> Measures:
+        weights = normalizer(logits, where=batch.mask)
+        scores = model.read(hidden, weights)
+        loss = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer)
+        correct = scores.argmax(-1) == batch.answer
+        return Measures(
+            100 * correct.mean(), loss.mean(), weight_entropy(weights).mean(), jnp.abs(weights).max(1).mean()
+        )
+
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[under(normalizer) for normalizer in normalizers])
+
+
+def weight_entropy(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows"]:
+    """Entropy in nats of the weights' shares in their absolute sum; 0 for a row of zeros.
+
+    >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
+    Array([0.6931472, 0.       ], dtype=float32)
+    """
+    sizes = jnp.abs(weights)
+    total = sizes.sum(-1, keepdims=True)
+    shares = sizes / jnp.where(total == 0, 1, total)
+    return -jnp.sum(shares * jnp.log(jnp.where(shares == 0, 1, shares)), -1)
+
+
+def fresh_batches(key: Key[Array, ""], seeds: Int[Array, " seeds"], items: int, sets: int) -> Key[Array, "seeds ..."]:
+    """Keys of `sets` sets of each seed, grouped into batches: shape (seeds, batches, sets per batch).
+
+    A set depends on the key, its seed, `items` and its index alone, not on how sets are grouped.
+    """
+    per_batch = math.gcd(sets, max(1, 2 ** int(math.log2(max(1, ITEMS_PER_BATCH // items)))))
+
+    def keys(seed: Int[Array, ""]) -> Key[Array, " sets"]:
+        return jax.random.split(jax.random.fold_in(jax.random.fold_in(key, seed), items), sets)
+
+    return jax.vmap(keys)(seeds).reshape(len(seeds), sets // per_batch, per_batch)
+
+
+def draw_fresh(keys: Key[Array, " sets"], *, items: int) -> Batch:
+    """One set per key."""
+    return jax.tree.map(lambda leaf: leaf[:, 0], jax.vmap(lambda key: sample(key, 1, items))(keys))
+
+
+def notebook_batches(seeds: Int[Array, " seeds"], items: int) -> Batch:
+    """The evaluation stream of the published recreation: eleven keys of 32 sets, the same for every seed.
+
+    Its random bits are those of JAX's old threefry layout, so accuracies compare to tables published from it.
+    """
+
+    def one(seed: int) -> Batch:
+        _, key = jax.random.split(jax.random.key(seed))
+        _, rho_key, kappa_key, query_key = jax.random.split(key, 4)
+        rho = jax.random.uniform(rho_key, (NOTEBOOK_SETS, items, 1))
+        kappa = jax.random.randint(kappa_key, (NOTEBOOK_SETS, items), 0, CLASSES)
+        query = jax.random.uniform(query_key, (NOTEBOOK_SETS, 1, 1))[:, 0]
+        features = jnp.concatenate([rho, jax.nn.one_hot(kappa, CLASSES, dtype=rho.dtype)], -1)
+        answer = jnp.take_along_axis(kappa, rho.argmax(1), 1)[:, 0]
+        return Batch(features, query, jnp.ones(kappa.shape, bool), answer)
+
+    with jax.threefry_partitionable(False):
+        batches = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[one(seed) for seed in NOTEBOOK_SEEDS])
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), batches)
+
+
+def draw_notebook(batch: Batch) -> Batch:
+    """The batch itself: this protocol draws outside the compiled code."""
+    return batch
+
+
+@functools.partial(jax.jit, static_argnames=("structure", "draw"))
+def measure_seeds(
+    parameters: Parameters,
+    normalizers: tuple[Normalizer, ...],
+    batches: Any,
+    *,
+    structure: nnx.GraphDef,
+    draw: Callable[[Any], Batch],
+) -> Measures:
+    """Measures of shape (seeds, normalizers), seeds divided among the devices, batch after batch on each."""
+
+    def one_seed(arguments: tuple[Parameters, Any]) -> Measures:
+        own_parameters, own_batches = arguments
+        model = nnx.merge(structure, own_parameters)
+        by_batch = jax.lax.map(lambda batch: measure(model, normalizers, draw(batch)), own_batches)
+        return jax.tree.map(lambda leaf: leaf.mean(0), by_batch)
+
+    spread = jax.shard_map(
+        lambda *arguments: jax.lax.map(one_seed, arguments),
+        mesh=seed_mesh(jax.tree.leaves(batches)[0].shape[0]),
+        in_specs=P("seed"),
+        out_specs=P("seed"),
+        check_vma=False,
+    )
+    return spread(parameters, batches)
+
+
+def evaluate(
+    parameters: Parameters,
+    normalizers: Mapping[str, Normalizer],
+    *,
+    seeds: Sequence[int],
+    lengths: Sequence[int] = LENGTHS,
+    sets: int = 512,
+    protocol: str = "fresh",
+    key: Key[Array, ""] | None = None,
+) -> Iterator[list[Row]]:
+    """Yields, length by length, a row per normalizer and seed.
+
+    `parameters` have a leading axis over `seeds`. Protocol "fresh" draws `sets` new sets for every seed and
+    length from `key`, the same for every normalizer; "notebook" ignores `sets` and `key`. Compiles once a
+    length.
+    """
+    width = parameters["item_in"]["kernel"].shape[-1]
+    structure, _ = build_model(width)
+    key = jax.random.key(2**31) if key is None else key  # away from the keys of training seeds
+    seed_array = jnp.asarray(seeds, jnp.int32)
+    for items in lengths:
+        if protocol == "notebook":
+            batches, draw = notebook_batches(seed_array, items), draw_notebook
+        else:
+            batches, draw = fresh_batches(key, seed_array, items, sets), _draw_fresh(items)
+        measures = measure_seeds(parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw)
+        table = np.stack([np.asarray(column, np.float64) for column in measures], -1)
+        yield [
+            Row(name, items, seed, *table[seed_index, name_index].tolist())
+            for name_index, name in enumerate(normalizers)
+            for seed_index, seed in enumerate(seeds)
+        ]
+
+
+@functools.cache
+def _draw_fresh(items: int) -> Callable[[Any], Batch]:
+    """One function object per length, so that the compiled code is found again."""
+    return functools.partial(draw_fresh, items=items)
+
+
+class Summary(NamedTuple):
+    """One normalizer at one length, over seeds: means, 95 % half-width, p against softmax (None if undefined)."""
+
+    normalizer: str
+    n: int
+    accuracy: float
+    interval: float | None
+    loss: float
+    entropy: float
+    max_weight: float
+    p_value: float | None
+
+
+def summarize(rows: Sequence[Row], baseline: str = "softmax") -> list[Summary]:
+    """Means over seeds, with Student's t interval of the accuracy and the paired t-test against the baseline."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.normalizer, row.n), []).append(row)
+    summaries = []
+    for (name, n), group in groups.items():
+        accuracy = [row.accuracy for row in group]
+        reference = [row.accuracy for row in groups.get((baseline, n), [])]
+        means = [float(np.mean([getattr(row, field) for row in group])) for field in ("loss", "entropy", "max_weight")]
+        p_value = None if name == baseline else paired_p_value(accuracy, reference)
+        summaries.append(Summary(name, n, float(np.mean(accuracy)), half_width(accuracy), *means, p_value))
+    return summaries
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval of the mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
+
+
+def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float | None:
+    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs to compare."""
+    if len(values) < 2 or len(values) != len(reference):
+        return None
+    differences = np.subtract(values, reference)
+    if np.ptp(differences) == 0:
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(scipy.stats.ttest_rel(values, reference).pvalue)

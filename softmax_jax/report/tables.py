@@ -1,0 +1,65 @@
+"""The evaluation as a table for a terminal."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from softmax_jax.evaluation import Summary
+from softmax_jax.tasks import published
+
+LABEL_WIDTH = 28
+CELL_WIDTH = 8
+
+
+def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:
+    """Prints accuracy, interval, loss and p of every normalizer by length, and the published rows under them.
+
+    As many lengths side by side as fit the console; the others in further tables below.
+    """
+    lengths = sorted({summary.n for summary in summaries})
+    per_table = max(1, (console.width - LABEL_WIDTH) // CELL_WIDTH)
+    for start in range(0, len(lengths), per_table):
+        console.print(evaluation_table(summaries, lengths[start : start + per_table]))
+    console.print(
+        "accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); loss: nats; p: paired t-test over seeds "
+        "against softmax; published: arXiv 2410.01104, Table 1; * unconfirmed",
+        style="dim",
+    )
+
+
+def evaluation_table(summaries: Sequence[Summary], lengths: Sequence[int]) -> Table:
+    """The table of the given lengths."""
+    cells = {(summary.normalizer, summary.n): summary for summary in summaries}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("items", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for n in lengths:
+        table.add_column(f"{n}", justify="right", no_wrap=True, min_width=CELL_WIDTH - 1)
+    for name in dict.fromkeys(summary.normalizer for summary in summaries):
+        row = [cells[name, n] for n in lengths]
+        table.add_row(name, "accuracy", *[f"{cell.accuracy:.2f}" for cell in row], style="bold")
+        if any(cell.interval is not None for cell in row):
+            table.add_row("", "±", *[_number(cell.interval, ".2f") for cell in row])
+        table.add_row("", "loss", *[f"{cell.loss:.3f}" for cell in row])
+        if any(cell.p_value is not None for cell in row):
+            table.add_row("", "p", *[_number(cell.p_value, ".1g") for cell in row])
+        table.add_section()
+    for name, row in published.ACCURACY.items():
+        table.add_row(f"published {name}", "", *[_published(row, n) for n in lengths])
+        if ours := [cells[name, n] for n in lengths if (name, n) in cells]:
+            table.add_row("", "ours less it", *[_difference(cell, row) for cell in ours], style="dim")
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _published(row: dict[int, float], n: int) -> str:
+    return "–" if n not in row else f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}"
+
+
+def _difference(cell: Summary, row: dict[int, float]) -> str:
+    return "–" if cell.n not in row else f"{cell.accuracy - row[cell.n]:+.1f}"

@@ -1,0 +1,1 @@
+"""Attention with any normalizer: on arrays, and inside the layers of Flax."""

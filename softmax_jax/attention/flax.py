@@ -1,0 +1,206 @@
+"""Any normalizer in the attention layers of Flax, Linen and NNX, which stay as they are.
+
+`attention_fn(normalizer)` is for a normalizer whose numbers are fixed. `LinenAttention` and `NnxAttention`
+are for one that learns some of them: they go to the same place and turn these numbers into parameters.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Float
+
+from softmax_jax.attention.dense import (
+    Bias,
+    Keys,
+    Outputs,
+    Queries,
+    Values,
+    Weights,
+    as_normalizer,
+    attention_logits,
+    check_broadcasts,
+    visible_entries,
+    weighted_values,
+)
+from softmax_jax.normalizers.normalizer import Normalizer
+
+
+def attention_fn(normalizer: Normalizer | str) -> Callable[..., Outputs]:
+    """The `attention_fn` of Flax attention layers, with this normalizer in the place of softmax.
+
+    `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". For the layers `MultiHeadAttention` and
+    `MultiHeadDotProductAttention` of `flax.linen` and `MultiHeadAttention` of `flax.nnx`: masks, dropout,
+    decoding with a cache and `sow_weights` do what they do with the layer's own function, but a query that
+    sees nothing gets 0 where that weighs all keys alike. See `attend` for what it computes and raises.
+
+    >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention_fn("ssmax"), decode=False, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((2, 5, 8)), mask=nnx.make_causal_mask(jnp.ones((2, 5)))).shape
+    (2, 5, 8)
+    """
+    return functools.partial(attend, as_normalizer(normalizer))
+
+
+def attend(
+    normalizer: Normalizer,
+    query: Queries,
+    key: Keys,
+    value: Values,
+    bias: Bias = None,
+    mask: Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: DTypeLike | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    module: linen.Module | nnx.Module | None = None,
+    is_causal: bool = False,
+) -> Outputs:
+    """Attention with the parameters of `flax.linen.dot_product_attention` and `flax.nnx.dot_product_attention`.
+
+    Linen passes those keywords alone that it finds named here. `mask` is nonzero at the visible entries and,
+    like `bias`, broadcasts to (*batch, heads, queries, keys). Dropout zeroes each weight with probability
+    `dropout_rate` and divides the others by 1 - dropout_rate; `broadcast_dropout` does the same to all batch
+    entries and heads. If a `module` is given, the weights before dropout are sown there as `attention_weights`,
+    in float32. The output has the type `dtype`, that of the inputs unless given.
+
+    Raises ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
+
+    >>> x = jnp.eye(3).reshape(3, 1, 3)
+    >>> attend(as_normalizer("hardmax"), x, x, x, mask=jnp.array([[1, 1, 0]] * 3))[1, 0]
+    Array([0., 1., 0.], dtype=float32)
+    """
+    dtype = jnp.result_type(query, key, value) if dtype is None else dtype
+    query, key, value = (array.astype(dtype) for array in (query, key, value))
+    shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
+    mask = None if mask is None else mask.astype(bool)
+    check_broadcasts("bias", bias, shape)
+    check_broadcasts("mask", mask, shape)
+
+    logits = attention_logits(query, key, bias, precision=precision)
+    weights = normalizer(logits, where=visible_entries(shape, mask, is_causal))
+    if module is not None:
+        collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
+        module.sow(collection, "attention_weights", weights)
+    if not deterministic:
+        weights = _dropout(weights, dropout_rng, dropout_rate, broadcast_dropout)
+    return weighted_values(weights, value, precision).astype(dtype)
+
+
+def _dropout(weights: Weights, rng: Array | None, rate: float, broadcast: bool) -> Weights:
+    """Zeroes each weight with probability `rate` and divides the others by 1 - rate."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout_rate is {rate}; it must be at least 0 and below 1: use 0 for no dropout")
+    if rate == 0:
+        return weights
+    if rng is None:
+        raise ValueError(f"dropout_rate is {rate} but dropout_rng is None: give a key, or deterministic=True")
+    axes = (1,) * (weights.ndim - 2) if broadcast else weights.shape[:-2]
+    kept = jax.random.bernoulli(rng, 1 - rate, axes + weights.shape[-2:])
+    return weights * (kept.astype(weights.dtype) / jnp.asarray(1 - rate, weights.dtype))
+
+
+class LinenAttention(linen.Module):
+    """An `attention_fn` for Linen layers that learns some numbers of its normalizer.
+
+    `learn` names them, as the method or scale does; an entry of a tuple has its position behind its name, as in
+    "coefficients_0". Each becomes a parameter of that name that starts at the normalizer's own number: one for
+    each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. The parameters lie
+    beside those of the layer, under "attention_fn". Give each layer an instance of its own.
+
+    Raises ValueError for a name that the normalizer lacks, and for a layer with another number of heads.
+
+    >>> layer = linen.MultiHeadAttention(4, attention_fn=LinenAttention("ssmax", learn=("s",), heads=4))
+    >>> layer.init(jax.random.key(0), jnp.ones((2, 5, 8)))["params"]["attention_fn"]["s"].shape
+    (4, 1, 1)
+    """
+
+    normalizer: Normalizer | str
+    learn: tuple[str, ...]
+    heads: int | None = None
+
+    @linen.compact
+    @functools.wraps(attend, assigned=(), updated=())  # Linen reads the signature, and this takes over nothing else.
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, query: Queries, key: Keys, value: Values, **keywords: Any
+    ) -> Outputs:
+        _check_heads(self.heads, query)
+        normalizer = as_normalizer(self.normalizer)
+        initial = _initial_numbers(normalizer, self.learn, self.heads)
+        numbers = {name: self.param(name, lambda _, number: number, number) for name, number in initial.items()}
+        return attend(_with_numbers(normalizer, numbers), query, key, value, **keywords)
+
+
+class NnxAttention(nnx.Module):
+    """An `attention_fn` for NNX layers that learns some numbers of its normalizer.
+
+    `learn` names them, as the method or scale does; an entry of a tuple has its position behind its name, as in
+    "coefficients_0". Each becomes an `nnx.Param` of that name that starts at the normalizer's own number: one for
+    each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. Give each layer an
+    instance of its own.
+
+    Raises ValueError for a name that the normalizer lacks, and for a layer with another number of heads.
+
+    >>> attention = NnxAttention("ssmax", learn=("s",), heads=4)
+    >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention, decode=False, rngs=nnx.Rngs(0))
+    >>> nnx.state(layer, nnx.Param)["attention_fn"]["s"].shape
+    (4, 1, 1)
+    """
+
+    def __init__(self, normalizer: Normalizer | str, learn: tuple[str, ...], heads: int | None = None) -> None:
+        self.learn = learn
+        self.heads = heads
+        # Bound to a function, the numbers that are not learned are no state of the module, even if they are arrays.
+        self.with_numbers = functools.partial(_with_numbers, as_normalizer(normalizer))
+        for name, number in _initial_numbers(as_normalizer(normalizer), learn, heads).items():
+            setattr(self, name, nnx.Param(number))
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """The normalizer with its numbers as learned so far."""
+        return self.with_numbers({name: getattr(self, name)[...] for name in self.learn})
+
+    def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
+        _check_heads(self.heads, query)
+        return attend(self.normalizer, query, key, value, **keywords)
+
+
+def _check_heads(heads: int | None, query: Queries) -> None:
+    """Raises unless numbers per head are as many as the heads."""
+    if heads not in (None, query.shape[-2]):
+        raise ValueError(
+            f"the normalizer learns numbers for {heads} heads, the layer has {query.shape[-2]}: "
+            f"give heads={query.shape[-2]}, or heads=None for numbers that all heads share"
+        )
+
+
+def _number_names(normalizer: Normalizer) -> list[str]:
+    """Name of each leaf: where it lies in the map or scale, less the position of a map's keywords among its leaves."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(normalizer)]
+    named = [[key for key in path[1:] if not isinstance(key, jax.tree_util.FlattenedIndexKey)] for path in paths]
+    return [jax.tree_util.keystr(tuple(path), simple=True, separator="_") for path in named]
+
+
+def _initial_numbers(
+    normalizer: Normalizer, learn: tuple[str, ...], heads: int | None
+) -> dict[str, Float[Array, "..."]]:
+    """The numbers to learn by name, one per head if heads are given. Raises ValueError for a name that is not one."""
+    names = _number_names(normalizer)
+    for name in learn:
+        if names.count(name) != 1:
+            known = ", ".join(sorted({known for known in names if names.count(known) == 1})) or "none"
+            raise ValueError(f"cannot learn {name!r}: the numbers of this normalizer are {known}")
+    leaves = dict(zip(names, jax.tree.leaves(normalizer)))
+    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in learn}
+    return numbers if heads is None else {name: jnp.broadcast_to(n, (heads, 1, 1)) for name, n in numbers.items()}
+
+
+def _with_numbers(normalizer: Normalizer, numbers: Mapping[str, ArrayLike]) -> Normalizer:
+    """The normalizer with these numbers in the place of its own."""
+    leaves, tree = jax.tree.flatten(normalizer)
+    return tree.unflatten([numbers.get(name, leaf) for name, leaf in zip(_number_names(normalizer), leaves)])

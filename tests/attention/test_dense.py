@@ -1,0 +1,287 @@
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from softmax_jax import METHODS, LogLength, Normalizer, normalizer, softmax
+from softmax_jax.attention.dense import dot_product_attention
+
+BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
+LOGITS = (BATCH, HEADS, QUERIES, KEYS)
+
+
+def qkv(kv_heads=HEADS, keys=KEYS, dtype=jnp.float32):
+    seeds = jax.random.split(jax.random.key(0), 3)
+    return (
+        jax.random.normal(seeds[0], (BATCH, QUERIES, HEADS, SIZE), dtype),
+        jax.random.normal(seeds[1], (BATCH, keys, kv_heads, SIZE), dtype),
+        jax.random.normal(seeds[2], (BATCH, keys, kv_heads, SIZE), dtype),
+    )
+
+
+def some_bias(shape=LOGITS):
+    return jax.random.normal(jax.random.key(3), shape)
+
+
+def some_mask(shape=LOGITS):
+    return jax.random.bernoulli(jax.random.key(4), 0.7, shape)
+
+
+def logits_of(query, key):
+    """Logits the long way round, in NumPy, with the heads of key repeated."""
+    key = np.repeat(np.asarray(key), query.shape[2] // key.shape[2], axis=2)
+    return np.einsum("bqhd,bkhd->bhqk", np.asarray(query), key) / np.sqrt(query.shape[-1])
+
+
+def visible_by_definition(mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size):
+    """Where each query sees a key, in NumPy, from what the keywords mean."""
+    b, _, i, j = np.indices(LOGITS)
+    visible = np.ones(LOGITS, bool) if mask is None else np.array(mask)
+    if is_causal:
+        visible &= j <= i
+    if query_seq_lengths is not None:
+        visible &= i < np.asarray(query_seq_lengths)[b]
+    if key_value_seq_lengths is not None:
+        visible &= j < np.asarray(key_value_seq_lengths)[b]
+    if local_window_size is not None:
+        left, right = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
+        visible &= (-right <= i - j) & (i - j <= left)
+    return visible
+
+
+@pytest.mark.parametrize("local_window_size", [None, 1, (2, 0)])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+def test_equals_jax_for_every_combination_of_keywords(kv_heads, is_causal, local_window_size):
+    arrays = qkv(kv_heads)
+    static = {"is_causal": is_causal, "local_window_size": local_window_size}
+    # Given or not; what is not given is spelled out for jax, so that it compiles one program for all combinations.
+    given = {
+        "bias": some_bias(),
+        "mask": some_mask(),
+        "scale": 0.7,
+        "query_seq_lengths": jnp.array([5, 3], jnp.int32),
+        "key_value_seq_lengths": jnp.array([4, 6], jnp.int32),
+    }
+    absent = {
+        "bias": jnp.zeros(LOGITS),
+        "mask": jnp.ones(LOGITS, bool),
+        "scale": SIZE**-0.5,
+        "query_seq_lengths": jnp.array([QUERIES] * BATCH, jnp.int32),
+        "key_value_seq_lengths": jnp.array([KEYS] * BATCH, jnp.int32),
+    }
+    reference = jax.jit(functools.partial(jax.nn.dot_product_attention, *arrays, **static))
+    for names in itertools.chain.from_iterable(itertools.combinations(given, r) for r in range(len(given) + 1)):
+        keywords = {name: given[name] for name in names}
+        output, weights = dot_product_attention(*arrays, **keywords, **static, return_weights=True)
+
+        hiding = {name: keywords.get(name) for name in ("mask", "query_seq_lengths", "key_value_seq_lengths")}
+        visible = visible_by_definition(**hiding, **static)
+        np.testing.assert_array_equal(weights != 0, visible, err_msg=f"given {names}")
+        empty = ~np.any(visible, -1).swapaxes(1, 2)
+        difference = np.abs(output - reference(**absent | keywords))
+        assert difference[~empty].max() <= 1e-6, names
+        np.testing.assert_array_equal(output[empty], 0, err_msg=f"given {names}")
+
+
+@pytest.mark.parametrize("shape", [(KEYS,), (QUERIES, 1), (HEADS, 1, KEYS), (1, HEADS, 1, KEYS), (BATCH, 1, 1, KEYS)])
+def test_bias_and_mask_broadcast_as_in_jax(shape):
+    arrays = (*qkv(), some_bias(shape), some_mask(shape).at[..., 0].set(True))
+    np.testing.assert_allclose(dot_product_attention(*arrays), jax.nn.dot_product_attention(*arrays), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+def test_batch_axis_may_be_left_out(kv_heads):
+    batched = tuple(array[:1] for array in qkv(kv_heads))
+    keywords = {"mask": some_mask(LOGITS[1:]), "is_causal": True, "query_seq_lengths": jnp.array([4], jnp.int32)}
+    output, weights = dot_product_attention(*(array[0] for array in batched), **keywords, return_weights=True)
+    expected_output, expected_weights = dot_product_attention(*batched, **keywords, return_weights=True)
+    np.testing.assert_array_equal(output, expected_output[0])
+    np.testing.assert_array_equal(weights, expected_weights[0])
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+def test_gradients_equal_those_of_jax(kv_heads):
+    visible = some_mask().at[..., 0].set(True)
+    target = jax.random.normal(jax.random.key(5), (BATCH, QUERIES, HEADS, SIZE))
+
+    def gradients(attention):
+        def loss(query, key, value, bias):
+            return jnp.sum(target * attention(query, key, value, bias, visible, is_causal=True))
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*qkv(kv_heads), some_bias())
+
+    for ours, theirs in zip(gradients(dot_product_attention), gradients(jax.nn.dot_product_attention)):
+        np.testing.assert_allclose(ours, theirs, atol=5e-6, rtol=0)
+
+
+def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_gradient():
+    query, key, value = qkv()
+    visible = some_mask().at[..., 0].set(True).at[0, :, 2].set(False)
+
+    def loss(query, bias):
+        output, weights = dot_product_attention(query, key, value, bias, visible, return_weights=True)
+        return jnp.sum(output**2) + jnp.sum(weights[0, :, 2]), (output, weights)
+
+    (to_query, to_bias), (output, weights) = jax.grad(loss, argnums=(0, 1), has_aux=True)(query, some_bias())
+    for rows in (output[0, 2], weights[0, :, 2], to_query[0, 2], to_bias[0, :, 2]):
+        np.testing.assert_array_equal(rows, 0)
+    assert jnp.all(jnp.any(to_query[1] != 0, axis=-1))
+    uniform = jax.nn.dot_product_attention(query, key, value, mask=visible)[0, 2]
+    np.testing.assert_allclose(uniform, value[0].mean(0), atol=1e-6)  # the one place where jax differs
+
+
+@pytest.mark.parametrize("hidden", [jnp.nan, jnp.inf, -jnp.inf])
+def test_a_bias_behind_the_mask_matters_to_nothing(hidden):
+    lengths = jnp.array([4, 4], jnp.int32)
+
+    def loss(query, bias):
+        _, key, value = qkv()
+        return jnp.sum(dot_product_attention(query, key, value, bias, key_value_seq_lengths=lengths) ** 2)
+
+    clean, dirty = (
+        jax.value_and_grad(loss, argnums=(0, 1))(qkv()[0], some_bias().at[..., 4:].set(number))
+        for number in (0, hidden)
+    )
+    jax.tree.map(np.testing.assert_array_equal, clean, dirty)
+
+
+def float32(half):
+    return half.astype(jnp.float32)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
+    half = qkv(kv_heads=2, dtype=dtype)
+    keywords = {"is_causal": True, "normalizer": "ssmax", "return_weights": True}
+    output, weights = dot_product_attention(*half, some_bias().astype(dtype), **keywords)
+    wide = [float32(array) for array in (*half, some_bias().astype(dtype))]
+    expected_output, expected_weights = dot_product_attention(*wide, **keywords)
+    assert output.dtype == dtype
+    assert weights.dtype == jnp.float32
+    np.testing.assert_array_equal(float32(output), float32(expected_output.astype(dtype)))
+    np.testing.assert_array_equal(weights, expected_weights)
+
+    with jax.numpy_dtype_promotion("standard"):  # which jax itself needs for half precision
+        theirs = float32(jax.nn.dot_product_attention(*half))
+    np.testing.assert_allclose(float32(dot_product_attention(*half)), theirs, atol=4 * float(jnp.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_normalizer_gets_the_logits_and_the_mask(name, kv_heads):
+    query, key, value = qkv(kv_heads)
+    output, weights = dot_product_attention(query, key, value, mask=some_mask(), normalizer=name, return_weights=True)
+    expected = normalizer(name)(jnp.asarray(logits_of(query, key)), where=some_mask())
+    np.testing.assert_allclose(weights, expected, atol=2e-6)
+    repeated = jnp.repeat(value, HEADS // kv_heads, axis=2)
+    np.testing.assert_allclose(output, jnp.einsum("bhqk,bkhd->bqhd", weights, repeated), atol=2e-6)
+
+
+def test_length_counts_what_each_query_sees():
+    query, key, value = qkv()
+    s = 0.8
+    attend = functools.partial(dot_product_attention, query, key, value, return_weights=True)
+    _, weights = attend(is_causal=True, normalizer=f"ssmax(s={s})")
+    logits = logits_of(query, key)
+    for i in range(QUERIES):
+        row = np.exp(s * np.log(i + 1) * logits[:, :, i, : i + 1])
+        np.testing.assert_allclose(weights[:, :, i, : i + 1], row / row.sum(-1, keepdims=True), atol=1e-6)
+
+    # A window of one key to the left leaves two visible, whatever the position.
+    _, weights = attend(is_causal=True, local_window_size=(1, 0), normalizer=f"ssmax(s={s})")
+    pair = np.exp(s * np.log(2) * logits[:, :, 4, 3:5])
+    np.testing.assert_allclose(weights[:, :, 4, 3:5], pair / pair.sum(-1, keepdims=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+def test_numbers_per_head_reach_their_head(kv_heads):
+    query, key, value = qkv(kv_heads)
+    s = jnp.array([0.1, 0.5, 1.0, 2.0])
+    per_head = dot_product_attention(
+        query, key, value, normalizer=Normalizer(softmax, LogLength(s.reshape(HEADS, 1, 1)))
+    )
+    for head in range(HEADS):
+        alone = dot_product_attention(query, key, value, normalizer=normalizer("ssmax", s=float(s[head])))
+        np.testing.assert_allclose(per_head[:, :, head], alone[:, :, head], atol=1e-6)
+
+
+def test_a_normalizer_is_an_argument_like_others():
+    arrays = qkv()
+    traces = []
+
+    @jax.jit
+    def attend(chosen):
+        traces.append(chosen)
+        return dot_product_attention(*arrays, is_causal=True, normalizer=chosen)
+
+    low, high = (attend(normalizer("ssmax", s=s)) for s in (0.2, 0.9))
+    assert len(traces) == 1
+    np.testing.assert_allclose(high, dot_product_attention(*arrays, is_causal=True, normalizer="ssmax(0.9)"), atol=1e-6)
+    assert jnp.max(jnp.abs(high - low)) > 0.01
+
+
+def test_vmap_equals_batch():
+    over_batch = jax.vmap(functools.partial(dot_product_attention, is_causal=True, normalizer="adaptive"))
+    np.testing.assert_allclose(
+        over_batch(*qkv(2)), dot_product_attention(*qkv(2), is_causal=True, normalizer="adaptive"), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("queries", [0, 1])
+@pytest.mark.parametrize("keys", [0, 1])
+def test_smallest_lengths(queries, keys):
+    query, key, value = qkv(keys=keys)
+    output = dot_product_attention(query[:, :queries], key, value, is_causal=True)
+    assert output.shape == (BATCH, queries, HEADS, SIZE)
+    np.testing.assert_array_equal(output, jnp.broadcast_to(value, output.shape) if keys else jnp.zeros(output.shape))
+
+
+@pytest.fixture
+def unchecked():
+    """Turns off the run-time checks of these tests, so that the function itself has to see what is wrong."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def shaped(*shape, dtype=jnp.float32):
+    """A shape and a type without numbers: to compute anything from it is an error."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"query": shaped(5, 8)}, ValueError, r"query has shape \(5, 8\).*give even a single head its axis"),
+        ({"query": shaped(1, 2, 5, 4, 8)}, ValueError, r"query has shape \(1, 2, 5, 4, 8\); it must be"),
+        ({"query": shaped(5, 4, 8)}, ValueError, r"key has shape \(2, 6, 2, 8\); its batch and size must be"),
+        ({"query": shaped(3, 5, 4, 8)}, ValueError, r"its batch and size must be those of the query, .*\(3, 5, 4, 8\)"),
+        ({"query": shaped(2, 5, 4, 9)}, ValueError, r"its batch and size must be those of the query"),
+        ({"query": shaped(2, 5, 3, 8)}, ValueError, r"query has 3 heads, which is no multiple of the 2"),
+        ({"value": shaped(2, 7, 2, 8)}, ValueError, r"value has shape \(2, 7, 2, 8\); it must be that of the key"),
+        ({"value": shaped(2, 6, 4, 8)}, ValueError, r"value has shape \(2, 6, 4, 8\); it must be that of the key"),
+        ({"query": shaped(2, 5, 4, 8, dtype=jnp.bfloat16)}, TypeError, r"dtypes bfloat16, float32 and float32; they"),
+        ({"value": shaped(2, 6, 2, 8, dtype=jnp.float16)}, TypeError, r"float16; they must be one floating-point type"),
+        ({"bias": shaped(2, 3, 5, 6)}, ValueError, r"bias has shape \(2, 3, 5, 6\).*broadcast.* \(2, 4, 5, 6\)"),
+        ({"bias": shaped(1, 2, 4, 5, 6)}, ValueError, r"bias has shape \(1, 2, 4, 5, 6\); it must broadcast"),
+        ({"bias": shaped(5, 6, dtype=bool)}, TypeError, r"bias has dtype bool.*pass a boolean mask as mask="),
+        ({"mask": shaped(6, 5, dtype=bool)}, ValueError, r"mask has shape \(6, 5\); it must broadcast"),
+        ({"mask": shaped(5, 6)}, TypeError, r"mask has dtype float32; it must be bool: .*bias="),
+        ({"query_seq_lengths": shaped(3, dtype=jnp.int32)}, ValueError, r"query_seq_lengths has shape \(3,\).*\(2,\)"),
+        ({"key_value_seq_lengths": shaped(dtype=jnp.int32)}, ValueError, r"key_value_seq_lengths has shape \(\)"),
+        ({"query_seq_lengths": shaped(2)}, TypeError, r"query_seq_lengths has dtype float32; it must be int32"),
+        ({"local_window_size": (1, 2, 3)}, ValueError, r"local_window_size is \(1, 2, 3\); it must be"),
+        ({"normalizer": "sofmax"}, ValueError, r"unknown normalizer 'sofmax': did you mean 'softmax'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_raises_before_anything_is_computed(wrong, error, message):
+    right = {"query": shaped(2, 5, 4, 8), "key": shaped(2, 6, 2, 8), "value": shaped(2, 6, 2, 8)}
+    with pytest.raises(error, match=message) as caught:
+        dot_product_attention(**right | wrong)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,414 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx, serialization, traverse_util
+from orbax.checkpoint import v1 as ocp
+
+import softmax_jax as sj
+from softmax_jax.attention.flax import LinenAttention, NnxAttention, attend, attention_fn
+
+BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16
+
+both = pytest.mark.parametrize("api", ["linen", "nnx"])
+
+
+def inputs(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape or (BATCH, LENGTH, FEATURES))
+
+
+def causal(x):
+    """A causal mask as Flax makes it, in float32."""
+    return linen.make_causal_mask(x[..., 0])
+
+
+class Linen:
+    """A Linen layer with its variables, called as an NNX layer is. Both start at the same parameters."""
+
+    def __init__(self, attention=None, **options):
+        chosen = {} if attention is None else {"attention_fn": attention}
+        self.layer = linen.MultiHeadDotProductAttention(HEADS, **chosen, **options)
+        self.variables = self.layer.init(jax.random.key(0), inputs(), deterministic=True)
+        self.dropout = {"dropout": jax.random.key(1)}
+
+    def __call__(self, x, **keywords):
+        return self.layer.apply(self.variables, x, rngs=self.dropout, **keywords)
+
+    def capture(self, x, **keywords) -> tuple[jax.Array, jax.Array]:
+        output, state = self(x, sow_weights=True, mutable=["intermediates"], **keywords)
+        (weights,) = state["intermediates"]["attention_weights"]
+        return output, weights
+
+
+class Nnx:
+    """An NNX layer, made and called as a Linen layer is."""
+
+    def __init__(self, attention=None, **options):
+        chosen = {} if attention is None else {"attention_fn": attention}
+        self.layer = nnx.MultiHeadAttention(
+            HEADS, FEATURES, decode=False, rngs=nnx.Rngs(0, dropout=1), **chosen, **options
+        )
+
+    def __call__(self, x, **keywords):
+        return nnx.clone(self.layer)(x, **keywords)
+
+    def capture(self, x, **keywords) -> tuple[jax.Array, jax.Array]:
+        layer = nnx.clone(self.layer)
+        output, state = nnx.capture(layer, nnx.Intermediate)(x, sow_weights=True, **keywords)
+        (weights,) = state["attention_weights"][...]
+        return output, weights
+
+
+def layer(api, attention=None, **options):
+    return {"linen": Linen, "nnx": Nnx}[api](attention, **options)
+
+
+def assert_same(ours, stock, x, **keywords):
+    np.testing.assert_allclose(ours(x, **keywords), stock(x, **keywords), atol=1e-6, rtol=0)
+
+
+@both
+@pytest.mark.parametrize("shape", [(LENGTH, FEATURES), (BATCH, LENGTH, FEATURES), (2, BATCH, LENGTH, FEATURES)])
+def test_softmax_equals_stock_and_masks_reach_it(api, shape):
+    ours, stock, x = layer(api, attention_fn("softmax")), layer(api), inputs(*shape)
+    assert_same(ours, stock, x)
+    assert_same(ours, stock, x, mask=causal(x))
+    assert_same(ours, stock, x, mask=causal(x).astype(bool))
+    assert jnp.max(jnp.abs(ours(x) - ours(x, mask=causal(x)))) > 0.01
+
+
+def test_is_causal_of_nnx():
+    ours, stock, x = layer("nnx", attention_fn("softmax")), layer("nnx"), inputs()
+    assert_same(ours, stock, x, is_causal=True)
+    np.testing.assert_array_equal(ours(x, is_causal=True), ours(x, mask=causal(x)))
+    padding = jnp.arange(LENGTH)[None, None, None] < jnp.array([3, 5])[:, None, None, None]
+    assert_same(ours, stock, x, is_causal=True, mask=padding)
+
+
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_grouped_heads_of_nnx(kv_heads):
+    ours, stock = (layer("nnx", f, num_kv_heads=kv_heads) for f in (attention_fn("softmax"), None))
+    assert_same(ours, stock, inputs(), mask=causal(inputs()))
+
+
+@both
+def test_half_precision(api):
+    with jax.numpy_dtype_promotion("standard"):  # which Flax itself needs for half precision
+        ours, stock = (layer(api, f, dtype=jnp.bfloat16)(inputs()) for f in (attention_fn("softmax"), None))
+    assert ours.dtype == jnp.bfloat16
+    np.testing.assert_allclose(ours.astype(jnp.float32), stock.astype(jnp.float32), atol=0.05)
+
+
+@both
+def test_normalizer_changes_the_output_and_no_parameter(api):
+    ours, stock = layer(api, attention_fn("ssmax(s=2.0)")), layer(api)
+    assert jnp.max(jnp.abs(ours(inputs()) - stock(inputs()))) > 0.01
+    parameters = [one.variables if api == "linen" else nnx.state(one.layer) for one in (ours, stock)]
+    jax.tree.map(np.testing.assert_array_equal, *parameters)
+
+
+@both
+def test_a_query_that_sees_nothing_gets_zeros(api):
+    mask = causal(inputs()).at[0, :, 2].set(0)
+    _, weights = layer(api, attention_fn("softmax")).capture(inputs(), mask=mask)
+    np.testing.assert_array_equal(weights[0, :, 2], 0)
+    np.testing.assert_allclose(weights[1].sum(-1), 1, atol=1e-6)
+
+
+# Dropout
+
+
+def dropped(rate=0.25, seed=0, length=64, **keywords):
+    """Weights over their value without dropout: 0 where dropped, and else what dropout multiplied them by."""
+    x, identity = inputs(BATCH, length, HEADS, 8), jnp.eye(length)[None, :, None]
+    value = jnp.broadcast_to(identity, (BATCH, length, HEADS, length))
+    key = jax.random.key(seed)
+    noisy = attend(sj.normalizer("softmax"), x, x, value, dropout_rng=key, dropout_rate=rate, **keywords)
+    return np.asarray(noisy / attend(sj.normalizer("softmax"), x, x, value))
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.75])
+def test_dropout_has_its_rate_and_scales_the_rest(rate):
+    factors = dropped(rate, broadcast_dropout=False)
+    np.testing.assert_allclose((factors == 0).mean(), rate, atol=0.01)
+    np.testing.assert_allclose(factors[factors != 0], 1 / (1 - rate), rtol=1e-5)
+
+
+def test_dropout_is_broadcast_over_batch_and_heads_if_asked():
+    shared = dropped(broadcast_dropout=True) == 0
+    assert (shared == shared[:1, :, :1]).all()
+    assert 0.2 < shared.mean() < 0.3
+    own = dropped(broadcast_dropout=False) == 0
+    assert (own[0] != own[1]).any()
+    assert (own[:, :, 0] != own[:, :, 1]).any()
+
+
+def test_dropout_follows_its_key_and_can_be_turned_off():
+    np.testing.assert_array_equal(dropped(seed=0), dropped(seed=0))
+    assert (dropped(seed=0) != dropped(seed=1)).any()
+    np.testing.assert_array_equal(dropped(deterministic=True), 1)
+
+
+@both
+@pytest.mark.parametrize("broadcast_dropout", [True, False])
+def test_dropout_equals_stock(api, broadcast_dropout):
+    options = {"dropout_rate": 0.5, "broadcast_dropout": broadcast_dropout}
+    ours, stock = layer(api, attention_fn("softmax"), **options), layer(api, **options)
+    assert_same(ours, stock, inputs(), deterministic=False)
+    assert_same(ours, stock, inputs(), deterministic=True)
+    difference = ours(inputs(), deterministic=False) - ours(inputs(), deterministic=True)
+    assert jnp.max(jnp.abs(difference)) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)}, "dropout_rate is 1.0; it must be"),
+        ({"dropout_rate": 0.5}, "dropout_rng is None: give a key"),
+        ({"mask": jnp.ones((LENGTH, LENGTH + 1))}, r"mask has shape \(5, 6\); it must broadcast"),
+        ({"bias": jnp.ones((3, LENGTH, LENGTH))}, r"bias has shape \(3, 5, 5\); it must broadcast"),
+    ],
+)
+def test_what_does_not_fit_raises(keywords, message):
+    x = inputs(BATCH, LENGTH, HEADS, 8)
+    with pytest.raises(ValueError, match=message):
+        attend(sj.normalizer("softmax"), x, x, x, **keywords)
+
+
+# Capture of weights
+
+
+@both
+@pytest.mark.parametrize("name", ["softmax", "ssmax", "scalable_softpick"])
+def test_capture_gives_the_weights_and_changes_no_number(api, name):
+    one, x = layer(api, attention_fn(name)), inputs()
+    output, weights = one.capture(x, mask=causal(x))
+    np.testing.assert_array_equal(output, one(x, mask=causal(x)))
+    assert weights.shape == (BATCH, HEADS, LENGTH, LENGTH)
+    np.testing.assert_array_equal(jnp.triu(weights, 1), 0)
+    if name == "softmax":
+        np.testing.assert_allclose(weights, layer(api).capture(x, mask=causal(x))[1], atol=1e-6)
+
+
+@both
+def test_captured_weights_are_those_before_dropout(api):
+    one = layer(api, attention_fn("softmax"), dropout_rate=0.5)
+    output, weights = one.capture(inputs(), deterministic=False)
+    np.testing.assert_array_equal(output, one(inputs(), deterministic=False))
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+
+
+# Transformations and decoding
+
+
+@both
+def test_jit_grad_and_vmap(api):
+    one, x = layer(api, attention_fn("ssmax")), inputs()
+    np.testing.assert_allclose(jax.jit(one)(x), one(x), atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(one)(x), one(x), atol=1e-6)
+
+    def loss(x):
+        return jnp.sum(one(x, mask=causal(x)) ** 2)
+
+    step = 1e-2 * inputs(seed=1)
+    slope = (loss(x + step) - loss(x - step)) / 2
+    np.testing.assert_allclose(jnp.vdot(jax.jit(jax.grad(loss))(x), step), slope, rtol=2e-2)
+
+
+def decode_linen(attention, x):
+    full = Linen(attention)
+    decoder = linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention, decode=True)
+    cache = decoder.init(jax.random.key(0), x)["cache"]
+    for i in range(x.shape[1]):
+        variables = {"params": full.variables["params"], "cache": cache}
+        output, updated = decoder.apply(variables, x[:, i : i + 1], mutable=["cache"])
+        cache = updated["cache"]
+        yield output
+
+
+def decode_nnx(attention, x):
+    decoder = Nnx(attention).layer
+    decoder.init_cache(x.shape)
+    for i in range(x.shape[1]):
+        yield decoder(x[:, i : i + 1], decode=True)
+
+
+@both
+def test_decoding_step_by_step_equals_the_causal_pass(api):
+    """Under SSMax this holds only if the empty places of the cache are not counted."""
+    attention, x = attention_fn("ssmax"), inputs()
+    steps = list((decode_linen if api == "linen" else decode_nnx)(attention, x))
+    expected = layer(api, attention)(x, mask=causal(x))
+    np.testing.assert_allclose(jnp.concatenate(steps, axis=1), expected, atol=1e-5)
+
+
+# Numbers that are learned
+
+
+def learning_layer(api, normalizer: Any = "ssmax(s=0.5)", learn=("s",), heads: int | None = HEADS):
+    return layer(api, {"linen": LinenAttention, "nnx": NnxAttention}[api](normalizer, learn, heads))
+
+
+def parameters(one) -> dict[str, Any]:
+    """The parameters of a layer by path, as Flax lists them."""
+    tree = one.variables["params"] if isinstance(one, Linen) else nnx.to_pure_dict(nnx.state(one.layer, nnx.Param))
+    return by_path(tree)
+
+
+def by_path(tree) -> dict[str, Any]:
+    return traverse_util.flatten_dict(tree, sep="/")
+
+
+def with_number(one, name, number):
+    """The layer with another number, put where the user of that library would put it."""
+    if isinstance(one, Linen):
+        one.variables["params"]["attention_fn"][name] = number
+    else:
+        getattr(one.layer.attention_fn, name)[...] = number
+    return one
+
+
+@both
+@pytest.mark.parametrize(("heads", "shape"), [(HEADS, (HEADS, 1, 1)), (None, ())])
+def test_a_learned_number_is_one_more_parameter_that_starts_at_its_value(api, heads, shape):
+    learning, fixed, x = learning_layer(api, heads=heads), layer(api, attention_fn("ssmax(s=0.5)")), inputs()
+    numbers = parameters(learning)
+    s = numbers.pop("attention_fn/s")
+    np.testing.assert_array_equal(s, np.full(shape, 0.5, np.float32))
+    jax.tree.map(np.testing.assert_array_equal, numbers, parameters(fixed))
+    np.testing.assert_array_equal(learning(x, mask=causal(x)), fixed(x, mask=causal(x)))
+
+
+@both
+def test_each_head_uses_its_own_number(api):
+    s, x = jnp.array([0.1, 0.5, 1.0, 2.0]).reshape(HEADS, 1, 1), inputs()
+    learning = with_number(learning_layer(api), "s", s)
+    _, weights = learning.capture(x, mask=causal(x))
+    for head in range(HEADS):
+        fixed = layer(api, attention_fn(sj.normalizer("ssmax", s=float(s[head, 0, 0]))))
+        _, expected = fixed.capture(x, mask=causal(x))
+        np.testing.assert_allclose(weights[:, head], expected[:, head], atol=1e-6)
+
+
+def losses_linen(steps):
+    """Losses of some steps of Optax on a Linen layer, its first gradient of s, and its last s."""
+    one, optimizer = learning_layer("linen"), optax.sgd(0.2)
+    params = one.variables["params"]
+
+    def loss(params):
+        return jnp.mean((one.layer.apply({"params": params}, inputs()) - inputs(seed=1)) ** 2)
+
+    state, gradients, losses = optimizer.init(params), [], []
+    step = jax.jit(jax.value_and_grad(loss))
+    for _ in range(steps):
+        value, gradient = step(params)
+        updates, state = optimizer.update(gradient, state)
+        params: Any = optax.apply_updates(params, updates)
+        gradients.append(gradient["attention_fn"]["s"])
+        losses.append(value)
+    return losses, gradients[0], params["attention_fn"]["s"]
+
+
+def losses_nnx(steps):
+    """The same on an NNX layer, with the optimizer of NNX."""
+    model = learning_layer("nnx").layer
+    optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer):
+        value, gradient = nnx.value_and_grad(lambda model: jnp.mean((model(inputs()) - inputs(seed=1)) ** 2))(model)
+        optimizer.update(model, gradient)
+        return value, gradient["attention_fn"]["s"][...]
+
+    losses, gradients = zip(*(step(model, optimizer) for _ in range(steps)))
+    return losses, gradients[0], model.attention_fn.normalizer.scale.s
+
+
+@pytest.mark.parametrize("train", [losses_linen, losses_nnx])
+def test_training_moves_the_number_of_each_head(train):
+    losses, gradient, s = train(steps=5)
+    assert gradient.shape == (HEADS, 1, 1)
+    assert (jnp.abs(gradient) > 1e-6).all()
+    assert (jnp.abs(s - 0.5) > 1e-3).all()
+    assert (np.diff(losses) < 0).all()
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "learn", "heads"),
+    [
+        ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
+        ("temperature(theta=0.5)", ("theta",), HEADS),
+        ("softpick", ("eps",), None),
+        ("length_scaled", ("m", "eps"), HEADS),
+        ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
+    ],
+)
+def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
+    learning = learning_layer(api, name, learn, heads)
+    assert {path for path in parameters(learning) if "attention_fn" in path} == {f"attention_fn/{n}" for n in learn}
+    np.testing.assert_array_equal(learning(inputs()), layer(api, attention_fn(name))(inputs()))
+    moved = with_number(learning, learn[-1], parameters(learning)[f"attention_fn/{learn[-1]}"] + 0.5)
+    assert jnp.max(jnp.abs(moved(inputs()) - layer(api, attention_fn(name))(inputs()))) > 1e-4
+
+
+def test_numbers_that_are_not_learned_may_be_arrays_in_nnx():
+    s = jnp.array([0.1, 0.5, 1.0, 2.0]).reshape(HEADS, 1, 1)
+    normalizer = sj.Normalizer(sj.softmax, sj.LogLength(s))
+    learning = learning_layer("nnx", normalizer, ("bias",))
+    output = nnx.jit(lambda model, x: model(x))(learning.layer, inputs())
+    np.testing.assert_allclose(output, layer("nnx", attention_fn(normalizer))(inputs()), atol=1e-6)
+
+
+def test_linen_layers_of_one_model_learn_numbers_of_their_own():
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):  # pyright: ignore[reportIncompatibleMethodOverride]
+            for _ in range(2):
+                x = linen.MultiHeadAttention(HEADS, attention_fn=LinenAttention("ssmax", ("s",), HEADS))(x)
+            return x
+
+    def loss(params):
+        output: Any = Model().apply({"params": params}, inputs())
+        return jnp.sum(output**2)
+
+    params = Model().init(jax.random.key(0), inputs())["params"]
+    slopes = [slope for path, slope in by_path(jax.jit(jax.grad(loss))(params)).items() if path.endswith("/s")]
+    assert len(slopes) == 2
+    for slope in slopes:
+        assert (jnp.abs(slope) > 1e-6).all()
+
+
+def test_learned_numbers_are_saved_with_the_other_parameters(tmp_path):
+    s = jnp.array([0.1, 0.5, 1.0, 2.0]).reshape(HEADS, 1, 1)
+    saved = with_number(learning_layer("linen"), "s", s).variables
+    loaded = serialization.from_bytes(learning_layer("linen").variables, serialization.to_bytes(saved))
+    np.testing.assert_array_equal(loaded["params"]["attention_fn"]["s"], s)
+
+    saved = nnx.state(with_number(learning_layer("nnx"), "s", s).layer, nnx.Param)
+    ocp.save(tmp_path / "state", nnx.to_pure_dict(saved))
+    target = learning_layer("nnx").layer
+    state = nnx.state(target, nnx.Param)
+    nnx.replace_by_pure_dict(state, ocp.load(tmp_path / "state", nnx.to_pure_dict(state)))
+    nnx.update(target, state)
+    np.testing.assert_array_equal(target.attention_fn.s[...], s)
+
+
+@both
+def test_numbers_that_cannot_be_learned_raise(api):
+    with pytest.raises(ValueError, match=r"cannot learn 'temperature': the numbers .* are bias, s\b"):
+        learning_layer(api, learn=("temperature",))
+    with pytest.raises(ValueError, match=r"cannot learn 's': the numbers .* are none\b"):
+        learning_layer(api, "hardmax")
+    twice = sj.Normalizer(jax.tree_util.Partial(sj.softpick, eps=1e-6), sj.LengthRule())
+    with pytest.raises(ValueError, match=r"cannot learn 'eps': the numbers .* are m\b"):
+        learning_layer(api, twice, ("eps",))
+
+
+@both
+def test_numbers_for_other_heads_than_the_layer_has_raise(api):
+    with pytest.raises(ValueError, match=r"numbers for 2 heads, the layer has 4: give heads=4"):
+        learning_layer(api, heads=2)(inputs())

@@ -14,21 +14,26 @@ BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
 LOGITS = (BATCH, HEADS, QUERIES, KEYS)
 
 
+def normal(seed, shape, dtype=jnp.float32):
+    # From NumPy, because JAX would compile a program for each shape.
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(dtype))
+
+
 def qkv(kv_heads=HEADS, keys=KEYS, dtype=jnp.float32):
-    seeds = jax.random.split(jax.random.key(0), 3)
-    return (
-        jax.random.normal(seeds[0], (BATCH, QUERIES, HEADS, SIZE), dtype),
-        jax.random.normal(seeds[1], (BATCH, keys, kv_heads, SIZE), dtype),
-        jax.random.normal(seeds[2], (BATCH, keys, kv_heads, SIZE), dtype),
-    )
+    query = normal(0, (BATCH, QUERIES, HEADS, SIZE), dtype)
+    shape = (BATCH, keys, kv_heads, SIZE)
+    return query, normal(1, shape, dtype), normal(2, shape, dtype)
 
 
-def some_bias(shape=LOGITS):
-    return jax.random.normal(jax.random.key(3), shape)
+def some_bias(shape=LOGITS, dtype=jnp.float32):
+    return normal(3, shape, dtype)
 
 
-def some_mask(shape=LOGITS):
-    return jax.random.bernoulli(jax.random.key(4), 0.7, shape)
+def some_mask(shape=LOGITS, first=False):
+    """A random mask that hides three in ten entries, yet no first key if `first`."""
+    mask = np.random.default_rng(4).random(shape) < 0.7
+    mask[..., 0] |= first
+    return jnp.asarray(mask)
 
 
 def logits_of(query, key):
@@ -90,8 +95,9 @@ def test_equals_jax_for_every_combination_of_keywords(kv_heads, is_causal, local
 
 @pytest.mark.parametrize("shape", [(KEYS,), (QUERIES, 1), (HEADS, 1, KEYS), (1, HEADS, 1, KEYS), (BATCH, 1, 1, KEYS)])
 def test_bias_and_mask_broadcast_as_in_jax(shape):
-    arrays = (*qkv(), some_bias(shape), some_mask(shape).at[..., 0].set(True))
-    np.testing.assert_allclose(dot_product_attention(*arrays), jax.nn.dot_product_attention(*arrays), atol=1e-6, rtol=0)
+    arrays = (*qkv(), some_bias(shape), some_mask(shape, first=True))
+    ours, theirs = (jax.jit(attend)(*arrays) for attend in (dot_product_attention, jax.nn.dot_product_attention))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
@@ -106,8 +112,8 @@ def test_batch_axis_may_be_left_out(kv_heads):
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
 def test_gradients_equal_those_of_jax(kv_heads):
-    visible = some_mask().at[..., 0].set(True)
-    target = jax.random.normal(jax.random.key(5), (BATCH, QUERIES, HEADS, SIZE))
+    visible = some_mask(first=True)
+    target = normal(5, (BATCH, QUERIES, HEADS, SIZE))
 
     def gradients(attention):
         def loss(query, key, value, bias):
@@ -121,13 +127,14 @@ def test_gradients_equal_those_of_jax(kv_heads):
 
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_gradient():
     query, key, value = qkv()
-    visible = some_mask().at[..., 0].set(True).at[0, :, 2].set(False)
+    visible = some_mask(first=True).at[0, :, 2].set(False)
 
     def loss(query, bias):
         output, weights = dot_product_attention(query, key, value, bias, visible, return_weights=True)
         return jnp.sum(output**2) + jnp.sum(weights[0, :, 2]), (output, weights)
 
-    (to_query, to_bias), (output, weights) = jax.grad(loss, argnums=(0, 1), has_aux=True)(query, some_bias())
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+    (to_query, to_bias), (output, weights) = gradient(query, some_bias())
     for rows in (output[0, 2], weights[0, :, 2], to_query[0, 2], to_bias[0, :, 2]):
         np.testing.assert_array_equal(rows, 0)
     assert jnp.all(jnp.any(to_query[1] != 0, axis=-1))
@@ -157,10 +164,10 @@ def float32(half):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
     half = qkv(kv_heads=2, dtype=dtype)
-    keywords = {"is_causal": True, "normalizer": "ssmax", "return_weights": True}
-    output, weights = dot_product_attention(*half, some_bias().astype(dtype), **keywords)
-    wide = [float32(array) for array in (*half, some_bias().astype(dtype))]
-    expected_output, expected_weights = dot_product_attention(*wide, **keywords)
+    attend = functools.partial(dot_product_attention, is_causal=True, normalizer="ssmax", return_weights=True)
+    arrays = (*half, some_bias(dtype=dtype))
+    output, weights = attend(*arrays)
+    expected_output, expected_weights = attend(*map(float32, arrays))
     assert output.dtype == dtype
     assert weights.dtype == jnp.float32
     np.testing.assert_array_equal(float32(output), float32(expected_output.astype(dtype)))
@@ -178,8 +185,8 @@ def test_the_normalizer_gets_the_logits_and_the_mask(name, kv_heads):
     output, weights = dot_product_attention(query, key, value, mask=some_mask(), normalizer=name, return_weights=True)
     expected = normalizer(name)(jnp.asarray(logits_of(query, key)), where=some_mask())
     np.testing.assert_allclose(weights, expected, atol=2e-6)
-    repeated = jnp.repeat(value, HEADS // kv_heads, axis=2)
-    np.testing.assert_allclose(output, jnp.einsum("bhqk,bkhd->bqhd", weights, repeated), atol=2e-6)
+    repeated = np.repeat(np.asarray(value), HEADS // kv_heads, axis=2)
+    np.testing.assert_allclose(output, np.einsum("bhqk,bkhd->bqhd", weights, repeated), atol=2e-6)
 
 
 def test_length_counts_what_each_query_sees():
@@ -226,17 +233,15 @@ def test_a_normalizer_is_an_argument_like_others():
 
 
 def test_vmap_equals_batch():
-    over_batch = jax.vmap(functools.partial(dot_product_attention, is_causal=True, normalizer="adaptive"))
-    np.testing.assert_allclose(
-        over_batch(*qkv(2)), dot_product_attention(*qkv(2), is_causal=True, normalizer="adaptive"), atol=1e-6
-    )
+    attend = functools.partial(dot_product_attention, is_causal=True, normalizer="adaptive")
+    np.testing.assert_allclose(jax.jit(jax.vmap(attend))(*qkv(2)), attend(*qkv(2)), atol=1e-6)
 
 
 @pytest.mark.parametrize("queries", [0, 1])
 @pytest.mark.parametrize("keys", [0, 1])
 def test_smallest_lengths(queries, keys):
     query, key, value = qkv(keys=keys)
-    output = dot_product_attention(query[:, :queries], key, value, is_causal=True)
+    output = jax.jit(functools.partial(dot_product_attention, is_causal=True))(query[:, :queries], key, value)
     assert output.shape == (BATCH, queries, HEADS, SIZE)
     np.testing.assert_array_equal(output, jnp.broadcast_to(value, output.shape) if keys else jnp.zeros(output.shape))
 

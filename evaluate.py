@@ -5,6 +5,7 @@ import dataclasses
 import io
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -95,7 +96,7 @@ def load(checkpoint: Path) -> tuple[list[int], Parameters]:
     return list(range(config.first_seed, config.first_seed + config.seeds)), parameters
 
 
-def with_progress(measured, lengths):
+def with_progress(measured: Iterable[list[Row]], lengths: Sequence[int]) -> Iterator[list[Row]]:
     """Passes the results on, with a bar on a terminal and a line per length in a log."""
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
@@ -120,9 +121,7 @@ def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: li
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     summary = [summary._asdict() for summary in summaries]
     write_whole(arguments.output / "evaluation.csv", table.getvalue())
-    write_json(
-        arguments.output / "evaluation.json", {"settings": settings, "versions": versions(), "summary": summary}
-    )
+    write_json(arguments.output / "evaluation.json", {"settings": settings, "versions": versions(), "summary": summary})
     chart = accuracy_chart(summaries, len(seeds), "How far does attention reach? Max retrieval, trained on 16 items")
     paths = [arguments.output / "evaluation.csv", arguments.output / "evaluation.json"]
     return paths + save_chart(chart, arguments.output / "accuracy")

@@ -1,5 +1,7 @@
 """Understand, test and replace softmax in attention."""
 
+from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.flax import LinenAttention, NnxAttention, attention_fn
 from softmax_jax.normalizers.maps import (
     hardmax,
     shift_invariant,
@@ -35,10 +37,14 @@ __all__ = [
     "ConstantTemperature",
     "EntropyPolynomial",
     "LengthRule",
+    "LinenAttention",
     "LogLength",
+    "NnxAttention",
     "Normalizer",
     "Scale",
     "adaptive_temperature_softmax",
+    "attention_fn",
+    "dot_product_attention",
     "entropy",
     "hardmax",
     "length_scaled_softmax",

@@ -16,7 +16,8 @@ def one_device_per_core() -> None:
     """
     if "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        jax.config.update("jax_num_cpu_devices", len(usable))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from softmax_jax.training import Parameters, build_model, seed_mesh
 
 LENGTHS = tuple(2**power for power in range(1, 15))
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
-ITEMS_PER_BATCH = 8192
+ITEMS_PER_BATCH = 2048
 """Items encoded at once: enough to fill the cores, few enough to stay in cache."""
 
 NOTEBOOK_LENGTHS = tuple(2**power for power in range(1, 13))
@@ -52,17 +52,16 @@ class Row(NamedTuple):
 def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -> Measures:
     """The measures of one batch under each normalizer, which all read the same logits."""
     hidden, logits = model.encode(batch.items, batch.query)
-
-    def under(normalizer: Normalizer) -> Measures:
-        weights = normalizer(logits, where=batch.mask)
-        scores = model.read(hidden, weights)
-        loss = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer)
-        correct = scores.argmax(-1) == batch.answer
-        return Measures(
-            100 * correct.mean(), loss.mean(), weight_entropy(weights).mean(), jnp.abs(weights).max(1).mean()
-        )
-
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[under(normalizer) for normalizer in normalizers])
+    # One product reads the hidden items once for all normalizers.
+    weights = jnp.stack([normalizer(logits, where=batch.mask) for normalizer in normalizers], 1)
+    scores = model.read(hidden, weights)
+    answer = jnp.broadcast_to(batch.answer[:, None], scores.shape[:2])
+    return Measures(
+        accuracy=100 * (scores.argmax(-1) == answer).mean(0),
+        loss=optax.softmax_cross_entropy_with_integer_labels(scores, answer).mean(0),
+        entropy=weight_entropy(weights).mean(0),
+        max_weight=jnp.abs(weights).max(-1).mean(0),
+    )
 
 
 def weight_entropy(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows"]:

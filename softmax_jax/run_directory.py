@@ -21,7 +21,7 @@ def read_config(directory: Path) -> Config:
     try:
         return Config(**json.loads(path.read_text()))
     except FileNotFoundError:
-        raise ValueError(f"{directory} holds no run: it has no config.json; name a directory that train.py made") from None
+        raise ValueError(f"{directory} holds no run (no config.json): name a directory that train.py made") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is not the config of a run: {error}") from None
 

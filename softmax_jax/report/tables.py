@@ -9,7 +9,7 @@ from rich.table import Table
 from softmax_jax.evaluation import Summary
 from softmax_jax.tasks import published
 
-LABEL_WIDTH = 28
+KIND_WIDTH = len("difference") + 1
 CELL_WIDTH = 8
 
 
@@ -19,12 +19,13 @@ def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:
     As many lengths side by side as fit the console; the others in further tables below.
     """
     lengths = sorted({summary.n for summary in summaries})
-    per_table = max(1, (console.width - LABEL_WIDTH) // CELL_WIDTH)
+    name_width = max(len(summary.normalizer) for summary in summaries) + 1
+    per_table = max(1, (console.width - name_width - KIND_WIDTH) // CELL_WIDTH)
     for start in range(0, len(lengths), per_table):
         console.print(evaluation_table(summaries, lengths[start : start + per_table]))
     console.print(
         "accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); loss: nats; p: paired t-test over seeds "
-        "against softmax; published: arXiv 2410.01104, Table 1; * unconfirmed",
+        "against softmax; published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published",
         style="dim",
     )
 
@@ -47,9 +48,9 @@ def evaluation_table(summaries: Sequence[Summary], lengths: Sequence[int]) -> Ta
             table.add_row("", "p", *[_number(cell.p_value, ".1g") for cell in row])
         table.add_section()
     for name, row in published.ACCURACY.items():
-        table.add_row(f"published {name}", "", *[_published(row, n) for n in lengths])
+        table.add_row(name, "published", *[_published(row, n) for n in lengths])
         if ours := [cells[name, n] for n in lengths if (name, n) in cells]:
-            table.add_row("", "ours less it", *[_difference(cell, row) for cell in ours], style="dim")
+            table.add_row("", "difference", *[_difference(cell, row) for cell in ours], style="dim")
     return table
 
 

@@ -74,4 +74,6 @@ def _check_shapes(parameters: dict[str, Any], width: int) -> None:
         expected = {"kernel": (inputs.get(name, width), columns), "bias": (columns,)}
         found = {leaf: np.shape(array) for leaf, array in layer.items()}
         if found != expected:
-            raise ValueError(f"layer {DENSE.get(name, name)} has shapes {found}; the max-retrieval model has {expected}")
+            raise ValueError(
+                f"layer {DENSE.get(name, name)} has shapes {found}; the max-retrieval model has {expected}"
+            )

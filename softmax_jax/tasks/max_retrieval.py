@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers.maps import softmax
@@ -49,16 +50,13 @@ def sample_blocks(
     """
     item_key, query_key = jax.random.split(key)
     query = jax.random.uniform(query_key, (sets, 1))
-    lengths = jnp.full(sets, items) if lengths is None else jnp.broadcast_to(lengths, (sets,))
-    size = min(items, BLOCK)
+    lengths = _lengths(lengths, sets, items)
     best = jnp.full(sets, -1.0)
     answer = jnp.zeros(sets, jnp.int32)
-    for index in range(-(-items // size)):
-        width = min(size, items - index * size)
-        rho_key, kappa_key = jax.random.split(jax.random.fold_in(item_key, index))
-        rho = jax.random.uniform(rho_key, (sets, size))[:, :width]
-        kappa = jax.random.randint(kappa_key, (sets, size), 0, CLASSES)[:, :width]
-        mask = index * size + jnp.arange(width)[None, :] < lengths[:, None]
+    for start in range(0, items, BLOCK):
+        rho, kappa = _draw_block(item_key, start // BLOCK, sets, min(items, BLOCK))
+        rho, kappa = rho[:, : items - start], kappa[:, : items - start]
+        mask = start + jnp.arange(rho.shape[1])[None, :] < lengths[:, None]
         block_best, block_answer = _largest(rho, kappa, mask)
         answer = jnp.where(block_best > best, block_answer, answer)
         best = jnp.maximum(block_best, best)
@@ -74,13 +72,26 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     >>> batch.mask.tolist()
     [[True, True, True, True], [True, False, False, False]]
     """
-    blocks = list(sample_blocks(key, sets, items, lengths))
-    return Batch(
-        jnp.concatenate([block.items for block in blocks], 1),
-        blocks[0].query,
-        jnp.concatenate([block.mask for block in blocks], 1),
-        blocks[-1].answer,
-    )
+    item_key, query_key = jax.random.split(key)
+    # All blocks in one operation: compiling them one after the other would cost more than running them.
+    draw = jax.vmap(lambda index: _draw_block(item_key, index, sets, min(items, BLOCK)), out_axes=1)
+    drawn = draw(jnp.arange(-(-items // BLOCK)))
+    rho, kappa = (blocks.reshape(sets, -1)[:, :items] for blocks in drawn)
+    mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
+    _, answer = _largest(rho, kappa, mask)
+    return Batch(_features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
+
+
+def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
+    return jnp.full(sets, items) if lengths is None else jnp.broadcast_to(lengths, (sets,))
+
+
+def _draw_block(
+    item_key: Key[Array, ""], index: ArrayLike, sets: int, size: int
+) -> tuple[Float[Array, "sets size"], Int[Array, "sets size"]]:
+    """ρ and κ of the block of that index."""
+    rho_key, kappa_key = jax.random.split(jax.random.fold_in(item_key, index))
+    return jax.random.uniform(rho_key, (sets, size)), jax.random.randint(kappa_key, (sets, size), 0, CLASSES)
 
 
 def _largest(
@@ -158,12 +169,12 @@ class MaxRetrieval(nnx.Module):
         return Encoded(hidden, logits / kernel.shape[1] ** 0.5)
 
     def read(
-        self, hidden: Float[Array, "sets items width"], weights: Float[Array, "sets items"]
-    ) -> Float[Array, "sets classes"]:
-        """Class scores from the hidden items under the given attention weights."""
-        pooled = jnp.einsum("sn,snw->sw", weights, hidden)
+        self, hidden: Float[Array, "sets items width"], weights: Float[Array, "sets *normalizers items"]
+    ) -> Float[Array, "sets *normalizers classes"]:
+        """Class scores from the hidden items under attention weights, of one normalizer or of several at once."""
+        pooled = jnp.einsum("s...n,snw->s...w", weights, hidden)
         kernel, bias = self.attention_value.kernel[...], self.attention_value.bias[...]
-        value = pooled @ kernel + weights.sum(1, keepdims=True) * bias[None, :]
+        value = pooled @ kernel + weights.sum(-1, keepdims=True) @ bias[None, :]
         return self.read_out(nnx.gelu(self.read_in(self.attention_out(value))))
 
     def __call__(self, batch: Batch, normalizer: Normalizer = Normalizer(softmax)) -> Retrieval:  # noqa: B008

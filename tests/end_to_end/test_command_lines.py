@@ -1,0 +1,91 @@
+"""The scripts as a user runs them."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = ["--steps", "20", "--chunk", "10", "--sets", "8", "--min-items", "2", "--max-items", "3", "--width", "8"]
+
+
+def script(name, *arguments, cwd):
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    command = [sys.executable, ROOT / name, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs")
+    done = script("train.py", "quick", *TINY, "--seeds", "2", "--workdir", path / "x", cwd=path)
+    assert done.returncode == 0, done.stderr
+    assert "step 20/20" in done.stdout
+    return path / "x"
+
+
+def test_train_then_evaluate(trained, tmp_path):
+    names = ["softmax", "ssmax(s=0.43)", "temperature(0.2)"]
+    done = script(
+        "evaluate.py",
+        *("--checkpoint", trained, "--lengths", 4, 16, "--sets", 8, "--output", tmp_path / "out"),
+        *("--normalizers", *names),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "published" in done.stdout
+    with (tmp_path / "out" / "evaluation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["normalizer", "n", "seed", "accuracy", "loss", "entropy", "max_weight"]
+    expected = {(name, n, seed) for name in names for n in ("4", "16") for seed in ("0", "1")}
+    assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == expected
+    summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert summary["settings"]["normalizers"] == names
+    assert {"settings", "versions", "summary"} == set(summary)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "evaluation.csv",
+        "evaluation.json",
+        "accuracy.png",
+        "accuracy.svg",
+    }
+
+
+def test_the_shipped_models_find_the_largest_of_sixteen_items(tmp_path):
+    done = script("evaluate.py", "--lengths", 16, "--sets", 64, "--normalizers", "softmax", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "evaluation" / "evaluation.csv").open() as file:
+        accuracies = [float(row["accuracy"]) for row in csv.DictReader(file)]
+    assert len(accuracies) == 10
+    assert sum(accuracies) / 10 >= 97
+
+
+def test_help_shows_every_setting_with_its_meaning(tmp_path):
+    done = script("train.py", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("--learning-rate", "--l2", "λ·Σw²", "--workdir", "paper:", "--schedule-options"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("train.py", ["papr"], "Did you mean 'paper'"),
+        ("train.py", ["quick", "--steps", "0"], "--steps is 0"),
+        ("train.py", ["quick", "--optimizer", "adamm"], "adamm"),
+        ("evaluate.py", ["--normalizers", "softmx"], "did you mean 'softmax'"),
+        ("evaluate.py", ["--normalizers", "temperature(0)"], "theta"),
+        ("evaluate.py", ["--lengths", "0"], "--lengths has 0"),
+        ("evaluate.py", ["--checkpoint", "nowhere"], "nowhere"),
+        ("evaluate.py", ["--sets", "0"], "--sets is 0"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing_behind(name, arguments, words, tmp_path):
+    done = script(name, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

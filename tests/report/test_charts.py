@@ -1,0 +1,24 @@
+import xml.etree.ElementTree as ET
+
+from softmax_jax.evaluation import Summary
+from softmax_jax.report.charts import accuracy_chart, save_chart
+
+SUMMARIES = [
+    Summary(name, n, accuracy, interval, 0.1, 1.0, 0.5, None)
+    for name, interval in (("softmax", 1.0), ("hardmax", 2.0))
+    for n, accuracy in ((16, 99.0), (64, 90.0))
+]
+
+
+def test_the_chart_is_saved_as_png_and_svg(tmp_path):
+    paths = save_chart(accuracy_chart(SUMMARIES, 10, "A title"), tmp_path / "chart")
+    png, svg = (path.read_bytes() for path in paths)
+    assert png.startswith(b"\x89PNG")
+    texts = {element.text for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"A title", "softmax", "hardmax", "softmax, published", "accuracy (% of sets)", "items in the set"} <= texts
+
+
+def test_bands_hold_the_interval_within_0_and_100():
+    band = accuracy_chart(SUMMARIES, 10, "A title").to_dict()["layer"][0]["data"]["values"]
+    assert (band[0]["low"], band[0]["high"]) == (98.0, 100.0)
+    assert (band[3]["low"], band[3]["high"]) == (88.0, 92.0)

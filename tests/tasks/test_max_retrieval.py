@@ -1,0 +1,104 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from flax import nnx
+
+from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.tasks.max_retrieval import BLOCK, CLASSES, Batch, MaxRetrieval, sample, sample_blocks
+
+KEY = jax.random.key(7)
+
+
+def equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
+
+
+def test_a_batch_is_a_function_of_its_key():
+    assert equal(sample(KEY, 4, 6), sample(KEY, 4, 6))
+    assert not equal(sample(KEY, 4, 6), sample(jax.random.key(8), 4, 6))
+
+
+def test_lengths_change_the_mask_and_nothing_in_front_of_it():
+    lengths = jnp.array([6, 1, 3])
+    full, cut = sample(KEY, 3, 6), sample(KEY, 3, 6, lengths)
+    assert np.array_equal(cut.mask.sum(1), lengths)
+    assert np.array_equal(np.where(cut.mask[..., None], full.items, 0), cut.items)
+
+
+@pytest.mark.parametrize("items", [5, BLOCK, 2 * BLOCK + 100])
+def test_answer_is_the_class_of_the_largest_visible_item(items):
+    lengths = jnp.array([items, items // 2, 1])
+    batch = sample(KEY, 3, items, lengths)
+    for features, length, answer in zip(np.asarray(batch.items), lengths, batch.answer):
+        largest = features[:length, 0].argmax()
+        assert features[largest, 1:].argmax() == answer
+
+
+def test_blocks_join_to_the_whole_sample():
+    items = 2 * BLOCK + 100
+    lengths = jnp.array([items, BLOCK + 1])
+    blocks = list(sample_blocks(KEY, 2, items, lengths))
+    whole = sample(KEY, 2, items, lengths)
+    assert [block.mask.shape[1] for block in blocks] == [BLOCK, BLOCK, 100]
+    assert np.array_equal(jnp.concatenate([block.items for block in blocks], 1), whole.items)
+    assert np.array_equal(blocks[-1].answer, whole.answer)
+
+
+def test_the_numbers_follow_the_stated_distributions():
+    batch = sample(KEY, 2000, 16)
+    rho, kappa = np.asarray(batch.items[..., 0], np.float64), np.asarray(batch.items[..., 1:].argmax(-1))
+    assert np.array_equal(batch.items[..., 1:].sum(-1), np.ones(kappa.shape))
+    assert scipy.stats.kstest(rho.ravel(), "uniform").pvalue > 0.01
+    assert scipy.stats.kstest(np.asarray(batch.query, np.float64).ravel(), "uniform").pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(kappa.ravel(), minlength=CLASSES)).pvalue > 0.01
+    position = rho.argmax(1)
+    assert scipy.stats.chisquare(np.bincount(position, minlength=16)).pvalue > 0.01
+    table = np.histogram2d(position, np.asarray(batch.answer), bins=(16, CLASSES))[0]
+    assert scipy.stats.chi2_contingency(table).pvalue > 0.01
+    assert abs(np.corrcoef(rho[:, 0], rho[:, 1])[0, 1]) < 0.05
+
+
+@pytest.fixture(scope="module")
+def model():
+    return MaxRetrieval(width=16, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_folded_projections_equal_plain_attention(model, name):
+    batch = sample(KEY, 4, 9, jnp.array([9, 4, 1, 7]))
+    hidden = nnx.gelu(model.item_out(nnx.gelu(model.item_in(batch.items))))
+    query = model.attention_query(nnx.gelu(model.query_out(nnx.gelu(model.query_in(batch.query)))))
+    value, weights = dot_product_attention(
+        query[:, None, None, :],
+        model.attention_key(hidden)[:, :, None, :],
+        model.attention_value(hidden)[:, :, None, :],
+        mask=batch.mask[:, None, None, :],
+        normalizer=normalizer(name),
+        return_weights=True,
+    )
+    scores = model.read_out(nnx.gelu(model.read_in(model.attention_out(value[:, 0, 0]))))
+    ours = model(batch, normalizer(name))
+    assert np.allclose(ours.weights, weights[:, 0, 0], atol=1e-6)
+    assert np.allclose(ours.scores, scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_masked_items_change_nothing(model, name):
+    short = sample(KEY, 3, 4)
+    noise = jax.random.normal(KEY, (3, 5, short.items.shape[2]))
+    padded = Batch(
+        jnp.concatenate([short.items, noise], 1), short.query, jnp.pad(short.mask, ((0, 0), (0, 5))), short.answer
+    )
+    a, b = model(short, normalizer(name)), model(padded, normalizer(name))
+    assert np.allclose(a.scores, b.scores, atol=1e-6)
+    assert np.array_equal(b.weights[:, 4:], np.zeros((3, 5)))
+
+
+def test_parameters_do_not_depend_on_the_normalizer(model):
+    before = nnx.to_pure_dict(nnx.state(model))
+    for name in METHODS:
+        model(sample(KEY, 2, 3), normalizer(name))
+    assert equal(before, nnx.to_pure_dict(nnx.state(model)))

@@ -1,0 +1,145 @@
+import dataclasses
+import io
+import json
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from softmax_jax import run as run_module
+from softmax_jax.config import Config
+from softmax_jax.run import Interrupted, NotFiniteError, run
+from softmax_jax.run_directory import RunDirectory, load_parameters, read_config
+
+SMALL = Config(steps=50, seeds=2, sets=8, min_items=2, max_items=3, width=8, chunk=10, chunks_per_checkpoint=2)
+
+
+def quiet():
+    return Console(file=io.StringIO(), force_terminal=False)
+
+
+def metrics(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def identical(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "whole"
+    run(SMALL, path, quiet())
+    return path
+
+
+def interrupt_at(monkeypatch, step):
+    """Sends this process a Ctrl-C when the chunk that ends at `step` has been logged."""
+    log = RunDirectory.log
+
+    def log_and_interrupt(directory, lines):
+        log(directory, lines)
+        if lines[0]["step"] == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(RunDirectory, "log", log_and_interrupt)
+
+
+def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
+    assert read_config(uninterrupted) == SMALL
+    assert {"jax", "flax", "python"} <= json.loads((uninterrupted / "versions.json").read_text()).keys()
+    lines = metrics(uninterrupted)
+    assert [(line["step"], line["seed"]) for line in lines] == [
+        (step, seed) for step in range(10, 60, 10) for seed in (0, 1)
+    ]
+    assert set(lines[0]) == {"step", "seed", "loss", "cross_entropy", "accuracy", "steps_per_second"}
+    config, parameters = load_parameters(uninterrupted)
+    assert config == SMALL
+    assert parameters["item_out"]["kernel"].shape == (2, 8, 8)
+
+
+@pytest.mark.parametrize("step", [10, 30])
+def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, step):
+    interrupt_at(monkeypatch, step)
+    with pytest.raises(Interrupted, match=f"step {step}"):
+        run(SMALL, tmp_path, quiet())
+    assert load_parameters(tmp_path)[1]["read_out"]["bias"].shape == (2, 10)
+    monkeypatch.undo()
+    run(SMALL, tmp_path, quiet())
+    assert identical(load_parameters(tmp_path)[1], load_parameters(uninterrupted)[1])
+    drop = ("steps_per_second",)
+    ours, theirs = metrics(tmp_path), metrics(uninterrupted)
+    assert [{k: v for k, v in line.items() if k not in drop} for line in ours] == [
+        {k: v for k, v in line.items() if k not in drop} for line in theirs
+    ]
+
+
+def test_metrics_of_lost_steps_are_written_once(uninterrupted, tmp_path, monkeypatch):
+    """A crash after a chunk was logged and before it was saved; and in the middle of a line."""
+    monkeypatch.setattr(RunDirectory, "save", lambda directory, step, state: None)
+    interrupt_at(monkeypatch, 30)
+    with pytest.raises(Interrupted):
+        run(SMALL, tmp_path, quiet())
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "se')
+    monkeypatch.undo()
+    run(SMALL, tmp_path, quiet())
+    assert len(metrics(tmp_path)) == len(metrics(uninterrupted))
+    assert identical(load_parameters(tmp_path)[1], load_parameters(uninterrupted)[1])
+
+
+def test_a_finished_run_stays_as_it_is(uninterrupted):
+    before = (uninterrupted / "metrics.jsonl").read_bytes(), load_parameters(uninterrupted)[1]
+    run(SMALL, uninterrupted, quiet())
+    assert (uninterrupted / "metrics.jsonl").read_bytes() == before[0]
+    assert identical(load_parameters(uninterrupted)[1], before[1])
+
+
+def test_a_directory_of_other_settings_is_refused(uninterrupted):
+    with pytest.raises(ValueError, match=r"width is 8 there and 16 here.*--workdir"):
+        run(dataclasses.replace(SMALL, width=16), uninterrupted, quiet())
+    assert read_config(uninterrupted) == SMALL
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, monkeypatch):
+    chunk_trainer = run_module.chunk_trainer
+
+    def spoiled(config):
+        train_chunk = chunk_trainer(config)
+
+        def spoil(state, step, steps):
+            if step == 30:
+                state = state._replace(parameters=jax.tree.map(lambda leaf: leaf * np.float32("nan"), state.parameters))
+            return train_chunk(state, step, steps)
+
+        return spoil
+
+    monkeypatch.setattr(run_module, "chunk_trainer", spoiled)
+    with pytest.raises(NotFiniteError, match="seed 0 is not finite at step 30"):
+        run(SMALL, tmp_path, quiet())
+    assert [line["step"] for line in metrics(tmp_path)][-1] == 30
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_parameters(tmp_path)[1]))
+
+
+def test_directories_without_a_run_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        load_parameters(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(SMALL)))
+    with pytest.raises(ValueError, match="no checkpoint yet"):
+        load_parameters(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="is not the config of a run"):
+        load_parameters(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(uninterrupted, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(uninterrupted, copy)
+    settings = json.loads((copy / "config.json").read_text()) | {"width": 4}
+    (copy / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_parameters(copy)

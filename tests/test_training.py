@@ -1,0 +1,130 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from softmax_jax import training
+from softmax_jax.config import Config
+
+SMALL = Config(steps=40, seeds=2, sets=16, min_items=2, max_items=4, width=8, chunk=20)
+
+
+def all_close(a, b, **tolerance):
+    return all(np.allclose(x, y, **tolerance) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
+
+
+def train(config, chunks):
+    state, step, metrics = training.initial_state(config), 0, None
+    train_chunk = training.chunk_trainer(config)
+    for steps in chunks:
+        state, metrics = train_chunk(state, step, steps)
+        step += steps
+    return state, metrics
+
+
+def test_trimmed_gradient_equals_the_padded_one():
+    parameters = jax.tree.map(lambda leaf: leaf[0], training.initial_state(SMALL).parameters)
+    for step in range(6):
+        batch = training.training_batch(SMALL, jnp.int32(3), jnp.int32(step))
+        padded = training.padded_gradient(SMALL)(parameters, batch)
+        trimmed = training.trimmed_gradient(SMALL)(parameters, batch)
+        assert all_close(padded, trimmed, atol=1e-6)
+
+
+def test_training_batches_have_one_length_within_the_range():
+    lengths = set()
+    for step in range(40):
+        mask = training.training_batch(SMALL, jnp.int32(0), jnp.int32(step)).mask
+        assert len(set(mask.sum(1).tolist())) == 1
+        lengths.add(int(mask[0].sum()))
+    assert lengths == {2, 3, 4}
+
+
+def test_a_batch_is_reused_as_often_as_the_config_says():
+    config = dataclasses.replace(SMALL, steps_per_batch=10)
+    queries = [training.training_batch(config, jnp.int32(0), jnp.int32(step)).query for step in (0, 9, 10)]
+    assert np.array_equal(queries[0], queries[1])
+    assert not np.array_equal(queries[1], queries[2])
+
+
+def test_training_learns():
+    config = dataclasses.replace(SMALL, steps=400, learning_rate=1e-2, l2=0.0)
+    _, first = train(config, [20])
+    _, last = train(config, [20, 360, 20])
+    assert (np.asarray(last.cross_entropy) < 0.6 * np.asarray(first.cross_entropy)).all()
+
+
+def test_a_seed_trains_the_same_alone_and_among_others():
+    together, _ = train(SMALL, [20, 20])
+    alone, _ = train(dataclasses.replace(SMALL, seeds=1, first_seed=1), [20, 20])
+    second = jax.tree.map(lambda leaf: leaf[1:], together.parameters)
+    assert all_close(second, alone.parameters, rtol=0, atol=0)
+    first = jax.tree.map(lambda leaf: leaf[:1], together.parameters)
+    assert not all_close(first, alone.parameters, atol=1e-3)
+
+
+def test_loss_is_cross_entropy_plus_the_penalty():
+    parameters = jax.tree.map(lambda leaf: leaf[0], training.initial_state(SMALL).parameters)
+    batch = training.training_batch(SMALL, jnp.int32(0), jnp.int32(0))
+    (loss, (cross_entropy, _)), gradient = training.padded_gradient(SMALL)(parameters, batch)
+    bare = dataclasses.replace(SMALL, l2=0.0)
+    (_, _), bare_gradient = training.padded_gradient(bare)(parameters, batch)
+    squares = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(parameters))
+    assert np.isclose(loss - cross_entropy, SMALL.l2 * squares, rtol=1e-4)
+    penalty = jax.tree.map(lambda a, b: a - b, gradient, bare_gradient)
+    assert all_close(penalty, jax.tree.map(lambda leaf: 2 * SMALL.l2 * leaf, parameters), atol=1e-6)
+
+
+def test_any_optax_optimizer_and_schedule():
+    config = dataclasses.replace(
+        SMALL,
+        optimizer="adamw",
+        optimizer_options={"weight_decay": 0.1},
+        schedule="cosine_decay_schedule",
+        schedule_options={"alpha": 0.1},
+    )
+    schedule = training.build_schedule(config)
+    assert np.isclose(schedule(0), 1e-3)
+    assert np.isclose(schedule(config.steps), 1e-4)
+    _, metrics = train(config, [20])
+    assert np.isfinite(metrics.loss).all()
+    one_cycle = training.build_schedule(dataclasses.replace(SMALL, schedule="cosine_onecycle_schedule"))
+    assert np.isclose(max(float(one_cycle(step)) for step in range(SMALL.steps)), 1e-3, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"optimizer": "adamm"}, "adamm"),
+        ({"optimizer": "chain"}, "chain"),
+        ({"schedule": "linear"}, "constant_schedule"),
+        ({"optimizer_options": {"momentun": 0.9}}, "momentun"),
+        ({"schedule_options": {"warmup": 1.0}}, "warmup"),
+        ({"schedule": "warmup_cosine_decay_schedule"}, "warmup_steps"),
+    ],
+)
+def test_unknown_optimizers_schedules_and_options_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        training.build_optimizer(dataclasses.replace(SMALL, **change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"seeds": -1},
+        {"min_items": 0},
+        {"max_items": 1},
+        {"l2": float("nan")},
+        {"l2": -0.1},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("inf")},
+        {"first_seed": -1},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is"):
+        dataclasses.replace(SMALL, **change)

@@ -33,7 +33,7 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     """
     directory = RunDirectory(workdir, config)
     try:
-        with _interruptions() as interrupted, _progress(config, console) as report:
+        with _interruptions(console) as interrupted, _progress(config, console) as report:
             step, state = directory.resume()
             if step:
                 console.print(f"continuing {workdir} at step {step}")
@@ -103,14 +103,15 @@ def _lines(metrics: Metrics, state: TrainState, step: int, steps_per_second: flo
 
 
 @contextlib.contextmanager
-def _interruptions() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C or SIGTERM into a flag, so that the running chunk ends; the second one kills."""
+def _interruptions(console: Console) -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C or SIGTERM into a flag, so that the running chunk ends; a second Ctrl-C raises."""
     asked = False
 
     def ask(signum: int, frame: Any) -> None:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        console.print("stopping at the end of this chunk; Ctrl-C again stops at once", soft_wrap=True)
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

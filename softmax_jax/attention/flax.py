@@ -110,8 +110,9 @@ class LinenAttention(linen.Module):
 
     `learn` names them, as the method or scale does; an entry of a tuple has its position behind its name, as in
     "coefficients_0". Each becomes a parameter of that name that starts at the normalizer's own number: one for
-    each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. The parameters lie
-    beside those of the layer, under "attention_fn". Give each layer an instance of its own.
+    each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. They lie under
+    "attention_fn" among the parameters of the layer, or, where a compact method makes both, under
+    "LinenAttention_0" beside them. Give each layer an instance of its own.
 
     Raises ValueError for a name that the normalizer lacks, and for a layer with another number of heads.
 
@@ -193,7 +194,7 @@ def _initial_numbers(
     names = _number_names(normalizer)
     for name in learn:
         if names.count(name) != 1:
-            known = ", ".join(sorted({known for known in names if names.count(known) == 1})) or "none"
+            known = ", ".join(known for known in names if names.count(known) == 1) or "none"
             raise ValueError(f"cannot learn {name!r}: the numbers of this normalizer are {known}")
     leaves = dict(zip(names, jax.tree.leaves(normalizer)))
     numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in learn}

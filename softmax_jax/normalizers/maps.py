@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from softmax_jax.normalizers.checks import positive
 from softmax_jax.normalizers.masking import (
     Axis,
     Mask,
@@ -88,6 +89,7 @@ def softpick(
     >>> softpick(jnp.array([jnp.log(2.0), jnp.log(4.0), -1e9])).round(3)
     Array([0.2, 0.6, 0. ], dtype=float32)
     """
+    positive("eps", eps)
     z = visible_logits(logits, where)
     maximum = jnp.maximum(row_maximum(z, axis, where), 0)
     # Two forms of the same difference: for small logits the right one alone cancels all its digits.
@@ -131,7 +133,9 @@ def shifted_softmax(
     >>> bool(jnp.allclose(shifted_softmax(z, s=5.0), softmax(z)))
     True
     """
+    # Centred first, or the shift would round away digits of large logits and so change the weights after all.
     z = visible_logits(logits, where)
+    z = z - row_maximum(z, axis, where)
     count = jnp.maximum(visible_count(z, axis, where), 1)
     return softmax(z - jnp.asarray(s, z.dtype) * jnp.log(count), axis, where).astype(logits.dtype)
 
@@ -142,12 +146,13 @@ def signed_l1(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = Non
     $$w_i = \frac{z_i}{1 + \sum_j |z_j|}$$
 
     Weights carry the sign of their logit and their absolute values sum to less than 1. There is no
-    exponential, so nothing is picked; the real Softpick is `softpick`.
+    exponential, so nothing is picked; the real Softpick is `softpick`. A logit of -inf counts as masked.
 
     >>> signed_l1(jnp.array([1.0, -2.0]))
     Array([ 0.25, -0.5 ], dtype=float32)
     """
     z = visible_logits(logits, where)
+    z = jnp.where(z == -jnp.inf, 0, z)
     # Dividing through by the largest term keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.
     largest = jnp.clip(row_maximum(jnp.abs(z), axis, where), 1, 1e37)
     ratio = z / largest

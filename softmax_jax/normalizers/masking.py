@@ -2,8 +2,8 @@
 
 A mask, called `where` as in `jax.nn.softmax`, is True at the visible entries. Masked entries enter no
 maximum, no sum and no count, get a weight of exactly 0, and send back a gradient of exactly 0, whatever
-number stands in them. A row with no visible entry, or with visible logits that are all -inf, is empty: all
-its weights are 0.
+number stands in them. A visible logit of -inf gets a weight of exactly 0 too. A row with nothing else is
+empty: all its weights are 0.
 """
 
 import jax
@@ -37,7 +37,7 @@ def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[
             f"the mask has dtype {jnp.result_type(where)}; it must be bool, True where an entry is visible: "
             "turn an additive mask into one with `mask == 0`"
         )
-    return hide(jnp.asarray(logits, jnp.promote_types(dtype, jnp.float32)), where)
+    return hide(jnp.asarray(logits, jnp.float64 if dtype == jnp.float64 else jnp.float32), where)
 
 
 def visible_count(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:

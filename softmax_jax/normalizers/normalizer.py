@@ -40,7 +40,10 @@ class Normalizer:
             return self.map(logits, axis, where)
         z = visible_logits(logits, where)
         beta = self.scale(z, axis, where)
+        infinite = z == -jnp.inf
         if getattr(getattr(self.map, "func", None), "shift_invariant", False):
             z = centre(z, axis, where)
         largest = jnp.finfo(z.dtype).max
-        return self.map(jnp.clip(beta * z, -largest, largest), axis, where).astype(logits.dtype)
+        # The clips keep 0 · inf out of the product; -inf, a logit that gets no weight at any β, passes by them.
+        scaled = jnp.clip(jnp.clip(beta, -largest, largest) * z, -largest, largest)
+        return self.map(jnp.where(infinite, -jnp.inf, scaled), axis, where).astype(logits.dtype)

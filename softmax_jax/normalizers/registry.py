@@ -4,13 +4,16 @@ import ast
 import dataclasses
 import difflib
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 import jax
+import numpy as np
 
 from softmax_jax.normalizers import maps, scales
+from softmax_jax.normalizers.checks import finite
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import Scale
@@ -26,15 +29,19 @@ class Method:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The names of the numbers this method takes, with their defaults."""
-        return _map_numbers(self.map) | _scale_numbers(self.scale)
+        """The names of the numbers this method takes, with their defaults: the scale's, then the map's."""
+        return _scale_numbers(self.scale) | _map_numbers(self.map)
 
     def build(self, **numbers: Any) -> Normalizer:
-        """The normalizer with these numbers, defaults for the others. Raises ValueError for a name it lacks."""
+        """The normalizer with these numbers, defaults for the others.
+
+        Raises ValueError for a name it lacks and for a value that is no number.
+        """
         for name in numbers:
             if name not in self.numbers:
                 known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
                 raise ValueError(f"normalizer {self.name!r} has no number {name!r}; it takes: {known}")
+        numbers = {name: _checked(name, value, self.numbers[name]) for name, value in numbers.items()}
         own = {name: value for name, value in numbers.items() if name in _map_numbers(self.map)}
         rest = {name: value for name, value in numbers.items() if name not in own}
         map = jax.tree_util.Partial(self.map, **_map_numbers(self.map) | own)
@@ -48,6 +55,25 @@ def _map_numbers(map: Map) -> dict[str, Any]:
 
 def _scale_numbers(scale: Callable[..., Scale] | None) -> dict[str, Any]:
     return {} if scale is None else {p.name: p.default for p in inspect.signature(scale).parameters.values()}
+
+
+def _checked(name: str, value: Any, default: Any) -> Any:
+    """The value if it is a number like its default, or a tuple of them where the default is one or None."""
+    if value is None and default is None:
+        return None
+    if default is None or isinstance(default, tuple):
+        rule = "a tuple of numbers, such as (0.5, 6.0)"
+        if isinstance(value, tuple | list):
+            return tuple(_checked(f"each of {name}", number, 1.0) for number in value)
+    else:
+        rule = f"a number, such as {default}"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            finite(name, value)
+            # A whole number written for a real one is still to be differentiated.
+            return float(value) if isinstance(default, float) else value
+        if isinstance(value, jax.Array | np.ndarray | np.generic):
+            return value
+    raise ValueError(f"{name} is {value!r}; it must be {rule}")
 
 
 _methods: dict[str, Method] = {}
@@ -78,7 +104,8 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     """The normalizer registered under a name, with its numbers given as keywords or within the text.
 
     A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`. Raises ValueError
-    for an unknown name or number (listing the known ones) and for text that is not of this form.
+    for an unknown name or number (listing the known ones), for a value that breaks its number's rule, and for
+    text that is not of this form.
 
     >>> normalizer("ssmax", s=0.43).scale == normalizer("ssmax(s=0.43)").scale
     True
@@ -90,11 +117,12 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
         raise ValueError(f"unknown normalizer {name!r}: {hint}known are {', '.join(METHODS)}")
     method = METHODS[name]
     if len(positional) > len(method.numbers):
-        raise ValueError(f"{spec!r} gives {len(positional)} numbers; {name!r} takes {len(method.numbers)}")
-    twice = (dict(zip(method.numbers, positional)).keys() & written.keys()) | (written.keys() & numbers.keys())
+        raise ValueError(f"{spec!r} gives {len(positional)} numbers; {name!r} takes at most {len(method.numbers)}")
+    given = [*zip(method.numbers, positional), *written.items(), *numbers.items()]
+    twice = [number for number, times in Counter(number for number, _ in given).items() if times > 1]
     if twice:
-        raise ValueError(f"{spec!r} gives {', '.join(sorted(twice))} twice: give each number once")
-    return method.build(**dict(zip(method.numbers, positional)) | written | numbers)
+        raise ValueError(f"{spec!r} gives {', '.join(twice)} twice: give each number once")
+    return method.build(**dict(given))
 
 
 def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -107,7 +135,7 @@ def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
             named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg}
             if len(named) == len(node.keywords):
                 return node.func.id, [ast.literal_eval(argument) for argument in node.args], named
-    except (SyntaxError, ValueError):
+    except (SyntaxError, TypeError, ValueError):
         pass
     raise ValueError(f"cannot read the normalizer {spec!r}: write a name, or a name with numbers as in 'ssmax(s=0.43)'")
 

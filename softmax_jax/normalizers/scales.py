@@ -8,14 +8,16 @@ the logits with the row's axis at size 1: one number per head of (batch, heads, 
 
 import dataclasses
 import math
-from typing import Protocol, TypeVar, dataclass_transform, runtime_checkable
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_count
+from softmax_jax.normalizers.checks import finite, positive, require
+from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_count, visible_logits
 
 T = TypeVar("T")
 
@@ -29,30 +31,30 @@ class Scale(Protocol):
 
 @dataclass_transform(frozen_default=True)
 def scale(cls: type[T]) -> type[T]:
-    """Makes a class a frozen dataclass and a pytree with every field a leaf (or a tree of them)."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    """Makes a class a frozen dataclass and a pytree with every field a leaf (or a tree of them).
+
+    Its checks run when a user builds one. They do not when JAX rebuilds one, because transformations put
+    other things than numbers into the leaves: axes, labels, masks, zeros.
+    """
+    made = dataclasses.dataclass(frozen=True)(cls)
+    names = [field.name for field in dataclasses.fields(made)]  # pyright: ignore[reportArgumentType]
+
+    def flatten(numbers: T) -> tuple[list[tuple[Any, Any]], None]:
+        return [(jax.tree_util.GetAttrKey(name), getattr(numbers, name)) for name in names], None
+
+    def unflatten(_: None, leaves: Iterable[Any]) -> T:
+        rebuilt = object.__new__(made)
+        rebuilt.__dict__.update(zip(names, leaves))
+        return rebuilt
+
+    jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
+    return made
 
 
 def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:
     """The number in the logits' type and rank, ready to broadcast against them."""
     array = jnp.asarray(number, logits.dtype)
     return array.reshape((1,) * (logits.ndim - array.ndim) + array.shape)
-
-
-def require(number: ArrayLike, holds: bool, rule: str) -> None:
-    """Raises ValueError if a plain Python number breaks a rule; traced numbers are the caller's business."""
-    if isinstance(number, int | float) and not (math.isfinite(number) and holds):
-        raise ValueError(f"{rule}, got {number!r}")
-
-
-def positive(name: str, number: ArrayLike) -> None:
-    """Raises ValueError unless a plain Python number is finite and above 0."""
-    require(number, isinstance(number, int | float) and number > 0, f"{name} must be a finite number above 0")
-
-
-def finite(name: str, number: ArrayLike) -> None:
-    """Raises ValueError unless a plain Python number is finite."""
-    require(number, True, f"{name} must be a finite number")
 
 
 def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:
@@ -65,7 +67,7 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
     Array([0.], dtype=float32)
     """
-    z = centre(logits, axis, where)
+    z = centre(visible_logits(logits, where), axis, where)
     exponentials = hide(jnp.exp(z), where)
     total = row_sum(exponentials, axis)
     return jnp.log(total) - jnp.sum(exponentials * z, axis, keepdims=True) / total
@@ -123,7 +125,7 @@ class LengthRule:
 
     def __post_init__(self) -> None:
         positive("m", self.m)
-        require(self.eps, isinstance(self.eps, int | float) and 0 < self.eps < 1, "eps must lie between 0 and 1")
+        require("eps", self.eps, "between 0 and 1, such as 0.05", lambda eps: 0 < eps < 1)
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
         m, eps = against(self.m, logits), against(self.eps, logits)
@@ -147,13 +149,27 @@ class EntropyPolynomial:
     coefficients: tuple[ArrayLike, ...] = (-0.037, 0.481, -2.3, 4.917, -1.791)
     threshold: ArrayLike = 0.5
     floor: ArrayLike = 1.0
-    entropy_range: tuple[ArrayLike, ArrayLike] | None = None
+    entropy_range: tuple[ArrayLike, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not self.coefficients:
+            raise ValueError("coefficients is (); it must hold at least one number, such as (1.0,) for a constant")
         for coefficient in self.coefficients:
-            finite("coefficients", coefficient)
+            finite("each of coefficients", coefficient)
         finite("threshold", self.threshold)
         finite("floor", self.floor)
+        if self.entropy_range is not None:
+            if len(self.entropy_range) != 2:
+                raise ValueError(f"entropy_range is {self.entropy_range!r}; it must be (low, high), such as (0.5, 6.0)")
+            low, high = self.entropy_range
+            finite("the low end of entropy_range", low)
+            rule = f"above the low end, {low!r}"
+            require(
+                "the high end of entropy_range",
+                high,
+                rule,
+                lambda number: not isinstance(low, int | float) or number > low,
+            )
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
         row_entropy = entropy(logits, axis, where)

@@ -9,8 +9,9 @@ from rich.table import Table
 from softmax_jax.evaluation import Summary
 from softmax_jax.tasks import published
 
-KIND_WIDTH = len("difference") + 1
-CELL_WIDTH = 8
+GAP = 2
+KIND_WIDTH = len("difference") + GAP
+CELL_WIDTH = len("100.00") + GAP
 
 
 def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:
@@ -19,8 +20,9 @@ def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:
     As many lengths side by side as fit the console; the others in further tables below.
     """
     lengths = sorted({summary.n for summary in summaries})
-    name_width = max(len(summary.normalizer) for summary in summaries) + 1
-    per_table = max(1, (console.width - name_width - KIND_WIDTH) // CELL_WIDTH)
+    names = {summary.normalizer for summary in summaries} | published.ACCURACY.keys()
+    label_width = max(map(len, names)) + GAP + KIND_WIDTH
+    per_table = max(1, (console.width - 1 - label_width) // CELL_WIDTH)
     for start in range(0, len(lengths), per_table):
         console.print(evaluation_table(summaries, lengths[start : start + per_table]))
     console.print(
@@ -37,7 +39,7 @@ def evaluation_table(summaries: Sequence[Summary], lengths: Sequence[int]) -> Ta
     table.add_column("items", no_wrap=True)
     table.add_column("", no_wrap=True)
     for n in lengths:
-        table.add_column(f"{n}", justify="right", no_wrap=True, min_width=CELL_WIDTH - 1)
+        table.add_column(f"{n}", justify="right", no_wrap=True, min_width=CELL_WIDTH - GAP)
     for name in dict.fromkeys(summary.normalizer for summary in summaries):
         row = [cells[name, n] for n in lengths]
         table.add_row(name, "accuracy", *[f"{cell.accuracy:.2f}" for cell in row], style="bold")

@@ -414,7 +414,7 @@ def test_learned_numbers_are_saved_with_the_other_parameters(tmp_path):
 
 @both
 def test_numbers_that_cannot_be_learned_raise(api):
-    with pytest.raises(ValueError, match=r"cannot learn 'temperature': the numbers .* are bias, s\b"):
+    with pytest.raises(ValueError, match=r"cannot learn 'temperature': the numbers .* are s, bias\b"):
         learning_layer(api, learn=("temperature",))
     with pytest.raises(ValueError, match=r"cannot learn 's': the numbers .* are none\b"):
         learning_layer(api, "hardmax")

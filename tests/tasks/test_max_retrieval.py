@@ -10,6 +10,8 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks.max_retrieval import BLOCK, CLASSES, Batch, MaxRetrieval, sample, sample_blocks
 
 KEY = jax.random.key(7)
+CHANCE = 1e-4
+"""A sound generator fails one statistical test in so many keys."""
 
 
 def equal(a, b):
@@ -48,17 +50,17 @@ def test_blocks_join_to_the_whole_sample():
 
 
 def test_the_numbers_follow_the_stated_distributions():
-    batch = sample(KEY, 2000, 16)
+    batch = sample(KEY, 10_000, 16)
     rho, kappa = np.asarray(batch.items[..., 0], np.float64), np.asarray(batch.items[..., 1:].argmax(-1))
     assert np.array_equal(batch.items[..., 1:].sum(-1), np.ones(kappa.shape))
-    assert scipy.stats.kstest(rho.ravel(), "uniform").pvalue > 0.01
-    assert scipy.stats.kstest(np.asarray(batch.query, np.float64).ravel(), "uniform").pvalue > 0.01
-    assert scipy.stats.chisquare(np.bincount(kappa.ravel(), minlength=CLASSES)).pvalue > 0.01
+    assert scipy.stats.kstest(rho.ravel(), "uniform").pvalue > CHANCE
+    assert scipy.stats.kstest(np.asarray(batch.query, np.float64).ravel(), "uniform").pvalue > CHANCE
+    assert scipy.stats.chisquare(np.bincount(kappa.ravel(), minlength=CLASSES)).pvalue > CHANCE
     position = rho.argmax(1)
-    assert scipy.stats.chisquare(np.bincount(position, minlength=16)).pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(position, minlength=16)).pvalue > CHANCE
     table = np.histogram2d(position, np.asarray(batch.answer), bins=(16, CLASSES))[0]
-    assert scipy.stats.chi2_contingency(table).pvalue > 0.01
-    assert abs(np.corrcoef(rho[:, 0], rho[:, 1])[0, 1]) < 0.05
+    assert scipy.stats.chi2_contingency(table).pvalue > CHANCE
+    assert abs(np.corrcoef(rho[:, 0], rho[:, 1])[0, 1]) < 0.04
 
 
 @pytest.fixture(scope="module")

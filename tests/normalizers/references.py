@@ -1,0 +1,78 @@
+"""The formula of each method in float64 numpy, written from the papers, not from the package."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import softmax_jax as sj
+
+
+def softmax(z):
+    exponentials = np.exp(z - z.max())
+    return exponentials / exponentials.sum()
+
+
+def softpick(z):
+    m = max(z.max(), 0.0)
+    difference = np.exp(z - m) - np.exp(-m)
+    return np.maximum(difference, 0) / (np.abs(difference).sum() + 1e-6)
+
+
+def softmax1(z):
+    m = max(z.max(), 0.0)
+    return np.exp(z - m) / (np.exp(-m) + np.exp(z - m).sum())
+
+
+def hardmax(z):
+    return (z == z.max()) / (z == z.max()).sum()
+
+
+def signed_l1(z):
+    return z / (1 + np.abs(z).sum())
+
+
+def entropy(z):
+    p = softmax(z)
+    p = p[p > 0]
+    return -(p * np.log(p)).sum()
+
+
+def adaptive_beta(h):
+    return max(np.polyval([-0.037, 0.481, -2.3, 4.917, -1.791], h), 1.0) if h > 0.5 else 1.0
+
+
+def log_length_beta(n):
+    return np.log(n) / np.log(16)
+
+
+def length_rule_beta(n, m=1.0, eps=0.05):
+    return max(0.5 * np.log((1 - eps) * (n - m) / (eps * m)), 0.0) if n > m else 0.0
+
+
+REFERENCES = {
+    "softmax": softmax,
+    "temperature": softmax,
+    "adaptive": lambda z: softmax(adaptive_beta(entropy(z)) * (z - z.max())),
+    "ssmax": lambda z: softmax(log_length_beta(z.size) * (z - z.max())),
+    "softpick": softpick,
+    "scalable_softpick": lambda z: softpick(log_length_beta(z.size) * z),
+    "length_scaled": lambda z: softmax(length_rule_beta(z.size) * (z - z.max())),
+    "softmax1": softmax1,
+    "hardmax": hardmax,
+    "shifted_softmax": lambda z: softmax(z - np.log(z.size)),
+    "signed_l1": signed_l1,
+}
+"""By registered name, at the default numbers: one row of visible logits in, its weights out."""
+
+
+def expected(name, logits, where):
+    """Weights of a matrix of logits in float64: by the formula, or by the method itself where none is listed."""
+    logits = np.asarray(logits, np.float64)
+    if name not in REFERENCES:
+        with jax.enable_x64(True):
+            return np.asarray(sj.normalizer(name)(jnp.asarray(logits), where=jnp.asarray(where)))
+    weights = np.zeros(logits.shape)
+    for row, visible, out in zip(logits, where, weights):
+        if visible.any():
+            out[visible] = REFERENCES[name](row[visible])
+    return weights

@@ -1,0 +1,264 @@
+"""The laws that every registered method obeys, in float32 and bfloat16: a new name is tested by being registered."""
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+
+from .references import expected
+
+ROWS, N, SHORT = 4, 12, 7
+
+every_method = pytest.mark.parametrize("name", sj.METHODS)
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+few = hypothesis.settings(max_examples=20)
+
+# Multiples of 1/32 up to 8: both types hold them exactly, so that only the arithmetic can be wrong.
+logits_strategy = hnp.arrays(np.int16, (ROWS, N), elements=st.integers(-256, 256)).map(lambda k: k / 32)
+masks = hnp.arrays(bool, (ROWS, N))
+junk = hnp.arrays(np.float32, (ROWS, N), elements=st.sampled_from([np.nan, np.inf, -np.inf, 3e38, 0.0]))
+any_size = hnp.arrays(np.float32, (ROWS, N), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
+# Generic rows: with probability 1 no kink of a piecewise map is near.
+generic = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(size=(2, 6)))
+
+
+def weights_and_gradient(normalizer, logits, where):
+    """The weights, and the gradient of a fixed uneven sum of them."""
+    weights, pull = jax.vjp(lambda z: normalizer(z, where=where), logits)
+    return weights, pull(jnp.cos(jnp.arange(weights.size)).reshape(weights.shape).astype(weights.dtype))[0]
+
+
+# Numbers are arguments, so each method is one program for each type and shape.
+compiled = jax.jit(weights_and_gradient)
+weights_alone = jax.jit(lambda normalizer, logits: normalizer(logits))
+
+
+def evaluate(name, logits, where, dtype, compile=True):
+    """Weights and gradient as numpy, in float64 so that comparisons add no rounding."""
+    run = compiled if compile else weights_and_gradient
+    outputs = run(sj.normalizer(name), jnp.asarray(logits, dtype), jnp.asarray(where))
+    assert all(output.shape == np.shape(logits) and output.dtype == dtype for output in outputs)
+    return tuple(np.asarray(output, np.float64) for output in outputs)
+
+
+def assert_close(actual, wanted, dtype, rtol=2e-5):
+    """Within the rounding of the weights' type, or within that of float32 under the exponential where that is more."""
+    np.testing.assert_allclose(actual, wanted, rtol=max(rtol, {"float32": 0, "bfloat16": 2.0**-8}[dtype]), atol=2e-7)
+
+
+@every_dtype
+@every_method
+@few
+@hypothesis.given(logits_strategy, masks)
+def test_agrees_with_the_formula_in_float64(name, dtype, logits, where):
+    weights, _ = evaluate(name, logits, where, dtype)
+    assert_close(weights, expected(name, logits, where), dtype)
+
+
+@every_dtype
+@every_method
+@few
+@hypothesis.given(logits_strategy, masks, junk)
+def test_nothing_behind_the_mask_matters(name, dtype, logits, where, junk):
+    weights, gradient = evaluate(name, np.where(where, logits, junk), where, dtype)
+    clean_weights, clean_gradient = evaluate(name, np.where(where, logits, 0), where, dtype)
+    np.testing.assert_array_equal(weights, clean_weights)
+    np.testing.assert_array_equal(gradient, clean_gradient)
+    assert not weights[~where].any()
+    assert not gradient[~where].any()
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("hidden", [0.0, np.nan, np.inf, -np.inf])
+def test_a_row_with_none_visible_is_zero_with_zero_gradient(name, dtype, hidden):
+    weights, gradient = evaluate(name, np.full((ROWS, N), hidden), np.zeros((ROWS, N), bool), dtype)
+    assert not weights.any()
+    assert not gradient.any()
+
+
+@every_dtype
+@every_method
+def test_a_visible_logit_of_minus_infinity_gets_exactly_zero(name, dtype):
+    logits = np.tile(np.linspace(-1, 1, N), (ROWS, 1))
+    logits[0] = logits[1, 3] = logits[2, :-1] = -np.inf
+    weights, gradient = evaluate(name, logits, np.ones((ROWS, N), bool), dtype)
+    assert not weights[logits == -np.inf].any()
+    assert np.isfinite(weights).all()
+    assert np.isfinite(gradient).all()
+
+
+@every_dtype
+@every_method
+@few
+@hypothesis.given(logits_strategy, junk, st.permutations(range(N)))
+def test_padding_equals_the_shorter_row(name, dtype, logits, junk, places):
+    places = sorted(places[:SHORT])
+    where = np.isin(np.arange(N), places) & np.ones((ROWS, 1), bool)
+    weights, _ = evaluate(name, np.where(where, logits, junk), where, dtype)
+    shorter = weights_alone(sj.normalizer(name), jnp.asarray(logits[:, places], dtype))
+    assert_close(weights[:, places], np.asarray(shorter, np.float64), dtype)
+
+
+@every_dtype
+@every_method
+@few
+@hypothesis.given(logits_strategy, masks, st.sampled_from([-1, 1]))
+def test_a_shift_changes_what_the_definition_says_and_nothing_else(name, dtype, logits, where, sign):
+    # Steps of 1/2 and a shift of 64 are what bfloat16 carries without rounding.
+    logits, shift = (logits, 1e4) if dtype == "float32" else (np.round(2 * logits) / 2, 64)
+    shifted = logits + sign * shift
+    weights, _ = evaluate(name, shifted, where, dtype)
+    if getattr(sj.METHODS[name].map, "shift_invariant", False):
+        assert_close(weights, evaluate(name, logits, where, dtype)[0], dtype)
+        assert_close(weights, expected(name, shifted, where), dtype)
+    else:
+        # Where a scale multiplies the 1e4 itself, float32 rounds the product by up to 1e-3.
+        rounded = sj.METHODS[name].scale is not None
+        assert_close(weights, expected(name, shifted, where), dtype, rtol=4e-3 if rounded else 2e-5)
+
+
+@every_dtype
+@every_method
+@few
+@hypothesis.given(any_size, masks)
+def test_finite_for_finite_logits_of_any_size(name, dtype, logits, where):
+    largest = float(jnp.finfo(dtype).max)
+    weights, gradient = evaluate(name, np.clip(logits, -largest, largest), where, dtype)
+    assert np.isfinite(weights).all()
+    assert np.isfinite(gradient).all()
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("row", [(1, 1), (1, -1), (-1, -1), (0, 1), (0, -1)], ids=str)
+def test_finite_at_both_ends_of_the_type(name, dtype, row):
+    logits = float(jnp.finfo(dtype).max) * np.resize(row, (ROWS, N))
+    weights, gradient = evaluate(name, logits, np.ones((ROWS, N), bool), dtype)
+    assert np.isfinite(weights).all()
+    assert np.isfinite(gradient).all()
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 4096, 65536])
+def test_every_length(name, dtype, n):
+    logits = np.asarray(jnp.asarray(np.random.default_rng(n).normal(size=(1, n)), dtype), np.float64)
+    where = np.ones((1, n), bool)
+    # For a row seen once it is faster not to compile the method: its single operations are shared by all methods.
+    weights, gradient = evaluate(name, logits, where, dtype, compile=False)
+    assert_close(weights, expected(name, logits, where), dtype)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", [name for name, method in sj.METHODS.items() if method.map is sj.softmax])
+@every_dtype
+@few
+@hypothesis.given(logits_strategy, masks)
+def test_softmax_at_any_scale_sums_to_one(name, dtype, logits, where):
+    weights, _ = evaluate(name, logits, where, dtype)
+    np.testing.assert_allclose(weights.sum(-1), where.any(-1), rtol={"float32": 1e-6, "bfloat16": 2.0**-8}[dtype])
+
+
+@every_dtype
+@every_method
+@few
+@hypothesis.given(logits_strategy, masks, st.permutations(range(N)))
+def test_permuting_the_row_permutes_the_weights(name, dtype, logits, where, order):
+    weights, _ = evaluate(name, logits, where, dtype)
+    permuted, _ = evaluate(name, logits[:, order], where[:, order], dtype)
+    assert_close(permuted, weights[:, order], dtype)
+
+
+@every_dtype
+@every_method
+def test_vmap_equals_the_loop(name, dtype):
+    rng = np.random.default_rng(0)
+    logits, where = jnp.asarray(rng.normal(size=(ROWS, N)), dtype), jnp.asarray(rng.random((ROWS, N)) < 0.7)
+    normalizer = sj.normalizer(name)
+    mapped = jax.vmap(lambda z, visible: normalizer(z, where=visible))(logits, where)
+    loop = jnp.stack([normalizer(z, where=visible) for z, visible in zip(logits, where)])
+    assert_close(np.asarray(mapped, np.float64), np.asarray(loop, np.float64), dtype)
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("axis", [0, -1, (0, 2)])
+def test_axis_equals_moving_the_axis_to_the_end(name, dtype, axis):
+    rng = np.random.default_rng(0)
+    logits, where = jnp.asarray(rng.normal(size=(2, 3, 4)), dtype), jnp.asarray(rng.random((2, 3, 4)) < 0.7)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    last = tuple(range(-len(axes), 0))
+    moved = [jnp.moveaxis(array, axes, last) for array in (logits, where)]
+    rows = [array.reshape(*array.shape[: -len(axes)], -1) for array in moved]
+    normalizer = sj.normalizer(name)
+    wanted = jnp.moveaxis(normalizer(rows[0], where=rows[1]).reshape(moved[0].shape), last, axes)
+    actual = normalizer(logits, axis, where)
+    assert_close(np.asarray(actual, np.float64), np.asarray(wanted, np.float64), dtype)
+
+
+@every_dtype
+@every_method
+def test_no_mask_equals_a_mask_that_hides_nothing(name, dtype):
+    logits = np.random.default_rng(0).normal(size=(ROWS, N))
+    unmasked = sj.normalizer(name)(jnp.asarray(logits, dtype))
+    assert_close(np.asarray(unmasked, np.float64), evaluate(name, logits, np.ones((ROWS, N), bool), dtype)[0], dtype)
+
+
+@jax.jit
+def jacobians(normalizer, row):
+    return jax.jacfwd(normalizer)(row), jax.jacrev(normalizer)(row)
+
+
+@every_method
+@hypothesis.settings(max_examples=5)
+@hypothesis.given(generic)
+def test_jacobians_equal_central_differences(name, rows):
+    h = 1e-6
+    with jax.enable_x64(True):
+        row = jnp.asarray(rows[0])
+        forward, reverse = jacobians(sj.normalizer(name), row)
+        up, down = (sj.normalizer(name)(row[None] + step * jnp.eye(row.size)) for step in (h, -h))
+    np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(forward, (np.asarray(up) - np.asarray(down)).T / (2 * h), atol=1e-8)
+
+
+@jax.jit
+def loss(normalizer, row, cotangent):
+    return jnp.sum(normalizer(row) * cotangent)
+
+
+@every_method
+@hypothesis.settings(max_examples=5)
+@hypothesis.given(generic)
+def test_gradients_of_numbers_equal_central_differences(name, rows):
+    with jax.enable_x64(True):
+        row, cotangent = jnp.asarray(rows)
+        leaves, structure = jax.tree.flatten(sj.normalizer(name))
+        gradients = jax.grad(loss, allow_int=True)(structure.unflatten(leaves), row, cotangent)
+        for place, (number, gradient) in enumerate(zip(leaves, jax.tree.leaves(gradients))):
+            if isinstance(number, float):  # a whole number has no derivative
+                h = 1e-6 * max(1, abs(number))
+                moved = [[*leaves[:place], number + step, *leaves[place + 1 :]] for step in (h, -h)]
+                up, down = (loss(structure.unflatten(numbers), row, cotangent) for numbers in moved)
+                np.testing.assert_allclose(gradient, (up - down) / (2 * h), atol=1e-7)
+
+
+@every_method
+def test_changing_a_number_recompiles_nothing(name):
+    traces = []
+
+    @jax.jit
+    def weigh(normalizer, row):
+        traces.append(name)
+        return normalizer(row)
+
+    normalizer = sj.normalizer(name)
+    weigh(normalizer, jnp.arange(3.0))
+    weigh(jax.tree.map(lambda number: type(number)(1.5 * number), normalizer), jnp.arange(3.0))
+    assert len(traces) == 1

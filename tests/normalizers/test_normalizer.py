@@ -1,0 +1,114 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+
+ROW = [0.5, -0.3, 2.5, 2.0]
+
+
+def test_a_normalizer_is_a_map_over_a_scale():
+    z = jnp.array(ROW)
+    scaled = sj.Normalizer(sj.softpick, sj.LogLength(s=0.43, bias=0.1))(z)
+    np.testing.assert_allclose(scaled, sj.softpick((0.43 * np.log(4) + 0.1) * z), rtol=1e-5)
+
+
+def test_without_a_scale_it_is_the_map():
+    z = jnp.array(ROW)
+    np.testing.assert_array_equal(sj.Normalizer(sj.softmax1)(z), sj.softmax1(z))
+
+
+def test_any_function_with_the_signature_of_jax_softmax_is_a_map():
+    z, where = jnp.array(ROW), jnp.array([True, True, False, True])
+    n = sj.Normalizer(jax.nn.softmax, sj.ConstantTemperature(0.5))
+    np.testing.assert_allclose(n(z, where=where), jax.nn.softmax(2 * z, where=where), rtol=1e-6)
+
+
+def test_any_pytree_called_like_a_scale_is_a_scale():
+    n = sj.Normalizer(sj.softmax, jax.tree_util.Partial(lambda beta, z, axis, where: beta, 3.0))
+    np.testing.assert_allclose(n(jnp.array(ROW)), sj.softmax(3 * jnp.array(ROW)), rtol=1e-6)
+    assert jax.tree.leaves(n) == [3.0]
+
+
+def test_its_leaves_are_the_numbers_of_map_and_scale():
+    map = jax.tree_util.Partial(sj.softpick, eps=1e-3)
+    assert sorted(jax.tree.leaves(sj.Normalizer(map, sj.LogLength(0.4, 0.2)))) == [1e-3, 0.2, 0.4]
+    assert jax.tree.leaves(sj.Normalizer(sj.softmax)) == []
+
+
+def test_it_is_frozen_and_equal_to_one_with_the_same_numbers():
+    n = sj.Normalizer(sj.softmax, sj.LogLength(0.4))
+    assert n.scale == sj.Normalizer(sj.softmax, sj.LogLength(0.4)).scale
+    assert jax.tree.structure(n) == jax.tree.structure(sj.Normalizer(sj.softmax, sj.LogLength(0.7)))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        n.scale = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_vmap_over_its_numbers():
+    numbers = sj.Normalizer(sj.softmax, sj.ConstantTemperature(jnp.array([0.5, 2.0])))
+    together = jax.vmap(lambda n: n(jnp.array(ROW)))(numbers)
+    alone = [sj.temperature_softmax(jnp.array(ROW), theta=theta) for theta in (0.5, 2.0)]
+    np.testing.assert_allclose(together, jnp.stack(alone), rtol=1e-6)
+
+
+def test_its_tree_can_hold_axes_for_vmap():
+    n = sj.Normalizer(sj.softmax, sj.ConstantTemperature(jnp.array([0.5, 2.0])))
+    axes = jax.tree.map(lambda _: 0, n)
+    assert jax.vmap(lambda n, z: n(z), in_axes=(axes, None))(n, jnp.array(ROW)).shape == (2, 4)
+
+
+def test_one_number_per_head():
+    s = jnp.array([0.3, 0.9])[:, None, None]
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 8)), jnp.float32)
+    weights = sj.Normalizer(sj.softmax, sj.LogLength(s))(logits)
+    for head, number in enumerate((0.3, 0.9)):
+        np.testing.assert_allclose(weights[:, head], sj.ssmax(logits[:, head], s=number), rtol=1e-5)
+
+
+def test_a_number_can_be_learned():
+    z, target = jnp.array(ROW), sj.ssmax(jnp.array(ROW), s=0.8)
+
+    @jax.jit
+    def step(n):
+        gradient = jax.grad(lambda n: -jnp.sum(target * jnp.log(n(z))))(n)
+        return jax.tree.map(lambda number, slope: number - 0.5 * slope, n, gradient)
+
+    n = sj.Normalizer(sj.softmax, sj.LogLength(s=jnp.array(0.2), bias=jnp.array(0.0)))
+    for _ in range(200):
+        n = step(n)
+    np.testing.assert_allclose(n(z), target, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [sj.LogLength(), sj.LengthRule(), sj.EntropyPolynomial()], ids=repr)
+def test_numbers_have_a_zero_gradient_where_nothing_is_visible(scale):
+    z, where = jnp.array([jnp.nan, jnp.inf, -jnp.inf]), jnp.zeros(3, bool)
+    gradient = jax.grad(lambda n: jnp.sum(n(z, where=where)))(sj.Normalizer(sj.softmax, scale))
+    assert all(number == 0 for number in jax.tree.leaves(gradient))
+
+
+def test_numbers_have_a_finite_gradient_whatever_stands_behind_the_mask():
+    z, where = jnp.array([1.0, jnp.nan, 2.0, jnp.inf]), jnp.array([True, False, True, False])
+    n = sj.normalizer("adaptive", coefficients=(1.0, 2.0))
+    gradient = jax.grad(lambda n: n(z, where=where)[2])(n)
+    assert all(np.isfinite(number) for number in jax.tree.leaves(gradient))
+
+
+def test_large_logits_lose_no_digits_under_a_sharp_scale():
+    z = jnp.array([0.0, 0.25, 0.5])
+    n = sj.Normalizer(sj.softmax, sj.ConstantTemperature(0.1))
+    np.testing.assert_allclose(n(z + 1e5), n(z), rtol=1e-6)
+
+
+@pytest.mark.parametrize("theta", [1e-30, 1e-45, 1e-300])
+def test_any_positive_temperature_is_finite_and_at_last_hardmax(theta):
+    z = jnp.array([1.0, 3.0, 3.0])
+    np.testing.assert_array_equal(sj.Normalizer(sj.softmax, sj.ConstantTemperature(theta))(z), sj.hardmax(z))
+
+
+def test_a_logit_of_minus_infinity_gets_no_weight_even_at_zero_beta():
+    n = sj.Normalizer(sj.softmax, sj.LogLength(s=0.0))
+    np.testing.assert_array_equal(n(jnp.array([1.0, -jnp.inf, 2.0])), [0.5, 0, 0.5])
+    np.testing.assert_array_equal(n(jnp.full(3, -jnp.inf)), [0, 0, 0])

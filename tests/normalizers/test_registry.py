@@ -1,0 +1,198 @@
+import contextlib
+import pathlib
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.normalizers import registry
+
+CONTRIBUTING = pathlib.Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def restored():
+    """Forgets whatever the test registers."""
+    before = dict(sj.METHODS)
+    yield
+    for name in sj.METHODS.keys() - before.keys():
+        del registry._methods[name]
+
+
+def double(logits, axis=-1, where=None, *, factor=2.0):
+    return factor * sj.softmax(logits, axis, where)
+
+
+def test_the_published_methods_are_registered():
+    published = (
+        "softmax temperature adaptive ssmax softpick scalable_softpick length_scaled softmax1 hardmax "
+        "shifted_softmax signed_l1"
+    )
+    assert sj.METHODS.keys() >= set(published.split())
+
+
+def test_the_view_is_read_only():
+    with pytest.raises(TypeError):
+        sj.METHODS["mine"] = sj.METHODS["softmax"]  # pyright: ignore[reportIndexIssue]
+
+
+@pytest.mark.parametrize("name", sj.METHODS)
+def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
+    n = sj.normalizer(name)
+    assert len(jax.tree.leaves(n)) == len(jax.tree.leaves(list(sj.METHODS[name].numbers.values())))
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale"),
+    [
+        ("softmax", None),
+        ("softmax()", None),
+        (" temperature(0.2) ", sj.ConstantTemperature(0.2)),
+        ("temperature(theta=2)", sj.ConstantTemperature(2.0)),
+        ("ssmax(s=0.43)", sj.LogLength(s=0.43)),
+        ("ssmax(0.43, bias=-1e-1)", sj.LogLength(s=0.43, bias=-0.1)),
+        ("scalable_softpick(0.43)", sj.LogLength(s=0.43)),
+        ("length_scaled(10, 0.2)", sj.LengthRule(m=10.0, eps=0.2)),
+        ("adaptive(coefficients=(1, -2.5))", sj.EntropyPolynomial((1.0, -2.5))),
+        ("adaptive(coefficients=[1], entropy_range=(0, 6))", sj.EntropyPolynomial((1.0,), entropy_range=(0.0, 6.0))),
+        ("adaptive(entropy_range=None)", sj.EntropyPolynomial()),
+    ],
+)
+def test_spec_strings(spec, scale):
+    assert sj.normalizer(spec).scale == scale
+
+
+def test_numbers_as_keywords():
+    assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
+    assert jax.tree.leaves(sj.normalizer("softpick", eps=1e-3)) == [1e-3]
+    s = jnp.array([0.1, 0.2])[:, None, None]
+    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
+
+
+def test_a_number_written_as_a_whole_one_can_be_differentiated():
+    n = sj.normalizer("length_scaled(m=2)")
+    gradient = jax.grad(lambda n: n(jnp.arange(5.0))[0])(n)
+    assert np.isfinite(gradient.scale.m)
+
+
+def test_numbers_can_be_traced():
+    weigh = jax.jit(lambda theta: sj.normalizer("temperature", theta=theta)(jnp.arange(3.0)))
+    np.testing.assert_allclose(weigh(0.5), sj.softmax(2 * jnp.arange(3.0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("softmx", r"unknown normalizer 'softmx': did you mean 'softmax'\? known are softmax, temperature, adaptive, "),
+        ("zzz", r"unknown normalizer 'zzz': known are softmax, "),
+        ("ssmax(t=1)", r"normalizer 'ssmax' has no number 't'; it takes: s=0\.36.*, bias=0\.0"),
+        ("softmax(s=1)", r"normalizer 'softmax' has no number 's'; it takes: none"),
+        ("ssmax(1, 2, 3)", r"gives 3 numbers; 'ssmax' takes at most 2"),
+        ("ssmax(0.43, s=1)", r"gives s twice: give each number once"),
+        ("ssmax(s=1, s=2)", r"cannot read the normalizer"),
+        ("", r"cannot read the normalizer '': write a name, or a name with numbers as in 'ssmax\(s=0\.43\)'"),
+        ("ssmax(s=", r"cannot read"),
+        ("ssmax s=1", r"cannot read"),
+        ("sj.ssmax", r"cannot read"),
+        ("sj.ssmax()", r"cannot read"),
+        ("ssmax(**{'s': 1})", r"cannot read"),
+        ("ssmax(*[1])", r"cannot read"),
+        ("ssmax(s=print('run'))", r"cannot read"),
+        ("ssmax(s={[]: 1})", r"cannot read"),
+        ("temperature(1/3)", r"cannot read"),
+        ("temperature(0)", r"theta is 0\.0; it must be a finite number above 0, such as 1\.0"),
+        ("temperature(-1)", r"theta is -1\.0; it must be a finite number above 0"),
+        ("temperature('cold')", r"theta is 'cold'; it must be a number, such as 1\.0"),
+        ("temperature(True)", r"theta is True; it must be a number"),
+        ("temperature(None)", r"theta is None; it must be a number"),
+        ("temperature((1, 2))", r"theta is \(1, 2\); it must be a number"),
+        ("temperature(1j)", r"theta is 1j; it must be a number"),
+        ("length_scaled(eps=2)", r"eps is 2\.0; it must be a finite number between 0 and 1, such as 0\.05"),
+        ("ssmax(s=1e999)", r"s is inf; it must be a finite number"),
+        ("softpick(eps=-1e999)", r"eps is -inf; it must be a finite number"),
+        ("shifted_softmax(s='a')", r"s is 'a'; it must be a number"),
+        ("adaptive(coefficients=3)", r"coefficients is 3; it must be a tuple of numbers, such as \(0\.5, 6\.0\)"),
+        ("adaptive(coefficients=())", r"coefficients is \(\); it must hold at least one number"),
+        ("adaptive(coefficients=(1, None))", r"each of coefficients is None; it must be a number"),
+        (
+            "adaptive(entropy_range=(3, 2))",
+            r"the high end of entropy_range is 2\.0; it must be .* above the low end, 3\.0",
+        ),
+        ("adaptive(entropy_range=(1, 2, 3))", r"entropy_range is \(1\.0, 2\.0, 3\.0\); it must be"),
+    ],
+)
+def test_what_cannot_be_built_says_so_in_one_line(spec, message):
+    with pytest.raises(ValueError, match=message) as error:
+        sj.normalizer(spec)
+    assert "\n" not in str(error.value)
+
+
+def test_nan_is_refused():
+    for name, number in ("temperature", "theta"), ("ssmax", "s"), ("length_scaled", "eps"), ("softpick", "eps"):
+        with pytest.raises(ValueError, match=f"{number} is nan; it must be a finite number"):
+            sj.normalizer(name, **{number: float("nan")})
+
+
+def test_a_keyword_does_not_silently_win_over_the_text():
+    for spec in "temperature(0.2)", "temperature(theta=0.2)":
+        with pytest.raises(ValueError, match=r"gives theta twice: give each number once"):
+            sj.normalizer(spec, theta=0.3)
+
+
+@hypothesis.given(st.text() | st.text("ssmax()=,.0123 '[]{}*"))
+def test_any_text_gives_a_normalizer_or_a_value_error(text):
+    with contextlib.suppress(ValueError):
+        assert isinstance(sj.normalizer(text), sj.Normalizer)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_registered_method_works_by_name():
+    sj.register("double", double, sj.LogLength)
+    assert list(sj.METHODS)[-1] == "double"
+    assert sj.METHODS["double"].numbers.keys() == {"s", "bias", "factor"}
+    weights = sj.normalizer("double(s=0.5, factor=3)")(jnp.arange(4.0))
+    np.testing.assert_allclose(weights, 3 * sj.ssmax(jnp.arange(4.0), s=0.5), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_cannot_be_registered():
+    def without_default(logits, axis=-1, where=None, *, alpha):
+        return alpha * logits
+
+    def also_s(logits, axis=-1, where=None, *, s=1.0):
+        return s * logits
+
+    for name in "softmax", "not a name", "":
+        with pytest.raises(ValueError, match=rf"cannot register '{name}': a name must be new and a Python identifier"):
+            sj.register(name, double)
+    with pytest.raises(ValueError, match=r"numbers without a default \['alpha'\]"):
+        sj.register("mine", without_default)
+    with pytest.raises(ValueError, match=r"claimed twice \['s'\]"):
+        sj.register("mine", also_s, sj.LogLength)
+    assert "mine" not in sj.METHODS
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_example_of_contributing_runs_and_obeys_the_laws():
+    known = set(sj.METHODS)
+    example = re.search(r"```python\n(.*?)```", CONTRIBUTING.read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    exec(example[1], {})
+    (name,) = sj.METHODS.keys() - known
+    weigh = sj.normalizer(name)
+
+    z = np.array([[0.5, np.nan, -1.0, 2.0], [np.inf, np.nan, 0.0, 1.0]])
+    where = np.array([[True, False, True, True], [False] * 4])
+    for dtype in jnp.float32, jnp.bfloat16:
+        weights, pull = jax.vjp(lambda z: weigh(z, where=jnp.asarray(where)), jnp.asarray(z, dtype))
+        (gradient,) = pull(jnp.ones_like(weights))
+        assert weights.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(weights[~where], np.float32), 0)
+        np.testing.assert_array_equal(np.asarray(gradient[~where], np.float32), 0)
+        np.testing.assert_array_equal(weights[0, [0, 2, 3]], weigh(jnp.asarray(z[0, [0, 2, 3]], dtype)))
+    np.testing.assert_allclose(weigh(jnp.array([0.0, np.log(3)])), [1 / 3, 3 / 5], rtol=1e-6)

@@ -1,0 +1,204 @@
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+
+from .references import entropy
+
+INF, NAN = float("inf"), float("nan")
+PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
+
+
+def uniform(n):
+    return jnp.zeros((1, n))
+
+
+def beta(scale, logits, where=None):
+    return scale(logits, -1, where)
+
+
+def test_entropy_equals_its_definition():
+    rng = np.random.default_rng(0)
+    z, where = 3 * rng.normal(size=(6, 40)), rng.random((6, 40)) < 0.5
+    wanted = [[entropy(row[visible])] for row, visible in zip(z, where)]
+    np.testing.assert_allclose(sj.entropy(jnp.asarray(z, jnp.float32), where=jnp.asarray(where)), wanted, rtol=1e-5)
+
+
+def test_entropy_of_uniform_one_hot_and_empty_rows():
+    np.testing.assert_allclose(sj.entropy(uniform(1000)), [[math.log(1000)]], rtol=1e-6)
+    assert sj.entropy(jnp.array([0.0, 3e38, -3e38])) == 0
+    assert sj.entropy(jnp.array([NAN, INF]), where=jnp.zeros(2, bool)) == 0
+
+
+def test_entropy_gradient_is_its_closed_form_and_finite_at_zero_weights():
+    z = jnp.array([0.0, 1.0, -2.0, -1e30])
+    p = np.asarray(jax.nn.softmax(z), np.float64)
+    wanted = [-p_i * (math.log(p_i) + entropy(np.array(z, np.float64))) if p_i else 0 for p_i in p]
+    np.testing.assert_allclose(jax.grad(lambda z: sj.entropy(z)[0])(z), wanted, atol=1e-6)
+
+
+def test_entropy_of_bfloat16_logits_is_computed_in_float32():
+    z = jnp.asarray(np.random.default_rng(0).normal(size=4096), jnp.bfloat16)
+    np.testing.assert_allclose(sj.entropy(z), [entropy(np.asarray(z, np.float64))], rtol=1e-5)
+
+
+def test_constant_temperature_is_one_over_theta():
+    assert beta(sj.ConstantTemperature(0.25), uniform(3)) == 4
+
+
+def test_log_length_counts_visible_entries():
+    where = jnp.array([[True, True, False], [True, False, False], [False, False, False]])
+    wanted = [[0.43 * math.log(2) + 0.1], [0.1], [0.1]]
+    np.testing.assert_allclose(beta(sj.LogLength(0.43, 0.1), jnp.zeros((3, 3)), where), wanted, rtol=1e-6)
+
+
+def test_log_length_is_one_at_sixteen_entries_by_default():
+    np.testing.assert_allclose(beta(sj.LogLength(), uniform(16)), [[1]], rtol=1e-6)
+
+
+def test_one_number_per_head():
+    s = jnp.array([0.5, 2.0])[:, None, None]
+    betas = beta(sj.LogLength(s), jnp.zeros((3, 2, 4, 8)))
+    np.testing.assert_allclose(betas, np.broadcast_to(s * np.log(8), (3, 2, 4, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("k", "each", "others"), [(1.0, 0.0280, 0.72), (2.0, 0.074, 0.25)])
+def test_length_rule_on_its_example(k, each, others):
+    # 200 entries, of which the ten that matter have logit +1 and the others -1.
+    logits = jnp.array([1.0] * 10 + [-1.0] * 190)
+    weights = np.asarray(sj.temperature_softmax(logits, theta=1 / k), np.float64)
+    mass = weights[10:].sum()
+    assert weights[0] == pytest.approx(each, rel=5e-3)
+    assert mass == pytest.approx(others, abs=1e-2)
+    assert beta(sj.LengthRule(m=10, eps=float(mass)), logits) == pytest.approx(k, rel=1e-5)
+
+
+def test_length_rule_is_zero_where_every_entry_matters():
+    assert beta(sj.LengthRule(m=10, eps=0.05), uniform(10)) == 0
+    assert beta(sj.LengthRule(m=10, eps=0.05), uniform(7)) == 0
+    assert beta(sj.LengthRule(m=10, eps=0.9), uniform(20)) == 0
+
+
+def test_polynomial_takes_the_highest_power_first():
+    h = np.linspace(0, 7, 50)
+    scale = sj.EntropyPolynomial()
+    np.testing.assert_allclose(scale.polynomial(jnp.asarray(h, jnp.float32)), np.polyval(PUBLISHED, h), atol=1e-4)
+
+
+def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
+    # One item ever further above 599 others: entropies from log(600) = 6.4 down to 0.
+    logits = jnp.zeros((4000, 600)).at[:, 0].set(jnp.linspace(0, 16, 4000))
+    entropies, betas = sj.entropy(logits), beta(sj.EntropyPolynomial(), logits)
+    active = betas > 1
+    assert entropies.max() > 6.39
+    assert entropies.min() < 0.01
+    assert entropies[active].min() == pytest.approx(0.849, abs=5e-3)
+    assert entropies[active].max() == pytest.approx(5.945, abs=5e-3)
+    assert ((entropies > 0.86) & (entropies < 5.94) <= active).all()
+    assert (betas[~active] == 1).all()
+    assert betas.max() == pytest.approx(2.42, abs=5e-3)
+    assert entropies[betas.argmax(0), 0] == pytest.approx(4.41, abs=2e-2)
+
+
+def test_published_polynomial_is_off_for_rows_flatter_than_382_items():
+    betas = [float(beta(sj.EntropyPolynomial(), uniform(n))[0, 0]) for n in (380, 384, 1000, 16384)]
+    assert betas[0] > 1
+    assert betas[1:] == [1, 1, 1]
+    assert sj.EntropyPolynomial().polynomial(jnp.log(1000.0)) < 0
+
+
+def test_coefficients_read_lowest_power_first_give_another_answer():
+    logits = jnp.zeros((1, 32)).at[0, 0].set(3)
+    right, wrong = beta(sj.EntropyPolynomial(), logits), beta(sj.EntropyPolynomial(PUBLISHED[::-1]), logits)
+    assert right == pytest.approx(np.polyval(PUBLISHED, sj.entropy(logits)), rel=1e-4)
+    assert right > 2
+    assert wrong == 1
+
+
+def test_threshold_and_floor():
+    low, high = jnp.array([[6.0, 0.0]]), uniform(2)  # 0.02 and 0.69 nats
+    assert beta(sj.EntropyPolynomial((3.0,)), low) == 1
+    assert beta(sj.EntropyPolynomial((3.0,)), high) == 3
+    assert beta(sj.EntropyPolynomial((3.0,), threshold=0.7), high) == 1
+    assert beta(sj.EntropyPolynomial((0.2,)), high) == 1
+    assert beta(sj.EntropyPolynomial((0.2,), floor=0.5), high) == 0.5
+
+
+def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
+    scale = sj.EntropyPolynomial(entropy_range=(1.5, 4.0))
+    for n, h in (2, 1.5), (20, math.log(20)), (1000, 4.0):
+        assert beta(scale, uniform(n)) == pytest.approx(np.polyval(PUBLISHED, h), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "scale", [sj.ConstantTemperature(), sj.LogLength(), sj.LengthRule(), sj.EntropyPolynomial()], ids=repr
+)
+def test_empty_rows_have_a_finite_beta(scale):
+    assert np.isfinite(beta(scale, jnp.zeros((2, 3)), jnp.zeros((2, 3), bool))).all()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: sj.ConstantTemperature(0), r"theta is 0; it must be a finite number above 0, such as 1\.0"),
+        (lambda: sj.ConstantTemperature(NAN), r"theta is nan; it must be"),
+        (lambda: sj.LogLength(s=INF), r"s is inf; it must be a finite number such as"),
+        (lambda: sj.LogLength(bias=NAN), r"bias is nan; it must be"),
+        (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
+        (lambda: sj.LengthRule(eps=2), r"eps is 2; it must be a finite number between 0 and 1, such as"),
+        (lambda: sj.LengthRule(eps=0.0), r"eps is 0\.0; it must be"),
+        (lambda: sj.EntropyPolynomial(()), r"coefficients is \(\); it must hold at least one number"),
+        (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(threshold=INF), r"threshold is inf; it must be"),
+        (lambda: sj.EntropyPolynomial(floor=NAN), r"floor is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"the low end of entropy_range is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"the high end of entropy_range is inf; it must be"),
+        (
+            lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)),
+            r"the high end .* is 2\.0; it must be .* above the low end, 2\.0",
+        ),
+    ],
+)
+def test_a_bad_number_is_refused_in_one_line(build, message):
+    with pytest.raises(ValueError, match=message) as error:
+        build()
+    assert "\n" not in str(error.value)
+
+
+def test_traced_numbers_are_not_checked():
+    assert jax.jit(lambda theta: beta(sj.ConstantTemperature(theta), uniform(3)))(0.5) == 2
+    ends = jax.jit(lambda low, high: beta(sj.EntropyPolynomial(entropy_range=(low, high)), uniform(20)))
+    assert ends(1.5, 2.0) == pytest.approx(np.polyval(PUBLISHED, 2.0), rel=1e-4)
+
+
+def test_a_scale_is_a_pytree_of_its_numbers():
+    scale = sj.LengthRule(m=3.0, eps=0.1)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(scale)]
+    assert paths == [".m", ".eps"]
+    assert jax.tree.map(lambda number: number, scale) == scale
+    assert len(jax.tree.leaves(sj.EntropyPolynomial(entropy_range=(0.5, 6.0)))) == 9
+
+
+@pytest.mark.parametrize("leaf", [0, 0.0, True, None, "frozen", object()], ids=repr)
+def test_transformations_may_put_anything_into_the_leaves(leaf):
+    assert jax.tree.map(lambda _: leaf, sj.LengthRule()).eps is leaf
+
+
+def test_a_new_scale_is_a_class_with_the_decorator():
+    @sj.scale
+    class RootLength:
+        power: float = 0.5
+
+        def __call__(self, logits, axis, where):
+            return jnp.full((1,), logits.shape[axis], logits.dtype) ** self.power
+
+    assert inspect.signature(RootLength).parameters["power"].default == 0.5
+    assert isinstance(RootLength(), sj.Scale)
+    np.testing.assert_allclose(sj.Normalizer(sj.softmax, RootLength())(jnp.zeros(4)), [0.25] * 4)
+    with pytest.raises(AttributeError):
+        RootLength().power = 1.0  # pyright: ignore[reportAttributeAccessIssue]

@@ -159,17 +159,14 @@ class EntropyPolynomial:
         finite("threshold", self.threshold)
         finite("floor", self.floor)
         if self.entropy_range is not None:
-            if len(self.entropy_range) != 2:
-                raise ValueError(f"entropy_range is {self.entropy_range!r}; it must be (low, high), such as (0.5, 6.0)")
-            low, high = self.entropy_range
-            finite("the low end of entropy_range", low)
-            rule = f"above the low end, {low!r}"
-            require(
-                "the high end of entropy_range",
-                high,
-                rule,
-                lambda number: not isinstance(low, int | float) or number > low,
-            )
+            for end in self.entropy_range:
+                finite("each end of entropy_range", end)
+            plain = [end for end in self.entropy_range if isinstance(end, int | float)]
+            if len(self.entropy_range) != 2 or plain != sorted(set(plain)):
+                raise ValueError(
+                    f"entropy_range is {self.entropy_range!r}; it must be (low, high) with low below high, "
+                    "such as (0.5, 6.0)"
+                )
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
         row_entropy = entropy(logits, axis, where)

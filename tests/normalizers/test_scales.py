@@ -156,11 +156,12 @@ def test_empty_rows_have_a_finite_beta(scale):
         (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
         (lambda: sj.EntropyPolynomial(threshold=INF), r"threshold is inf; it must be"),
         (lambda: sj.EntropyPolynomial(floor=NAN), r"floor is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"the low end of entropy_range is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"the high end of entropy_range is inf; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each end of entropy_range is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"each end of entropy_range is inf; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)), r"entropy_range is \(2\.0, 2\.0\); it must be \(low"),
         (
-            lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)),
-            r"the high end .* is 2\.0; it must be .* above the low end, 2\.0",
+            lambda: sj.EntropyPolynomial(entropy_range=(3, 2)),
+            r"entropy_range is \(3, 2\); it must be .* low below high",
         ),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import scipy.stats
 from flax import nnx
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Key
 
@@ -167,11 +168,14 @@ def evaluate(
     structure, _ = build_model(width)
     key = jax.random.key(2**31) if key is None else key  # away from the keys of training seeds
     seed_array = jnp.asarray(seeds, jnp.int32)
+    by_seed = NamedSharding(seed_mesh(len(seeds)), P("seed"))
+    parameters = jax.device_put(parameters, by_seed)
     for items in lengths:
         if protocol == "notebook":
             batches, draw = notebook_batches(seed_array, items), draw_notebook
         else:
             batches, draw = fresh_batches(key, seed_array, items, sets), _draw_fresh(items)
+        batches = jax.device_put(batches, by_seed)
         measures = measure_seeds(parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw)
         table = np.stack([np.asarray(column, np.float64) for column in measures], -1)
         yield [

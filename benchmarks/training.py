@@ -59,7 +59,7 @@ def plain_port() -> tuple[Callable[[int], Any], int]:
     parameters = model.init(jax.random.key(0), jnp.ones((1, config.max_items, FEATURES)), jnp.ones((1, 1)), mask)
 
     def loss(parameters: Any, batch: Any) -> Any:
-        scores = model.apply(parameters, batch.items, batch.query, batch.mask)
+        scores: Any = model.apply(parameters, batch.items, batch.query, batch.mask)
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
         return cross_entropy + config.l2 * sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
 
@@ -71,7 +71,7 @@ def plain_port() -> tuple[Callable[[int], Any], int]:
         return optax.apply_updates(parameters, updates), state, value
 
     def train(steps: int) -> Any:
-        carry = parameters, optimizer.init(parameters)
+        carry, value = (parameters, optimizer.init(parameters)), None
         for index in range(steps):
             *carry, value = step(*carry, jnp.int32(index))
         return value

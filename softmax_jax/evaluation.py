@@ -213,9 +213,10 @@ def summarize(rows: Sequence[Row], baseline: str = "softmax") -> list[Summary]:
     for (name, n), group in groups.items():
         accuracy = [row.accuracy for row in group]
         reference = [row.accuracy for row in groups.get((baseline, n), [])]
-        means = [float(np.mean([getattr(row, field) for row in group])) for field in ("loss", "entropy", "max_weight")]
+        loss, entropy, max_weight = np.mean([[row.loss, row.entropy, row.max_weight] for row in group], 0).tolist()
         p_value = None if name == baseline else paired_p_value(accuracy, reference)
-        summaries.append(Summary(name, n, float(np.mean(accuracy)), half_width(accuracy), *means, p_value))
+        interval = half_width(accuracy)
+        summaries.append(Summary(name, n, float(np.mean(accuracy)), interval, loss, entropy, max_weight, p_value))
     return summaries
 
 

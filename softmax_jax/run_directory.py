@@ -40,8 +40,8 @@ class RunDirectory:
         write_json(self.path / "config.json", dataclasses.asdict(config))
         write_json(self.path / "versions.json", versions())
         self._checkpointer = ocp.training.Checkpointer(
-            self.path / "checkpoints",
-            preservation_policy=ocp.training.preservation_policies.LatestN(KEPT_CHECKPOINTS),
+            self.path / "checkpoints",  # pyright: ignore[reportArgumentType]
+            preservation_policy=ocp.training.preservation_policies.LatestN(KEPT_CHECKPOINTS),  # pyright: ignore[reportArgumentType]
         )
 
     def _refuse_other_settings(self) -> None:
@@ -74,7 +74,7 @@ class RunDirectory:
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
         if not (self.path / "parameters").exists():
-            ocp.save(self.path / "parameters", state.parameters)
+            ocp.save(self.path / "parameters", state.parameters)  # pyright: ignore[reportArgumentType]
 
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Appends lines of metrics and leaves them on disk."""
@@ -105,7 +105,7 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
     parameters = jax.tree.map(_abstract, jax.eval_shape(jax.vmap(initialize), keys))
     try:
         if (directory / "parameters").is_dir():
-            return config, ocp.load(directory / "parameters", parameters)
+            return config, ocp.load(directory / "parameters", parameters)  # pyright: ignore[reportArgumentType]
         return config, _newest_state(directory, config).parameters
     except FileNotFoundError:
         raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one") from None
@@ -117,7 +117,7 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
 def _newest_state(directory: Path, config: Config) -> TrainState:
     if not (directory / "checkpoints").is_dir():
         raise FileNotFoundError
-    with ocp.training.Checkpointer(directory / "checkpoints") as checkpointer:
+    with ocp.training.Checkpointer(directory / "checkpoints") as checkpointer:  # pyright: ignore[reportArgumentType]
         if checkpointer.latest is None:
             raise FileNotFoundError
         return checkpointer.load(checkpointer.latest.step, jax.tree.map(_abstract, initial_state(config)))

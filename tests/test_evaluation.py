@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,11 +65,12 @@ def test_any_number_of_sets(sets):
 
 
 def test_one_compilation_per_length(parameters):
-    before = evaluation.measure_seeds._cache_size()
+    compiled: Any = evaluation.measure_seeds
+    before = compiled._cache_size()
     for theta in (0.3, 0.4):
         named = {"a": normalizer("temperature", theta=theta), "b": normalizer("softpick")}
         list(evaluation.evaluate(parameters, named, seeds=SEEDS, lengths=(3, 9), sets=4))
-    assert evaluation.measure_seeds._cache_size() - before == 2
+    assert compiled._cache_size() - before == 2
 
 
 def test_the_notebook_stream_is_the_published_one():
@@ -111,11 +114,14 @@ def test_summary_holds_students_interval_and_the_paired_test():
     rows = [Row("softmax", 4, seed, value, 0.5, 1.0, 0.2) for seed, value in enumerate(theirs)]
     rows += [Row("other", 4, seed, value, 0.4, 1.0, 0.2) for seed, value in enumerate(ours)]
     softmax, other = evaluation.summarize(rows)
+    assert other.interval is not None
+    assert other.p_value is not None
     assert softmax.p_value is None
     assert np.isclose(other.accuracy, np.mean(ours))
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(ours), scipy.stats.sem(ours))
     assert np.isclose(other.interval, (high - low) / 2)
-    assert np.isclose(other.p_value, scipy.stats.ttest_1samp(np.subtract(ours, theirs), 0).pvalue)
+    test: Any = scipy.stats.ttest_1samp(np.subtract(ours, theirs), 0)
+    assert np.isclose(other.p_value, test.pvalue)
 
 
 def test_statistics_without_enough_seeds_or_differences():

@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ def all_close(a, b, **tolerance):
 
 
 def train(config, chunks):
-    state, step, metrics = training.initial_state(config), 0, None
+    state, step = training.initial_state(config), 0
+    metrics: Any = None
     train_chunk = training.chunk_trainer(config)
     for steps in chunks:
         state, metrics = train_chunk(state, step, steps)
@@ -90,7 +92,7 @@ def test_any_optax_optimizer_and_schedule():
     assert np.isclose(schedule(config.steps), 1e-4)
     _, metrics = train(config, [20])
     assert np.isfinite(metrics.loss).all()
-    one_cycle = training.build_schedule(dataclasses.replace(SMALL, schedule="cosine_onecycle_schedule"))
+    one_cycle: Any = training.build_schedule(dataclasses.replace(SMALL, schedule="cosine_onecycle_schedule"))
     assert np.isclose(max(float(one_cycle(step)) for step in range(SMALL.steps)), 1e-3, rtol=0.05)
 
 

@@ -10,11 +10,12 @@ from softmax_jax.evaluation import Summary
 from softmax_jax.files import write_whole
 from softmax_jax.tasks import published
 
+Chart = alt.LayerChart | alt.FacetChart
 PNG_SCALE = 2
 PALETTE = ["#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#eeca3b", "#79706e"]
 
 
-def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> alt.LayerChart:
+def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> Chart:
     """Accuracy by number of items: a line and a 95 % band per normalizer, the published softmax row dashed."""
     names = list(dict.fromkeys(summary.normalizer for summary in summaries))
     measured = [
@@ -38,6 +39,7 @@ def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> alt.
         "normalizer:N",
         title="normalizer at test time",
         sort=None,
+        legend=alt.Legend(symbolOpacity=1),
         scale=alt.Scale(
             domain=[*names, reference] if dashed else names,
             range=[*(PALETTE[index % len(PALETTE)] for index in range(len(names))), "#555555"],
@@ -57,7 +59,7 @@ def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> alt.
     )
 
 
-def save_chart(chart: alt.LayerChart, path: Path) -> list[Path]:
+def save_chart(chart: Chart, path: Path) -> list[Path]:
     """Writes the chart beside each other as PNG and SVG; `path` has no suffix. Returns the files."""
     specification = chart.to_json()
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")

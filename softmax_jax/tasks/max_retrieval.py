@@ -164,7 +164,7 @@ class MaxRetrieval(nnx.Module):
         flat = nnx.gelu(self.item_in(items.reshape(sets * count, -1)))
         hidden = nnx.gelu(self.item_out(flat)).reshape(sets, count, -1)
         q = self.attention_query(nnx.gelu(self.query_out(nnx.gelu(self.query_in(query)))))
-        kernel, bias = self.attention_key.kernel[...], self.attention_key.bias[...]
+        kernel, bias = self.attention_key.kernel[...], self.attention_key.bias[...]  # pyright: ignore[reportOptionalSubscript]
         logits = jnp.einsum("snw,sw->sn", hidden, q @ kernel.T) + (q @ bias)[:, None]
         return Encoded(hidden, logits / kernel.shape[1] ** 0.5)
 
@@ -173,7 +173,7 @@ class MaxRetrieval(nnx.Module):
     ) -> Float[Array, "sets *normalizers classes"]:
         """Class scores from the hidden items under attention weights, of one normalizer or of several at once."""
         pooled = jnp.einsum("s...n,snw->s...w", weights, hidden)
-        kernel, bias = self.attention_value.kernel[...], self.attention_value.bias[...]
+        kernel, bias = self.attention_value.kernel[...], self.attention_value.bias[...]  # pyright: ignore[reportOptionalSubscript]
         value = pooled @ kernel + weights.sum(-1, keepdims=True) @ bias[None, :]
         return self.read_out(nnx.gelu(self.read_in(self.attention_out(value))))
 

@@ -12,9 +12,8 @@ from tests.end_to_end.test_command_lines import script
 def test_a_preset_learns_to_find_the_largest_of_sixteen_items(preset, accuracy, tmp_path):
     trained = script("train.py", preset, "--workdir", "run", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
-    done = script(
-        "evaluate.py", "--checkpoint", "run", "--lengths", 16, "--normalizers", "softmax", "--output", "out", cwd=tmp_path
-    )
+    options = ("--lengths", 16, "--normalizers", "softmax", "--output", "out")
+    done = script("evaluate.py", "--checkpoint", "run", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "out" / "evaluation.csv").open() as file:
         (row,) = csv.DictReader(file)

@@ -14,9 +14,9 @@ SUMMARIES = [
 
 
 def printed(summaries, width):
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    print_evaluation(console, summaries)
-    return console.file.getvalue()
+    text = io.StringIO()
+    print_evaluation(Console(file=text, width=width, force_terminal=False), summaries)
+    return text.getvalue()
 
 
 def line(text, *words):

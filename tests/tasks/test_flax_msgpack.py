@@ -1,3 +1,5 @@
+from typing import Any
+
 import flax.serialization
 import jax
 import jax.numpy as jnp
@@ -56,7 +58,7 @@ def ours(data, batch, name):
 @pytest.mark.parametrize("level", [False, True])
 def test_imported_parameters_give_the_stock_models_scores(stock_parameters, batch, name, level):
     data = flax.serialization.to_bytes({"params": stock_parameters} if level else stock_parameters)
-    expected = StockModel(name).apply({"params": stock_parameters}, batch.items, batch.query, batch.mask)
+    expected: Any = StockModel(name).apply({"params": stock_parameters}, batch.items, batch.query, batch.mask)
     assert np.allclose(ours(data, batch, name), expected, atol=1e-5)
 
 

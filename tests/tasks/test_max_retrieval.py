@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +61,8 @@ def test_the_numbers_follow_the_stated_distributions():
     position = rho.argmax(1)
     assert scipy.stats.chisquare(np.bincount(position, minlength=16)).pvalue > CHANCE
     table = np.histogram2d(position, np.asarray(batch.answer), bins=(16, CLASSES))[0]
-    assert scipy.stats.chi2_contingency(table).pvalue > CHANCE
+    independence: Any = scipy.stats.chi2_contingency(table)
+    assert independence.pvalue > CHANCE
     assert abs(np.corrcoef(rho[:, 0], rho[:, 1])[0, 1]) < 0.04
 
 

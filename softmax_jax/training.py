@@ -153,7 +153,9 @@ def train_steps(
     def step(state: TrainState, index: Int[Array, ""]) -> tuple[TrainState, Any]:
         batch = training_batch(config, state.seed, index)
         (loss, (cross_entropy, accuracy)), gradient = value_and_gradient(state.parameters, batch)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.parameters)
+        # Optax raises floats to the integer step, which strict promotion forbids.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         return TrainState(parameters, optimizer_state, state.seed), (loss, cross_entropy, accuracy)
 

@@ -1,4 +1,3 @@
-import functools
 from typing import Any
 
 import jax
@@ -28,12 +27,12 @@ def causal(x):
 
 
 class Linen:
-    """A Linen layer with its variables, called as an NNX layer is. Both start at the same parameters."""
+    """A Linen layer with its variables, called as an NNX layer is; all start at the same parameters."""
 
     def __init__(self, attention=None, **options):
         chosen = {} if attention is None else {"attention_fn": attention}
         self.layer = linen.MultiHeadDotProductAttention(HEADS, **chosen, **options)
-        self.variables = jax.jit(functools.partial(self.layer.init, deterministic=True))(jax.random.key(0), inputs())
+        self.variables = self.layer.init(jax.random.key(0), inputs(), deterministic=True)
         self.dropout = {"dropout": jax.random.key(1)}
 
     def __call__(self, x, **keywords):
@@ -126,6 +125,14 @@ def test_a_query_that_sees_nothing_gets_zeros(api):
     _, weights = layer(api, attention_fn("softmax")).capture(inputs(), mask=mask)
     np.testing.assert_array_equal(weights[0, :, 2], 0)
     np.testing.assert_allclose(weights[1].sum(-1), 1, atol=1e-6)
+
+
+def test_precision_reaches_both_products():
+    x = inputs(LENGTH, HEADS, 8)
+    program = jax.jit(attention_fn("softmax"), static_argnames="precision").lower(x, x, x, precision="highest")
+    products = [line for line in program.as_text().splitlines() if "dot_general" in line and "func" not in line]
+    assert len(products) == 2
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
 
 
 # Dropout

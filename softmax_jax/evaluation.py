@@ -74,7 +74,7 @@ def weight_entropy(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows"]:
     sizes = jnp.abs(weights)
     total = sizes.sum(-1, keepdims=True)
     shares = sizes / jnp.where(total == 0, 1, total)
-    return -jnp.sum(shares * jnp.log(jnp.where(shares == 0, 1, shares)), -1)
+    return jnp.sum(shares * -jnp.log(jnp.where(shares == 0, 1, shares)), -1)
 
 
 def fresh_batches(key: Key[Array, ""], seeds: Int[Array, " seeds"], items: int, sets: int) -> Key[Array, "seeds ..."]:

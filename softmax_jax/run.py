@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from softmax_jax.config import Config
 from softmax_jax.run_directory import RunDirectory
-from softmax_jax.training import Metrics, TrainState, chunk_trainer
+from softmax_jax.training import Metrics, TrainState, build_optimizer, chunk_trainer
 
 
 class NotFiniteError(ArithmeticError):
@@ -29,8 +29,10 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     """Trains every seed to `config.steps`, continuing what the directory already holds.
 
     A continued run ends with the same bits as one that was never stopped. Raises NotFiniteError when a loss
-    is not finite, after the last good state was saved, and Interrupted after Ctrl-C, likewise.
+    is not finite, after the last good state was saved, Interrupted after Ctrl-C, likewise, and ValueError, with
+    nothing written, for an optimizer or a schedule that optax cannot build.
     """
+    build_optimizer(config)  # refuses an optimizer or a schedule that cannot be, before anything is written
     directory = RunDirectory(workdir, config)
     try:
         with _interruptions(console) as interrupted, _progress(config, console) as report:

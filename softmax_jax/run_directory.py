@@ -105,13 +105,26 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
     parameters = jax.tree.map(_abstract, jax.eval_shape(jax.vmap(initialize), keys))
     try:
         if (directory / "parameters").is_dir():
-            return config, ocp.load(directory / "parameters", parameters)  # pyright: ignore[reportArgumentType]
+            return config, _load_shaped(directory / "parameters", parameters)
         return config, _newest_state(directory, config).parameters
     except FileNotFoundError:
         raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one") from None
     except Exception as error:  # Orbax and TensorStore raise many types for a damaged checkpoint.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"the checkpoint in {directory} cannot be read: {reason[:200]}") from error
+
+
+def _load_shaped(path: Path, abstract: Parameters) -> Parameters:
+    """The stored arrays, once their shapes are known to be those expected: Orbax reports that late and leaves reads open."""
+    stored = ocp.metadata(path).metadata  # pyright: ignore[reportArgumentType]
+    found, expected = (
+        {jax.tree_util.keystr(key, simple=True, separator="/"): tuple(leaf.shape) for key, leaf in leaves}
+        for leaves in map(jax.tree.leaves_with_path, (stored, abstract))
+    )
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise ValueError(f"{name} has shape {found.get(name)} and its config.json asks for {expected.get(name)}")
+    return ocp.load(path, abstract)  # pyright: ignore[reportArgumentType]
 
 
 def _newest_state(directory: Path, config: Config) -> TrainState:

@@ -1,9 +1,11 @@
-"""What a number of a map or a scale may be, said in one line when it is not."""
+"""The numbers of maps and scales: what they may be, said in one line when they are not; how they meet the logits."""
 
 import math
 from collections.abc import Callable
 
+import jax.numpy as jnp
 from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 
 def require(name: str, number: ArrayLike, rule: str, holds: Callable[[float], bool]) -> None:
@@ -20,3 +22,9 @@ def finite(name: str, number: ArrayLike) -> None:
 def positive(name: str, number: ArrayLike) -> None:
     """Raises ValueError unless a plain Python number is finite and above 0."""
     require(name, number, "above 0, such as 1.0", lambda value: value > 0)
+
+
+def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:
+    """The number in the logits' type and rank, ready to broadcast against them."""
+    array = jnp.asarray(number, logits.dtype)
+    return array.reshape((1,) * (logits.ndim - array.ndim) + array.shape)

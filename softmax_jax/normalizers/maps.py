@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers.checks import positive
+from softmax_jax.normalizers.checks import against, positive
 from softmax_jax.normalizers.masking import (
     Axis,
     Mask,
@@ -100,7 +100,7 @@ def softpick(
         jnp.exp(z - maximum) - jnp.exp(-maximum),
     )
     difference = hide(difference, where)
-    total = jnp.sum(jnp.abs(difference), axis, keepdims=True) + jnp.asarray(eps, z.dtype)
+    total = jnp.sum(jnp.abs(difference), axis, keepdims=True) + against(eps, z)
     return (jnp.where(difference > 0, difference, 0) / total).astype(logits.dtype)
 
 
@@ -137,7 +137,7 @@ def shifted_softmax(
     z = visible_logits(logits, where)
     z = z - row_maximum(z, axis, where)
     count = jnp.maximum(visible_count(z, axis, where), 1)
-    return softmax(z - jnp.asarray(s, z.dtype) * jnp.log(count), axis, where).astype(logits.dtype)
+    return softmax(z - against(s, z) * jnp.log(count), axis, where).astype(logits.dtype)
 
 
 def signed_l1(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers.checks import finite, positive, require
+from softmax_jax.normalizers.checks import against, finite, positive, require
 from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_count, visible_logits
 
 T = TypeVar("T")
@@ -49,12 +49,6 @@ def scale(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
     return made
-
-
-def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:
-    """The number in the logits' type and rank, ready to broadcast against them."""
-    array = jnp.asarray(number, logits.dtype)
-    return array.reshape((1,) * (logits.ndim - array.ndim) + array.shape)
 
 
 def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:

@@ -11,11 +11,10 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softmax_jax.command_line import one_device_per_core, one_line_errors
+from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
 from softmax_jax.evaluation import (
     DEFAULT_NORMALIZERS,
     LENGTHS,
@@ -66,7 +65,7 @@ class Arguments:
 
 def main() -> None:
     """Loads, measures, prints, writes."""
-    arguments = tyro.cli(Arguments, description=__doc__)
+    arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     with one_line_errors(Console(stderr=True)):
         named = {spec: normalizer(spec) for spec in arguments.normalizers}

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.command_line import one_device_per_core, one_line_errors
+from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
 from softmax_jax.config import Config
 from softmax_jax.run import Interrupted, NotFiniteError, run
 
@@ -29,7 +29,7 @@ def main() -> None:
     listing = "\n".join(f"  {name}: {summary}" for name, (summary, _) in presets.items())
     name, options = _preset_name(sys.argv[1:], list(presets))
     config = presets[name or "quick"][1]
-    arguments = tyro.cli(
+    arguments = parse(
         Arguments,
         default=Arguments(config),
         args=options,

@@ -21,13 +21,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-import tyro
 from flax import linen
 from rich.console import Console
 from rich.table import Table
 
 from softmax_jax import training
-from softmax_jax.command_line import one_device_per_core
+from softmax_jax.command_line import one_device_per_core, parse
 from softmax_jax.config import Config
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
 
@@ -117,7 +116,7 @@ def measure(contender: str, steps: int, repeats: int = 3) -> list[float]:
 
 def main() -> None:
     """Runs every contender in turn and prints the ratios."""
-    arguments = tyro.cli(Arguments, description=__doc__)
+    arguments = parse(Arguments, description=__doc__)
     if arguments.contender:
         print(json.dumps(measure(arguments.contender, arguments.steps)))
         return

@@ -1,11 +1,42 @@
 """What the command lines share: the machine they run on, and how they say that something is wrong."""
 
 import contextlib
+import io
 import os
+import re
+import sys
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import jax
+import tyro
 from rich.console import Console
+
+T = TypeVar("T")
+
+
+def parse(arguments: type[T], **options: Any) -> T:
+    """`tyro.cli`, saying what is wrong in one line on stderr rather than in a box."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(arguments, **options)
+    except SystemExit as stop:
+        if stop.code:
+            print(f"error: {unboxed(box.getvalue())} (--help shows every option)", file=sys.stderr)
+        raise
+
+
+def unboxed(box: str) -> str:
+    """The text within a box that tyro drew, in one line, without its title and its pointer to --help.
+
+    >>> unboxed("╭─ Value error ──╮\\n│ Error parsing Arguments: --sets is 0 │\\n╰──╯")
+    '--sets is 0'
+    """
+    inside = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
+    text = " ".join("|" if set(line) == {"─"} else line for line in inside if line)
+    sections = [section.strip() for section in text.split("|") if "For full helptext" not in section]
+    return re.sub(r"^Error parsing (Arguments|config): ", "", ". ".join(sections)) or box.strip()
 
 
 def one_device_per_core() -> None:

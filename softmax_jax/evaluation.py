@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -170,7 +171,8 @@ def evaluate(
     seed_array = jnp.asarray(seeds, jnp.int32)
     by_seed = NamedSharding(seed_mesh(len(seeds)), P("seed"))
     parameters = jax.device_put(parameters, by_seed)
-    for items in lengths:
+
+    def rows(items: int) -> list[Row]:
         if protocol == "notebook":
             batches, draw = notebook_batches(seed_array, items), draw_notebook
         else:
@@ -178,11 +180,18 @@ def evaluate(
         batches = jax.device_put(batches, by_seed)
         measures = measure_seeds(parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw)
         table = np.stack([np.asarray(column, np.float64) for column in measures], -1)
-        yield [
+        return [
             Row(name, items, seed, *table[seed_index, name_index].tolist())
             for name_index, name in enumerate(normalizers)
             for seed_index, seed in enumerate(seeds)
         ]
+
+    # Compilation takes one core: a second thread compiles the next length while the first one measures.
+    pool = ThreadPoolExecutor(2)
+    try:
+        yield from pool.map(rows, lengths)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @functools.cache

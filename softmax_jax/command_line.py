@@ -28,9 +28,9 @@ def parse(arguments: type[T], **options: Any) -> T:
 
 
 def unboxed(box: str) -> str:
-    """The text within a box that tyro drew, in one line, without its title and its pointer to --help.
+    r"""The text within a box that tyro drew, in one line, without its title and its pointer to --help.
 
-    >>> unboxed("╭─ Value error ──╮\\n│ Error parsing Arguments: --sets is 0 │\\n╰──╯")
+    >>> unboxed("╭─ Value error ──╮\n│ Error parsing Arguments: --sets is 0 │\n╰──╯")
     '--sets is 0'
     """
     inside = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]

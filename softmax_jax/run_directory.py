@@ -115,7 +115,7 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
 
 
 def _load_shaped(path: Path, abstract: Parameters) -> Parameters:
-    """The stored arrays, once their shapes are known to be those expected: Orbax reports that late and leaves reads open."""
+    """The stored arrays, once their shapes are known to be right: Orbax finds that out late and leaves reads open."""
     stored = ocp.metadata(path).metadata  # pyright: ignore[reportArgumentType]
     found, expected = (
         {jax.tree_util.keystr(key, simple=True, separator="/"): tuple(leaf.shape) for key, leaf in leaves}

@@ -62,7 +62,7 @@ def test_a_seed_trains_the_same_alone_and_among_others():
     config = dataclasses.replace(SMALL, optimizer="sgd", learning_rate=0.1)
     together, _ = train(config, [20])
     alone, _ = train(dataclasses.replace(config, seeds=1, first_seed=1), [20])
-    first, second = (jax.tree.map(lambda leaf: leaf[seed][None], together.parameters) for seed in (0, 1))
+    first, second = (jax.tree.map(lambda leaf, i=seed: leaf[i][None], together.parameters) for seed in (0, 1))
     assert all_close(second, alone.parameters, atol=1e-6)
     assert not all_close(first, alone.parameters, atol=1e-2)
 

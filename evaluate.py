@@ -5,17 +5,15 @@ import dataclasses
 import io
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
+from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
 from softmax_jax.evaluation import (
+    CSV_COLUMNS,
     DEFAULT_NORMALIZERS,
     LENGTHS,
     NOTEBOOK_LENGTHS,
@@ -25,12 +23,12 @@ from softmax_jax.evaluation import (
     summarize,
 )
 from softmax_jax.files import versions, write_json, write_whole
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.refit import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.report.charts import accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
-from softmax_jax.run_directory import load_parameters
-from softmax_jax.tasks.flax_msgpack import from_bytes
-from softmax_jax.training import Parameters
+from softmax_jax.run_directory import load_checkpoint
 
 SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 
@@ -68,8 +66,8 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     with one_line_errors(Console(stderr=True)):
-        named = {spec: normalizer(spec) for spec in arguments.normalizers}
-        seeds, parameters = load(arguments.checkpoint)
+        named = named_normalizers(arguments.normalizers, arguments.checkpoint)
+        seeds, parameters = load_checkpoint(arguments.checkpoint)
         arguments.output.mkdir(parents=True, exist_ok=True)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
         rows = []
@@ -77,45 +75,50 @@ def main() -> None:
         measured = evaluate(
             parameters, named, seeds=seeds, lengths=lengths, sets=arguments.sets, protocol=arguments.protocol
         )
-        for some in with_progress(measured, lengths):
+        for some in with_progress(measured, lengths, "measuring"):
             rows.extend(some)
         seconds = time.perf_counter() - start
         summaries = summarize(rows)
         print_evaluation(Console(), summaries)
+        if ALL_LENGTHS in named:
+            print(f"{ALL_LENGTHS} was fitted to every length; claims to generalise rest on {TRAIN_LENGTHS} alone")
+        if warning := extrapolation_warning(summaries):
+            print(warning, file=sys.stderr)
         paths = write(arguments, seeds, rows, summaries)
     print(f"evaluated {len(seeds)} seeds in {seconds:.0f} s; wrote {', '.join(map(str, paths))}")
 
 
-def load(checkpoint: Path) -> tuple[list[int], Parameters]:
-    """Seeds and parameters, with a leading seed axis, from a run or from a msgpack file."""
-    if checkpoint.is_file():
-        parameters = from_bytes(checkpoint.read_bytes())
-        return [0], jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], parameters)
-    config, parameters = load_parameters(checkpoint)
-    return list(range(config.first_seed, config.first_seed + config.seeds)), parameters
+def named_normalizers(specs: Sequence[str], checkpoint: Path) -> dict[str, Normalizer]:
+    """The normalizers to show by name; the default ones with the temperature fits that lie beside the checkpoint."""
+    directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    fits = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
+    if tuple(specs) == DEFAULT_NORMALIZERS:
+        after = specs.index("adaptive") + 1
+        specs = (*specs[:after], *fits, *specs[after:])
+    return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}
 
 
-def with_progress(measured: Iterable[list[Row]], lengths: Sequence[int]) -> Iterator[list[Row]]:
-    """Passes the results on, with a bar on a terminal and a line per length in a log."""
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        # An item costs about the same in any set, so items are the unit of the time left.
-        task = bar.add_task(f"n = {lengths[0]}", total=sum(lengths))
-        for index, rows in enumerate(measured):
-            following = f"n = {lengths[index + 1]}" if index + 1 < len(lengths) else "done"
-            bar.update(task, advance=lengths[index], description=following)
-            if not console.is_terminal:
-                print(f"measured n = {lengths[index]}", file=sys.stderr, flush=True)
-            yield rows
+def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> str | None:
+    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
+    beyond: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        if summary.extrapolated > most:
+            beyond.setdefault(summary.normalizer, []).append(summary)
+    if not beyond:
+        return None
+    parts = (
+        f"{name} in up to {max(s.extrapolated for s in some):.0f} % of rows at n = {', '.join(str(s.n) for s in some)}"
+        for name, some in beyond.items()
+    )
+    return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
 
 
 def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: list[Summary]) -> list[Path]:
     """Writes the rows, the summary and the chart."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows(rows)
+    writer.writerow(CSV_COLUMNS)
+    writer.writerows(row[: len(CSV_COLUMNS)] for row in rows)
     settings = dataclasses.asdict(arguments) | {"seeds": seeds}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     summary = [summary._asdict() for summary in summaries]

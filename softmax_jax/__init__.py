@@ -22,6 +22,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer, register
 from softmax_jax.normalizers.scales import (
     ConstantTemperature,
+    EntropyInterpolation,
     EntropyPolynomial,
     LengthRule,
     LogLength,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "ConstantTemperature",
+    "EntropyInterpolation",
     "EntropyPolynomial",
     "LengthRule",
     "LinenAttention",

@@ -5,12 +5,13 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 T = TypeVar("T")
 
@@ -61,3 +62,20 @@ def one_line_errors(console: Console) -> Iterator[None]:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def with_progress(results: Iterable[T], lengths: Sequence[int], doing: str) -> Iterator[T]:
+    """Passes on the result of each length, with a bar on a terminal and a line per length in a log."""
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        # An item costs about the same in any set, so items are the unit of the time left.
+        task = bar.add_task(f"n = {lengths[0]}", total=sum(lengths))
+        for index, result in enumerate(results):
+            following = f"n = {lengths[index + 1]}" if index + 1 < len(lengths) else "done"
+            bar.update(task, advance=lengths[index], description=following)
+            if not console.is_terminal:
+                print(f"{doing} n = {lengths[index]}", file=sys.stderr, flush=True)
+            yield result

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +13,11 @@ import scipy.stats
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.scales import EntropyPolynomial
+from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
 from softmax_jax.training import Parameters, build_model, seed_mesh
 
@@ -37,10 +38,12 @@ class Measures(NamedTuple):
     loss: Float[Array, "*shape"]
     entropy: Float[Array, "*shape"]
     max_weight: Float[Array, "*shape"]
+    extrapolated: Float[Array, "*shape"]
+    """Percent of rows whose entropy lies outside the range that an adaptive normalizer was fitted to."""
 
 
 class Row(NamedTuple):
-    """One line of evaluation.csv."""
+    """What was measured of one seed; all but the last field make a line of evaluation.csv."""
 
     normalizer: str
     n: int
@@ -49,6 +52,10 @@ class Row(NamedTuple):
     loss: float
     entropy: float
     max_weight: float
+    extrapolated: float = 0.0
+
+
+CSV_COLUMNS = Row._fields[:-1]
 
 
 def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -> Measures:
@@ -63,7 +70,18 @@ def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
         loss=optax.softmax_cross_entropy_with_integer_labels(scores, answer).mean(0),
         entropy=weight_entropy(weights).mean(0),
         max_weight=jnp.abs(weights).max(-1).mean(0),
+        extrapolated=jnp.stack([extrapolated_share(normalizer, logits, batch.mask) for normalizer in normalizers]),
     )
+
+
+def extrapolated_share(
+    normalizer: Normalizer, logits: Float[Array, "sets items"], where: Bool[Array, "sets items"]
+) -> Float[Array, ""]:
+    """Percent of rows that ask a fitted scale about an entropy it was not fitted to; 0 for all other normalizers."""
+    scale = normalizer.scale
+    if not isinstance(scale, EntropyPolynomial) or scale.entropy_range is None:
+        return jnp.zeros(())
+    return 100 * scale.extrapolates(logits, -1, where).mean()
 
 
 def weight_entropy(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows"]:
@@ -186,12 +204,7 @@ def evaluate(
             for seed_index, seed in enumerate(seeds)
         ]
 
-    # Compilation takes one core: a second thread compiles the next length while the first one measures.
-    pool = ThreadPoolExecutor(2)
-    try:
-        yield from pool.map(rows, lengths)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    yield from two_at_a_time(rows, lengths)
 
 
 @functools.cache
@@ -211,6 +224,7 @@ class Summary(NamedTuple):
     entropy: float
     max_weight: float
     p_value: float | None
+    extrapolated: float = 0.0
 
 
 def summarize(rows: Sequence[Row], baseline: str = "softmax") -> list[Summary]:
@@ -222,10 +236,11 @@ def summarize(rows: Sequence[Row], baseline: str = "softmax") -> list[Summary]:
     for (name, n), group in groups.items():
         accuracy = [row.accuracy for row in group]
         reference = [row.accuracy for row in groups.get((baseline, n), [])]
-        loss, entropy, max_weight = np.mean([[row.loss, row.entropy, row.max_weight] for row in group], 0).tolist()
+        loss, entropy, max_weight, extrapolated = np.mean([row[4:] for row in group], 0).tolist()
         p_value = None if name == baseline else paired_p_value(accuracy, reference)
         interval = half_width(accuracy)
-        summaries.append(Summary(name, n, float(np.mean(accuracy)), interval, loss, entropy, max_weight, p_value))
+        mean = float(np.mean(accuracy))
+        summaries.append(Summary(name, n, mean, interval, loss, entropy, max_weight, p_value, extrapolated))
     return summaries
 
 

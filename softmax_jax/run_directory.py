@@ -10,6 +10,7 @@ from orbax.checkpoint import v1 as ocp
 
 from softmax_jax.config import Config
 from softmax_jax.files import versions, write_json, write_whole
+from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.training import Parameters, TrainState, build_model, initial_state
 
 KEPT_CHECKPOINTS = 2
@@ -112,6 +113,22 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
     except Exception as error:  # Orbax and TensorStore raise many types for a damaged checkpoint.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"the checkpoint in {directory} cannot be read: {reason[:200]}") from error
+
+
+def load_checkpoint(path: Path) -> tuple[list[int], Parameters]:
+    """Seeds and parameters, with a leading seed axis, from a run's directory or a Flax msgpack file (then seed 0).
+
+    Raises ValueError, in one line, for anything else.
+    """
+    if path.is_file():
+        return [0], jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+    config, parameters = load_parameters(path)
+    return list(range(config.first_seed, config.first_seed + config.seeds)), parameters
+
+
+def longest_in_training(path: Path) -> int:
+    """The most items of a set that a checkpoint was trained on; 16 for a msgpack file, as in the recreation."""
+    return Config.max_items if path.is_file() else read_config(path).max_items
 
 
 def _load_shaped(path: Path, abstract: Parameters) -> Parameters:

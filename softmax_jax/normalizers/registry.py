@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable
 from types import MappingProxyType
@@ -14,6 +15,7 @@ import numpy as np
 
 from softmax_jax.normalizers import maps, scales
 from softmax_jax.normalizers.checks import finite
+from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import Scale
@@ -26,6 +28,8 @@ class Method:
     name: str
     map: Map
     scale: Callable[..., Scale] | None
+    fit: Callable[[str], dict[str, Any]] | None = None
+    """Reads some of the numbers from a file, which the argument `fit` names."""
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -37,6 +41,12 @@ class Method:
 
         Raises ValueError for a name it lacks and for a value that is no number.
         """
+        if self.fit is not None and "fit" in numbers:
+            path = numbers.pop("fit")
+            fitted = self.fit(str(path))
+            if both := sorted(fitted.keys() & numbers.keys()):
+                raise ValueError(f"fit={path} holds {', '.join(both)}: give either the file or the numbers")
+            numbers |= fitted
         for name in numbers:
             if name not in self.numbers:
                 known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
@@ -76,22 +86,31 @@ def _checked(name: str, value: Any, default: Any) -> Any:
     raise ValueError(f"{name} is {value!r}; it must be {rule}")
 
 
+BARE_FILE = re.compile(r"""\bfit\s*=\s*([^\s'"(),][^'"(),]*)""")
+"""A file given without quotes, as a command line would have it."""
+
 _methods: dict[str, Method] = {}
 METHODS = MappingProxyType(_methods)
 """Registered methods by name, in order of registration; a read-only view."""
 
 
-def register(name: str, map: Map, scale: Callable[..., Scale] | None = None) -> None:
+def register(
+    name: str,
+    map: Map,
+    scale: Callable[..., Scale] | None = None,
+    *,
+    fit: Callable[[str], dict[str, Any]] | None = None,
+) -> None:
     """Makes the pair known under a name, everywhere at once.
 
     Keyword-only parameters of `map` and the parameters of `scale` become the method's numbers, so they
-    need defaults. Raises ValueError if the name is taken or no identifier, or if a number lacks a default
-    or is claimed by both.
+    need defaults. `fit`, if given, reads some of them from the file that `name(fit=PATH)` names. Raises
+    ValueError if the name is taken or no identifier, or if a number lacks a default or is claimed by both.
     """
     if not name.isidentifier() or name in _methods:
         raise ValueError(f"cannot register {name!r}: a name must be new and a Python identifier")
     clash = _map_numbers(map).keys() & _scale_numbers(scale).keys()
-    method = Method(name, map, scale)
+    method = Method(name, map, scale, fit)
     missing = [number for number, default in method.numbers.items() if default is inspect.Parameter.empty]
     if clash or missing:
         raise ValueError(
@@ -103,7 +122,8 @@ def register(name: str, map: Map, scale: Callable[..., Scale] | None = None) -> 
 def normalizer(spec: str, **numbers: Any) -> Normalizer:
     """The normalizer registered under a name, with its numbers given as keywords or within the text.
 
-    A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`. Raises ValueError
+    A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`, or with a file that
+    holds some, `"adaptive(fit=temperature.json)"`, in quotes if its name has a comma or bracket. Raises ValueError
     for an unknown name or number (listing the known ones), for a value that breaks its number's rule, and for
     text that is not of this form.
 
@@ -127,8 +147,9 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
 
 def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Splits `name(1, b=2)` into its name, positional and named numbers."""
+    spec_with_quotes = BARE_FILE.sub(lambda match: f"fit={match[1].strip()!r}", spec)
     try:
-        node = ast.parse(spec.strip(), mode="eval").body
+        node = ast.parse(spec_with_quotes.strip(), mode="eval").body
         if isinstance(node, ast.Name):
             return node.id, [], {}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -142,7 +163,7 @@ def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 register("softmax", maps.softmax)
 register("temperature", maps.softmax, scales.ConstantTemperature)
-register("adaptive", maps.softmax, scales.EntropyPolynomial)
+register("adaptive", maps.softmax, scales.EntropyPolynomial, fit=fitted_numbers)
 register("ssmax", maps.softmax, scales.LogLength)
 register("softpick", maps.softpick)
 register("scalable_softpick", maps.softpick, scales.LogLength)

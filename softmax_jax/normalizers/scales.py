@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkabl
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.checks import against, finite, positive, require
 from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_count, visible_logits
@@ -167,6 +167,13 @@ class EntropyPolynomial:
         beta = jnp.maximum(self.polynomial(row_entropy), against(self.floor, logits))
         return jnp.where(row_entropy > against(self.threshold, logits), beta, jnp.ones((), logits.dtype))
 
+    def extrapolates(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Bool[Array, "..."]:
+        """True for the rows above the threshold whose entropy lies outside `entropy_range`; axis kept at size 1."""
+        row_entropy = entropy(logits, axis, where)
+        low, high = (-jnp.inf, jnp.inf) if self.entropy_range is None else self.entropy_range
+        inside = (against(low, logits) <= row_entropy) & (row_entropy <= against(high, logits))
+        return (row_entropy > against(self.threshold, logits)) & ~inside
+
     def polynomial(self, row_entropy: Float[Array, "*row"]) -> Float[Array, "*row"]:
         """poly(H) by Horner's rule, H clamped to `entropy_range` first."""
         if self.entropy_range is not None:
@@ -176,3 +183,27 @@ class EntropyPolynomial:
         for coefficient in self.coefficients:
             value = value * row_entropy + against(coefficient, row_entropy)
         return value
+
+
+@scale
+class EntropyInterpolation:
+    r"""Adaptive temperature of any shape: β by linear interpolation of the entropy H of the row's softmax.
+
+    β goes through `betas` at `entropies`, which ascend, in nats, and stays at the first and last beyond them; it is
+    at least the floor, and 1 up to the threshold.
+
+    >>> shape = EntropyInterpolation(entropies=jnp.array([1.0, 2.0]), betas=jnp.array([1.0, 3.0]))
+    >>> shape(jnp.zeros((1, 5)), -1, None)  # H = log 5 = 1.609
+    Array([[2.218876]], dtype=float32)
+    """
+
+    entropies: Float[ArrayLike, " knots"]
+    betas: Float[ArrayLike, " knots"]
+    threshold: ArrayLike = 0.5
+    floor: ArrayLike = 1.0
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        row_entropy = entropy(logits, axis, where)
+        knots, values = (jnp.asarray(numbers, logits.dtype) for numbers in (self.entropies, self.betas))
+        beta = jnp.maximum(jnp.interp(row_entropy, knots, values), against(self.floor, logits))
+        return jnp.where(row_entropy > against(self.threshold, logits), beta, jnp.ones((), logits.dtype))

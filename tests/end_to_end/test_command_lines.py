@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,26 @@ def test_the_shipped_models_find_the_largest_of_sixteen_items(tmp_path):
     assert sum(accuracies) / 10 >= 97
 
 
+def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
+    shutil.copytree(ROOT / "checkpoints" / "paper", tmp_path / "paper", ignore=shutil.ignore_patterns("temperature*"))
+    options = ("--checkpoint", "paper", "--lengths", 8, 16, 256, "--sets", 8, "--degree", 1)
+    done = script("fit_temperature.py", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "adaptive_refit, by bins" in done.stdout
+    assert "searching n = 256" in done.stderr
+    made = {path.name for path in (tmp_path / "paper" / "temperature").iterdir()}
+    assert made == {"comparison.csv", "entropy.png", "entropy.svg", "length.png", "length.svg"}
+    options = ("--checkpoint", "paper", "--lengths", 1024, "--sets", 32)
+    done = script("evaluate.py", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "adaptive_refit was fitted to every length" in done.stdout
+    assert "warning: entropies beyond the fitted range" in done.stderr
+    with (tmp_path / "evaluation" / "evaluation.csv").open() as file:
+        rows = [(row["normalizer"], float(row["accuracy"])) for row in csv.DictReader(file)]
+    mean = {name: sum(value for other, value in rows if other == name) / 10 for name, _ in rows}
+    assert mean["adaptive_refit"] > mean["softmax"]
+
+
 def test_help_shows_every_setting_with_its_meaning(tmp_path):
     done = script("train.py", "--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -83,6 +104,11 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
         ("evaluate.py", ["--sets", "0"], "--sets is 0"),
         ("evaluate.py", ["--sets", "many"], "--sets: invalid literal for int() with base 10: 'many'"),
         ("evaluate.py", ["--set", "3"], "--sets"),
+        ("evaluate.py", ["--normalizers", "adaptive(fit=none.json)"], "none.json does not exist"),
+        ("fit_temperature.py", ["--lengths", "1", "4"], "--lengths has 1"),
+        ("fit_temperature.py", ["--degree", "0"], "--degree is 0"),
+        ("fit_temperature.py", ["--criterion", "best"], "'inputs', 'bins', 'accuracy'"),
+        ("fit_temperature.py", ["--checkpoint", ROOT / "requirements.txt"], "not Flax msgpack bytes"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing_behind(name, arguments, words, tmp_path):

@@ -203,3 +203,28 @@ def test_a_new_scale_is_a_class_with_the_decorator():
     np.testing.assert_allclose(sj.Normalizer(sj.softmax, RootLength())(jnp.zeros(4)), [0.25] * 4)
     with pytest.raises(AttributeError):
         RootLength().power = 1.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_extrapolation_is_entropy_above_the_threshold_and_outside_the_range():
+    scale = sj.EntropyPolynomial((1.0,), entropy_range=(1.0, 3.0))
+    logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 16, 64)])
+    assert scale.extrapolates(logits, -1, None)[:, 0].tolist() == [False, True, False, False, True]
+    assert not sj.EntropyPolynomial().extrapolates(logits, -1, None).any()
+
+
+def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
+    scale = sj.EntropyInterpolation(jnp.log(jnp.array([4.0, 16.0])), jnp.array([2.0, 3.0]))
+    logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 8, 16, 64)])
+    np.testing.assert_allclose(beta(scale, logits)[:, 0], [1.0, 2.0, 2.0, 2.5, 3.0, 3.0], rtol=1e-5)
+    flat = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([0.2, 0.3]))
+    assert (beta(flat, logits) == 1).all()
+
+
+def test_interpolation_can_be_learned():
+    def loss(scale):
+        return sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0]
+
+    scale = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([2.0, 3.0]))
+    gradient = jax.grad(loss)(scale)
+    assert np.isfinite(gradient.betas).all()
+    assert (np.asarray(gradient.betas) != 0).all()

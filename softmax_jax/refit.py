@@ -1,0 +1,161 @@
+"""Refits the adaptive temperature to trained max-retrieval models, beside the best that any temperature could do."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Key
+
+from softmax_jax import temperature
+from softmax_jax.evaluation import Row, draw_fresh, evaluate, fresh_batches
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.scales import EntropyInterpolation
+from softmax_jax.pipeline import two_at_a_time
+from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
+from softmax_jax.temperature import Rows, TemperatureFit
+from softmax_jax.training import Parameters, build_model, seed_mesh
+
+ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
+FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
+"""The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
+SHORT = 16
+SHORT_FACTOR = 64
+"""Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
+
+
+def sets_of(items: int, sets: int) -> int:
+    """Sets to draw at a length."""
+    return sets * SHORT_FACTOR if items <= SHORT else sets
+
+
+def checkpoint_sha256(parameters: Parameters) -> str:
+    """A digest of names, shapes and numbers, the same for the same parameters in any file format."""
+    digest = hashlib.sha256()
+    for path, leaf in sorted(jax.tree.leaves_with_path(parameters), key=lambda pair: jax.tree_util.keystr(pair[0])):
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def search_model(model: MaxRetrieval, batch: Batch) -> Rows:
+    """The search on one batch of sets: the loss is the cross-entropy of the answer, an error is another answer."""
+    hidden, logits = model.encode(batch.items, batch.query)
+
+    def scores(attended: Float[Array, "sets width"]) -> Float[Array, "sets classes"]:
+        return model.read(attended[:, None], jnp.ones((len(attended), 1), attended.dtype))
+
+    return temperature.search(
+        logits,
+        hidden,
+        lambda attended: optax.softmax_cross_entropy_with_integer_labels(scores(attended), batch.answer),
+        error=lambda attended: (scores(attended).argmax(-1) != batch.answer).astype(attended.dtype),
+        where=batch.mask,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("structure", "draw"))
+def search_seeds(
+    parameters: Parameters, batches: Any, *, structure: nnx.GraphDef, draw: Callable[[Any], Batch]
+) -> Rows:
+    """Rows of shape (seeds, sets), seeds divided among the devices, batch after batch on each."""
+
+    def one_seed(arguments: tuple[Parameters, Any]) -> Rows:
+        own_parameters, own_batches = arguments
+        model = nnx.merge(structure, own_parameters)
+        by_batch = jax.lax.map(lambda batch: search_model(model, draw(batch)), own_batches)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), by_batch)
+
+    spread = jax.shard_map(
+        lambda *arguments: jax.lax.map(one_seed, arguments),
+        mesh=seed_mesh(jax.tree.leaves(batches)[0].shape[0]),
+        in_specs=P("seed"),
+        out_specs=P("seed"),
+        check_vma=False,
+    )
+    return spread(parameters, batches)
+
+
+def search_lengths(
+    parameters: Parameters, *, seeds: Sequence[int], lengths: Sequence[int], sets: int, keys: Sequence[Key[Array, ""]]
+) -> Iterator[list[Rows]]:
+    """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
+    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
+    by_seed = NamedSharding(seed_mesh(len(seeds)), P("seed"))
+    parameters = jax.device_put(parameters, by_seed)
+    seed_array = jnp.asarray(seeds, jnp.int32)
+
+    def rows(items: int) -> list[Rows]:
+        draw = functools.partial(draw_fresh, items=items)
+        found = []
+        for key in keys:
+            batches = jax.device_put(fresh_batches(key, seed_array, items, sets_of(items, sets)), by_seed)
+            found.append(search_seeds(parameters, batches, structure=structure, draw=draw))
+        return jax.tree.map(np.asarray, found)
+
+    yield from two_at_a_time(rows, lengths)
+
+
+def isotonic_normalizer(rows: Mapping[int, Rows]) -> Normalizer:
+    """Softmax at the best temperature that any function of the entropy, rising with it, gives."""
+    by_copies = temperature.points(temperature.join(rows.values()), "bins")
+    everyone = np.ones(len(next(iter(rows.values())).entropy))
+    rising = temperature.isotonic_points(by_copies(everyone))
+    knots = (jnp.asarray(numbers, jnp.float32) for numbers in (rising.entropy, rising.beta))
+    return Normalizer(softmax, EntropyInterpolation(*knots))
+
+
+def compare(
+    parameters: Parameters,
+    normalizers: Mapping[str, Normalizer],
+    rows: Mapping[int, Rows],
+    fresh_rows: Mapping[int, Rows],
+    *,
+    seeds: Sequence[int],
+    sets: int,
+    key: Key[Array, ""],
+) -> Iterator[list[Row]]:
+    """Yields, length by length, evaluation rows of every normalizer and of the oracles on the sets that `key` draws.
+
+    `rows` chose the oracles' temperatures and come from other sets; `fresh_rows` are those of `key`.
+    """
+    for lengths in ([n for n in rows if n <= SHORT], [n for n in rows if n > SHORT]):
+        drawn = sets_of(max(lengths, default=0), sets)
+        measured = evaluate(parameters, normalizers, seeds=seeds, lengths=lengths, sets=drawn, key=key)
+        for n, batch in zip(lengths, measured):
+            yield batch + oracle_rows(n, rows[n], fresh_rows[n], seeds)
+
+
+BEST_FOR_LENGTH = "best θ for each n"
+BEST_FOR_SET = "best θ for each set"
+
+
+def oracle_rows(n: int, rows: Rows, fresh: Rows, seeds: Sequence[int]) -> list[Row]:
+    """What temperatures reach that know more than a row's entropy: its length, or even its answer."""
+    smooth = temperature.smooth_errors(rows.errors.mean((0, 1)))
+    for_loss, for_accuracy = int(rows.losses.mean((0, 1)).argmin()), int(smooth.argmin())
+    found = []
+    for index, seed in enumerate(seeds):
+        losses, errors = fresh.losses[index], fresh.errors[index]
+        values = {
+            BEST_FOR_LENGTH: (errors[:, for_accuracy], losses[:, for_loss]),
+            BEST_FOR_SET: (errors.min(-1), losses.min(-1)),
+        }
+        for name, (error, loss) in values.items():
+            accuracy = 100 * float(1 - error.mean())
+            found.append(Row(name, n, seed, accuracy, float(loss.mean()), float("nan"), float("nan")))
+    return found
+
+
+def fitted(fit: TemperatureFit) -> Normalizer:
+    """Softmax at the temperature of a fit."""
+    return Normalizer(softmax, fit.scale)

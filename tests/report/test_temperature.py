@@ -1,0 +1,84 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from softmax_jax import temperature
+from softmax_jax.evaluation import Row
+from softmax_jax.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
+from softmax_jax.report import temperature as report
+from tests.test_temperature import drawn_rows
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return {32: drawn_rows(0, seeds=2, rows=3000), 64: drawn_rows(1, seeds=2, rows=3000)}
+
+
+@pytest.fixture(scope="module")
+def fits(rows):
+    every = temperature.fit(rows, rows, seeds=[0, 1])
+    short = {32: rows[32]}
+    return {ALL_LENGTHS: every, TRAIN_LENGTHS: temperature.fit(short, short, seeds=[0, 1], degree=1)}
+
+
+def printed(printer, *arguments, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    printer(console, *arguments)
+    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_fits_are_printed_with_their_numbers(fits):
+    text = printed(report.print_fits, fits)
+    for fit in fits.values():
+        assert f"{fit.coefficients[0]:.6g}" in text
+        assert f"R² on held-out sets {fit.r_squared:.2f}" in text
+    assert "covered by adaptive_refit_train" in text
+
+
+def test_every_criterion_is_compared(rows):
+    text = printed(report.print_criteria, rows, rows, temperature.CRITERIA, 4)
+    for criterion in temperature.CRITERIA:
+        assert f"{criterion}: accuracy" in text or f"{criterion}: too few points" in text
+    assert "bins: loss" in text
+
+
+def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
+    lengths = [2**power for power in range(1, 15)]
+    accuracy = {"softmax": 40.0, "adaptive": 50.0, "adaptive_refit": 60.0, BEST_FOR_LENGTH: 70.0}
+    compared = [
+        Row(name, n, seed, value + (0.1 + 0.01 * value) * seed, 1.5, 0.0, 0.0)
+        for name, value in accuracy.items()
+        for n in lengths
+        for seed in (0, 1, 2)
+    ]
+    for width in (80, 200):
+        text = printed(report.print_comparison, compared, width=width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert all(str(n) in text for n in lengths)
+    shares = text[text.index("Share in %") :]
+    assert "67" in shares[: shares.index("P of")]
+
+
+def test_shares_need_a_gain():
+    rows = [Row(name, 4, seed, 99.0, 0.1, 0.0, 0.0) for name in ("softmax", BEST_FOR_LENGTH) for seed in (0, 1)]
+    assert "Share in %" not in printed(report.print_comparison, rows)
+
+
+def test_curves_follow_the_rules_of_the_method(fits):
+    entropies = np.array([0.1, 0.4, 0.6, 3.0, 9.0])
+    curves = report.curves(fits)
+    assert list(curves) == ["adaptive", ALL_LENGTHS, TRAIN_LENGTHS]
+    for curve in curves.values():
+        assert (curve(entropies)[:2] == 1).all()
+        assert (curve(entropies) >= 1).all()
+    assert curves["adaptive"](entropies)[-1] == 1
+    assert curves[ALL_LENGTHS](entropies)[-1] == pytest.approx(fits[ALL_LENGTHS].beta_at_ends[1])
+
+
+def test_charts_show_every_curve(rows, fits):
+    for chart in (report.entropy_chart(rows, fits), report.length_chart(rows, fits)):
+        text = chart.to_json()
+        assert all(name in text for name in ("adaptive", ALL_LENGTHS, TRAIN_LENGTHS))

@@ -1,0 +1,94 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from softmax_jax import refit, temperature
+from softmax_jax.evaluation import draw_fresh, evaluate, fresh_batches
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.scales import entropy
+from softmax_jax.temperature import LOG_THETA
+from softmax_jax.training import build_model
+from tests.test_temperature import drawn_rows
+
+SEEDS = (4, 5)
+KEYS = [jax.random.key(1), jax.random.key(2)]
+ONE = int(np.abs(LOG_THETA).argmin())
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    _, initialize = build_model(8)
+    # Larger than at the start of training, so that entropies differ.
+    return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS))))
+
+
+@pytest.fixture(scope="module")
+def found(parameters):
+    """(length, rows of the first key, rows of the second)."""
+    searched = refit.search_lengths(parameters, seeds=SEEDS, lengths=(5, 20), sets=2, keys=KEYS)
+    return [(n, *rows) for n, rows in zip((5, 20), searched)]
+
+
+def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, found):
+    for n, rows, _ in found:
+        assert rows.losses.shape == (2, refit.sets_of(n, 2), len(LOG_THETA))
+        (measured,) = evaluate(
+            parameters,
+            {"softmax": normalizer("softmax")},
+            seeds=SEEDS,
+            lengths=(n,),
+            sets=refit.sets_of(n, 2),
+            key=KEYS[0],
+        )
+        for index, row in enumerate(measured):
+            np.testing.assert_allclose(rows.losses[index, :, ONE].mean(), row.loss, rtol=1e-4)
+            np.testing.assert_allclose(100 - 100 * rows.errors[index, :, ONE].mean(), row.accuracy, atol=1e-3)
+            np.testing.assert_allclose(rows.entropy[index].mean(), row.entropy, rtol=1e-4)
+
+
+def test_keys_draw_different_sets(found):
+    for _, rows, fresh in found:
+        assert not np.allclose(rows.entropy, fresh.entropy)
+
+
+def test_oracles_know_the_length_or_the_answer(found):
+    n, rows, fresh = found[0]
+    by_name = {}
+    for row in refit.oracle_rows(n, rows, fresh, SEEDS):
+        by_name.setdefault(row.normalizer, []).append(row)
+    for_length, for_set = by_name[refit.BEST_FOR_LENGTH], by_name[refit.BEST_FOR_SET]
+    constant = rows.losses.mean((0, 1)).argmin()
+    for index in range(len(SEEDS)):
+        assert for_length[index].loss == pytest.approx(fresh.losses[index, :, constant].mean())
+        assert for_set[index].loss <= for_length[index].loss
+        assert for_set[index].accuracy >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
+
+
+def test_the_isotonic_bound_is_the_isotonic_curve():
+    rows = drawn_rows(7, seeds=2, rows=1500)
+    curve = temperature.isotonic_curve(temperature.points(rows, "bins")(np.ones(2)))
+    scale = refit.isotonic_normalizer({32: rows}).scale
+    assert scale is not None
+    logits = jax.random.normal(jax.random.key(0), (50, 32)) * jnp.linspace(0, 3, 50)[:, None]
+    entropies = np.asarray(entropy(logits))[:, 0]
+    expected = np.where(entropies > temperature.THRESHOLD, np.maximum(curve(entropies), 1), 1)
+    np.testing.assert_allclose(np.asarray(scale(logits, -1, None))[:, 0], expected, rtol=1e-4)
+    assert np.ptp(expected) > 1
+
+
+def test_a_digest_follows_numbers_names_and_shapes(parameters):
+    digest = refit.checkpoint_sha256(parameters)
+    assert digest == refit.checkpoint_sha256(jax.tree.map(jnp.array, parameters))
+    changed = jax.tree.map(jnp.array, parameters)
+    changed["read_out"]["bias"] = changed["read_out"]["bias"].at[0, 0].add(1e-3)
+    assert digest != refit.checkpoint_sha256(changed)
+    renamed = {name.replace("item_in", "item_zzz"): leaf for name, leaf in parameters.items()}
+    assert digest != refit.checkpoint_sha256(renamed)
+
+
+def test_short_sets_are_drawn_more_often():
+    assert refit.sets_of(16, 3) == 3 * refit.SHORT_FACTOR
+    assert refit.sets_of(17, 3) == 3
+    keys = fresh_batches(KEYS[0], jnp.asarray(SEEDS), 5, 2)
+    assert draw_fresh(keys[0, 0], items=5).items.shape == (2, 5, 11)

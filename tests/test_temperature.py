@@ -1,0 +1,254 @@
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax import temperature
+from softmax_jax.temperature import GRID_SIZE, LOG_THETA, Rows, fit, search
+
+TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
+"""A polynomial between 1.8 and 4.6 over the entropies drawn here."""
+ITEMS = 32
+
+
+def softmax64(z):
+    exponentials = np.exp(z - z.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def entropy64(z):
+    p = softmax64(z)
+    return -(p * np.log(p)).sum(-1)
+
+
+def answer_loss(answers):
+    """Cross-entropy of the answer when the attended values are the weights themselves."""
+
+    def loss(attended):
+        return -jnp.log(jnp.take_along_axis(attended, answers[:, None], 1)[:, 0] + 1e-30)
+
+    return loss
+
+
+def answer_error(answers):
+    return lambda attended: (attended.argmax(-1) != answers).astype(jnp.float32)
+
+
+def drawn_rows(seed, seeds=8, rows=2500, beta=lambda entropy: np.polyval(TRUTH, entropy)):
+    """Rows whose answers are drawn from softmax(β(H) z), for the search to find β(H) again."""
+    random = np.random.default_rng(seed)
+    spread = random.uniform(0.05, 3.0, (seeds * rows, 1))
+    z = random.normal(size=(seeds * rows, ITEMS)) * spread
+    p = softmax64(beta(entropy64(z))[:, None] * z)
+    answers = jnp.asarray((p.cumsum(1) < random.uniform(size=(len(p), 1))).sum(1).clip(0, ITEMS - 1))
+    values = jnp.broadcast_to(jnp.eye(ITEMS), (len(z), ITEMS, ITEMS))
+
+    @jax.jit
+    def searched(z, values, answers):
+        return search(z, values, answer_loss(answers), error=answer_error(answers))
+
+    parts = [
+        searched(jnp.asarray(z[part], jnp.float32), values[part], answers[part])
+        for part in np.split(np.arange(len(z)), 2 * seeds)
+    ]
+    return Rows(*(np.concatenate(columns).reshape(seeds, rows, *columns[0].shape[1:]) for columns in zip(*parts)))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return drawn_rows(0)
+
+
+@pytest.fixture(scope="module")
+def found(rows):
+    return fit({ITEMS: rows}, {ITEMS: drawn_rows(1, seeds=8, rows=500)}, seeds=range(8))
+
+
+def test_the_search_finds_what_a_fine_grid_in_float64_finds():
+    random = np.random.default_rng(3)
+    z, values = random.normal(size=(40, 12)) * 2, random.normal(size=(40, 12, 5))
+    target = random.normal(size=(40, 5)) * 0.7
+    found = search(
+        jnp.asarray(z, jnp.float32),
+        jnp.asarray(values, jnp.float32),
+        lambda attended: ((attended - jnp.asarray(target, jnp.float32)) ** 2).sum(-1),
+    )
+    log_theta = np.linspace(LOG_THETA[0], LOG_THETA[-1], 20001)
+    losses = np.stack(
+        [((np.einsum("rn,rnd->rd", softmax64(z / np.exp(x)), values) - target) ** 2).sum(-1) for x in log_theta], 1
+    )
+    best = losses.argmin(1)
+    above = np.minimum(losses[:, 0], losses[:, -1]) - losses.min(1)
+    on_border = above <= temperature.TIE
+    clear = (above < 1e-8) | (above > 1e-5)
+    assert np.array_equal(np.asarray(found.border)[clear], on_border[clear])
+    assert clear.mean() > 0.8
+    assert 0.1 < on_border.mean() < 0.9
+    inside = ~on_border
+    # Where the valley is flat float32 cannot place its bottom; its depth it can.
+    reached = np.take_along_axis(losses, np.abs(log_theta - np.log(found.theta)[:, None]).argmin(1)[:, None], 1)[:, 0]
+    np.testing.assert_allclose(reached[inside], losses.min(1)[inside], atol=1e-6)
+    sharp = inside & (np.asarray(found.curvature) > 0.5)
+    assert sharp.sum() >= 5
+    assert np.abs(np.log(found.theta) - log_theta[best])[sharp].max() < 1.5e-3
+    np.testing.assert_allclose(found.entropy, entropy64(z), atol=1e-5)
+
+
+def test_the_grid_holds_the_losses_at_its_temperatures():
+    z, answers = jnp.array([[1.0, 0.0, -1.0], [0.5, 0.0, 0.2]]), jnp.array([0, 1])
+    values = jnp.broadcast_to(jnp.eye(3), (2, 3, 3))
+    found = search(z, values, answer_loss(answers), error=answer_error(answers))
+    one = int(np.abs(LOG_THETA).argmin())
+    assert LOG_THETA[one] == pytest.approx(0, abs=1e-12)
+    expected = -np.log(softmax64(np.asarray(z, np.float64))[[0, 1], answers])
+    np.testing.assert_allclose(found.losses[:, one], expected, rtol=1e-5)
+    assert found.losses.shape == (2, GRID_SIZE)
+    assert found.errors.min(1).tolist() == found.errors.max(1).tolist() == [0, 1]
+    assert found.border.tolist() == [True, True]
+
+
+def test_masked_entries_do_not_count():
+    z, answers = jnp.array([[1.0, 0.3, -1.0]]), jnp.array([1])
+    values = jnp.broadcast_to(jnp.eye(3), (1, 3, 3))
+
+    def loss(attended):
+        return ((attended[:, :2] - jnp.array([[0.6, 0.4]])) ** 2).sum(-1)
+
+    short = search(z[:, :2], values[:, :2], loss)
+    masked = search(z.at[0, 2].set(jnp.nan), values, loss, where=jnp.array([[True, True, False]]))
+    for ours, theirs in zip(masked, short):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert answers.shape == (1,)
+
+
+def test_a_known_polynomial_is_recovered(found):
+    assert found.intervals is not None
+    for truth, (low, high) in zip(TRUTH, found.intervals):
+        assert low <= truth <= high
+    entropies = np.linspace(0.8, found.entropy_range[1], 50)
+    np.testing.assert_allclose(found.curve(entropies), np.polyval(TRUTH, entropies), rtol=0.1)
+    assert found.r_squared > 0.5
+
+
+def test_the_band_is_narrower_than_the_curve_is_high(found):
+    assert found.band is not None
+    low, high = np.array(found.band["low"]), np.array(found.band["high"])
+    truth = np.polyval(TRUTH, found.band["entropy"])
+    assert (low < high).all()
+    assert ((low <= truth) & (truth <= high)).mean() > 0.8
+    assert np.median((high - low) / truth) < 0.2
+
+
+def test_rows_alone_say_less_than_rows_pooled(rows):
+    """Rows with an optimum inside the range are the surprising ones; alone, they ask for flatter weights."""
+    everyone = np.ones(8)
+    alone, pooled = (temperature.points(rows, criterion)(everyone) for criterion in ("inputs", "bins"))
+    mean_alone, mean_pooled = (np.average(p.beta, weights=p.weight) for p in (alone, pooled))
+    assert rows.border.mean() > 0.3
+    assert mean_alone < 0.7 * mean_pooled
+
+
+def test_the_accuracy_criterion_finds_fewest_errors(rows):
+    found = temperature.points(rows, "accuracy")(np.ones(8))
+    assert (np.diff(found.entropy) > 0).all()
+
+
+def test_a_bin_on_the_border_joins_the_next():
+    grid = np.arange(GRID_SIZE)
+    curves = np.stack([grid, 2.0 * (grid - 40) ** 2, (grid - 60.0) ** 2])[None]
+    bins = temperature.Bins(
+        np.full((1, 3), 500.0),
+        500 * np.array([[1.0, 2.0, 3.0]]),
+        np.array([0.9, 1.9, 2.9]),
+        np.array([1.1, 2.1, 3.1]),
+        curves,
+    )
+    found = temperature.points_of_bins(bins, np.ones(1))
+    np.testing.assert_allclose(found.entropy, [1.5, 3.0])
+    np.testing.assert_allclose(found.beta[1], np.exp(-LOG_THETA[60]), rtol=1e-6)
+    assert found.entropy_range == (0.9, 3.1)
+
+
+def test_an_isotonic_curve_never_falls_and_a_spline_follows_it(rows):
+    found = temperature.points(rows, "bins")(np.ones(8))
+    entropies = np.linspace(0, 4, 200)
+    for curve in (temperature.isotonic_curve(found), temperature.spline_curve(found)):
+        assert (np.diff(curve(entropies)) >= -1e-9).all()
+    polynomial = temperature.polynomial_curve(found, 4)
+    np.testing.assert_allclose(polynomial(np.array([99.0])), polynomial(np.array([found.entropy_range[1]])))
+
+
+def test_cross_validation_judges_every_form(rows):
+    judged = {candidate.name: candidate for candidate in temperature.cross_validate(rows, "bins")}
+    assert judged.keys() == temperature.CANDIDATES.keys()
+    straight, quartic = judged["degree 1"], judged["degree 4"]
+    assert quartic.loss <= straight.loss + 1e-4
+    losses, _ = temperature.apply_curve(lambda entropy: np.ones_like(entropy), rows)
+    assert quartic.loss < losses[rows.entropy > temperature.THRESHOLD].mean()
+
+
+def test_applying_a_curve_keeps_the_rules_of_the_method(rows):
+    one = int(np.abs(LOG_THETA).argmin())
+    losses, errors = temperature.apply_curve(lambda entropy: np.full_like(entropy, 0.2), rows)
+    np.testing.assert_allclose(losses, rows.losses[..., one], atol=1e-5)
+    np.testing.assert_allclose(errors, rows.errors[..., one], atol=1e-5)
+    sharp, _ = temperature.apply_curve(lambda entropy: np.full_like(entropy, 64.0), rows)
+    low = rows.entropy <= temperature.THRESHOLD
+    np.testing.assert_allclose(sharp[low], rows.losses[..., one][low], atol=1e-5)
+    np.testing.assert_allclose(sharp[~low], rows.losses[..., 0][~low], atol=1e-5)
+
+
+def test_one_seed_has_no_intervals(rows):
+    single = Rows(*(column[:1] for column in rows))
+    found = fit({ITEMS: single}, {ITEMS: single}, seeds=[3], degree=1)
+    assert found.intervals is None
+    assert found.band is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"criterion": "best"}, "the criterion is 'best'; it must be one of inputs, bins, accuracy"),
+    ],
+)
+def test_what_cannot_be_fitted_says_so(rows, change, message):
+    with pytest.raises(ValueError, match=message):
+        fit({ITEMS: rows}, {ITEMS: rows}, seeds=range(8), **change)
+
+
+def test_few_points_get_a_lower_degree(rows):
+    narrow = rows._replace(entropy=np.where(rows.entropy < 1.5, rows.entropy, 0.0))
+    found = fit({ITEMS: narrow}, {ITEMS: narrow}, seeds=range(8))
+    count = len(temperature.points(narrow, "bins")(np.ones(8)).beta)
+    assert 3 < count < 15
+    assert len(found.coefficients) == count // 3
+    assert found.entropy_range[1] < 1.5
+
+
+def test_no_flat_row_no_fit(rows):
+    peaked = rows._replace(entropy=0 * rows.entropy)
+    with pytest.raises(ValueError, match="0 points with an optimum inside the range are too few for degree 0"):
+        fit({ITEMS: peaked}, {ITEMS: rows}, seeds=range(8))
+
+
+def test_a_saved_fit_is_an_argument_of_the_adaptive_method(found, tmp_path):
+    path = tmp_path / "temperature.json"
+    found.save(path)
+    n = sj.normalizer(f"adaptive(fit={path})")
+    assert n.scale == found.scale
+    assert {"coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256"} <= set(
+        json.loads(path.read_text())
+    )
+    flat = jnp.zeros((1, 4000))
+    assert n.scale is not None
+    np.testing.assert_allclose(n.scale(flat, -1, None), found.beta_at_ends[1], rtol=1e-5)
+
+
+def test_a_fit_that_no_reader_would_accept_is_not_written(found, tmp_path):
+    with pytest.raises(ValueError, match=r"the fit by 'bins': the polynomial gives β = 9"):
+        dataclasses.replace(found, coefficients=[900.0]).save(tmp_path / "temperature.json")
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ from softmax_jax.normalizers.maps import (
     shift_invariant,
     shifted_softmax,
     signed_l1,
+    sink_softmax,
     softmax,
     softmax1,
     softpick,
@@ -21,10 +22,13 @@ from softmax_jax.normalizers.methods import (
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer, register
 from softmax_jax.normalizers.scales import (
+    ClippedLogLength,
     ConstantTemperature,
     EntropyPolynomial,
+    InverseTemperature,
     LengthRule,
     LogLength,
+    LogLengthPower,
     Scale,
     entropy,
     scale,
@@ -34,11 +38,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "ClippedLogLength",
     "ConstantTemperature",
     "EntropyPolynomial",
+    "InverseTemperature",
     "LengthRule",
     "LinenAttention",
     "LogLength",
+    "LogLengthPower",
     "NnxAttention",
     "Normalizer",
     "Scale",
@@ -55,6 +62,7 @@ __all__ = [
     "shift_invariant",
     "shifted_softmax",
     "signed_l1",
+    "sink_softmax",
     "softmax",
     "softmax1",
     "softpick",

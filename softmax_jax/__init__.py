@@ -2,6 +2,15 @@
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.flax import LinenAttention, NnxAttention, attention_fn
+from softmax_jax.normalizers.calculus import (
+    cross_entropy,
+    log_softmax,
+    soft_cross_entropy,
+    softmax_jacobian,
+    softmax_jvp,
+    softmax_vjp,
+    weight_entropy,
+)
 from softmax_jax.normalizers.maps import (
     hardmax,
     shift_invariant,
@@ -51,10 +60,12 @@ __all__ = [
     "Scale",
     "adaptive_temperature_softmax",
     "attention_fn",
+    "cross_entropy",
     "dot_product_attention",
     "entropy",
     "hardmax",
     "length_scaled_softmax",
+    "log_softmax",
     "normalizer",
     "register",
     "scalable_softpick",
@@ -63,9 +74,14 @@ __all__ = [
     "shifted_softmax",
     "signed_l1",
     "sink_softmax",
+    "soft_cross_entropy",
     "softmax",
     "softmax1",
+    "softmax_jacobian",
+    "softmax_jvp",
+    "softmax_vjp",
     "softpick",
     "ssmax",
     "temperature_softmax",
+    "weight_entropy",
 ]

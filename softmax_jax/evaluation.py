@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Key
 
+from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
 from softmax_jax.training import Parameters, build_model, seed_mesh
@@ -64,18 +65,6 @@ def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
         entropy=weight_entropy(weights).mean(0),
         max_weight=jnp.abs(weights).max(-1).mean(0),
     )
-
-
-def weight_entropy(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows"]:
-    """Entropy in nats of the weights' shares in their absolute sum; 0 for a row of zeros.
-
-    >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
-    Array([0.6931472, 0.       ], dtype=float32)
-    """
-    sizes = jnp.abs(weights)
-    total = sizes.sum(-1, keepdims=True)
-    shares = sizes / jnp.where(total == 0, 1, total)
-    return jnp.sum(shares * -jnp.log(jnp.where(shares == 0, 1, shares)), -1)
 
 
 def fresh_batches(key: Key[Array, ""], seeds: Int[Array, " seeds"], items: int, sets: int) -> Key[Array, "seeds ..."]:

@@ -30,6 +30,7 @@ from softmax_jax.normalizers.methods import (
 )
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer, register
+from softmax_jax.normalizers.sampling import gumbel_softmax, sample, straight_through, top_k_mask, top_p_mask
 from softmax_jax.normalizers.scales import (
     ClippedLogLength,
     ConstantTemperature,
@@ -63,11 +64,13 @@ __all__ = [
     "cross_entropy",
     "dot_product_attention",
     "entropy",
+    "gumbel_softmax",
     "hardmax",
     "length_scaled_softmax",
     "log_softmax",
     "normalizer",
     "register",
+    "sample",
     "scalable_softpick",
     "scale",
     "shift_invariant",
@@ -82,6 +85,9 @@ __all__ = [
     "softmax_vjp",
     "softpick",
     "ssmax",
+    "straight_through",
     "temperature_softmax",
+    "top_k_mask",
+    "top_p_mask",
     "weight_entropy",
 ]

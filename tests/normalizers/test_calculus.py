@@ -45,7 +45,7 @@ def assert_derivatives(function, *points):
 
             forward, reverse = jax.jacfwd(one)(point), jax.jacrev(one)(point)
             steps = h * jnp.eye(point.size).reshape(point.size, *point.shape)
-            up, down = (jax.vmap(one)(point + sign * steps) for sign in (1, -1))
+            up, down = (jax.vmap(one)(point[None] + sign * steps) for sign in (1, -1))
             differences = jnp.moveaxis((up - down) / (2 * h), 0, -1).reshape(forward.shape)
             np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-14)
             np.testing.assert_allclose(forward, differences, atol=1e-8)

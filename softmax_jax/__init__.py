@@ -1,7 +1,7 @@
 """Understand, test and replace softmax in attention."""
 
 from softmax_jax.attention.dense import dot_product_attention
-from softmax_jax.attention.flax import LinenAttention, NnxAttention, attention_fn
+from softmax_jax.attention.flax import LinenAttention, NnxAttention, NnxQueryTemperature, attention_fn
 from softmax_jax.normalizers.calculus import (
     cross_entropy,
     log_softmax,
@@ -57,6 +57,7 @@ __all__ = [
     "LogLength",
     "LogLengthPower",
     "NnxAttention",
+    "NnxQueryTemperature",
     "Normalizer",
     "Scale",
     "adaptive_temperature_softmax",

@@ -212,7 +212,7 @@ def test_nucleus_sampling_draws_from_the_nucleus():
 
 
 @pytest.mark.parametrize("hard", [False, True])
-@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("offset", [0.0, 2.0**22])
 @pytest.mark.parametrize("temperature", [0.1, 2.0])
 def test_the_largest_entry_of_gumbel_softmax_is_a_draw_from_softmax(hard, offset, temperature):
     z = np.array([0.5, -1.0, NAN, 2.0, 1.5, -INF])
@@ -302,10 +302,10 @@ def test_gumbel_softmax_refuses_a_temperature_that_is_not_positive():
 def test_straight_through_is_exact_in_value_and_soft_in_gradient():
     soft = jnp.asarray(RNG.dirichlet(np.ones(9), size=200), jnp.float32)
     hard = sj.hardmax(soft)
-    value, (gradient_hard, gradient_soft) = jax.value_and_grad(
+    gradient_hard, gradient_soft = jax.grad(
         lambda hard, soft: jnp.sum(sj.straight_through(hard, soft) * soft[0][None]), (0, 1)
     )(hard, soft)
-    np.testing.assert_array_equal(sj.straight_through(hard, soft), hard)
-    assert np.isfinite(value)
+    for value in hard, 1e-6 * hard:
+        np.testing.assert_array_equal(sj.straight_through(value, soft), value)
     assert not gradient_hard.any()
     np.testing.assert_allclose(gradient_soft[1:], np.broadcast_to(soft[0], (199, 9)), rtol=1e-6)

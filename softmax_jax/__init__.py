@@ -1,12 +1,22 @@
 """Understand, test and replace softmax in attention."""
 
 from softmax_jax.attention.dense import dot_product_attention
-from softmax_jax.attention.flax import LinenAttention, NnxAttention, attention_fn
+from softmax_jax.attention.flax import LinenAttention, NnxAttention, NnxQueryTemperature, attention_fn
+from softmax_jax.normalizers.calculus import (
+    cross_entropy,
+    log_softmax,
+    soft_cross_entropy,
+    softmax_jacobian,
+    softmax_jvp,
+    softmax_vjp,
+    weight_entropy,
+)
 from softmax_jax.normalizers.maps import (
     hardmax,
     shift_invariant,
     shifted_softmax,
     signed_l1,
+    sink_softmax,
     softmax,
     softmax1,
     softpick,
@@ -20,12 +30,16 @@ from softmax_jax.normalizers.methods import (
 )
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer, register
+from softmax_jax.normalizers.sampling import gumbel_softmax, sample, straight_through, top_k_mask, top_p_mask
 from softmax_jax.normalizers.scales import (
+    ClippedLogLength,
     ConstantTemperature,
     EntropyInterpolation,
     EntropyPolynomial,
+    InverseTemperature,
     LengthRule,
     LogLength,
+    LogLengthPower,
     Scale,
     entropy,
     scale,
@@ -35,31 +49,48 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "ClippedLogLength",
     "ConstantTemperature",
     "EntropyInterpolation",
     "EntropyPolynomial",
+    "InverseTemperature",
     "LengthRule",
     "LinenAttention",
     "LogLength",
+    "LogLengthPower",
     "NnxAttention",
+    "NnxQueryTemperature",
     "Normalizer",
     "Scale",
     "adaptive_temperature_softmax",
     "attention_fn",
+    "cross_entropy",
     "dot_product_attention",
     "entropy",
+    "gumbel_softmax",
     "hardmax",
     "length_scaled_softmax",
+    "log_softmax",
     "normalizer",
     "register",
+    "sample",
     "scalable_softpick",
     "scale",
     "shift_invariant",
     "shifted_softmax",
     "signed_l1",
+    "sink_softmax",
+    "soft_cross_entropy",
     "softmax",
     "softmax1",
+    "softmax_jacobian",
+    "softmax_jvp",
+    "softmax_vjp",
     "softpick",
     "ssmax",
+    "straight_through",
     "temperature_softmax",
+    "top_k_mask",
+    "top_p_mask",
+    "weight_entropy",
 ]

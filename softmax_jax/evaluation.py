@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.pipeline import two_at_a_time
@@ -82,18 +83,6 @@ def extrapolated_share(
     if not isinstance(scale, EntropyPolynomial) or scale.entropy_range is None:
         return jnp.zeros(())
     return 100 * scale.extrapolates(logits, -1, where).mean()
-
-
-def weight_entropy(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows"]:
-    """Entropy in nats of the weights' shares in their absolute sum; 0 for a row of zeros.
-
-    >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
-    Array([0.6931472, 0.       ], dtype=float32)
-    """
-    sizes = jnp.abs(weights)
-    total = sizes.sum(-1, keepdims=True)
-    shares = sizes / jnp.where(total == 0, 1, total)
-    return jnp.sum(shares * -jnp.log(jnp.where(shares == 0, 1, shares)), -1)
 
 
 def fresh_batches(key: Key[Array, ""], seeds: Int[Array, " seeds"], items: int, sets: int) -> Key[Array, "seeds ..."]:

@@ -2,6 +2,7 @@
 
 `attention_fn(normalizer)` is for a normalizer whose numbers are fixed. `LinenAttention` and `NnxAttention`
 are for one that learns some of them: they go to the same place and turn these numbers into parameters.
+`NnxQueryTemperature` learns the temperature of each query.
 """
 
 import functools
@@ -27,7 +28,10 @@ from softmax_jax.attention.dense import (
     visible_entries,
     weighted_values,
 )
+from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.maps import Map, softmax
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.scales import InverseTemperature
 
 
 def attention_fn(normalizer: Normalizer | str) -> Callable[..., Outputs]:
@@ -169,6 +173,45 @@ class NnxAttention(nnx.Module):
     def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
         _check_heads(self.heads, query)
         return attend(self.normalizer, query, key, value, **keywords)
+
+
+class NnxQueryTemperature(nnx.Module):
+    r"""An `attention_fn` for NNX layers whose inverse temperature is learned from the query.
+
+    $$w = \operatorname{map}(\beta\, z), \qquad \beta = 1 + \operatorname{softplus}(\langle u, q \rangle + b)$$
+
+    `u`, of shape (heads, size), and `b`, of shape (heads,), are an `nnx.Param` each and start at 0; `q` is the
+    query of one head, of `size` features. Give each layer an instance of its own.
+
+    Raises ValueError for a layer with other heads than these.
+
+    Source: Vasylenko et al., "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, which
+    multiplies the softplus by a power of log n.
+
+    >>> attention = NnxQueryTemperature(heads=4, size=2)
+    >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention, decode=False, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((2, 5, 8))).shape
+    (2, 5, 8)
+    """
+
+    def __init__(self, heads: int, size: int, map: Map = softmax) -> None:
+        # Bound to a function, as in `NnxAttention`, numbers of the map are no state of the module.
+        self.over = functools.partial(Normalizer, map)
+        self.u = nnx.Param(jnp.zeros((heads, size)))
+        self.b = nnx.Param(jnp.zeros(heads))
+
+    def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
+        if query.shape[-2:] != self.u.shape:
+            raise ValueError(
+                f"the temperature is learned for (heads, size) = {self.u.shape}, the layer has {query.shape[-2:]}: "
+                "give it those"
+            )
+        return attend(self.over(InverseTemperature(self.beta(query))), query, key, value, **keywords)
+
+    def beta(self, query: Queries) -> Float[Array, "*batch heads queries 1"]:
+        """The inverse temperature of each query and head."""
+        products = jnp.einsum("...qhd,hd->...hq", query.astype(jnp.float32), self.u[...])[..., None]
+        return 1 + jax.nn.softplus(products + against(self.b[...][:, None, None], products))
 
 
 def _check_heads(heads: int | None, query: Queries) -> None:

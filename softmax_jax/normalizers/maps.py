@@ -8,11 +8,12 @@ visible entries alone.
 from collections.abc import Callable
 from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers.checks import against, positive
+from softmax_jax.normalizers.checks import against, finite, positive
 from softmax_jax.normalizers.masking import (
     Axis,
     Mask,
@@ -67,10 +68,37 @@ def softmax1(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
     >>> softmax1(jnp.array([0.0, 0.0]))
     Array([0.33333334, 0.33333334], dtype=float32)
     """
+    return sink_softmax(logits, axis, where, sink=0.0)
+
+
+def sink_softmax(
+    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, sink: ArrayLike = 0.0
+) -> Float[Array, "*shape"]:
+    r"""Softmax with a sink: one more logit, in the denominator alone, that takes weight from the row.
+
+    $$w_i = \frac{e^{z_i}}{e^{\text{sink}} + \sum_j e^{z_j}}$$
+
+    Usually learned, one per head, of shape (heads, 1, 1). At 0 this is `softmax1`; the lower the sink, the
+    closer to `softmax`. The weights sum to less than 1. Adding a constant to the row changes them, and a
+    scale multiplies the logits, not the sink.
+
+    Raises ValueError for a sink that is not finite.
+
+    Source: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453, for the
+    sink; OpenAI, "gpt-oss model card", arXiv 2508.10925, for the learned logit per head.
+
+    >>> sink_softmax(jnp.log(jnp.array([1.0, 2.0])), sink=jnp.log(5.0)).round(3)
+    Array([0.125, 0.25 ], dtype=float32)
+    """
+    finite("sink", sink)
     z = visible_logits(logits, where)
-    maximum = jnp.maximum(row_maximum(z, axis, where), 0)
+    s = against(sink, z)
+    # The maximum cancels, so it counts as a constant in derivatives.
+    maximum = jax.lax.stop_gradient(jnp.maximum(row_maximum(z, axis, where), s))
     exponentials = hide(jnp.exp(z - maximum), where)
-    return (exponentials / (jnp.exp(-maximum) + jnp.sum(exponentials, axis, keepdims=True))).astype(logits.dtype)
+    total = jnp.exp(s - maximum) + jnp.sum(exponentials, axis, keepdims=True)
+    # It is 0 in an empty row alone, if the sink is so low that its exponential vanishes.
+    return (exponentials / jnp.where(total == 0, jnp.ones((), z.dtype), total)).astype(logits.dtype)
 
 
 def softpick(

@@ -81,6 +81,23 @@ class ConstantTemperature:
 
 
 @scale
+class InverseTemperature:
+    """β as it is given: one for every row, or an array that broadcasts against the logits, the row's axis at size 1.
+
+    For a β that something else computes, such as one per query of shape (batch, heads, queries, 1). At 0 all
+    visible entries weigh the same; below 0 the order of the logits is reversed.
+    """
+
+    beta: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        finite("beta", self.beta)
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        return against(self.beta, logits)
+
+
+@scale
 class LogLength:
     """The scale of SSMax: β = s·log n + b, with n the number of visible entries and natural log.
 
@@ -99,6 +116,64 @@ class LogLength:
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
         count = jnp.maximum(visible_count(logits, axis, where), 1)
         return against(self.s, logits) * jnp.log(count) + against(self.bias, logits)
+
+
+@scale
+class ClippedLogLength:
+    """The scale of SSMax within bounds: β = s·log n + b, clipped to [low, high].
+
+    The default bounds leave rows of up to 16 entries as they are and stop at rows of 4096. A learned `s` gets
+    no gradient from a row at a bound. `low` must lie below `high`.
+    """
+
+    s: ArrayLike = LogLength.s
+    bias: ArrayLike = 0.0
+    low: ArrayLike = 1.0
+    high: ArrayLike = 3.0
+
+    def __post_init__(self) -> None:
+        for name in ("s", "bias", "low", "high"):
+            finite(name, getattr(self, name))
+        if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low >= self.high:
+            raise ValueError(
+                f"low is {self.low!r} and high is {self.high!r}; low must lie below high: give 1.0 and 3.0"
+            )
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        beta = LogLength(self.s, self.bias)(logits, axis, where)
+        return jnp.clip(beta, against(self.low, logits), against(self.high, logits))
+
+
+@scale
+class LogLengthPower:
+    r"""The scale of ASEntmax: a power of log n, with n the number of visible entries.
+
+    $$\beta = \delta + \operatorname{softplus}(\text{weight}) \cdot (\log n)^\gamma, \qquad
+      \gamma = 2 \tanh(\text{power})$$
+
+    `weight` and `power` may take any value, so they are learned without bounds: what multiplies stays
+    positive, γ between -2 and 2. With the defaults β = 1 + 0.693·log n. A row of one entry, whose log n = 0
+    has no negative power, has β = δ.
+
+    Source: Vasylenko et al., "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, where
+    `weight` and `power` are linear in the query.
+    """
+
+    weight: ArrayLike = 0.0
+    power: ArrayLike = math.atanh(1 / 2)
+    delta: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        finite("weight", self.weight)
+        finite("power", self.power)
+        finite("delta", self.delta)
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        count = visible_count(logits, axis, where)
+        gamma = 2 * jnp.tanh(against(self.power, logits))
+        # Replaced before the power is taken, because at log 1 = 0 its derivative in γ is not finite.
+        power = jnp.where(count > 1, jnp.log(jnp.maximum(count, 2)) ** gamma, 0)
+        return against(self.delta, logits) + jax.nn.softplus(against(self.weight, logits)) * power
 
 
 @scale

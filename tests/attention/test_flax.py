@@ -315,6 +315,23 @@ def test_each_head_uses_its_own_number(api):
         np.testing.assert_allclose(weights[:, head], expected[:, head], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "values"),
+    [
+        ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
+        ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
+        ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
+    ],
+)
+def test_each_head_uses_its_own_number_of_any_map_or_scale(name, number, values):
+    x = inputs()
+    learning = with_number(learning_layer("nnx", name, (number,)), number, jnp.array(values).reshape(HEADS, 1, 1))
+    _, weights = learning.capture(x, mask=causal(x))
+    for head, value in enumerate(values):
+        fixed = layer("nnx", attention_fn(sj.normalizer(name, **{number: value})))
+        np.testing.assert_allclose(weights[:, head], fixed.capture(x, mask=causal(x))[1][:, head], atol=1e-6)
+
+
 def losses_linen(steps):
     """Losses of some steps of Optax on a Linen layer, its first gradient of s, and its last s."""
     one, optimizer = learning_layer("linen"), optax.sgd(0.2)
@@ -365,6 +382,11 @@ def test_training_moves_the_number_of_each_head(train):
         ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
         ("temperature(theta=0.5)", ("theta",), HEADS),
         ("softpick", ("eps",), None),
+        ("softpick", ("eps",), HEADS),
+        ("sink_softmax", ("sink",), None),
+        ("sink_softmax", ("sink",), HEADS),
+        ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
+        (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
         ("length_scaled", ("m", "eps"), HEADS),
         ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
     ],
@@ -434,3 +456,51 @@ def test_numbers_that_cannot_be_learned_raise(api):
 def test_numbers_for_other_heads_than_the_layer_has_raise(api):
     with pytest.raises(ValueError, match=r"numbers for 2 heads, the layer has 4: give heads=4"):
         learning_layer(api, heads=2)(inputs())
+
+
+# A temperature that is learned from the query
+
+
+def query_layer(u, b, map=sj.softmax):
+    one = layer("nnx", sj.NnxQueryTemperature(HEADS, FEATURES // HEADS, map))
+    one.layer.attention_fn.u[...], one.layer.attention_fn.b[...] = u, b
+    return one
+
+
+def test_each_query_and_head_has_its_own_temperature():
+    u, b, x = inputs(HEADS, FEATURES // HEADS, seed=1), jnp.array([-9.0, 0.0, 1.0, 5.0]), inputs()
+    one = query_layer(u, b)
+    _, weights = one.capture(x, mask=causal(x))
+    query, key = (np.asarray(project(x), np.float64) for project in (one.layer.query, one.layer.key))
+    logits = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(FEATURES // HEADS)
+    beta = 1 + np.logaddexp(0, np.einsum("bqhd,hd->bhq", query, u) + np.asarray(b)[:, None])
+    expected = np.exp(beta[..., None] * logits) * np.tril(np.ones((LENGTH, LENGTH)))
+    np.testing.assert_allclose(weights, expected / expected.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_temperature_of_the_query_starts_alike_for_all_and_takes_any_map():
+    for map in sj.softmax, jax.tree_util.Partial(sj.softpick, eps=jnp.float32(0.1)):
+        beta = jnp.float32(1 + np.log(2))
+        fixed = layer("nnx", attention_fn(sj.Normalizer(map, sj.InverseTemperature(beta))))
+        np.testing.assert_allclose(query_layer(0.0, 0.0, map)(inputs()), fixed(inputs()), atol=1e-6)
+
+
+def test_training_moves_the_temperature_of_each_query():
+    model = query_layer(0.0, 0.0).layer
+    optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer):
+        value, gradient = nnx.value_and_grad(lambda model: jnp.mean((model(inputs()) - inputs(seed=1)) ** 2))(model)
+        optimizer.update(model, gradient)
+        return value
+
+    losses = [step(model, optimizer) for _ in range(5)]
+    assert (np.diff(losses) < 0).all()
+    assert (jnp.abs(model.attention_fn.u[...]) > 1e-6).all()
+    assert (jnp.abs(model.attention_fn.b[...]) > 1e-6).all()
+
+
+def test_temperature_of_the_query_for_other_heads_than_the_layer_has_raises():
+    with pytest.raises(ValueError, match=r"learned for \(heads, size\) = \(2, 8\), the layer has \(4, 4\): give it"):
+        layer("nnx", sj.NnxQueryTemperature(2, 8))(inputs())

@@ -23,6 +23,10 @@ def softmax1(z):
     return np.exp(z - m) / (np.exp(-m) + np.exp(z - m).sum())
 
 
+def sink_softmax(z, sink=0.0):
+    return np.exp(z - np.logaddexp(sink, np.logaddexp.reduce(z)))
+
+
 def hardmax(z):
     return (z == z.max()) / (z == z.max()).sum()
 
@@ -45,6 +49,10 @@ def log_length_beta(n):
     return np.log(n) / np.log(16)
 
 
+def power_beta(n, weight, power, delta=1.0):
+    return delta + np.logaddexp(0, weight) * (np.log(n) ** (2 * np.tanh(power)) if n > 1 else 0)
+
+
 def length_rule_beta(n, m=1.0, eps=0.05):
     return max(0.5 * np.log((1 - eps) * (n - m) / (eps * m)), 0.0) if n > m else 0.0
 
@@ -54,10 +62,12 @@ REFERENCES = {
     "temperature": softmax,
     "adaptive": lambda z: softmax(adaptive_beta(entropy(z)) * (z - z.max())),
     "ssmax": lambda z: softmax(log_length_beta(z.size) * (z - z.max())),
+    "clipped_ssmax": lambda z: softmax(np.clip(log_length_beta(z.size), 1, 3) * (z - z.max())),
     "softpick": softpick,
     "scalable_softpick": lambda z: softpick(log_length_beta(z.size) * z),
     "length_scaled": lambda z: softmax(length_rule_beta(z.size) * (z - z.max())),
     "softmax1": softmax1,
+    "sink_softmax": sink_softmax,
     "hardmax": hardmax,
     "shifted_softmax": lambda z: softmax(z - np.log(z.size)),
     "signed_l1": signed_l1,

@@ -9,6 +9,7 @@ import softmax_jax as sj
 MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
 CONCENTRATED = [0.1, 0.0, 0.2, 5.0, 0.1, -0.1, 0.0, 0.1, 0.0, 0.1]
 DIFFUSE = [1.0, 0.9, 1.1, 1.0, 0.8, 1.2, 0.9, 1.1, 1.0, 0.95]
+INF, NAN = float("inf"), float("nan")
 every_row = pytest.mark.parametrize("row", [MIXED, CONCENTRATED, DIFFUSE], ids=["mixed", "concentrated", "diffuse"])
 
 
@@ -73,6 +74,59 @@ def test_softmax1_may_attend_to_nothing():
     np.testing.assert_allclose(sj.softmax1(jnp.array([200.0, 200.0])), [0.5, 0.5], rtol=1e-6)
 
 
+def test_softmax1_is_a_sink_of_zero():
+    z = jnp.array([MIXED, CONCENTRATED, DIFFUSE])
+    np.testing.assert_array_equal(sj.sink_softmax(z), sj.softmax1(z))
+
+
+@pytest.mark.parametrize("offset", [0.0, 500.0, -500.0])
+@pytest.mark.parametrize("sink", [-3.0, 0.5, 600.0])
+def test_a_sink_is_a_logit_whose_weight_is_dropped(sink, offset):
+    z = jnp.array(MIXED) + offset
+    with_one_more = sj.softmax(jnp.append(z, sink))
+    np.testing.assert_allclose(sj.sink_softmax(z, sink=sink), with_one_more[:-1], rtol=1e-6)
+
+
+def test_a_low_sink_leaves_softmax_and_empty_rows_zero():
+    z = jnp.array([MIXED, [-jnp.inf] * 10])
+    where = jnp.array([[True] * 10, [False] * 10])
+    for visible in None, where:
+        for sink in -200.0, -3e38:
+            np.testing.assert_allclose(sj.sink_softmax(z, where=visible, sink=sink), sj.softmax(z), rtol=1e-6)
+            gradients = jax.jacrev(lambda z, s, v=visible: sj.sink_softmax(z, where=v, sink=s), (0, 1))(z, sink)
+            assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("sink", [-3e38, 3e38])
+@pytest.mark.parametrize("row", [[3e38, -3e38], [3e38, 3e38], [-3e38, -3e38]], ids=str)
+def test_a_sink_of_any_size_is_finite(sink, row):
+    weights, pull = jax.vjp(lambda z, s: sj.sink_softmax(z, sink=s), jnp.array(row), jnp.float32(sink))
+    assert np.isfinite(weights).all()
+    assert all(np.isfinite(gradient).all() for gradient in pull(jnp.array([1.0, -2.0])))
+
+
+def test_one_sink_per_head():
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4, 5)), jnp.float32)
+    sinks = jnp.array([-1.0, 0.0, 2.0])[:, None, None]
+    weights = sj.sink_softmax(z, sink=sinks)
+    for head in range(3):
+        np.testing.assert_allclose(weights[:, head], sj.sink_softmax(z[:, head], sink=sinks[head, 0, 0]), rtol=1e-6)
+
+
+def test_the_gradient_in_the_sink_is_minus_its_weight_times_each():
+    z, sink = jnp.array(MIXED), 0.7
+    w = np.asarray(sj.sink_softmax(z, sink=sink), np.float64)
+    for derivative in jax.jacfwd, jax.jacrev:
+        slope = derivative(lambda sink: sj.sink_softmax(z, sink=sink))(sink)
+        np.testing.assert_allclose(slope, -w * (1 - w.sum()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("sink", [INF, -INF, NAN])
+def test_a_sink_that_is_not_finite_is_refused(sink):
+    with pytest.raises(ValueError, match=r"sink is .*; it must be a finite number such as 1\.0"):
+        sj.sink_softmax(jnp.zeros(3), sink=sink)
+
+
 def test_hardmax_is_the_limit_of_temperature_to_zero():
     z = jnp.array([[0.0, 2.0, -1.0, 1.9], [3.0, 3.0, 1.0, 3.0], [-5.0, -5.0, -5.0, -5.0]])
     np.testing.assert_allclose(sj.hardmax(z), sj.temperature_softmax(z, theta=1e-4), rtol=1e-6)
@@ -95,7 +149,9 @@ def test_shifted_softmax_has_zero_gradient_in_s():
     np.testing.assert_allclose(jacobian, np.zeros(10), atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "signed_l1"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"]
+)
 def test_a_map_marked_shift_invariant_is_and_the_others_are_not(name):
     weigh = getattr(sj, name)
     unchanged = np.allclose(weigh(jnp.array(MIXED) + 1.0), weigh(jnp.array(MIXED)), atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 
 import softmax_jax as sj
 
-from .references import entropy
+from .references import entropy, power_beta
 
 INF, NAN = float("inf"), float("nan")
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
@@ -65,6 +65,61 @@ def test_one_number_per_head():
     s = jnp.array([0.5, 2.0])[:, None, None]
     betas = beta(sj.LogLength(s), jnp.zeros((3, 2, 4, 8)))
     np.testing.assert_allclose(betas, np.broadcast_to(s * np.log(8), (3, 2, 4, 1)), rtol=1e-6)
+
+
+def test_inverse_temperature_is_what_is_given_for_each_row():
+    betas = jnp.array([[[0.5], [0.0], [-2.0]]])
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 6)), jnp.float32)
+    assert beta(sj.InverseTemperature(), z) == 1
+    np.testing.assert_array_equal(beta(sj.InverseTemperature(betas), z), betas)
+    weights = sj.Normalizer(sj.softmax, sj.InverseTemperature(betas))(z)
+    np.testing.assert_allclose(weights, sj.softmax(betas * z), rtol=1e-6)
+    np.testing.assert_allclose(weights[0, 1], [1 / 6] * 6, rtol=1e-6)
+
+
+def test_clipped_log_length_follows_log_length_between_its_bounds():
+    scale = sj.ClippedLogLength(s=0.5, bias=0.1, low=0.7, high=2.0)
+    for n, wanted in (1, 0.7), (2, 0.7), (4, 0.5 * math.log(4) + 0.1), (64, 2.0), (4096, 2.0):
+        np.testing.assert_allclose(beta(scale, uniform(n)), [[wanted]], rtol=1e-6)
+    slopes = [jax.grad(lambda scale, n=n: beta(scale, uniform(n))[0, 0])(scale) for n in (2, 4, 64)]
+    assert [float(slope.low) for slope in slopes] == [1, 0, 0]
+    assert [float(slope.bias) for slope in slopes] == [0, 1, 0]
+    assert [float(slope.high) for slope in slopes] == [0, 0, 1]
+
+
+def test_clipped_log_length_by_default_is_softmax_up_to_sixteen_entries_and_stops_at_4096():
+    betas = [float(beta(sj.ClippedLogLength(), uniform(n))[0, 0]) for n in (1, 16, 64, 4096, 65536)]
+    assert betas == pytest.approx([1, 1, 1.5, 3, 3], rel=1e-6)
+
+
+@pytest.mark.parametrize(("weight", "power"), [(0.0, math.atanh(0.5)), (-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30, 9)])
+def test_log_length_power_equals_its_formula(weight, power):
+    for n in 1, 2, 3, 16, 4096:
+        wanted = power_beta(n, weight, power, 0.5)
+        np.testing.assert_allclose(beta(sj.LogLengthPower(weight, power, 0.5), uniform(n)), [[wanted]], rtol=2e-6)
+
+
+def test_log_length_power_is_linear_in_log_n_by_default():
+    for n in 1, 2, 100:
+        wanted = 1 + math.log(2) * math.log(n)
+        np.testing.assert_allclose(beta(sj.LogLengthPower(), uniform(n)), [[wanted]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [-5.0, -0.5, 0.0, 0.5])
+def test_log_length_power_counts_visible_entries_and_learns_from_every_row(power):
+    where = jnp.arange(6)[None] < jnp.array([[0], [1], [2], [6]])
+    counts, h = [0, 1, 2, 6], 1e-6
+    with jax.enable_x64(True):
+        numbers = [0.3, power, 1.0]
+        forward, reverse = (
+            derivative(lambda scale: beta(scale, jnp.zeros((4, 6)), where)[:, 0])(sj.LogLengthPower(*numbers))
+            for derivative in (jax.jacfwd, jax.jacrev)
+        )
+    for place, slopes in enumerate(zip(jax.tree.leaves(forward), jax.tree.leaves(reverse))):
+        up, down = ([*numbers[:place], numbers[place] + step, *numbers[place + 1 :]] for step in (h, -h))
+        wanted = [(power_beta(n, *up) - power_beta(n, *down)) / (2 * h) for n in counts]
+        for slope in slopes:
+            np.testing.assert_allclose(slope, wanted, atol=1e-8)
 
 
 @pytest.mark.parametrize(("k", "each", "others"), [(1.0, 0.0280, 0.72), (2.0, 0.074, 0.25)])
@@ -136,7 +191,17 @@ def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
 
 
 @pytest.mark.parametrize(
-    "scale", [sj.ConstantTemperature(), sj.LogLength(), sj.LengthRule(), sj.EntropyPolynomial()], ids=repr
+    "scale",
+    [
+        sj.ConstantTemperature(),
+        sj.InverseTemperature(),
+        sj.LogLength(),
+        sj.ClippedLogLength(),
+        sj.LogLengthPower(),
+        sj.LengthRule(),
+        sj.EntropyPolynomial(),
+    ],
+    ids=repr,
 )
 def test_empty_rows_have_a_finite_beta(scale):
     assert np.isfinite(beta(scale, jnp.zeros((2, 3)), jnp.zeros((2, 3), bool))).all()
@@ -149,6 +214,13 @@ def test_empty_rows_have_a_finite_beta(scale):
         (lambda: sj.ConstantTemperature(NAN), r"theta is nan; it must be"),
         (lambda: sj.LogLength(s=INF), r"s is inf; it must be a finite number such as"),
         (lambda: sj.LogLength(bias=NAN), r"bias is nan; it must be"),
+        (lambda: sj.InverseTemperature(NAN), r"beta is nan; it must be"),
+        (lambda: sj.ClippedLogLength(high=INF), r"high is inf; it must be"),
+        (lambda: sj.ClippedLogLength(low=2, high=1.5), r"low is 2 and high is 1\.5; low must lie below high: give"),
+        (lambda: sj.ClippedLogLength(low=3.0), r"low is 3\.0 and high is 3\.0; low must lie below high"),
+        (lambda: sj.LogLengthPower(weight=INF), r"weight is inf; it must be"),
+        (lambda: sj.LogLengthPower(power=NAN), r"power is nan; it must be"),
+        (lambda: sj.LogLengthPower(delta=-INF), r"delta is -inf; it must be"),
         (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
         (lambda: sj.LengthRule(eps=2), r"eps is 2; it must be a finite number between 0 and 1, such as"),
         (lambda: sj.LengthRule(eps=0.0), r"eps is 0\.0; it must be"),

@@ -1,0 +1,148 @@
+"""Calculus of softmax: its logarithm, its Jacobian and products with it, the entropy of weights, cross-entropy.
+
+All obey the mask as `masking` says and compute in float32 whatever the input type (float64 stays). In the
+formulas `z` are the logits of one row, `p` is its softmax, and every sum runs over the visible entries alone.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_logits
+
+
+def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
+    r"""Logarithm of the softmax over the visible entries, straight from the logits.
+
+    $$\log p_i = z_i - \log \sum_j e^{z_j}$$
+
+    An entry that is masked or whose logit is -inf gets -inf and sends back a gradient of exactly 0; so does every
+    entry of an empty row. All others are finite. To sum them against weights or targets that may be 0 there,
+    use `soft_cross_entropy`, because 0 · -inf is NaN.
+
+    Equal to `jax.nn.log_softmax(logits, axis, where=where)`, but for half-precision input, which is computed in
+    float32 here, and for rows whose logits are all -inf, which get NaN there.
+
+    >>> log_softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
+    Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
+    """
+    z = visible_logits(logits, where)
+    # Stops at the lowest number of the type itself, so that a half-precision result is finite too.
+    logarithms = jnp.maximum(_log_weights(z, axis, where), float(jnp.finfo(logits.dtype).min))
+    return jnp.where(_possible(z, where), logarithms, -jnp.inf).astype(logits.dtype)
+
+
+def _log_weights(z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+    """Logarithm of each weight; where it would be -inf, some finite number."""
+    z = centre(z, axis, where)
+    return z - jnp.log(row_sum(hide(jnp.exp(z), where), axis))
+
+
+def _possible(z: Float[Array, "*shape"], where: Mask) -> Bool[Array, "*shape"]:
+    """True at the entries that softmax can give weight: visible, with a logit above -inf."""
+    above = z > -jnp.inf
+    return above if where is None else above & jnp.broadcast_to(where, z.shape)
+
+
+def softmax_jacobian(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows n n"]:
+    r"""Jacobian of softmax along the last axis, from its weights.
+
+    $$J = \operatorname{diag}(p) - p\, p^\top, \qquad J_{ij} = \frac{\partial p_i}{\partial z_j}$$
+
+    Rows and columns of an entry of weight 0 are 0, so no mask is needed. A product with J takes `softmax_jvp`
+    time and memory of O(n) instead of O(n²).
+
+    >>> softmax_jacobian(jnp.array([0.5, 0.5, 0.0]))
+    Array([[ 0.25, -0.25,  0.  ],
+           [-0.25,  0.25,  0.  ],
+           [ 0.  ,  0.  ,  0.  ]], dtype=float32)
+    """
+    p = visible_logits(weights)
+    diagonal = p[..., :, None] * jnp.eye(p.shape[-1], dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (p.shape[-1],) * 2)
+    return (diagonal - p[..., :, None] * p[..., None, :]).astype(weights.dtype)
+
+
+def softmax_jvp(
+    weights: Float[Array, "*shape"], tangent: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
+) -> Float[Array, "*shape"]:
+    r"""Product of the Jacobian of softmax and a vector, from the weights, in O(n).
+
+    $$J g = p \circ (g - \langle p, g \rangle)$$
+
+    The vector counts as 0 behind the mask. `softmax_vjp` is the same function, because J is symmetric.
+
+    >>> softmax_jvp(jnp.array([0.5, 0.5, 0.0]), jnp.array([1.0, 0.0, 7.0]))
+    Array([ 0.25, -0.25,  0.  ], dtype=float32)
+    """
+    p, g = visible_logits(weights, where), visible_logits(tangent, where)
+    return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(weights.dtype)
+
+
+softmax_vjp = softmax_jvp
+
+
+def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Array, "..."]:
+    r"""Entropy in nats of weights: of their shares in the absolute sum of their row, which any map's weights have.
+
+    $$H = -\sum_i s_i \log s_i, \qquad s_i = \frac{|w_i|}{\sum_j |w_j|}$$
+
+    Weights of 0 add nothing and their gradient is 0, where the limit from above would be infinite. A row of zeros
+    has entropy 0. In float32 (float64 stays), with the axis removed. For softmax, `entropy` gives the same from the
+    logits, with the axis kept.
+
+    >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
+    Array([0.6931472, 0.       ], dtype=float32)
+    """
+    w = visible_logits(weights)
+    sizes = jnp.where(w == 0, 0, jnp.abs(w))
+    shares = sizes / row_sum(sizes, axis)
+    # Zeros are replaced before the logarithm too, whose derivative there would turn the gradient into NaN.
+    return jnp.sum(shares * -jnp.log(jnp.where(shares == 0, 1, shares)), axis)
+
+
+def cross_entropy(
+    logits: Float[Array, "*shape"], labels: Int[Array, "..."], axis: int = -1, where: Mask = None
+) -> Float[Array, "..."]:
+    r"""Cross-entropy of softmax and one right entry per row, given as its index; the gradient is p - onehot(y).
+
+    $$L = -\log p_y = \log \sum_j e^{z_j} - z_y$$
+
+    `labels` has the shape of the logits less the axis. An empty row has loss 0, whatever its label. Else a label
+    whose entry is masked or has a logit of -inf costs infinity, with zero gradient, and a label outside
+    0 … n - 1 gives NaN, so neither goes unnoticed. The loss is in float32 (float64 stays), with the axis removed.
+
+    Without masks `optax.softmax_cross_entropy_with_integer_labels` does the same in the type of the logits; under
+    its mask, a label that is masked costs a finite number there.
+
+    >>> cross_entropy(jnp.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0]]), jnp.array([1, 2]), where=jnp.arange(3)[None] < 2)
+    Array([0.6931472,       inf], dtype=float32)
+    """
+    z = visible_logits(logits, where)
+    labels = jnp.expand_dims(labels, axis)
+    # An index past the end reads NaN by itself; one below 0 would count from the end.
+    labels = jnp.where(labels < 0, z.shape[axis], labels)
+    chosen = jnp.take_along_axis(log_softmax(z, axis, where), labels, axis, mode="fill")
+    return jnp.where(jnp.any(_possible(z, where), axis), -jnp.squeeze(chosen, axis), 0)
+
+
+def soft_cross_entropy(
+    logits: Float[Array, "*shape"], targets: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
+) -> Float[Array, "..."]:
+    r"""Cross-entropy of softmax and target weights; the gradient is (Σt) p - t.
+
+    $$L = -\sum_j t_j \log p_j$$
+
+    0 · log 0 counts as 0. Targets behind the mask are left out, like logits: give targets that sum to 1 over the
+    visible entries. Another target than 0 where the logit is -inf costs infinity. An empty row has loss 0. In
+    float32 (float64 stays), with the axis removed.
+
+    Without masks and infinities `optax.softmax_cross_entropy` does the same in the type of the logits.
+
+    >>> soft_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([0.5, 0.5, 0.0]))
+    Array(0.6931472, dtype=float32)
+    """
+    z, t = visible_logits(logits, where), visible_logits(targets, where)
+    possible = _possible(z, where)
+    t = jnp.where(jnp.any(possible, axis, keepdims=True), t, 0)
+    # Finite wherever the target is 0, so that neither the product nor its derivatives are NaN there.
+    logarithms = jnp.where(possible | (t == 0), _log_weights(z, axis, where), -jnp.inf)
+    return -jnp.sum(t * logarithms, axis)

@@ -1,0 +1,136 @@
+"""Sampling: what to draw from, drawing from it, and drawing in a way that has a gradient.
+
+`top_k_mask` and `top_p_mask` narrow a mask, which then goes to any map as `where`; `sample` draws from the weights:
+
+>>> logits = jnp.array([2.0, 1.0, 0.0, -1.0])
+>>> weights = softmax(logits, where=top_p_mask(logits, 0.9))
+>>> bool(sample(jax.random.key(0), weights) < 3)
+True
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from softmax_jax.normalizers.checks import against, require
+from softmax_jax.normalizers.maps import hardmax, softmax
+from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.scales import ConstantTemperature
+
+
+def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Mask = None) -> Bool[Array, "*shape"]:
+    """Mask of the k largest visible logits of each row.
+
+    Logits that tie with the k-th largest are all kept, so there may be more than k: the result does not depend on
+    the order of the row. With fewer than k visible, all are kept. A logit of -inf is never kept.
+
+    Raises ValueError for a k below 1.
+
+    >>> top_k_mask(jnp.array([3.0, 1.0, 2.0, 2.0]), 2)
+    Array([ True, False,  True,  True], dtype=bool)
+    """
+    require("k", k, "that is at least 1, such as 10", lambda k: k >= 1)
+    z = _visible_or_lowest(logits, where)
+    largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
+    return (z >= jnp.min(largest, axis, keepdims=True)) & (z > -jnp.inf)
+
+
+def top_p_mask(
+    logits: Float[Array, "*shape"], p: ArrayLike, axis: int = -1, where: Mask = None
+) -> Bool[Array, "*shape"]:
+    r"""Mask of the nucleus of each row: the fewest largest logits whose softmax sums to at least p.
+
+    $$\text{kept}_i \iff \sum_{z_j > z_i} \operatorname{softmax}(z)_j < p$$
+
+    Logits that tie with the smallest kept are all kept: the result does not depend on the order of the row. The
+    largest are kept for any p, at p = 1 all are whose weight is not 0. A logit of -inf is never kept. `p` is a
+    number above 0 and at most 1, or an array of them that broadcasts against the logits.
+
+    Raises ValueError for another p.
+
+    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751.
+
+    >>> top_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.75)
+    Array([False,  True, False,  True], dtype=bool)
+    >>> top_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.8)
+    Array([ True,  True,  True,  True], dtype=bool)
+    """
+    require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
+    z = _visible_or_lowest(logits, where)
+    rising = jnp.sort(z, axis)
+    # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
+    mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
+    total = jnp.take(mass, jnp.array([-1]), axis)
+    kept = mass > (1 - against(p, z)) * total
+    smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
+    return (z >= smallest) & (z > -jnp.inf)
+
+
+def _visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
+    """The logits in float32 (float64 stays), with -inf in the place of every masked entry."""
+    z = visible_logits(logits, where)
+    return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
+
+
+def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1) -> Int[Array, "..."]:
+    """Index of one entry of each row, drawn with probability proportional to its weight, by `jax.random.categorical`.
+
+    The weights of a row need not sum to 1. Those of 0 or below are never drawn; a row with no other gives -1. The
+    axis is removed. Probabilities below 1e-7 are biased unless the JAX option `use_high_dynamic_range_gumbel` is set.
+
+    >>> sample(jax.random.key(0), jnp.array([[0.0, 0.0, 0.3], [0.0, 0.0, 0.0]]))
+    Array([ 2, -1], dtype=int32)
+    """
+    w = visible_logits(weights)
+    drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
+    return jnp.where(jnp.any(w > 0, axis), drawn, -1)
+
+
+def gumbel_softmax(
+    key: Key[Array, ""],
+    logits: Float[Array, "*shape"],
+    axis: Axis = -1,
+    where: Mask = None,
+    *,
+    temperature: ArrayLike = 1.0,
+    hard: bool = False,
+) -> Float[Array, "*shape"]:
+    r"""A random row of weights whose largest entry is a draw from the softmax of the logits, with a gradient.
+
+    $$w = \operatorname{softmax}((z + g) / \theta), \qquad g_i = -\log(-\log u_i), \quad u_i \sim U(0, 1)$$
+
+    The lower `temperature` > 0, the closer to one-hot. With `hard` the weights are the one-hot of the draw and
+    their gradient is that of the soft ones, as in `straight_through`; should two perturbed logits be the same
+    float, they share it.
+
+    Raises ValueError for a temperature that is not positive.
+
+    Source: Jang, Gu, Poole, arXiv 1611.01144; Maddison, Mnih, Teh, "The Concrete Distribution", arXiv 1611.00712.
+
+    >>> gumbel_softmax(jax.random.key(0), jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False]), hard=True)
+    Array([0., 1., 0.], dtype=float32)
+    """
+    z = visible_logits(logits, where)
+    # Centred first, or the noise would be rounded away in large logits.
+    noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
+    noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
+    weights = Normalizer(softmax, ConstantTemperature(temperature))(noisy, axis, where)
+    if hard:
+        weights = straight_through(hardmax(noisy, axis, where), weights)
+    return weights.astype(logits.dtype)
+
+
+def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The value of `hard`, exactly, with the gradient of `soft`.
+
+    Source: Bengio, Léonard, Courville, "Estimating or Propagating Gradients Through Stochastic Neurons",
+    arXiv 1308.3432.
+
+    >>> value, gradient = jax.value_and_grad(lambda x: straight_through(jnp.round(x), x**2))(3.4)
+    >>> float(value), round(float(gradient), 4)
+    (3.0, 6.8)
+    """
+    # Not soft + (hard - soft), which rounds.
+    return jax.lax.stop_gradient(hard) + (soft - jax.lax.stop_gradient(soft))

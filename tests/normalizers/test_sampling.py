@@ -1,0 +1,311 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import softmax_jax as sj
+
+from . import references
+
+INF, NAN = float("inf"), float("nan")
+RNG = np.random.default_rng(0)
+# Multiples of 1/2 in a narrow range: many ties, and no rounding in half precision.
+LOGITS, WHERE = RNG.integers(-4, 4, (40, 9)) / 2, RNG.random((40, 9)) < 0.7
+WHERE[3] = False
+DRAWS = 20_000
+
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+every_mask = pytest.mark.parametrize(
+    "mask", [lambda z, where: sj.top_k_mask(z, 3, -1, where), lambda z, where: sj.top_p_mask(z, 0.7, -1, where)]
+)
+
+
+def kept_by_k(row, k):
+    """Entries with fewer than k larger ones."""
+    return np.array([(row > z).sum() < k for z in row], bool)
+
+
+def kept_by_p(row, p):
+    """Entries with less than p in larger ones, in float64."""
+    weights = references.softmax(row)
+    return np.array([weights[row > z].sum() < p for z in row], bool)
+
+
+def by_row(keep, logits, where, number):
+    kept = np.zeros(where.shape, bool)
+    for row, visible, out in zip(logits, where, kept):
+        if visible.any():
+            out[visible] = keep(row[visible], number)
+    return kept
+
+
+# Masks
+
+
+@every_dtype
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 9, 100])
+def test_top_k_equals_its_definition(k, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        mask = sj.top_k_mask(jnp.asarray(LOGITS, dtype), k, where=jnp.asarray(WHERE))
+    np.testing.assert_array_equal(mask, by_row(kept_by_k, LOGITS, WHERE, k))
+
+
+@every_dtype
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 0.9, 0.999, 1.0])
+def test_top_p_equals_its_definition(p, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        mask = sj.top_p_mask(jnp.asarray(LOGITS, dtype), p, where=jnp.asarray(WHERE))
+    np.testing.assert_array_equal(mask, by_row(kept_by_p, LOGITS, WHERE, p))
+
+
+@pytest.mark.parametrize("p", [0.3, 0.7, 0.95])
+def test_top_p_reaches_p_and_would_not_without_its_smallest(p):
+    z, where = jnp.asarray(RNG.normal(size=(200, 50)), jnp.float32), jnp.asarray(RNG.random((200, 50)) < 0.5)
+    weights = np.asarray(sj.softmax(z, where=where), np.float64)
+    kept = np.asarray(sj.top_p_mask(z, p, where=where))
+    mass = np.where(kept, weights, 0).sum(-1)
+    smallest = np.where(kept, weights, INF).min(-1)
+    assert (mass >= p - 1e-6).all()
+    assert (mass - smallest < p + 1e-6).all()
+
+
+def test_top_p_at_its_boundary():
+    z = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
+    for p, kept in (0.5, 1), (0.500001, 2), (0.75, 2), (0.750001, 4), (0.875, 4), (1.0, 4), (1e-30, 1):
+        np.testing.assert_array_equal(sj.top_p_mask(z, p), np.arange(4) < kept)
+
+
+def test_top_p_of_one_keeps_every_weight_however_small():
+    z = jnp.array([0.0, -50.0, -80.0, -INF, -200.0])
+    np.testing.assert_array_equal(sj.top_p_mask(z, 1.0), [True, True, True, False, False])
+
+
+def test_ties_are_all_kept():
+    z = jnp.array([[1.0, 0.0, 1.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0, 2.0]])
+    np.testing.assert_array_equal(sj.top_k_mask(z, 1), [[True, False, True, False, False], [True] * 5])
+    np.testing.assert_array_equal(sj.top_k_mask(z, 3), [[True] * 5] * 2)
+    np.testing.assert_array_equal(sj.top_p_mask(z, 0.01), [[True, False, True, False, False], [True] * 5])
+
+
+@every_mask
+def test_the_order_of_the_row_does_not_matter(mask):
+    order = RNG.permutation(9)
+    z, where = jnp.asarray(LOGITS, jnp.float32), jnp.asarray(WHERE)
+    np.testing.assert_array_equal(mask(z[:, order], where[:, order]), mask(z, where)[:, order])
+
+
+@every_mask
+@pytest.mark.parametrize("junk", [NAN, INF, -INF, 3e38])
+def test_nothing_behind_the_mask_matters(mask, junk):
+    z, where = jnp.asarray(LOGITS, jnp.float32), jnp.asarray(WHERE)
+    np.testing.assert_array_equal(mask(jnp.where(where, z, junk), where), mask(z, where))
+    assert not mask(z, where)[~where].any()
+
+
+@every_mask
+def test_empty_rows_and_infinite_logits_keep_nothing(mask):
+    z = jnp.array([[-INF, -INF, -INF], [NAN, INF, 0.0], [1.0, -INF, 1.0]])
+    where = jnp.array([[True] * 3, [False] * 3, [True] * 3])
+    np.testing.assert_array_equal(mask(z, where), [[False] * 3, [False] * 3, [True, False, True]])
+
+
+@pytest.mark.parametrize("row", [[3e38, -3e38, 0.0, 3e38], [-3e38] * 4, [1e4, 1e4 + 8, 1e4 - 50, -1e4]], ids=str)
+def test_logits_of_any_size(row):
+    np.testing.assert_array_equal(sj.top_k_mask(jnp.array(row), 2), kept_by_k(np.array(row), 2))
+    np.testing.assert_array_equal(sj.top_p_mask(jnp.array(row), 0.7), kept_by_p(np.array(row), 0.7))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_axis_vmap_and_jit(axis):
+    z, where = jnp.asarray(LOGITS, jnp.float32), jnp.asarray(WHERE)
+    if axis == 0:
+        z, where = z.T, where.T
+    for mask in (
+        lambda z, where, axis: sj.top_k_mask(z, 3, axis, where),
+        lambda z, where, axis: sj.top_p_mask(z, 0.7, axis, where),
+    ):
+        together = mask(z, where, axis)
+        rows = 1 - axis % 2
+        mapped = jax.jit(jax.vmap(lambda z, v, mask=mask: mask(z, v, 0), rows, rows))(z, where)
+        np.testing.assert_array_equal(mapped, together)
+
+
+def test_one_p_per_row_and_a_traced_p():
+    z = jnp.log(jnp.array([[0.5, 0.25, 0.125, 0.125]] * 3))
+    kept = jax.jit(sj.top_p_mask)(z, jnp.array([[0.5], [0.75], [1.0]]))
+    np.testing.assert_array_equal(kept.sum(-1), [1, 2, 4])
+
+
+@pytest.mark.parametrize("p", [0, -0.1, 1.1, NAN])
+def test_a_p_that_is_no_share_is_refused(p):
+    with pytest.raises(ValueError, match=r"p is .*; it must be a finite number above 0 and at most 1, such as 0\.9"):
+        sj.top_p_mask(jnp.zeros(3), p)
+
+
+def test_a_k_below_one_is_refused():
+    with pytest.raises(ValueError, match=r"k is 0; it must be a finite number that is at least 1, such as 10"):
+        sj.top_k_mask(jnp.zeros(3), 0)
+
+
+def test_a_mask_goes_to_any_map():
+    z, where = jnp.asarray(LOGITS, jnp.float32), jnp.asarray(WHERE)
+    weights = sj.softmax(z, where=sj.top_p_mask(z, 0.8, where=where))
+    for row, visible, out in zip(LOGITS, WHERE, weights):
+        if visible.any():
+            p = references.softmax(np.where(visible, row, -INF))
+            p = np.where(by_row(kept_by_p, row[None], visible[None], 0.8)[0], p, 0)
+            np.testing.assert_allclose(out, p / p.sum(), rtol=1e-6)
+
+
+# Draws
+
+
+def chi_square(counts, probabilities):
+    """The chance of counts at least as far from their expectation; probabilities of 0 must have no count."""
+    possible = probabilities > 0
+    assert not counts[~possible].any()
+    expected = counts.sum() * probabilities[possible] / probabilities.sum()
+    return scipy.stats.chisquare(counts[possible], expected).pvalue
+
+
+@every_dtype
+def test_sample_draws_in_proportion_to_the_weights(dtype):
+    with jax.enable_x64(dtype == "float64"):
+        weights = jnp.asarray([0.1, 0.0, 0.5, 0.25, 1.0, 0.0, 0.02], dtype)
+        keys = jax.random.split(jax.random.key(0), DRAWS)
+        drawn = jax.jit(jax.vmap(lambda key: sj.sample(key, weights)))(keys)
+    counts = np.bincount(drawn, minlength=7)
+    assert chi_square(counts, np.asarray(weights, np.float64)) > 0.01
+
+
+def test_each_row_is_drawn_by_itself():
+    weights = jnp.array([[0.7, 0.3], [0.2, 0.8]])
+    drawn = jax.vmap(lambda key: sj.sample(key, weights))(jax.random.split(jax.random.key(1), DRAWS))
+    joint = np.bincount(2 * np.asarray(drawn[:, 0]) + np.asarray(drawn[:, 1]), minlength=4)
+    assert chi_square(joint, np.outer([0.7, 0.3], [0.2, 0.8]).ravel()) > 0.01
+
+
+def test_samples_of_certain_and_empty_rows():
+    weights = jnp.array([[0.0, 1e-30, 0.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 2.0], [-1.0, -2.0, 0.0]])
+    for seed in range(5):
+        np.testing.assert_array_equal(sj.sample(jax.random.key(seed), weights), [1, -1, 2, -1])
+        np.testing.assert_array_equal(sj.sample(jax.random.key(seed), weights.T, 0), [1, -1, 2, -1])
+
+
+def test_a_draw_depends_on_its_key_alone():
+    weights = jnp.full((100, 8), 0.125)
+    first, again, other = (sj.sample(jax.random.key(seed), weights) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_nucleus_sampling_draws_from_the_nucleus():
+    z = jnp.asarray(RNG.normal(size=12), jnp.float32)
+    weights = sj.softmax(z, where=sj.top_p_mask(z, 0.6))
+    drawn = jax.vmap(lambda key: sj.sample(key, weights))(jax.random.split(jax.random.key(2), DRAWS))
+    p = np.where(kept_by_p(np.asarray(z, np.float64), 0.6), references.softmax(np.asarray(z, np.float64)), 0)
+    assert chi_square(np.bincount(drawn, minlength=12), p) > 0.01
+
+
+# Gumbel-softmax
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 2.0**22])
+@pytest.mark.parametrize("temperature", [0.1, 2.0])
+def test_the_largest_entry_of_gumbel_softmax_is_a_draw_from_softmax(hard, offset, temperature):
+    z = np.array([0.5, -1.0, NAN, 2.0, 1.5, -INF])
+    where = jnp.array([True, True, False, True, True, True])
+
+    def largest(key):
+        weights = sj.gumbel_softmax(
+            key, jnp.asarray(z + offset, jnp.float32), where=where, temperature=temperature, hard=hard
+        )
+        return weights.argmax()
+
+    counts = np.bincount(jax.vmap(largest)(jax.random.split(jax.random.key(0), DRAWS)), minlength=6)
+    assert chi_square(counts, references.softmax(np.where(where, z, -INF))) > 0.01
+
+
+@every_dtype
+def test_gumbel_softmax_is_softmax_of_perturbed_logits(dtype):
+    key, z = jax.random.key(3), RNG.normal(size=(4, 7))
+    with jax.enable_x64(dtype == "float64"):
+        z = jnp.asarray(z, dtype)
+        noise = jax.random.gumbel(key, z.shape, jnp.float64 if dtype == "float64" else jnp.float32)
+        weights = sj.gumbel_softmax(key, z, temperature=0.7)
+    assert weights.dtype == dtype
+    noisy = (np.asarray(z, np.float64) + np.asarray(noise, np.float64)) / 0.7
+    rtol = {"float32": 1e-5, "bfloat16": 2.0**-8, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(np.asarray(weights, np.float64), [references.softmax(row) for row in noisy], rtol=rtol)
+
+
+@every_dtype
+def test_hard_is_one_hot_and_has_the_gradient_of_soft(dtype):
+    key, direction = jax.random.key(4), RNG.normal(size=(40, 9))
+    with jax.enable_x64(dtype == "float64"):
+        z, where, direction = jnp.asarray(LOGITS, dtype), jnp.asarray(WHERE), jnp.asarray(direction, dtype)
+        (soft, pull_soft), (hard, pull_hard) = (
+            jax.vjp(lambda z, hard=hard: sj.gumbel_softmax(key, z, where=where, temperature=0.7, hard=hard), z)
+            for hard in (False, True)
+        )
+        np.testing.assert_array_equal(pull_hard(direction)[0], pull_soft(direction)[0])
+    assert hard.dtype == dtype
+    hard, soft = np.asarray(hard, np.float64), np.asarray(soft, np.float64)
+    np.testing.assert_array_equal(np.sort(hard)[:, :-1], 0)
+    np.testing.assert_array_equal(hard.max(-1), WHERE.any(-1))
+    np.testing.assert_array_equal((hard * soft).max(-1), soft.max(-1))
+
+
+def test_gumbel_softmax_derivatives():
+    key, row, h = jax.random.key(5), RNG.normal(size=6), 1e-6
+    with jax.enable_x64(True):
+
+        def weigh(z, temperature):
+            return sj.gumbel_softmax(key, z, temperature=temperature)
+
+        row = jnp.asarray(row)
+        at = (row, 0.7)
+        forward, reverse = (derivative(weigh, (0, 1))(*at) for derivative in (jax.jacfwd, jax.jacrev))
+        rows = jnp.stack([weigh(row + step, 0.7) - weigh(row - step, 0.7) for step in h * jnp.eye(6)], -1) / (2 * h)
+        slope = (weigh(row, 0.7 + h) - weigh(row, 0.7 - h)) / (2 * h)
+    for one, other, wanted in zip(forward, reverse, (rows, slope)):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(one, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_softmax_of_masked_empty_and_huge_rows(hard):
+    z = jnp.array([[NAN, 0.0, 1.0], [-INF] * 3, [INF, NAN, 0.0], [3e38, -3e38, 3e38], [-3e38] * 3])
+    where = jnp.array([[False, True, True], [True] * 3, [False] * 3, [True] * 3, [True] * 3])
+    weights, pull = jax.vjp(lambda z: sj.gumbel_softmax(jax.random.key(6), z, where=where, hard=hard), z)
+    np.testing.assert_allclose(weights.sum(-1), [1, 0, 0, 1, 1], rtol=1e-6)
+    assert weights[0, 0] == weights[3, 1] == 0
+    (gradient,) = pull(jnp.asarray(RNG.normal(size=(5, 3)), jnp.float32))
+    assert np.isfinite(gradient).all()
+    assert not gradient[1:3].any()
+    assert gradient[0, 0] == 0
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 1)])
+def test_gumbel_softmax_along_any_axis(axis):
+    weights = sj.gumbel_softmax(jax.random.key(7), jnp.zeros((3, 4)), axis, hard=True)
+    np.testing.assert_array_equal(weights.sum(axis), np.ones(np.zeros((3, 4)).sum(axis).shape))
+
+
+def test_gumbel_softmax_refuses_a_temperature_that_is_not_positive():
+    with pytest.raises(ValueError, match=r"theta is 0; it must be a finite number above 0"):
+        sj.gumbel_softmax(jax.random.key(0), jnp.zeros(3), temperature=0)
+
+
+def test_straight_through_is_exact_in_value_and_soft_in_gradient():
+    soft = jnp.asarray(RNG.dirichlet(np.ones(9), size=200), jnp.float32)
+    hard = sj.hardmax(soft)
+    gradient_hard, gradient_soft = jax.grad(
+        lambda hard, soft: jnp.sum(sj.straight_through(hard, soft) * soft[0][None]), (0, 1)
+    )(hard, soft)
+    for value in hard, 1e-6 * hard:
+        np.testing.assert_array_equal(sj.straight_through(value, soft), value)
+    assert not gradient_hard.any()
+    np.testing.assert_allclose(gradient_soft[1:], np.broadcast_to(soft[0], (199, 9)), rtol=1e-6)

@@ -26,7 +26,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.scales import EntropyPolynomial, entropy
 
 THETA_RANGE = (1 / 64, 8.0)
-GRID_SIZE = 97
+GRID_SIZE = 49
 LOG_THETA = np.linspace(math.log(THETA_RANGE[0]), math.log(THETA_RANGE[1]), GRID_SIZE)
 """The coarse grid of log θ, from the sharpest to the flattest."""
 SPACING = float(LOG_THETA[1] - LOG_THETA[0])
@@ -42,7 +42,7 @@ THRESHOLD = 0.5
 """Rows of at most this entropy, in nats, keep β = 1 under the adaptive method."""
 BIN_WIDTH = 0.05
 """Width in nats of the entropy bins of the criteria that pool rows."""
-ERROR_SMOOTHING = 4
+ERROR_SMOOTHING = 2
 """Width, in cells of the grid, of the Gaussian that smooths errors, which are steps."""
 LEAST_ROWS = 200
 """A bin with fewer rows joins the next."""

@@ -159,7 +159,7 @@ def test_the_accuracy_criterion_finds_fewest_errors(rows):
 
 def test_a_bin_on_the_border_joins_the_next():
     grid = np.arange(GRID_SIZE)
-    curves = np.stack([grid, 2.0 * (grid - 40) ** 2, (grid - 60.0) ** 2])[None]
+    curves = np.stack([grid, 2.0 * (grid - 20) ** 2, (grid - 30.0) ** 2])[None]
     bins = temperature.Bins(
         np.full((1, 3), 500.0),
         500 * np.array([[1.0, 2.0, 3.0]]),
@@ -169,7 +169,7 @@ def test_a_bin_on_the_border_joins_the_next():
     )
     found = temperature.points_of_bins(bins, np.ones(1))
     np.testing.assert_allclose(found.entropy, [1.5, 3.0])
-    np.testing.assert_allclose(found.beta[1], np.exp(-LOG_THETA[60]), rtol=1e-6)
+    np.testing.assert_allclose(found.beta[1], np.exp(-LOG_THETA[30]), rtol=1e-6)
     assert found.entropy_range == (0.9, 3.1)
 
 

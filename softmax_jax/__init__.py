@@ -29,6 +29,7 @@ from softmax_jax.normalizers.scales import (
     entropy,
     scale,
 )
+from softmax_jax.normalizers.sparse import entmax, entmax15, sparsemax, stieltjes, top_k_softmax
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,8 @@ __all__ = [
     "adaptive_temperature_softmax",
     "attention_fn",
     "dot_product_attention",
+    "entmax",
+    "entmax15",
     "entropy",
     "hardmax",
     "length_scaled_softmax",
@@ -58,6 +61,9 @@ __all__ = [
     "softmax",
     "softmax1",
     "softpick",
+    "sparsemax",
     "ssmax",
+    "stieltjes",
     "temperature_softmax",
+    "top_k_softmax",
 ]

@@ -65,7 +65,7 @@ def entmax15(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019.
 
     >>> entmax15(jnp.array([1.0, 1.0, -3.0]))
-    Array([0.49999994, 0.49999994, 0.        ], dtype=float32)
+    Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = _rows(logits, axis, where)
     return _back(_piecewise(_entmax15_entries, 0.5, x), logits, axis)
@@ -89,8 +89,8 @@ def entmax(
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019; gradient in α: Correia,
     Niculae, Martins, "Adaptively Sparse Transformers", EMNLP 2019.
 
-    >>> entmax(jnp.array([1.0, 0.5, -1.0]), alpha=2.0)
-    Array([0.75, 0.25, 0.  ], dtype=float32)
+    >>> entmax(jnp.array([1.0, 1.0, -3.0]), alpha=1.3)
+    Array([0.5, 0.5, 0. ], dtype=float32)
     """
     require("alpha", alpha, "above 1, such as 1.5", lambda value: value > 1)
     x = _rows(logits, axis, where)
@@ -99,7 +99,7 @@ def entmax(
 
 @shift_invariant
 def stieltjes(
-    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, q: ArrayLike = 1.0
+    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, q: ArrayLike = 4.0
 ) -> Float[Array, "*shape"]:
     r"""Weights with a tail: they fall off as a power of the distance to the largest logit, and are never 0.
 
@@ -110,11 +110,10 @@ def stieltjes(
 
     Raises ValueError for a plain number that is not above 0.
 
-    Source: the Stieltjes transform of Vasylenko et al., "Long-Context Generalization with Sparse Attention",
-    arXiv 2506.16640.
+    Source: AS-Stieltjes, which is this map with `q` = 4 at a scale that grows with the length of the row.
 
-    >>> stieltjes(jnp.array([0.0, -1.5])).round(3)
-    Array([0.667, 0.333], dtype=float32)
+    >>> stieltjes(jnp.array([3.0, 3.0, 3.0, -jnp.inf, 3.0]))
+    Array([0.25, 0.25, 0.25, 0.  , 0.25], dtype=float32)
     """
     positive("q", q)
     x = _rows(logits, axis, where)
@@ -308,7 +307,6 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 def _tsallis_solution(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> tuple[Array, Array]:
     """The weights, and their logarithms where they are not 0."""
-
     # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter.
     limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
 
@@ -369,6 +367,6 @@ def _kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) ->
         return jnp.where(count >= k, middle, low), jnp.where(count > k, high, jnp.where(count == k, middle + 1, middle))
 
     row = jnp.max(z, axis, keepdims=True)
-    ends = (in_order(jax.lax.bitcast_convert_type(jnp.full_like(row, end), whole)) for end in (-jnp.inf, jnp.inf))
-    low, _ = jax.lax.while_loop(unfinished, search, tuple(ends))
+    low, high = (in_order(jax.lax.bitcast_convert_type(jnp.full_like(row, end), whole)) for end in (-jnp.inf, jnp.inf))
+    low, _ = jax.lax.while_loop(unfinished, search, (low, high))
     return jax.lax.bitcast_convert_type(in_order(low), z.dtype)

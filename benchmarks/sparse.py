@@ -108,7 +108,7 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     for shape in SHAPES:
         rng = np.random.default_rng(0)
-        logits, cotangent = (np.float32(rng.normal(size=shape)) for _ in range(2))
+        logits, cotangent = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
         runs = contenders(logits, cotangent)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for run in runs.values():

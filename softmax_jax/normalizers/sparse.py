@@ -2,7 +2,8 @@
 
 Each weight is a function of its own logit and of one number of the row, the threshold, at which the weights sum
 to 1. A safeguarded Newton iteration finds it from sums over the row alone, so a row may come in blocks. Gradients
-are those of the solution, by the implicit function theorem; nothing is unrolled, and both modes work.
+are those of the solution, by the implicit function theorem; nothing is unrolled, and both modes work. The searches
+are jitted, because outside of jit JAX would compile their loops anew at every call.
 
 The rules of `maps` hold here too: float32 within, the type of the logits outside, masks as `masking` says.
 """
@@ -271,6 +272,7 @@ def _(entries: Entries, eps: float, primals: Any, tangents: Any) -> tuple[Array,
     return weights, _along_simplex(slopes, *tangents)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _piecewise_entries(entries: Entries, eps: float, x: Float[Array, "*rows n"]) -> tuple[Array, Array]:
     def step(tau: Array, total: Array, slope: Array) -> Array:
         # Newton's on total^ε, a norm of the weights' bases, which is convex in τ and nearly straight.
@@ -305,6 +307,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return weights, _along_simplex(slopes, x_change) + moved
 
 
+@jax.jit
 def _tsallis_solution(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> tuple[Array, Array]:
     """The weights, and their logarithms where they are not 0."""
     # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter.
@@ -343,6 +346,7 @@ def _second_order(a: Float[Array, "..."]) -> Float[Array, "..."]:
     return value
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def _kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) -> Float[Array, "..."]:
     """The k-th largest of each row, or -inf where there is none, with the row's axis kept at size 1.
 

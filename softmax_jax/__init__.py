@@ -44,6 +44,7 @@ from softmax_jax.normalizers.scales import (
     entropy,
     scale,
 )
+from softmax_jax.normalizers.sparse import entmax, entmax15, sparsemax, stieltjes, top_k_softmax
 
 __version__ = "0.1.0"
 
@@ -66,6 +67,8 @@ __all__ = [
     "attention_fn",
     "cross_entropy",
     "dot_product_attention",
+    "entmax",
+    "entmax15",
     "entropy",
     "gumbel_softmax",
     "hardmax",
@@ -87,10 +90,13 @@ __all__ = [
     "softmax_jvp",
     "softmax_vjp",
     "softpick",
+    "sparsemax",
     "ssmax",
+    "stieltjes",
     "straight_through",
     "temperature_softmax",
     "top_k_mask",
+    "top_k_softmax",
     "top_p_mask",
     "weight_entropy",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from softmax_jax.normalizers import maps, scales
+from softmax_jax.normalizers import maps, scales, sparse
 from softmax_jax.normalizers.checks import finite
 from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.maps import Map
@@ -174,3 +174,8 @@ register("sink_softmax", maps.sink_softmax)
 register("hardmax", maps.hardmax)
 register("shifted_softmax", maps.shifted_softmax)
 register("signed_l1", maps.signed_l1)
+register("sparsemax", sparse.sparsemax)
+register("entmax15", sparse.entmax15)
+register("entmax", sparse.entmax)
+register("top_k", sparse.top_k_softmax)
+register("stieltjes", sparse.stieltjes)

@@ -35,6 +35,43 @@ def signed_l1(z):
     return z / (1 + np.abs(z).sum())
 
 
+def sparsemax(z):
+    u = np.sort(z - z.max())[::-1]
+    tau = (np.cumsum(u) - 1) / np.arange(1, z.size + 1)
+    return np.maximum(z - z.max() - tau[np.sum(u > tau) - 1], 0)
+
+
+def entmax15(z):
+    u = np.sort(z - z.max())[::-1] / 2
+    k = np.arange(1, z.size + 1)
+    mean, squares = np.cumsum(u) / k, np.cumsum(u**2) / k
+    tau = mean - np.sqrt(np.maximum(1 / k - (squares - mean**2), 0))
+    return np.maximum((z - z.max()) / 2 - tau[np.sum(tau <= u) - 1], 0) ** 2
+
+
+def halved(weigh, low, high):
+    """Weights at the threshold between two at which they sum to 1, by halving the interval."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if weigh(middle).sum() > 1 else (low, middle)
+    return weigh(low) / weigh(low).sum()
+
+
+def entmax(z, alpha):
+    x = (alpha - 1) * (z - z.max())
+    return halved(lambda tau: np.maximum(x - tau, 0) ** (1 / (alpha - 1)), -1.0, 0.0)
+
+
+def stieltjes(z, q):
+    distance = z.max() - z
+    return halved(lambda log: (np.exp(log) + distance) ** -q, 0.0, np.log(z.size) / q)
+
+
+def top_k(z, k):
+    kept = z >= np.sort(z)[max(z.size - k, 0)]
+    return np.where(kept, np.exp(z - z.max()), 0) / np.exp(z[kept] - z.max()).sum()
+
+
 def entropy(z):
     p = softmax(z)
     p = p[p > 0]
@@ -71,6 +108,11 @@ REFERENCES = {
     "hardmax": hardmax,
     "shifted_softmax": lambda z: softmax(z - np.log(z.size)),
     "signed_l1": signed_l1,
+    "sparsemax": sparsemax,
+    "entmax15": entmax15,
+    "entmax": lambda z: entmax(z, 1.5),
+    "top_k": lambda z: top_k(z, 8),
+    "stieltjes": lambda z: stieltjes(z, 4.0),
 }
 """By registered name, at the default numbers: one row of visible logits in, its weights out."""
 

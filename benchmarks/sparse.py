@@ -1,0 +1,131 @@
+"""Time of the sparse maps against softmax and against sorting, forward and backward, on this machine, in one run.
+
+    python -m benchmarks.sparse
+
+The sort-based forms are what one writes first in JAX. Where PyTorch and the package `entmax` are installed, its
+exact maps take part too, and its shortcut that looks at the 100 largest logits alone. The contenders take turns,
+so that slow phases of the machine meet all.
+"""
+
+import dataclasses
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import softmax_jax as sj
+from softmax_jax.command_line import parse
+
+SHAPES = (1024, 4096), (64, 65536)
+
+
+def sorted_sparsemax(logits: jax.Array) -> jax.Array:
+    """Sparsemax by sorting the row."""
+    z = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    u = -jnp.sort(-z)
+    tau = (jnp.cumsum(u, -1) - 1) / jnp.arange(1, z.shape[-1] + 1)
+    support = jnp.sum(u > tau, -1, keepdims=True)
+    return jnp.maximum(z - jnp.take_along_axis(tau, support - 1, -1), 0)
+
+
+def sorted_entmax15(logits: jax.Array) -> jax.Array:
+    """Entmax at α = 1.5 by sorting the row."""
+    z = (logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))) / 2
+    u, k = -jnp.sort(-z), jnp.arange(1, z.shape[-1] + 1)
+    mean, squares = jnp.cumsum(u, -1) / k, jnp.cumsum(u**2, -1) / k
+    inside = 1 / k - (squares - mean**2)
+    tau = mean - jnp.sqrt(jnp.where(inside > 0, inside, 1)) * (inside > 0)
+    support = jnp.sum(tau <= u, -1, keepdims=True)
+    return jnp.maximum(z - jnp.take_along_axis(tau, support - 1, -1), 0) ** 2
+
+
+def with_jax(weigh: Callable[[jax.Array], jax.Array], logits: np.ndarray, cotangent: np.ndarray) -> Callable[[], Any]:
+    """A function that computes the weights and the gradient once."""
+
+    @jax.jit
+    def both(logits: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        weights, pull = jax.vjp(weigh, logits)
+        return weights, pull(cotangent)[0]
+
+    arrays = jnp.asarray(logits), jnp.asarray(cotangent)
+    return lambda: jax.block_until_ready(both(*arrays))
+
+
+def with_torch(weigh: Callable[[Any], Any], logits: np.ndarray, cotangent: np.ndarray) -> Callable[[], Any]:
+    """The same in PyTorch."""
+    torch = import_module("torch")
+    leaf, direction = torch.tensor(logits, requires_grad=True), torch.tensor(cotangent)
+    return lambda: torch.autograd.grad(weigh(leaf), leaf, direction)
+
+
+def contenders(logits: np.ndarray, cotangent: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """By name, softmax first."""
+    maps = {
+        "jax.nn.softmax": jax.nn.softmax,
+        "sparsemax": sj.sparsemax,
+        "sparsemax, sorted in JAX": sorted_sparsemax,
+        "entmax15": sj.entmax15,
+        "entmax15, sorted in JAX": sorted_entmax15,
+        "entmax(alpha=1.5)": sj.entmax,
+        "stieltjes": sj.stieltjes,
+        "top_k_softmax": sj.top_k_softmax,
+    }
+    runs = {name: with_jax(weigh, logits, cotangent) for name, weigh in maps.items()}
+    try:
+        torch, peer = import_module("torch"), import_module("entmax")
+    except ImportError:
+        return runs
+    torch.set_num_threads(os.cpu_count())
+    theirs: dict[str, Callable[[Any], Any]] = {
+        "torch softmax": lambda z: torch.softmax(z, -1),
+        "torch entmax: sparsemax, exact": lambda z: peer.sparsemax(z, dim=-1),
+        "torch entmax: sparsemax, k=100": lambda z: peer.sparsemax(z, dim=-1, k=100),
+        "torch entmax: entmax15, exact": lambda z: peer.entmax15(z, dim=-1),
+        "torch entmax: entmax15, k=100": lambda z: peer.entmax15(z, dim=-1, k=100),
+    }
+    return runs | {name: with_torch(weigh, logits, cotangent) for name, weigh in theirs.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    rounds: int = 7
+    """Turns of every contender."""
+
+
+def main() -> None:
+    """Runs every contender in turn and prints the medians."""
+    arguments = parse(Arguments, description=__doc__)
+    for shape in SHAPES:
+        rng = np.random.default_rng(0)
+        logits, cotangent = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+        runs = contenders(logits, cotangent)
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for run in runs.values():
+            run()
+        for _ in range(arguments.rounds):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - start)
+        softmax = statistics.median(next(iter(seconds.values())))
+        table = Table(f"{shape[0]} rows of {shape[1]}", "ms: min", "median", "max", "times softmax (medians)")
+        for name, values in seconds.items():
+            cells = [f"{1000 * value:.1f}" for value in (min(values), statistics.median(values), max(values))]
+            table.add_row(name, *cells, f"{statistics.median(values) / softmax:.1f}")
+        Console(width=110).print(table)
+    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, {platform.machine()}, jax {jax.__version__}")
+
+
+if __name__ == "__main__":
+    main()

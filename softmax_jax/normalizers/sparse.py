@@ -1,0 +1,376 @@
+"""Maps with a threshold: sparsemax, the entmax family, Stieltjes and top-k, none of which sorts its row.
+
+Each weight is a function of its own logit and of one number of the row, the threshold, at which the weights sum
+to 1. A safeguarded Newton iteration finds it from sums over the row alone, so a row may come in blocks. Gradients
+are those of the solution, by the implicit function theorem; nothing is unrolled, and both modes work. The searches
+are jitted, because outside of jit JAX would compile their loops anew at every call.
+
+The rules of `maps` hold here too: float32 within, the type of the logits outside, masks as `masking` says.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from softmax_jax.normalizers.checks import against, positive, require
+from softmax_jax.normalizers.maps import shift_invariant, softmax
+from softmax_jax.normalizers.masking import Axis, Mask, centre, row_sum, visible_logits
+
+Sums = Callable[[Float[Array, "*row"]], tuple[Float[Array, "*row"], Float[Array, "*row"]]]
+"""From a threshold to two sums over the row: of the weights, and of their derivatives in their own logits."""
+
+Step = Callable[[Float[Array, "*row"], Float[Array, "*row"], Float[Array, "*row"]], Float[Array, "*row"]]
+"""From a threshold and its two sums to the next threshold."""
+
+Entries = Callable[[Float[Array, "*rows n"], Float[Array, "*rows 1"]], tuple[Float[Array, "*rows n"], ...]]
+"""From logits and a threshold to the weights and their derivatives in their own logits."""
+
+BLOCK = 16
+"""Entries of which the warm start sees only the largest."""
+
+MAX_STEPS = 64
+"""Bound on the steps of one search: Newton's takes about 5, and halving an interval exhausts float32 after 30."""
+
+
+@shift_invariant
+def sparsemax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
+    r"""The point of the probability simplex nearest to the logits: small weights are exactly 0.
+
+    $$w_i = \max(z_i - \tau, 0), \qquad \tau \text{ such that } \sum_j w_j = 1$$
+
+    Equal to `entmax` at `alpha` = 2, and faster.
+
+    Source: Martins & Astudillo, "From Softmax to Sparsemax", ICML 2016.
+
+    >>> sparsemax(jnp.array([1.0, 0.5, -1.0]))
+    Array([0.75, 0.25, 0.  ], dtype=float32)
+    """
+    x = _rows(logits, axis, where)
+    return _back(_piecewise(_sparsemax_entries, 1.0, x), logits, axis)
+
+
+@shift_invariant
+def entmax15(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
+    r"""Halfway between softmax and sparsemax: smooth, with small weights exactly 0.
+
+    $$w_i = \max(z_i / 2 - \tau, 0)^2, \qquad \tau \text{ such that } \sum_j w_j = 1$$
+
+    Equal to `entmax` at `alpha` = 1.5, and faster.
+
+    Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019.
+
+    >>> entmax15(jnp.array([1.0, 1.0, -3.0]))
+    Array([0.5, 0.5, 0. ], dtype=float32)
+    """
+    x = _rows(logits, axis, where)
+    return _back(_piecewise(_entmax15_entries, 0.5, x), logits, axis)
+
+
+@shift_invariant
+def entmax(
+    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, alpha: ArrayLike = 1.5
+) -> Float[Array, "*shape"]:
+    r"""The family from softmax (α → 1) over sparsemax (α = 2) to hardmax (α → ∞): sparser as α grows.
+
+    $$w_i = \max((\alpha - 1) z_i - \tau, 0)^{1 / (\alpha - 1)}, \qquad \tau \text{ such that } \sum_j w_j = 1$$
+
+    `alpha` > 1 is a number, or an array that broadcasts against the logits with the row's axis at size 1, as in
+    (heads, 1, 1). Weights and gradients, that in `alpha` too, keep their digits down to `alpha` = 1, which an
+    array may hold and which is softmax. Above 2 a weight near 0 changes steeply with its logit, and so is only
+    as good as the digits of the logits.
+
+    Raises ValueError for a plain number that is not above 1.
+
+    Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019; gradient in α: Correia,
+    Niculae, Martins, "Adaptively Sparse Transformers", EMNLP 2019.
+
+    >>> entmax(jnp.array([1.0, 1.0, -3.0]), alpha=1.3)
+    Array([0.5, 0.5, 0. ], dtype=float32)
+    """
+    require("alpha", alpha, "above 1, such as 1.5", lambda value: value > 1)
+    x = _rows(logits, axis, where)
+    return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis)
+
+
+@shift_invariant
+def stieltjes(
+    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, q: ArrayLike = 4.0
+) -> Float[Array, "*shape"]:
+    r"""Weights with a tail: they fall off as a power of the distance to the largest logit, and are never 0.
+
+    $$w_i = (\lambda - z_i)^{-q}, \qquad \lambda > \max_j z_j \text{ such that } \sum_j w_j = 1$$
+
+    `q` > 0 is a number, or an array that broadcasts against the logits with the row's axis at size 1. A logit
+    of -inf gets 0.
+
+    Raises ValueError for a plain number that is not above 0.
+
+    Source: AS-Stieltjes, which is this map with `q` = 4 at a scale that grows with the length of the row.
+
+    >>> stieltjes(jnp.array([3.0, 3.0, 3.0, -jnp.inf, 3.0]))
+    Array([0.25, 0.25, 0.25, 0.  , 0.25], dtype=float32)
+    """
+    positive("q", q)
+    x = _rows(logits, axis, where)
+    power = _per_row(q, logits, axis, x.dtype)
+    # The family of entmax goes on below α = 1, where its weights are these.
+    return _back(_tsallis(power * x, -1 / power), logits, axis)
+
+
+@shift_invariant
+def top_k_softmax(
+    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, k: ArrayLike = 8
+) -> Float[Array, "*shape"]:
+    r"""Softmax over the k largest visible logits; the others get exactly 0.
+
+    $$w_i = \frac{[z_i \ge z_{(k)}]\, e^{z_i}}{\sum_j [z_j \ge z_{(k)}]\, e^{z_j}}, \qquad
+      z_{(k)} \text{ the k-th largest}$$
+
+    Every logit that ties with the k-th largest is kept, so more than k may be; a row with fewer than k is kept
+    whole. `k` ≥ 1 is a whole number, or an array of them that broadcasts against the logits with the row's axis
+    at size 1; it may be traced.
+
+    Raises ValueError for a plain number that is not whole or below 1.
+
+    >>> top_k_softmax(jnp.array([2.0, 1.0, 2.0, 1.5]), k=2)
+    Array([0.5, 0. , 0.5, 0. ], dtype=float32)
+    """
+    require("k", k, "that is whole and at least 1, such as 8", lambda value: value >= 1 and value == int(value))
+    z = _shown(logits, where)
+    rank = jnp.asarray(k, jnp.int32)
+    rank = rank.reshape((1,) * (z.ndim - rank.ndim) + rank.shape)
+    kept = z >= _kth_largest(jax.lax.stop_gradient(z), rank, axis)
+    return softmax(z, axis, kept & (z > -jnp.inf)).astype(logits.dtype)
+
+
+def _shown(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
+    """The logits in float32 (float64 stays), with -inf in the place of every masked entry."""
+    z = visible_logits(logits, where)
+    return z if where is None else jnp.where(where, z, -jnp.inf)
+
+
+def _rows(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*rows n"]:
+    """Logits less the largest of their row, the row along the last axis, with -inf where no weight goes."""
+    z = _shown(logits, where)
+    return _last(jnp.where(z > -jnp.inf, centre(z, axis, where), -jnp.inf), axis)
+
+
+def _back(weights: Float[Array, "*rows n"], logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
+    """Undoes the layout of `_rows`, in the type of the logits."""
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    last = tuple(range(-len(axes), 0))
+    moved = jnp.moveaxis(jnp.empty(logits.shape, bool), axes, last).shape
+    return jnp.moveaxis(weights.reshape(moved), last, axes).astype(logits.dtype)
+
+
+def _last(array: Array, axis: Axis) -> Array:
+    """The array with the axes of the row joined into one at the end."""
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    moved = jnp.moveaxis(array, axes, tuple(range(-len(axes), 0)))
+    return moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1)
+
+
+def _per_row(number: ArrayLike, logits: Float[Array, "*shape"], axis: Axis, dtype: Any) -> Float[Array, "..."]:
+    """A number that broadcasts against the logits, in this type and laid out like their rows."""
+    return _last(against(number, jnp.empty(logits.shape, dtype)), axis)
+
+
+def _threshold(
+    sums: Sums,
+    step: Step,
+    start: Float[Array, "*row"],
+    end: Float[Array, "*row"],
+    halve: Array,
+) -> Float[Array, "*row"]:
+    """The number between start and end at which the first of two falling sums is 1; start where it is less there.
+
+    Newton's step never passes the solution where the sum, raised to the power that the step has in mind, is
+    convex. `halve` marks the rows where it may not be: there every other step, and each one that leaves the
+    interval known to hold the solution, goes to its middle instead.
+    """
+    tolerance = jnp.finfo(start.dtype).eps
+
+    def unfinished(state: tuple[Any, ...]) -> Array:
+        count, *_, active = state
+        return (count < MAX_STEPS) & jnp.any(active)
+
+    def search(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        count, t, low, high, total, slope, active = state
+        low, high = jnp.where(total > 1, t, low), jnp.where(total < 1, t, high)
+        newton = step(t, total, slope)
+        middle = low + (high - low) / 2
+        inside = (newton > low) & (newton < high) & (count % 2 == 0)
+        moved = jnp.where(active, jnp.where(halve & ~inside, middle, newton), t)
+        total, slope = sums(moved)
+        miss = jnp.where(halve, jnp.abs(total - 1), total - 1)
+        return count + 1, moved, low, high, total, slope, active & (miss > tolerance) & (moved != t)
+
+    total, slope = sums(start)
+    state = (jnp.int32(0), start, start, end, total, slope, total - 1 > tolerance)
+    return jax.lax.while_loop(unfinished, search, state)[1]
+
+
+def _warm_threshold(
+    entries: Entries, step: Step, x: Float[Array, "*rows n"], start: ArrayLike, end: ArrayLike, halve: Array
+) -> Float[Array, "*rows 1"]:
+    """The threshold of each row, by way of that of the largest entries of its blocks.
+
+    A part of the row sums to less than the whole, so its threshold is not beyond that of the row; and as the few
+    entries that matter are mostly the largest of their block, it is close.
+    """
+
+    def search(x: Float[Array, "*rows m"], start: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
+        def sums(t: Float[Array, "*row"]) -> tuple[Float[Array, "*row"], Float[Array, "*row"]]:
+            weights, slopes = entries(x, t)
+            return jnp.sum(weights, -1, keepdims=True), jnp.sum(slopes, -1, keepdims=True)
+
+        return _threshold(sums, step, start, jnp.full_like(start, end), halve)
+
+    *rows, n = x.shape
+    threshold = jnp.full((*rows, 1), start, x.dtype)
+    blocks = n // BLOCK
+    if blocks > 1:
+        largest = jnp.max(x[..., : blocks * BLOCK].reshape(*rows, BLOCK, blocks), -2)
+        threshold = search(largest, threshold)
+    return search(x, threshold)
+
+
+def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
+    """The change of the weights for a change of the logits: the threshold moves so that their sum stays."""
+    return slopes * (change - jnp.sum(slopes * change, -1, keepdims=True) / row_sum(slopes, -1))
+
+
+def _sparsemax_entries(
+    x: Float[Array, "*rows n"], tau: Float[Array, "*rows 1"]
+) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
+    weights = jnp.maximum(x - tau, 0)
+    return weights, jnp.sign(weights)
+
+
+def _entmax15_entries(
+    x: Float[Array, "*rows n"], tau: Float[Array, "*rows 1"]
+) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
+    root = jnp.maximum(x - tau, 0) / 2
+    return root * root, root
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _piecewise(entries: Entries, eps: float, x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
+    """Weights max(ε·(x - τ), 0)^(1/ε) that sum to 1; sparsemax has ε = 1, entmax15 1/2."""
+    return _piecewise_entries(entries, eps, x)[0]
+
+
+@_piecewise.defjvp
+def _(entries: Entries, eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    weights, slopes = _piecewise_entries(entries, eps, *primals)
+    return weights, _along_simplex(slopes, *tangents)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _piecewise_entries(entries: Entries, eps: float, x: Float[Array, "*rows n"]) -> tuple[Array, Array]:
+    def step(tau: Array, total: Array, slope: Array) -> Array:
+        # Newton's on total^ε, a norm of the weights' bases, which is convex in τ and nearly straight.
+        return tau + (total - total ** (1 - eps)) / (eps * slope)
+
+    tau = _warm_threshold(entries, step, x, -1 / eps, 0.0, jnp.array(False))
+    weights, slopes = entries(x, tau)
+    return weights / row_sum(weights, -1), slopes
+
+
+@jax.custom_jvp
+def _tsallis(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> Float[Array, "*rows n"]:
+    """Weights (1 + ε·(x - θ))^(1/ε) that sum to 1; any ε will do, and 0 is softmax."""
+    return _tsallis_solution(x, _away_from_zero(eps))[0]
+
+
+@_tsallis.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x, eps), (x_change, eps_change) = primals, tangents
+    eps = _away_from_zero(eps)
+    weights, logs = _tsallis_solution(x, eps)
+    live = weights > 0
+    logs = jnp.where(live, logs, 0)
+    base = eps * logs  # the log of 1 + ε(x - θ)
+    # Above ε = 1 the slope of a tiny weight has no bound; this one keeps sums over the row finite.
+    slopes = jnp.where(live, jnp.exp(jnp.minimum(logs - base, 60)), 0)
+    # At a fixed θ, by a difference where that is exact and by its series where it cancels.
+    small = jnp.abs(base) < 0.5
+    series = -weights * logs**2 * _second_order(jnp.where(small, base, 0))
+    in_eps = jnp.where(small, series, (weights - slopes - base * weights) / eps**2)
+    moved = eps_change * (in_eps - slopes * jnp.sum(in_eps, -1, keepdims=True) / row_sum(slopes, -1))
+    return weights, _along_simplex(slopes, x_change) + moved
+
+
+@jax.jit
+def _tsallis_solution(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> tuple[Array, Array]:
+    """The weights, and their logarithms where they are not 0."""
+    # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter.
+    limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
+
+    # Written without a branch, which XLA does not turn into vector instructions on CPU.
+    def logs_and_ratios(x: Array, t: Array) -> tuple[Array, Array]:
+        excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+        return jnp.log1p(excess) / eps - t, 1 + excess
+
+    def entries(x: Array, t: Array) -> tuple[Array, Array]:
+        logs, ratios = logs_and_ratios(x, t)
+        weights = jnp.exp(logs)
+        return weights, weights / jnp.maximum(ratios, jnp.finfo(x.dtype).tiny)
+
+    def step(t: Array, total: Array, slope: Array) -> Array:
+        # Newton's on total^ε, a norm of the weights' bases: convex in the bases up to ε = 1, and nearly straight.
+        return t - jnp.log1p(jnp.expm1(-eps * jnp.log(total)) * total / slope) / eps
+
+    t = _warm_threshold(entries, step, x, 0.0, math.log(x.shape[-1]), eps > 1)
+    weights, _ = entries(x, t)
+    return weights / row_sum(weights, -1), logs_and_ratios(x, t)[0]
+
+
+def _away_from_zero(eps: Float[Array, "..."]) -> Float[Array, "..."]:
+    """ε, but never so near to 0 that dividing by it fails; the weights there are those of ε = 0 to rounding."""
+    tiny = jnp.finfo(eps.dtype).eps
+    return jnp.where(jnp.abs(eps) < tiny, tiny, eps)
+
+
+def _second_order(a: Float[Array, "..."]) -> Float[Array, "..."]:
+    """(exp(-a) - 1 + a) / a² for |a| < 1/2, by its series."""
+    value = jnp.zeros_like(a)
+    for power in range(12, -1, -1):
+        value = 1 / math.factorial(power + 2) - a * value
+    return value
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) -> Float[Array, "..."]:
+    """The k-th largest of each row, or -inf where there is none, with the row's axis kept at size 1.
+
+    Halves an interval of the floating point numbers themselves, in their order, until it holds just one or the
+    count fits.
+    """
+    whole = jnp.int64 if z.dtype == jnp.float64 else jnp.int32
+
+    def in_order(bits: Array) -> Array:
+        """From the bits of a float to a whole number that grows with it, and back."""
+        return bits ^ ((bits >> (jnp.iinfo(whole).bits - 1)) & jnp.iinfo(whole).max)
+
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        low, high = state
+        return jnp.any(low + 1 < high)
+
+    def search(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = state
+        middle = (low & high) + ((low ^ high) >> 1)
+        threshold = jax.lax.bitcast_convert_type(in_order(middle), z.dtype)
+        count = jnp.sum(z >= threshold, axis, keepdims=True, dtype=jnp.int32)
+        return jnp.where(count >= k, middle, low), jnp.where(count > k, high, jnp.where(count == k, middle + 1, middle))
+
+    row = jnp.max(z, axis, keepdims=True)
+    low, high = (in_order(jax.lax.bitcast_convert_type(jnp.full_like(row, end), whole)) for end in (-jnp.inf, jnp.inf))
+    low, _ = jax.lax.while_loop(unfinished, search, (low, high))
+    return jax.lax.bitcast_convert_type(in_order(low), z.dtype)

@@ -1,0 +1,181 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+
+from . import references
+
+MAPS = {
+    "sparsemax": (sj.sparsemax, references.sparsemax),
+    "entmax15": (sj.entmax15, references.entmax15),
+    "entmax 1.05": (functools.partial(sj.entmax, alpha=1.05), functools.partial(references.entmax, alpha=1.05)),
+    "entmax 1.5": (sj.entmax, references.entmax15),
+    "entmax 2": (functools.partial(sj.entmax, alpha=2.0), references.sparsemax),
+    "stieltjes 0.5": (functools.partial(sj.stieltjes, q=0.5), functools.partial(references.stieltjes, q=0.5)),
+    "stieltjes 4": (sj.stieltjes, functools.partial(references.stieltjes, q=4.0)),
+    "top 8": (sj.top_k_softmax, functools.partial(references.top_k, k=8)),
+}
+every_map = pytest.mark.parametrize(("weigh", "reference"), MAPS.values(), ids=MAPS)
+
+
+def differences(f, x, h=1e-6):
+    """Central differences of f in each entry of x, along the last axis."""
+    steps = h * jnp.eye(x.size).reshape(x.size, *x.shape)
+    moved = jax.jit(jax.vmap(lambda step: f(x + step) - f(x - step)))(steps)
+    return np.moveaxis(np.asarray(moved), 0, -1) / (2 * h)
+
+
+@every_map
+@pytest.mark.parametrize("spread", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("n", [1, 2, 31, 1000, 65536])
+def test_weights_are_those_of_float64(weigh, reference, n, spread):
+    logits = (spread * np.random.default_rng(n).normal(size=(2, n))).astype(np.float32)
+    weights = np.asarray(weigh(jnp.asarray(logits)), np.float64)
+    np.testing.assert_allclose(weights, [reference(row) for row in logits.astype(np.float64)], atol=5e-7, rtol=0)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+
+@every_map
+def test_a_shift_that_the_logits_carry_changes_nothing(weigh, reference):
+    logits = np.random.default_rng(0).integers(-32, 32, size=(3, 100)) / 16  # steps of 1/16 at 1e6 are exact
+    weights = weigh(jnp.asarray(logits, jnp.float32))
+    for shift in -1e6, 1e6:
+        np.testing.assert_array_equal(weigh(jnp.asarray(logits + shift, jnp.float32)), weights)
+
+
+@every_map
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_rounds_the_result_alone(weigh, reference, dtype):
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4096)), dtype)
+    weights = weigh(logits)
+    assert weights.dtype == dtype
+    np.testing.assert_array_equal(weights, weigh(logits.astype(jnp.float32)).astype(dtype))
+
+
+@every_map
+def test_gradient_equals_central_differences_in_both_modes(weigh, reference):
+    with jax.enable_x64(True):
+        rows = jnp.asarray(np.random.default_rng(1).normal(size=(3, 40)))
+        where = jnp.arange(40) % 5 != 0
+        for row in rows:
+            masked = functools.partial(weigh, where=where)
+            forward, reverse = jax.jacfwd(masked)(row), jax.jacrev(masked)(row)
+            np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(forward, differences(masked, row), atol=2e-8)
+            assert not forward[:, ~where].any()
+
+
+@pytest.mark.parametrize("alpha", [1.0001, 1.001, 1.05, 1.5, 1.7, 2.0, 2.5])
+def test_gradient_in_alpha_equals_central_differences(alpha):
+    with jax.enable_x64(True):
+        row = jnp.asarray(np.random.default_rng(0).normal(size=30))
+
+        def weigh(a):
+            return sj.entmax(row, alpha=a)
+
+        forward, reverse = jax.jacfwd(weigh)(alpha), jax.jacrev(weigh)(alpha)
+        np.testing.assert_allclose(forward, reverse, atol=1e-13)
+        np.testing.assert_allclose(forward, differences(weigh, jnp.array(alpha)).squeeze(-1), atol=1e-7)
+    single = jax.jacfwd(lambda a: sj.entmax(row.astype(jnp.float32), alpha=a))(jnp.float32(alpha))
+    np.testing.assert_allclose(single, forward, atol=5e-6)
+
+
+def test_gradient_in_alpha_at_1_is_that_of_softmax():
+    with jax.enable_x64(True):
+        row = jnp.asarray(np.random.default_rng(0).normal(size=30))
+        p = jax.nn.softmax(row)
+        second = -p * jnp.log(p) ** 2 / 2
+        gradient = jax.jacfwd(lambda a: sj.entmax(row, alpha=a))(jnp.array(1.0))
+        np.testing.assert_allclose(gradient, second - p * second.sum(), atol=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 4.0])
+def test_gradient_in_q_equals_central_differences(q):
+    with jax.enable_x64(True):
+        row = jnp.asarray(np.random.default_rng(0).normal(size=30))
+
+        def weigh(q):
+            return sj.stieltjes(row, q=q)
+
+        np.testing.assert_allclose(jax.jacfwd(weigh)(q), jax.jacrev(weigh)(q), atol=1e-13)
+        np.testing.assert_allclose(jax.jacfwd(weigh)(q), differences(weigh, jnp.array(q)).squeeze(-1), atol=1e-8)
+
+
+def test_entmax_meets_softmax_and_sparsemax():
+    logits = jnp.asarray(3 * np.random.default_rng(0).normal(size=(4, 300)), jnp.float32)
+    for alpha in 1.0, 1 + 1e-6:
+        np.testing.assert_allclose(sj.entmax(logits, alpha=jnp.array(alpha)), sj.softmax(logits), atol=2e-6)
+    np.testing.assert_allclose(sj.entmax(logits, alpha=2.0), sj.sparsemax(logits), atol=5e-7)
+    np.testing.assert_allclose(sj.entmax(logits, alpha=1.5), sj.entmax15(logits), atol=5e-7)
+    np.testing.assert_allclose(sj.entmax(logits, alpha=40.0), sj.hardmax(logits), atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [2.5, 3.0, 4.0])
+def test_entmax_above_2(alpha):
+    with jax.enable_x64(True):
+        row = np.random.default_rng(0).normal(size=200)
+        np.testing.assert_allclose(sj.entmax(jnp.asarray(row), alpha=alpha), references.entmax(row, alpha), atol=1e-9)
+
+
+@pytest.mark.parametrize("axis", [-1, (-2, -1)])
+def test_one_alpha_per_head(axis):
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4, 50)), jnp.float32)
+    alphas = jnp.array([1.1, 1.5, 2.0])
+    together, pull = jax.vjp(lambda a: sj.entmax(logits, axis, alpha=a[:, None, None]), alphas)
+    for head, alpha in enumerate(alphas):
+        alone, pull_alone = jax.vjp(lambda a, h=head: sj.entmax(logits[:, h], axis, alpha=a), alpha)
+        np.testing.assert_allclose(together[:, head], alone, atol=1e-7)
+        cotangent = jnp.cos(jnp.arange(together.size, dtype=jnp.float32)).reshape(together.shape)
+        np.testing.assert_allclose(pull(cotangent)[0][head], pull_alone(cotangent[:, head])[0], rtol=1e-4, atol=1e-6)
+
+
+@every_map
+def test_vmap_and_jit_equal_the_rows_together(weigh, reference):
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 200)), jnp.float32)
+    np.testing.assert_allclose(jax.jit(jax.vmap(weigh))(logits), weigh(logits), atol=1e-7)
+
+
+def test_small_weights_are_exactly_zero():
+    logits = jnp.array([5.0, 4.9, 0.0, -3.0, -jnp.inf])
+    for weigh in sj.sparsemax, sj.entmax15, sj.entmax:
+        np.testing.assert_array_equal(weigh(logits) > 0, [True, True, False, False, False])
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 6, 100])
+def test_top_k_keeps_every_tie_for_the_last_place(k):
+    logits = jnp.array([3.0, 1.0, 2.0, 2.0, 0.0, -0.0])
+    kept = {1: 1, 2: 3, 3: 3, 5: 6, 6: 6, 100: 6}[k]
+    for number in k, jnp.array(k):
+        assert jnp.sum(sj.top_k_softmax(logits, k=number) > 0) == kept
+    np.testing.assert_allclose(
+        jax.jit(lambda k: sj.top_k_softmax(logits, k=k))(k), references.top_k(np.asarray(logits), k), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("entmax(1)", r"alpha is 1\.0; it must be a finite number above 1, such as 1\.5"),
+        ("entmax(0.5)", r"alpha is 0\.5; it must be a finite number above 1"),
+        ("stieltjes(0)", r"q is 0\.0; it must be a finite number above 0"),
+        ("top_k(0)", r"k is 0; it must be a finite number that is whole and at least 1, such as 8"),
+        ("top_k(2.5)", r"k is 2\.5; it must be a finite number that is whole and at least 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_in_one_line(spec, message):
+    with pytest.raises(ValueError, match=message) as error:
+        sj.normalizer(spec)(jnp.zeros(3))
+    assert "\n" not in str(error.value)
+
+
+@every_map
+@pytest.mark.parametrize("size", [1e-38, 1.0, 3e38])
+def test_finite_for_any_size_with_ties_and_gradients(weigh, reference, size):
+    logits = jnp.asarray(size * np.resize([1, -1, 1, 0], (2, 400)), jnp.float32)
+    weights, pull = jax.vjp(weigh, logits)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+    assert np.isfinite(pull(jnp.cos(jnp.arange(800.0)).reshape(2, 400))[0]).all()

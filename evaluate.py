@@ -24,7 +24,7 @@ from softmax_jax.evaluation import (
 )
 from softmax_jax.files import versions, write_json, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.refit import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.report.charts import accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
@@ -38,7 +38,7 @@ class Arguments:
     """What the command line may say."""
 
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
-    """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"."""
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = ()
     """Items per set; 2, 4, … 16384 by default (4096 under the notebook protocol)."""
     sets: int = 512
@@ -89,10 +89,12 @@ def main() -> None:
 
 
 def named_normalizers(specs: Sequence[str], checkpoint: Path) -> dict[str, Normalizer]:
-    """The normalizers to show by name; the default ones with the temperature fits that lie beside the checkpoint."""
+    """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint."""
     directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
     fits = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
-    if tuple(specs) == DEFAULT_NORMALIZERS:
+    with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
+    specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
+    if with_fits:
         after = specs.index("adaptive") + 1
         specs = (*specs[:after], *fits, *specs[after:])
     return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}

@@ -113,6 +113,9 @@ REFERENCES = {
     "entmax": lambda z: entmax(z, 1.5),
     "top_k": lambda z: top_k(z, 8),
     "stieltjes": lambda z: stieltjes(z, 4.0),
+    "asentmax": lambda z: entmax15(power_beta(z.size, 0.0, np.arctanh(0.5)) * (z - z.max())),
+    "as_stieltjes": lambda z: stieltjes(power_beta(z.size, 0.0, np.arctanh(0.5)) * (z - z.max()), 4.0),
+    "adaptive_entmax15": lambda z: entmax15(adaptive_beta(entropy(z)) * (z - z.max())),
 }
 """By registered name, at the default numbers: one row of visible logits in, its weights out."""
 

@@ -1,0 +1,96 @@
+"""The table of methods says what is measured."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.normalizers import facts
+
+ROOT = Path(__file__).parents[2]
+
+every_fact = pytest.mark.parametrize("name", facts.FACTS)
+
+
+def test_every_registered_method_is_in_the_table_once():
+    assert sorted(facts.FACTS) == sorted(sj.METHODS)
+    assert [row[0] for row in facts.table()] == list(sj.METHODS)
+    assert all(len(row) == len(facts.COLUMNS) for row in facts.table())
+
+
+@every_fact
+def test_sums_zeros_and_signs(name):
+    logits = jax.random.normal(jax.random.key(0), (200, 40)) * jnp.linspace(0.1, 3, 200)[:, None]
+    with jax.enable_x64(True):
+        weights = np.asarray(sj.normalizer(name)(jnp.asarray(np.asarray(logits), jnp.float64)))
+    fact = facts.FACTS[name]
+    assert (np.abs(weights.sum(1) - 1) < 1e-6).all() == fact.sums_to_one
+    assert (weights < 0).any() == fact.signed
+    # Logits of exactly 0 are where signed_l1 gives 0.
+    with jax.enable_x64(True):
+        rounded = np.asarray(sj.normalizer(name)(jnp.round(jnp.asarray(np.asarray(logits), jnp.float64))))
+    assert ((rounded == 0).any() or (weights == 0).any()) == fact.exact_zeros
+
+
+def largest_weight(name, n, delta):
+    """Of one logit `delta` above n - 1 equal ones, all positive and in float64."""
+    with jax.enable_x64(True):
+        logits = jnp.full((1, n), 0.25).at[0, 0].add(delta)
+        return float(sj.normalizer(name)(logits)[0, 0])
+
+
+def slope(name, delta):
+    """Exponent of n in the largest weight, between rows of 2^14 and 2^20."""
+    short, long = (np.log(largest_weight(name, 2**power, delta)) for power in (14, 20))
+    return (long - short) / np.log(2**6)
+
+
+S = sj.LogLength.s
+EXPONENTS = {
+    facts.DISPERSES: lambda delta: -1.0,
+    facts.SSMAX: lambda delta: min(S * delta - 1, 0.0),
+    facts.FACTS["length_scaled"].largest_weight: lambda delta: min(delta / 2 - 1, 0.0),
+}
+LIMITS = {
+    facts.LINEAR: lambda delta: min(delta, 1),
+    facts.SQUARED: lambda delta: min(delta / 2, 1) ** 2,
+    facts.FACTS["entmax"].largest_weight: lambda delta: min(delta / 2, 1) ** 2,
+    facts.FACTS["asentmax"].largest_weight: lambda delta: 1.0,
+    facts.FACTS["hardmax"].largest_weight: lambda delta: 1.0,
+}
+
+
+# Above these a row of 2^20 is still too short for its limit: β·δ must be small beside log n, or beside n^(1/q).
+LARGEST_DELTA = {"clipped_ssmax": 1.0, "stieltjes": 0.02, "as_stieltjes": 0.02}
+
+
+@every_fact
+@pytest.mark.parametrize("delta", [0.5, 1.0, 6.0])
+def test_the_largest_weight_goes_where_the_table_says(name, delta):
+    claim = facts.FACTS[name].largest_weight
+    delta = min(delta, LARGEST_DELTA.get(name, 6.0))
+    if claim in EXPONENTS:
+        assert slope(name, delta) == pytest.approx(EXPONENTS[claim](delta), abs=0.06)
+    elif claim in LIMITS:
+        assert largest_weight(name, 2**20, delta) == pytest.approx(LIMITS[claim](delta), abs=0.01)
+    else:
+        assert name == "top_k"
+        assert slope(name, delta) == pytest.approx(-1, abs=0.01)
+        assert float(sj.normalizer("top_k")(jnp.arange(100.0) / 100)[-1]) >= 1 / 8
+
+
+def test_the_page_of_the_documentation_is_current():
+    assert (ROOT / "docs" / "normalizers.md").read_text() == facts.markdown()
+
+
+def test_the_table_is_printed():
+    done = subprocess.run(
+        [sys.executable, "-m", "softmax_jax.normalizers"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(name[:6] in done.stdout for name in sj.METHODS)

@@ -1,0 +1,121 @@
+"""Weights and gradients against PyTorch and the entmax package, as `pytest -m parity` runs them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+
+pytestmark = pytest.mark.parity
+torch: Any = pytest.importorskip("torch")
+entmax: Any = pytest.importorskip("entmax")
+
+ROWS, N = 24, 65
+ALPHAS = (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
+# Bisection is theirs for any α; 100 halvings exhaust float64.
+MAPS = {
+    "softmax": (sj.softmax, lambda z: torch.softmax(z, -1)),
+    "sparsemax": (sj.sparsemax, lambda z: entmax.sparsemax(z, -1)),
+    "entmax15": (sj.entmax15, lambda z: entmax.entmax15(z, -1)),
+} | {
+    f"entmax {alpha}": (
+        lambda z, where, alpha=alpha: sj.entmax(z, where=where, alpha=alpha),
+        lambda z, alpha=alpha: entmax.entmax_bisect(z, alpha, -1, 100),
+    )
+    for alpha in ALPHAS
+}
+
+
+def data(masked):
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(ROWS, N)) * np.geomspace(0.1, 10, ROWS)[:, None]
+    where = random.random((ROWS, N)) < 0.6 if masked else np.ones((ROWS, N), bool)
+    where[:, 0] = True
+    return logits, where, random.normal(size=(ROWS, N))
+
+
+def theirs(weigh, logits, where, cotangent):
+    """Weights and gradient in float64, row by row without the masked entries, as the package knows no mask."""
+    weights, gradient = np.zeros_like(logits), np.zeros_like(logits)
+    for row in range(len(logits)):
+        visible = where[row]
+        z = torch.tensor(logits[row, visible], dtype=torch.float64, requires_grad=True)
+        out = weigh(z)
+        out.backward(torch.tensor(cotangent[row, visible]))
+        weights[row, visible], gradient[row, visible] = out.detach().numpy(), z.grad.numpy()
+    return weights, gradient
+
+
+def ours(weigh, logits, where, cotangent, dtype):
+    weights, pull = jax.vjp(lambda z: weigh(z, where=jnp.asarray(where)), jnp.asarray(logits, dtype))
+    return np.asarray(weights, np.float64), np.asarray(pull(jnp.asarray(cotangent, dtype))[0], np.float64)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+def test_weights_and_gradients_in_float64(name, masked):
+    mine, peer = MAPS[name]
+    logits, where, cotangent = data(masked)
+    with jax.enable_x64(True):
+        weights, gradient = ours(mine, logits, where, cotangent, jnp.float64)
+    their_weights, their_gradient = theirs(peer, logits, where, cotangent)
+    np.testing.assert_allclose(weights, their_weights, atol=1e-9)
+    # Above α = 2 the slope of a weight near 0 has no bound, and the gradient of the row hangs on the smallest.
+    np.testing.assert_allclose(gradient, their_gradient, atol=1e-5, rtol=1e-5)
+
+
+# Above α = 2 float32 logits do not carry the digits of the smallest weights.
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", [name for name in MAPS if name not in ("entmax 2.5", "entmax 3.0", "entmax 4.0")])
+def test_weights_and_gradients_in_float32(name, masked):
+    mine, peer = MAPS[name]
+    logits, where, cotangent = data(masked)
+    logits = logits.astype(np.float32).astype(np.float64)
+    weights, gradient = ours(mine, logits, where, cotangent, jnp.float32)
+    their_weights, their_gradient = theirs(peer, logits, where, cotangent)
+    np.testing.assert_allclose(weights, their_weights, atol=1e-5)
+    np.testing.assert_allclose(gradient, their_gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
+def test_gradient_in_alpha(alpha):
+    logits, _, cotangent = data(False)
+    tensor = torch.full((ROWS, 1), alpha, dtype=torch.float64, requires_grad=True)
+    z = torch.tensor(logits, dtype=torch.float64)
+    entmax.entmax_bisect(z, tensor, -1, 100).backward(torch.tensor(cotangent))
+    with jax.enable_x64(True):
+        mine = jax.grad(lambda a: jnp.sum(sj.entmax(jnp.asarray(logits), alpha=a) * jnp.asarray(cotangent)))(
+            jnp.full((ROWS, 1), alpha)
+        )
+    np.testing.assert_allclose(mine, tensor.grad.numpy(), atol=1e-5, rtol=1e-5)
+
+
+def test_log_softmax():
+    logits, where, cotangent = data(False)
+    weights, gradient = ours(sj.log_softmax, logits, where, cotangent, jnp.float32)
+    their_weights, their_gradient = theirs(lambda z: torch.log_softmax(z, -1), logits, where, cotangent)
+    np.testing.assert_allclose(weights, their_weights, atol=1e-5)
+    np.testing.assert_allclose(gradient, their_gradient, atol=1e-5)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_gumbel_softmax_on_the_same_noise(monkeypatch, temperature, hard):
+    logits, _, cotangent = data(False)
+    torch.manual_seed(0)
+    noise = -torch.empty(ROWS, N, dtype=torch.float64).exponential_().log().numpy()
+    monkeypatch.setattr(jax.random, "gumbel", lambda key, shape, dtype: jnp.asarray(noise, dtype))
+    z = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(0)
+    out = torch.nn.functional.gumbel_softmax(z, tau=temperature, hard=hard, dim=-1)
+    out.backward(torch.tensor(cotangent))
+
+    def draw(z, where):
+        return sj.gumbel_softmax(jax.random.key(0), z, where=where, temperature=temperature, hard=hard)
+
+    weights, gradient = ours(draw, logits, np.ones((ROWS, N), bool), cotangent, jnp.float32)
+    np.testing.assert_allclose(weights, out.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(gradient, z.grad.numpy(), atol=1e-5)

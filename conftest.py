@@ -1,5 +1,6 @@
 """Test settings: at least two CPU devices, strict types and ranks, shapes checked at run time."""
 
+import importlib.util
 import os
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
@@ -17,3 +18,6 @@ install_import_hook("softmax_jax", "beartype.beartype")
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("default")
+
+# The comparison with PyTorch is collected where PyTorch is installed.
+collect_ignore = [] if importlib.util.find_spec("torch") else ["tests/parity"]

@@ -3,7 +3,9 @@
 import importlib.util
 import os
 
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+# LLVM's optimizer costs small programs more time than it saves them.
+FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
@@ -16,7 +18,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 install_import_hook("softmax_jax", "beartype.beartype")
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
-hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=200)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
 # The comparison with PyTorch is collected where PyTorch is installed.

@@ -134,6 +134,8 @@ def longest_in_training(path: Path) -> int:
 def _load_shaped(path: Path, abstract: Parameters) -> Parameters:
     """The stored arrays, once their shapes are known to be right: Orbax finds that out late and leaves reads open."""
     stored = ocp.metadata(path).metadata  # pyright: ignore[reportArgumentType]
+    if stored is None:
+        raise ValueError("files of it are missing or damaged")
     found, expected = (
         {jax.tree_util.keystr(key, simple=True, separator="/"): tuple(leaf.shape) for key, leaf in leaves}
         for leaves in map(jax.tree.leaves_with_path, (stored, abstract))

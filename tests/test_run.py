@@ -143,12 +143,3 @@ def test_a_checkpoint_of_other_shapes_is_refused(uninterrupted, tmp_path):
     (copy / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"cannot be read: .* has shape .* and its config.json asks for"):
         load_parameters(copy)
-
-
-def test_a_checkpoint_with_missing_files_is_refused(uninterrupted, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(uninterrupted, copy)
-    for path in (copy / "parameters").rglob("d/*"):
-        path.unlink()
-    with pytest.raises(ValueError, match="cannot be read"):
-        load_parameters(copy)

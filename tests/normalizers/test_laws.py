@@ -18,7 +18,6 @@ ROWS, N, SHORT = 4, 12, 7
 
 every_method = pytest.mark.parametrize("name", sj.METHODS)
 every_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-few = hypothesis.settings(max_examples=20)
 
 # Multiples of 1/32 up to 8: both types hold them exactly, so that only the arithmetic can be wrong.
 logits_strategy = hnp.arrays(np.int16, (ROWS, N), elements=st.integers(-256, 256)).map(lambda k: k / 32)
@@ -54,7 +53,6 @@ def assert_close(actual, wanted, dtype, rtol=2e-5):
 
 @every_dtype
 @every_method
-@few
 @hypothesis.given(logits_strategy, masks)
 def test_agrees_with_the_formula_in_float64(name, dtype, logits, where):
     weights, _ = evaluate(name, logits, where, dtype)
@@ -63,7 +61,6 @@ def test_agrees_with_the_formula_in_float64(name, dtype, logits, where):
 
 @every_dtype
 @every_method
-@few
 @hypothesis.given(logits_strategy, masks, junk)
 def test_nothing_behind_the_mask_matters(name, dtype, logits, where, junk):
     weights, gradient = evaluate(name, np.where(where, logits, junk), where, dtype)
@@ -96,7 +93,6 @@ def test_a_visible_logit_of_minus_infinity_gets_exactly_zero(name, dtype):
 
 @every_dtype
 @every_method
-@few
 @hypothesis.given(logits_strategy, junk, st.permutations(range(N)))
 def test_padding_equals_the_shorter_row(name, dtype, logits, junk, places):
     places = sorted(places[:SHORT])
@@ -108,7 +104,6 @@ def test_padding_equals_the_shorter_row(name, dtype, logits, junk, places):
 
 @every_dtype
 @every_method
-@few
 @hypothesis.given(logits_strategy, masks, st.sampled_from([-1, 1]))
 def test_a_shift_changes_what_the_definition_says_and_nothing_else(name, dtype, logits, where, sign):
     # Steps of 1/2 and a shift of 64 are what bfloat16 carries without rounding.
@@ -126,7 +121,6 @@ def test_a_shift_changes_what_the_definition_says_and_nothing_else(name, dtype, 
 
 @every_dtype
 @every_method
-@few
 @hypothesis.given(any_size, masks)
 def test_finite_for_finite_logits_of_any_size(name, dtype, logits, where):
     largest = float(jnp.finfo(dtype).max)
@@ -164,7 +158,6 @@ def test_the_gradient_of_the_shortest_and_the_longest_row_is_finite(name, n):
 
 @pytest.mark.parametrize("name", [name for name, method in sj.METHODS.items() if method.map is sj.softmax])
 @every_dtype
-@few
 @hypothesis.given(logits_strategy, masks)
 def test_softmax_at_any_scale_sums_to_one(name, dtype, logits, where):
     weights, _ = evaluate(name, logits, where, dtype)
@@ -173,7 +166,6 @@ def test_softmax_at_any_scale_sums_to_one(name, dtype, logits, where):
 
 @every_dtype
 @every_method
-@few
 @hypothesis.given(logits_strategy, masks, st.permutations(range(N)))
 def test_permuting_the_row_permutes_the_weights(name, dtype, logits, where, order):
     weights, _ = evaluate(name, logits, where, dtype)

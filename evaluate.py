@@ -25,8 +25,8 @@ from softmax_jax.evaluation import (
 from softmax_jax.files import versions, write_json, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.refit import ALL_LENGTHS, FITS, TRAIN_LENGTHS
-from softmax_jax.report.charts import accuracy_chart, save_chart
+from softmax_jax.refit import ALL_LENGTHS, FITS
+from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
 from softmax_jax.run_directory import load_checkpoint
 
@@ -81,7 +81,7 @@ def main() -> None:
         summaries = summarize(rows)
         print_evaluation(Console(), summaries)
         if ALL_LENGTHS in named:
-            print(f"{ALL_LENGTHS} was fitted to every length; claims to generalise rest on {TRAIN_LENGTHS} alone")
+            print(f"{FAIR}: claims to generalise rest on that one")
         if warning := extrapolation_warning(summaries):
             print(warning, file=sys.stderr)
         paths = write(arguments, seeds, rows, summaries)

@@ -12,6 +12,8 @@ from softmax_jax.tasks import published
 
 Chart = alt.LayerChart | alt.FacetChart
 PNG_SCALE = 2
+FAIR = "adaptive_refit saw every length, adaptive_refit_train those of training alone"
+"""What to say wherever the refit to all lengths is shown."""
 PALETTE = ["#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#eeca3b", "#79706e"]
 
 
@@ -53,7 +55,9 @@ def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> Char
     layers = [band, line]
     if dashed:
         layers.append(alt.Chart(alt.Data(values=dashed)).mark_line(strokeDash=[5, 4]).encode(x=x, y=y, color=colour))
-    subtitle = f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"
+    subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
+    if "adaptive_refit" in names:
+        subtitle.append(FAIR)
     return alt.layer(*layers).properties(
         width=640, height=360, title=alt.TitleParams(title, subtitle=subtitle, anchor="start")
     )

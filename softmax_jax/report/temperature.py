@@ -11,7 +11,7 @@ from rich.table import Table
 from softmax_jax.evaluation import Row, Summary, paired_p_value, summarize
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.refit import BEST_FOR_LENGTH, TRAIN_LENGTHS
-from softmax_jax.report.charts import PALETTE, Chart
+from softmax_jax.report.charts import FAIR, PALETTE, Chart
 from softmax_jax.temperature import (
     THETA_RANGE,
     THRESHOLD,
@@ -228,6 +228,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     subtitle = [
         "grey: each row's own optimum (at the top and bottom edge: none inside the range)",
         "bands: 95 % over seeds; shaded: ranges of the fits, and where the published polynomial exceeds 1",
+        FAIR,
     ]
     return alt.layer(density, shade, *band_layers(fits, colour, x), line).properties(
         width=640, height=380, title=alt.TitleParams(title, subtitle=subtitle, anchor="start")
@@ -310,7 +311,7 @@ def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -
         height=360,
         title=alt.TitleParams(
             "How sharp does each method make attention as sets grow?",
-            subtitle=f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets",
+            subtitle=[f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets", FAIR],
             anchor="start",
         ),
     )

@@ -76,7 +76,7 @@ def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     options = ("--checkpoint", "paper", "--lengths", 1024, "--sets", 32)
     done = script("evaluate.py", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "adaptive_refit was fitted to every length" in done.stdout
+    assert "adaptive_refit saw every length" in done.stdout
     assert "warning: entropies beyond the fitted range" in done.stderr
     with (tmp_path / "evaluation" / "evaluation.csv").open() as file:
         rows = [(row["normalizer"], float(row["accuracy"])) for row in csv.DictReader(file)]

@@ -3,6 +3,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.stats
 from flax import nnx
@@ -107,3 +108,35 @@ def test_parameters_do_not_depend_on_the_normalizer(model):
     for name in METHODS:
         model(sample(KEY, 2, 3), normalizer(name))
     assert equal(before, nnx.to_pure_dict(nnx.state(model)))
+
+
+@pytest.mark.parametrize(("name", "number"), [("ssmax", "s"), ("asentmax", "weight"), ("entmax", "alpha")])
+def test_a_normalizers_numbers_train_with_the_model(name, number):
+    """A normalizer is a pytree, so its numbers are parameters like any other."""
+    structure, parameters = nnx.split(MaxRetrieval(16, rngs=nnx.Rngs(0)), nnx.Param)
+    optimizer = optax.adam(1e-2)
+
+    def loss(trained, batch):
+        own_parameters, own_normalizer = trained
+        scores = nnx.merge(structure, own_parameters)(batch, own_normalizer).scores
+        return optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
+
+    @jax.jit
+    def steps(carry, keys):
+        def step(carry, key):
+            trained, state = carry
+            value, gradient = jax.value_and_grad(loss)(trained, sample(key, 64, 6))
+            with jax.numpy_dtype_promotion("standard"):
+                updates, state = optimizer.update(gradient, state, trained)
+            return (optax.apply_updates(trained, updates), state), value
+
+        return jax.lax.scan(step, carry, keys)
+
+    start = parameters, jax.tree.map(jnp.asarray, normalizer(name))
+    (trained, _), losses = steps((start, optimizer.init(start)), jax.random.split(jax.random.key(0), 300))
+    assert losses[-20:].mean() < 0.8 * losses[:20].mean()
+    leaves = dict(jax.tree.leaves_with_path(trained[1]))
+    before = dict(jax.tree.leaves_with_path(start[1]))
+    assert any(abs(float(leaves[path] - before[path])) > 0.01 for path in leaves)
+    assert all(np.isfinite(leaf) for leaf in leaves.values())
+    assert number in METHODS[name].numbers

@@ -52,9 +52,9 @@ def test_a_batch_is_reused_as_often_as_the_config_says():
 
 def test_training_learns():
     config = dataclasses.replace(SMALL, steps=400, learning_rate=1e-2, l2=0.0)
-    _, first = train(config, [20])
-    _, last = train(config, [20, 360, 20])
-    assert (np.asarray(last.cross_entropy) < 0.6 * np.asarray(first.cross_entropy)).all()
+    _, first = train(config, [100])
+    _, last = train(config, [100] * 4)
+    assert (np.asarray(last.cross_entropy) < 0.7 * np.asarray(first.cross_entropy)).all()
 
 
 def test_a_seed_trains_the_same_alone_and_among_others():
@@ -70,9 +70,9 @@ def test_a_seed_trains_the_same_alone_and_among_others():
 def test_loss_is_cross_entropy_plus_the_penalty():
     parameters = jax.tree.map(lambda leaf: leaf[0], training.initial_state(SMALL).parameters)
     batch = training.training_batch(SMALL, jnp.int32(0), jnp.int32(0))
-    (loss, (cross_entropy, _)), gradient = training.padded_gradient(SMALL)(parameters, batch)
+    (loss, (cross_entropy, _)), gradient = jax.jit(training.padded_gradient(SMALL))(parameters, batch)
     bare = dataclasses.replace(SMALL, l2=0.0)
-    (_, _), bare_gradient = training.padded_gradient(bare)(parameters, batch)
+    (_, _), bare_gradient = jax.jit(training.padded_gradient(bare))(parameters, batch)
     squares = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(parameters))
     assert np.isclose(loss - cross_entropy, SMALL.l2 * squares, rtol=1e-4)
     penalty = jax.tree.map(lambda a, b: a - b, gradient, bare_gradient)

@@ -9,6 +9,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -23,3 +24,10 @@ hypothesis.settings.load_profile("default")
 
 # The comparison with PyTorch is collected where PyTorch is installed.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["tests/parity"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs():
+    """Frees the programs of a module: each takes memory maps, of which Linux gives a process 65,530."""
+    yield
+    jax.clear_caches()

@@ -1,8 +1,6 @@
 """Evaluates trained max-retrieval models under any normalizer, from 2 to 16,384 items."""
 
-import csv
 import dataclasses
-import io
 import sys
 import time
 from collections.abc import Sequence
@@ -22,10 +20,10 @@ from softmax_jax.evaluation import (
     evaluate,
     summarize,
 )
-from softmax_jax.files import versions, write_json, write_whole
+from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.refit import ALL_LENGTHS, FITS
+from softmax_jax.refit import ALL_LENGTHS, FITS, fits_directory
 from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
 from softmax_jax.run_directory import load_checkpoint
@@ -90,7 +88,7 @@ def main() -> None:
 
 def named_normalizers(specs: Sequence[str], checkpoint: Path) -> dict[str, Normalizer]:
     """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint."""
-    directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    directory = fits_directory(checkpoint)
     fits = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
     with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
@@ -117,14 +115,10 @@ def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> st
 
 def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: list[Summary]) -> list[Path]:
     """Writes the rows, the summary and the chart."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    writer.writerows(row[: len(CSV_COLUMNS)] for row in rows)
     settings = dataclasses.asdict(arguments) | {"seeds": seeds}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     summary = [summary._asdict() for summary in summaries]
-    write_whole(arguments.output / "evaluation.csv", table.getvalue())
+    write_csv(arguments.output / "evaluation.csv", CSV_COLUMNS, (row[: len(CSV_COLUMNS)] for row in rows))
     write_json(arguments.output / "evaluation.json", {"settings": settings, "versions": versions(), "summary": summary})
     chart = accuracy_chart(summaries, len(seeds), "How far does attention reach? Max retrieval, trained on 16 items")
     paths = [arguments.output / "evaluation.csv", arguments.output / "evaluation.json"]

@@ -1,8 +1,6 @@
 """Refits the adaptive temperature, β as a polynomial of a row's entropy, to trained max-retrieval models."""
 
-import csv
 import dataclasses
-import io
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +10,8 @@ import jax
 from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
-from softmax_jax.evaluation import LENGTHS, Row
-from softmax_jax.files import write_whole
+from softmax_jax.evaluation import CSV_COLUMNS, LENGTHS, Row
+from softmax_jax.files import write_csv
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refit import (
     ALL_LENGTHS,
@@ -21,6 +19,7 @@ from softmax_jax.refit import (
     TRAIN_LENGTHS,
     checkpoint_sha256,
     compare,
+    fits_directory,
     fitted,
     isotonic_normalizer,
     search_lengths,
@@ -33,7 +32,8 @@ from softmax_jax.temperature import CRITERIA, Criterion, Rows, TemperatureFit, c
 SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
 """Away from the keys of training and of evaluate.py."""
-COLUMNS = ("normalizer", "n", "seed", "accuracy", "loss")
+COLUMNS = CSV_COLUMNS[:5]
+"""Up to the loss: of the oracles no weights are known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,7 @@ def main() -> None:
     start = time.perf_counter()
     with one_line_errors(Console(stderr=True)):
         seeds, parameters = load_checkpoint(arguments.checkpoint)
-        default = arguments.checkpoint if arguments.checkpoint.is_dir() else arguments.checkpoint.parent
-        output = arguments.output or default
+        output = arguments.output or fits_directory(arguments.checkpoint)
         lengths = sorted(arguments.lengths)
         rows, fresh = search(arguments, parameters, seeds, lengths)
         longest = longest_in_training(arguments.checkpoint)
@@ -158,12 +157,8 @@ def write(
     for name, found in fits.items():
         paths.append(output / FITS[name])
         found.save(paths[-1])
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([row.normalizer, row.n, row.seed, row.accuracy, row.loss] for row in compared)
     paths.append(output / "temperature" / "comparison.csv")
-    write_whole(paths[-1], table.getvalue())
+    write_csv(paths[-1], COLUMNS, (row[: len(COLUMNS)] for row in compared))
     paths += save_chart(report.entropy_chart(rows, fits), output / "temperature" / "entropy")
     return paths + save_chart(report.length_chart(rows, fits), output / "temperature" / "length")
 

@@ -9,7 +9,6 @@ so that slow phases of the machine meet all.
 
 import dataclasses
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
+from benchmarks.timing import machine, milliseconds
 from softmax_jax.command_line import parse
 
 SHAPES = (1024, 4096), (64, 65536)
@@ -121,10 +121,9 @@ def main() -> None:
         softmax = statistics.median(next(iter(seconds.values())))
         table = Table(f"{shape[0]} rows of {shape[1]}", "ms: min", "median", "max", "times softmax (medians)")
         for name, values in seconds.items():
-            cells = [f"{1000 * value:.1f}" for value in (min(values), statistics.median(values), max(values))]
-            table.add_row(name, *cells, f"{statistics.median(values) / softmax:.1f}")
+            table.add_row(name, *milliseconds(values, 1), f"{statistics.median(values) / softmax:.1f}")
         Console(width=110).print(table)
-    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, {platform.machine()}, jax {jax.__version__}")
+    print(machine())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ so that neither sees the other's settings and slow phases of the machine meet bo
 
 import dataclasses
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from flax import linen
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timing import machine, milliseconds
 from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core, parse
 from softmax_jax.config import Config
@@ -129,10 +129,9 @@ def main() -> None:
     table = Table("contender", "ms per step and seed: min", "median", "max", "times faster (medians)")
     for name, values in seconds.items():
         ratio = statistics.median(seconds[PEER]) / statistics.median(values)
-        cells = [f"{1000 * value:.2f}" for value in (min(values), statistics.median(values), max(values))]
-        table.add_row(name, *cells, f"{ratio:.2f}")
+        table.add_row(name, *milliseconds(values, 2), f"{ratio:.2f}")
     Console(width=110).print(table)
-    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, jax {jax.__version__}")
+    print(machine())
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import numpy as np
 import optax
 import scipy.stats
 from flax import nnx
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers.calculus import weight_entropy
@@ -20,7 +18,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
-from softmax_jax.training import Parameters, build_model, seed_mesh
+from softmax_jax.training import Parameters, build_model, seed_sharding, spread_over_seeds
 
 LENGTHS = tuple(2**power for power in range(1, 15))
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
@@ -103,6 +101,12 @@ def draw_fresh(keys: Key[Array, " sets"], *, items: int) -> Batch:
     return jax.tree.map(lambda leaf: leaf[:, 0], jax.vmap(lambda key: sample(key, 1, items))(keys))
 
 
+@functools.cache
+def fresh_draw(items: int) -> Callable[[Any], Batch]:
+    """One function object per length, so that the compiled code is found again."""
+    return functools.partial(draw_fresh, items=items)
+
+
 def notebook_batches(seeds: Int[Array, " seeds"], items: int) -> Batch:
     """The evaluation stream of the published recreation: eleven keys of 32 sets, the same for every seed.
 
@@ -138,22 +142,38 @@ def measure_seeds(
     structure: nnx.GraphDef,
     draw: Callable[[Any], Batch],
 ) -> Measures:
-    """Measures of shape (seeds, normalizers), seeds divided among the devices, batch after batch on each."""
+    """Measures of shape (seeds, normalizers)."""
+    return for_each_seed(
+        lambda model, batch: measure(model, normalizers, batch),
+        lambda leaf: leaf.mean(0),
+        parameters,
+        batches,
+        structure=structure,
+        draw=draw,
+    )
 
-    def one_seed(arguments: tuple[Parameters, Any]) -> Measures:
+
+def for_each_seed(
+    compute: Callable[[MaxRetrieval, Batch], Any],
+    combine: Callable[[Array], Array],
+    parameters: Parameters,
+    batches: Any,
+    *,
+    structure: nnx.GraphDef,
+    draw: Callable[[Any], Batch],
+) -> Any:
+    """`compute` on every batch of every seed, batch after batch; `combine` joins the leaves of one seed's batches.
+
+    Seeds are divided among the devices. Every leaf of the result has a leading seed axis.
+    """
+
+    def one_seed(arguments: tuple[Parameters, Any]) -> Any:
         own_parameters, own_batches = arguments
         model = nnx.merge(structure, own_parameters)
-        by_batch = jax.lax.map(lambda batch: measure(model, normalizers, draw(batch)), own_batches)
-        return jax.tree.map(lambda leaf: leaf.mean(0), by_batch)
+        by_batch = jax.lax.map(lambda batch: compute(model, draw(batch)), own_batches)
+        return jax.tree.map(combine, by_batch)
 
-    spread = jax.shard_map(
-        lambda *arguments: jax.lax.map(one_seed, arguments),
-        mesh=seed_mesh(jax.tree.leaves(batches)[0].shape[0]),
-        in_specs=P("seed"),
-        out_specs=P("seed"),
-        check_vma=False,
-    )
-    return spread(parameters, batches)
+    return spread_over_seeds(lambda *arguments: jax.lax.map(one_seed, arguments), parameters, batches)
 
 
 def evaluate(
@@ -176,14 +196,14 @@ def evaluate(
     structure, _ = build_model(width)
     key = jax.random.key(2**31) if key is None else key  # away from the keys of training seeds
     seed_array = jnp.asarray(seeds, jnp.int32)
-    by_seed = NamedSharding(seed_mesh(len(seeds)), P("seed"))
+    by_seed = seed_sharding(len(seeds))
     parameters = jax.device_put(parameters, by_seed)
 
     def rows(items: int) -> list[Row]:
         if protocol == "notebook":
             batches, draw = notebook_batches(seed_array, items), draw_notebook
         else:
-            batches, draw = fresh_batches(key, seed_array, items, sets), _draw_fresh(items)
+            batches, draw = fresh_batches(key, seed_array, items, sets), fresh_draw(items)
         batches = jax.device_put(batches, by_seed)
         measures = measure_seeds(parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw)
         table = np.stack([np.asarray(column, np.float64) for column in measures], -1)
@@ -194,12 +214,6 @@ def evaluate(
         ]
 
     yield from two_at_a_time(rows, lengths)
-
-
-@functools.cache
-def _draw_fresh(items: int) -> Callable[[Any], Batch]:
-    """One function object per length, so that the compiled code is found again."""
-    return functools.partial(draw_fresh, items=items)
 
 
 class Summary(NamedTuple):

@@ -1,10 +1,13 @@
 """Files that are written whole or not at all, and the versions that made them."""
 
+import csv
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as indented JSON, whole or not at all."""
     write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a table as CSV, whole or not at all."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_whole(path, table.getvalue())
 
 
 def versions() -> dict[str, str]:

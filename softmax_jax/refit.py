@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,26 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.evaluation import Row, draw_fresh, evaluate, fresh_batches
+from softmax_jax.evaluation import Row, evaluate, for_each_seed, fresh_batches, fresh_draw
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.temperature import Rows, TemperatureFit
-from softmax_jax.training import Parameters, build_model, seed_mesh
+from softmax_jax.training import Parameters, build_model, seed_sharding
 
 ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
 """The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
+
 SHORT = 16
 SHORT_FACTOR = 64
 """Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
+
+
+def fits_directory(checkpoint: Path) -> Path:
+    """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
+    return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
 def sets_of(items: int, sets: int) -> int:
@@ -67,22 +72,15 @@ def search_model(model: MaxRetrieval, batch: Batch) -> Rows:
 def search_seeds(
     parameters: Parameters, batches: Any, *, structure: nnx.GraphDef, draw: Callable[[Any], Batch]
 ) -> Rows:
-    """Rows of shape (seeds, sets), seeds divided among the devices, batch after batch on each."""
-
-    def one_seed(arguments: tuple[Parameters, Any]) -> Rows:
-        own_parameters, own_batches = arguments
-        model = nnx.merge(structure, own_parameters)
-        by_batch = jax.lax.map(lambda batch: search_model(model, draw(batch)), own_batches)
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), by_batch)
-
-    spread = jax.shard_map(
-        lambda *arguments: jax.lax.map(one_seed, arguments),
-        mesh=seed_mesh(jax.tree.leaves(batches)[0].shape[0]),
-        in_specs=P("seed"),
-        out_specs=P("seed"),
-        check_vma=False,
+    """Rows of shape (seeds, sets)."""
+    return for_each_seed(
+        search_model,
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]),
+        parameters,
+        batches,
+        structure=structure,
+        draw=draw,
     )
-    return spread(parameters, batches)
 
 
 def search_lengths(
@@ -90,16 +88,15 @@ def search_lengths(
 ) -> Iterator[list[Rows]]:
     """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
     structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
-    by_seed = NamedSharding(seed_mesh(len(seeds)), P("seed"))
+    by_seed = seed_sharding(len(seeds))
     parameters = jax.device_put(parameters, by_seed)
     seed_array = jnp.asarray(seeds, jnp.int32)
 
     def rows(items: int) -> list[Rows]:
-        draw = functools.partial(draw_fresh, items=items)
         found = []
         for key in keys:
             batches = jax.device_put(fresh_batches(key, seed_array, items, sets_of(items, sets)), by_seed)
-            found.append(search_seeds(parameters, batches, structure=structure, draw=draw))
+            found.append(search_seeds(parameters, batches, structure=structure, draw=fresh_draw(items)))
         return jax.tree.map(np.asarray, found)
 
     yield from two_at_a_time(rows, lengths)

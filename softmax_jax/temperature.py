@@ -1,7 +1,7 @@
 """The best temperature of a row of attention logits, and polynomials of the row's entropy fitted to it.
 
 Nothing here knows a task: `search` takes the logits and values of any attention head and the user's own loss.
-The steps are search (rows) → `points` (what a criterion calls best at which entropy) → `fit_polynomial`.
+The steps are search (rows) → `points` (what a criterion calls best at which entropy) → `fit`.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ import scipy.optimize
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.files import versions, write_json
-from softmax_jax.normalizers.fit_file import check_polynomial
+from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.scales import EntropyPolynomial, entropy
 
-THETA_RANGE = (1 / 64, 8.0)
+THETA_RANGE = (1 / LARGEST_BETA, 8.0)
 GRID_SIZE = 49
 LOG_THETA = np.linspace(math.log(THETA_RANGE[0]), math.log(THETA_RANGE[1]), GRID_SIZE)
 """The coarse grid of log θ, from the sharpest to the flattest."""
@@ -38,7 +38,7 @@ TIE = 1e-6
 
 Criterion = Literal["inputs", "bins", "accuracy"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
-THRESHOLD = 0.5
+THRESHOLD = float(np.asarray(EntropyPolynomial.threshold))
 """Rows of at most this entropy, in nats, keep β = 1 under the adaptive method."""
 BIN_WIDTH = 0.05
 """Width in nats of the entropy bins of the criteria that pool rows."""
@@ -274,8 +274,18 @@ def polynomial(points: Points, degree: int) -> np.ndarray:
 
 def polynomial_curve(points: Points, degree: int) -> Curve:
     """The polynomial, constant outside the entropies of its points."""
-    coefficients = polynomial(points, degree)
-    return lambda entropy: np.polyval(coefficients, np.clip(entropy, *points.entropy_range))
+    return clamped(polynomial(points, degree), points.entropy_range)
+
+
+def clamped(coefficients: Sequence[float] | np.ndarray, entropy_range: Sequence[float]) -> Curve:
+    """The polynomial of these coefficients, highest power first, its entropies clamped to the range."""
+    low, high = entropy_range
+    return lambda entropy: np.polyval(coefficients, np.clip(entropy, low, high))
+
+
+def ruled(curve: Curve) -> Curve:
+    """The curve by the rules of `EntropyPolynomial`: β ≥ 1, and β = 1 for entropies up to the threshold."""
+    return lambda entropy: np.where(entropy > THRESHOLD, np.maximum(curve(entropy), 1), 1)
 
 
 def isotonic_points(points: Points) -> Points:
@@ -304,11 +314,8 @@ def spline_curve(points: Points, knots: int = 6) -> Curve:
 
 
 def apply_curve(curve: Curve, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Loss and error of each row at the temperature that the curve gives it, by interpolation on the grid.
-
-    As in `EntropyPolynomial`: β ≥ 1, and β = 1 for entropies up to the threshold.
-    """
-    beta = np.where(rows.entropy > THRESHOLD, np.maximum(curve(rows.entropy), 1), 1)
+    """Loss and error of each row at the temperature that the `ruled` curve gives it, interpolated on the grid."""
+    beta = ruled(curve)(rows.entropy)
     position = np.clip((-np.log(beta) - LOG_THETA[0]) / SPACING, 0, GRID_SIZE - 1)
     below = np.minimum(position.astype(int), GRID_SIZE - 2)[..., None]
     share = (position[..., None] - below)[..., 0]
@@ -365,7 +372,7 @@ class TemperatureFit:
 
     def curve(self, entropy: np.ndarray) -> np.ndarray:
         """The polynomial, its entropies clamped to the range."""
-        return np.polyval(self.coefficients, np.clip(entropy, self.entropy_range[0], self.entropy_range[1]))
+        return clamped(self.coefficients, self.entropy_range)(entropy)
 
     def save(self, path: Path) -> None:
         """Writes the fit as JSON, whole or not at all. Raises ValueError if no reader would accept it."""
@@ -402,7 +409,7 @@ def fit(
     degree = min(degree, max(len(found.beta) // POINTS_PER_COEFFICIENT - 1, 0))
     coefficients = polynomial(found, degree)
     low, high = found.entropy_range
-    curve = polynomial_curve(found, degree)
+    curve = clamped(coefficients, found.entropy_range)
     covered = {
         n: (some.entropy <= THRESHOLD) | (low <= some.entropy) & (some.entropy <= high) for n, some in rows.items()
     }
@@ -457,27 +464,37 @@ def cross_validate(rows: Rows, criterion: str, folds: int = 5) -> list[Candidate
     Forms with more coefficients than a fold has points are left out; a single seed leaves none out, so none is judged.
     """
     seeds = len(rows.entropy)
+    parts = np.array_split(np.arange(seeds), min(folds, seeds)) if seeds > 1 else []
+    splits = [split(rows, part, criterion) for part in parts]
     judged = []
-    for name, form in CANDIDATES.items() if seeds > 1 else ():
+    for name, form in CANDIDATES.items() if splits else ():
         with contextlib.suppress(ValueError):
-            values = [
-                judge(form, rows, part, criterion) for part in np.array_split(np.arange(seeds), min(folds, seeds))
-            ]
-            scores, losses, accuracies = zip(*values)
+            scores, losses, accuracies = zip(*(judge(form, some) for some in splits))
             known = [score for score in scores if score is not None]
             mean = float(np.mean(known)) if known else None
             judged.append(Candidate(name, mean, float(np.mean(losses)), float(np.mean(accuracies))))
     return judged
 
 
-def judge(
-    form: Callable[[Points], Curve], rows: Rows, left_out: np.ndarray, criterion: str
-) -> tuple[float | None, float, float]:
-    """R², loss and accuracy on the seeds left out of the curve fitted to all the others."""
+class Split(NamedTuple):
+    """One fold: the points to fit to, and the rows and points of the seeds left out."""
+
+    inside: Points
+    outside: Rows
+    truth: Points
+
+
+def split(rows: Rows, left_out: np.ndarray, criterion: str) -> Split:
+    """Leaves the seeds of these positions out."""
     outside = Rows(*(column[left_out] for column in rows))
     inside = Rows(*(np.delete(column, left_out, 0) for column in rows))
-    curve = form(points(inside, criterion)(np.ones(len(inside.entropy))))
-    flat = outside.entropy > THRESHOLD
-    losses, errors = (values[flat] for values in apply_curve(curve, outside))
-    truth = points(outside, criterion)(np.ones(len(left_out)))
-    return r_squared(curve, truth), float(losses.mean()), 100 * float(1 - errors.mean())
+    inside_points, truth = (points(some, criterion)(np.ones(len(some.entropy))) for some in (inside, outside))
+    return Split(inside_points, outside, truth)
+
+
+def judge(form: Callable[[Points], Curve], fold: Split) -> tuple[float | None, float, float]:
+    """R², loss and accuracy on the seeds left out of the curve fitted to all the others."""
+    curve = form(fold.inside)
+    flat = fold.outside.entropy > THRESHOLD
+    losses, errors = (values[flat] for values in apply_curve(curve, fold.outside))
+    return r_squared(curve, fold.truth), float(losses.mean()), 100 * float(1 - errors.mean())

@@ -86,17 +86,27 @@ def seed_mesh(seeds: int) -> jax.sharding.Mesh:
     return jax.make_mesh((devices,), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
 
 
+def seed_sharding(seeds: int) -> NamedSharding:
+    """Leading axes divided among the devices as `seed_mesh` divides the seeds."""
+    return NamedSharding(seed_mesh(seeds), P("seed"))
+
+
+def spread_over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function on each device's own share of the seeds; every leaf, in and out, has a leading seed axis."""
+    mesh = seed_mesh(jax.tree.leaves(arguments)[0].shape[0])
+    return jax.shard_map(function, mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)(*arguments)
+
+
 def initial_state(config: Config) -> TrainState:
     """Parameters and optimizer state of every seed before the first step."""
     _, initialize = build_model(config.width)
     seeds = config.first_seed + jnp.arange(config.seeds)
-    by_seed = NamedSharding(seed_mesh(config.seeds), P("seed"))
 
     def one(seed: Int[Array, ""]) -> TrainState:
         parameters = initialize(jax.random.fold_in(jax.random.key(seed), 0))
         return TrainState(parameters, build_optimizer(config).init(parameters), seed)
 
-    return jax.jit(jax.vmap(one), out_shardings=by_seed)(seeds)
+    return jax.jit(jax.vmap(one), out_shardings=seed_sharding(config.seeds))(seeds)
 
 
 def training_batch(config: Config, seed: Int[Array, ""], step: Int[Array, ""]) -> max_retrieval.Batch:
@@ -181,9 +191,6 @@ def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[Trai
             one = functools.partial(train_steps, config, gradient, first_step=jnp.asarray(first_step), steps=steps)
             return jax.lax.map(one, state) if one_at_a_time else jax.vmap(one)(state)
 
-        spread = jax.shard_map(
-            on_device, mesh=seed_mesh(config.seeds), in_specs=P("seed"), out_specs=P("seed"), check_vma=False
-        )
-        return spread(state)
+        return spread_over_seeds(on_device, state)
 
     return train_chunk

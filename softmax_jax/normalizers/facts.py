@@ -7,7 +7,7 @@ from softmax_jax.normalizers.registry import METHODS
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """One row of the table; every word of it but the source is tested."""
+    """One row of the table; tests measure its sums, zeros, signs and largest weight."""
 
     formula: str
     sums_to_one: bool

@@ -40,6 +40,12 @@ def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[
     return hide(jnp.asarray(logits, jnp.float64 if dtype == jnp.float64 else jnp.float32), where)
 
 
+def visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
+    """As `visible_logits`, with -inf in the place of every masked entry. Raises as that does."""
+    z = visible_logits(logits, where)
+    return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
+
+
 def visible_count(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:
     """Number of visible entries of each row, with the reduced axes kept at size 1."""
     visible = jnp.ones(logits.shape, bool) if where is None else jnp.broadcast_to(where, logits.shape)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
-from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
+from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits, visible_or_lowest
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import ConstantTemperature
 
@@ -32,7 +32,7 @@ def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Ma
     Array([ True, False,  True,  True], dtype=bool)
     """
     require("k", k, "that is at least 1, such as 10", lambda k: k >= 1)
-    z = _visible_or_lowest(logits, where)
+    z = visible_or_lowest(logits, where)
     largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
     return (z >= jnp.min(largest, axis, keepdims=True)) & (z > -jnp.inf)
 
@@ -58,7 +58,7 @@ def top_p_mask(
     Array([ True,  True,  True,  True], dtype=bool)
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
-    z = _visible_or_lowest(logits, where)
+    z = visible_or_lowest(logits, where)
     rising = jnp.sort(z, axis)
     # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
     mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
@@ -66,12 +66,6 @@ def top_p_mask(
     kept = mass > (1 - against(p, z)) * total
     smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
     return (z >= smallest) & (z > -jnp.inf)
-
-
-def _visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
-    """The logits in float32 (float64 stays), with -inf in the place of every masked entry."""
-    z = visible_logits(logits, where)
-    return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
 
 
 def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1) -> Int[Array, "..."]:

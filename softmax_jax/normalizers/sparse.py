@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers.checks import against, positive, require
 from softmax_jax.normalizers.maps import shift_invariant, softmax
-from softmax_jax.normalizers.masking import Axis, Mask, centre, row_sum, visible_logits
+from softmax_jax.normalizers.masking import Axis, Mask, centre, row_sum, visible_or_lowest
 
 Sums = Callable[[Float[Array, "*row"]], tuple[Float[Array, "*row"], Float[Array, "*row"]]]
 """From a threshold to two sums over the row: of the weights, and of their derivatives in their own logits."""
@@ -142,22 +142,16 @@ def top_k_softmax(
     Array([0.5, 0. , 0.5, 0. ], dtype=float32)
     """
     require("k", k, "that is whole and at least 1, such as 8", lambda value: value >= 1 and value == int(value))
-    z = _shown(logits, where)
+    z = visible_or_lowest(logits, where)
     rank = jnp.asarray(k, jnp.int32)
     rank = rank.reshape((1,) * (z.ndim - rank.ndim) + rank.shape)
     kept = z >= _kth_largest(jax.lax.stop_gradient(z), rank, axis)
     return softmax(z, axis, kept & (z > -jnp.inf)).astype(logits.dtype)
 
 
-def _shown(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
-    """The logits in float32 (float64 stays), with -inf in the place of every masked entry."""
-    z = visible_logits(logits, where)
-    return z if where is None else jnp.where(where, z, -jnp.inf)
-
-
 def _rows(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*rows n"]:
     """Logits less the largest of their row, the row along the last axis, with -inf where no weight goes."""
-    z = _shown(logits, where)
+    z = visible_or_lowest(logits, where)
     return _last(jnp.where(z > -jnp.inf, centre(z, axis, where), -jnp.inf), axis)
 
 

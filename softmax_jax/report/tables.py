@@ -44,10 +44,10 @@ def evaluation_table(summaries: Sequence[Summary], lengths: Sequence[int]) -> Ta
         row = [cells[name, n] for n in lengths]
         table.add_row(name, "accuracy", *[f"{cell.accuracy:.2f}" for cell in row], style="bold")
         if any(cell.interval is not None for cell in row):
-            table.add_row("", "±", *[_number(cell.interval, ".2f") for cell in row])
+            table.add_row("", "±", *[number_or_dash(cell.interval, ".2f") for cell in row])
         table.add_row("", "loss", *[f"{cell.loss:.3f}" for cell in row])
         if any(cell.p_value is not None for cell in row):
-            table.add_row("", "p", *[_number(cell.p_value, ".1g") for cell in row])
+            table.add_row("", "p", *[number_or_dash(cell.p_value, ".1g") for cell in row])
         table.add_section()
     for name, row in published.ACCURACY.items():
         table.add_row(name, "published", *[_published(row, n) for n in lengths])
@@ -56,7 +56,8 @@ def evaluation_table(summaries: Sequence[Summary], lengths: Sequence[int]) -> Ta
     return table
 
 
-def _number(value: float | None, form: str) -> str:
+def number_or_dash(value: float | None, form: str) -> str:
+    """The number in this form, or a dash where there is none."""
     return "–" if value is None else format(value, form)
 
 

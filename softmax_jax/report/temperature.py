@@ -12,7 +12,9 @@ from softmax_jax.evaluation import Row, Summary, paired_p_value, summarize
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.refit import BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report.charts import FAIR, PALETTE, Chart
+from softmax_jax.report.tables import number_or_dash
 from softmax_jax.temperature import (
+    LOG_THETA,
     THETA_RANGE,
     THRESHOLD,
     Candidate,
@@ -24,6 +26,7 @@ from softmax_jax.temperature import (
     join,
     points,
     polynomial_curve,
+    ruled,
 )
 
 PUBLISHED = "adaptive"
@@ -66,7 +69,7 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
         console.print(table)
         console.print(
             f"for {low:.3f} ≤ H ≤ {high:.3f} nats (H is clamped to that), β from {fit.beta_at_ends[0]:.3g} to "
-            f"{fit.beta_at_ends[1]:.3g}; R² on held-out sets {_form(fit.r_squared, '.2f')}\n",
+            f"{fit.beta_at_ends[1]:.3g}; R² on held-out sets {number_or_dash(fit.r_squared, '.2f')}\n",
             soft_wrap=True,
             highlight=False,
         )
@@ -82,10 +85,6 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
         f"an end of {THETA_RANGE[0]:.3g} ≤ θ ≤ {THETA_RANGE[1]:g}\n",
         style="dim",
     )
-
-
-def _form(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 def lengths_in_words(fit: TemperatureFit) -> str:
@@ -120,7 +119,7 @@ def print_candidates(console: Console, candidates: Sequence[Candidate], criterio
         f"Forms of β(H), by {criterion}, on seeds left out", "form", ["R²", "loss (nats)", "accuracy (%)"]
     )
     for candidate in candidates:
-        cells = (_form(candidate.r_squared, ".3f"), f"{candidate.loss:.4f}", f"{candidate.accuracy:.2f}")
+        cells = (number_or_dash(candidate.r_squared, ".3f"), f"{candidate.loss:.4f}", f"{candidate.accuracy:.2f}")
         table.add_row(candidate.name, *cells)
     console.print(table)
 
@@ -149,7 +148,7 @@ def print_comparison(console: Console, compared: Sequence[Row]) -> None:
     for name in names:
         if name.startswith(f"{PUBLISHED}_"):
             values = {n: p_against(compared, name, PUBLISHED, n) for n in lengths}
-            p_values[name] = {n: _form(p, ".1g") for n, p in values.items()}
+            p_values[name] = {n: number_or_dash(p, ".1g") for n, p in values.items()}
     if p_values:
         print_by_length(
             console, "P of the paired t-test over seeds against the published polynomial", p_values, lengths
@@ -179,10 +178,6 @@ def p_against(compared: Sequence[Row], name: str, reference: str, n: int) -> flo
 def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:
     """The published polynomial and the fitted ones, with the rules of the adaptive method: β ≥ 1, and 1 for low H."""
     published = np.array(EntropyPolynomial.coefficients)
-
-    def ruled(curve: Curve) -> Curve:
-        return lambda entropy: np.where(entropy > THRESHOLD, np.maximum(curve(entropy), 1), 1)
-
     return {PUBLISHED: ruled(lambda entropy: np.polyval(published, entropy))} | {
         name: ruled(fit.curve) for name, fit in fits.items()
     }
@@ -290,9 +285,8 @@ def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -
         for name, curve in curves(fits).items()
         for n, some in rows.items()
     ]
-    grid = np.geomspace(*THETA_RANGE, rows[next(iter(rows))].losses.shape[-1])
     measured += [
-        {"curve": BEST_FOR_LENGTH, "n": n, "beta": float(1 / grid[some.losses.mean((0, 1)).argmin()])}
+        {"curve": BEST_FOR_LENGTH, "n": n, "beta": float(np.exp(-LOG_THETA[some.losses.mean((0, 1)).argmin()]))}
         for n, some in rows.items()
     ]
     names = list(dict.fromkeys(point["curve"] for point in measured))

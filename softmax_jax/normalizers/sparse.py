@@ -1,9 +1,10 @@
 """Maps with a threshold: sparsemax, the entmax family, Stieltjes and top-k, none of which sorts its row.
 
 Each weight is a function of its own logit and of one number of the row, the threshold, at which the weights sum
-to 1. A safeguarded Newton iteration finds it from sums over the row alone, so a row may come in blocks. Gradients
-are those of the solution, by the implicit function theorem; nothing is unrolled, and both modes work. The searches
-are jitted, because outside of jit JAX would compile their loops anew at every call.
+to 1. A safeguarded secant iteration finds it from one sum over the row per step, so a row may come in blocks; Newton's
+would take a few steps less but a second sum in each, which XLA on CPU fuses with the first into a loop five times as
+slow. Gradients are those of the solution, by the implicit function theorem; nothing is unrolled, and both modes work.
+The searches are jitted, because outside of jit JAX would compile their loops anew at every call.
 
 The rules of `maps` hold here too: float32 within, the type of the logits outside, masks as `masking` says.
 """
@@ -11,31 +12,31 @@ The rules of `maps` hold here too: float32 within, the type of the logits outsid
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.normalizers.checks import against, positive, require
 from softmax_jax.normalizers.maps import shift_invariant, softmax
 from softmax_jax.normalizers.masking import Axis, Mask, centre, row_sum, visible_or_lowest
 
-Sums = Callable[[Float[Array, "*row"]], tuple[Float[Array, "*row"], Float[Array, "*row"]]]
-"""From a threshold to two sums over the row: of the weights, and of their derivatives in their own logits."""
+Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
+"""From logits, and a threshold and an ε that broadcast against them, to weights."""
 
-Step = Callable[[Float[Array, "*row"], Float[Array, "*row"], Float[Array, "*row"]], Float[Array, "*row"]]
-"""From a threshold and its two sums to the next threshold."""
+Advance = Callable[[Float[Array, "*row"], Float[Array, "*row"], Float[Array, "*row"]], Float[Array, "*row"]]
+"""From two thresholds and a multiple of their distance to the threshold that far beyond the second."""
 
-Entries = Callable[[Float[Array, "*rows n"], Float[Array, "*rows 1"]], tuple[Float[Array, "*rows n"], ...]]
-"""From logits and a threshold to the weights and their derivatives in their own logits."""
+BLOCKS = 16
+"""Parts into which a row is cut to be summed. The warm start sees the largest of each place in them."""
 
-BLOCK = 16
-"""Entries of which the warm start sees only the largest."""
+FIRST_STEP = 1 / 64
+"""Distance of the first two thresholds of a search."""
 
 MAX_STEPS = 64
-"""Bound on the steps of one search: Newton's takes about 5, and halving an interval exhausts float32 after 30."""
+"""Bound on the steps of one search: the secant's takes about 6, and halving an interval exhausts float32 after 30."""
 
 
 @shift_invariant
@@ -52,7 +53,7 @@ def sparsemax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = Non
     Array([0.75, 0.25, 0.  ], dtype=float32)
     """
     x = _rows(logits, axis, where)
-    return _back(_piecewise(_sparsemax_entries, 1.0, x), logits, axis)
+    return _back(_power_of_excess(1, x), logits, axis)
 
 
 @shift_invariant
@@ -69,7 +70,7 @@ def entmax15(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = _rows(logits, axis, where)
-    return _back(_piecewise(_entmax15_entries, 0.5, x), logits, axis)
+    return _back(_power_of_excess(2, x), logits, axis)
 
 
 @shift_invariant
@@ -175,64 +176,93 @@ def _per_row(number: ArrayLike, logits: Float[Array, "*shape"], axis: Axis, dtyp
     return _last(against(number, jnp.empty(logits.shape, dtype)), axis)
 
 
-def _threshold(
-    sums: Sums,
-    step: Step,
+class Search(NamedTuple):
+    """State of the search for a threshold, all per row."""
+
+    before: Float[Array, "*row"]
+    total_before: Float[Array, "*row"]
+    here: Float[Array, "*row"]
+    total: Float[Array, "*row"]
+    low: Float[Array, "*row"]
+    high: Float[Array, "*row"]
+    active: Bool[Array, "*row"]
+
+
+def _search(
+    total: Callable[[Float[Array, "*row"]], Float[Array, "*row"]],
+    advance: Advance,
+    eps: Float[Array, "..."],
     start: Float[Array, "*row"],
-    end: Float[Array, "*row"],
+    end: ArrayLike,
     halve: Array,
-) -> Float[Array, "*row"]:
-    """The number between start and end at which the first of two falling sums is 1; start where it is less there.
+) -> Search:
+    """Finds the number between start and end at which a falling total is 1; start where the total is less there.
 
-    Newton's step never passes the solution where the sum, raised to the power that the step has in mind, is
-    convex. `halve` marks the rows where it may not be: there every other step, and each one that leaves the
-    interval known to hold the solution, goes to its middle instead.
+    The secant through two points on the near side of the solution never passes it where (total^ε - 1) / ε is
+    convex in what `advance` is linear in. `halve` marks the rows where it may not be: there every other step,
+    and each one that leaves the interval known to hold the solution, goes to its middle instead.
     """
-    tolerance = jnp.finfo(start.dtype).eps
+    tolerance = 2 * jnp.finfo(start.dtype).eps
 
-    def unfinished(state: tuple[Any, ...]) -> Array:
-        count, *_, active = state
-        return (count < MAX_STEPS) & jnp.any(active)
+    def unfinished(state: tuple[Array, Search]) -> Array:
+        count, rows = state
+        return (count < MAX_STEPS) & jnp.any(rows.active)
 
-    def search(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        count, t, low, high, total, slope, active = state
-        low, high = jnp.where(total > 1, t, low), jnp.where(total < 1, t, high)
-        newton = step(t, total, slope)
-        middle = low + (high - low) / 2
-        inside = (newton > low) & (newton < high) & (count % 2 == 0)
-        moved = jnp.where(active, jnp.where(halve & ~inside, middle, newton), t)
-        total, slope = sums(moved)
-        miss = jnp.where(halve, jnp.abs(total - 1), total - 1)
-        return count + 1, moved, low, high, total, slope, active & (miss > tolerance) & (moved != t)
+    def step(state: tuple[Array, Search]) -> tuple[Array, Search]:
+        count, rows = state
+        low, high = jnp.where(rows.total > 1, rows.here, rows.low), jnp.where(rows.total < 1, rows.here, rows.high)
+        left, left_before = (jnp.expm1(eps * jnp.log(value)) / eps for value in (rows.total, rows.total_before))
+        fall = left_before - left
+        secant = advance(rows.before, rows.here, jnp.where(fall > 0, left / fall, 0))
+        inside = (secant > low) & (secant < high) & (count % 2 == 0)
+        moved = jnp.where(halve & ~inside, low + (high - low) / 2, secant)
+        moved = jnp.where(count == 0, start, jnp.where(rows.active, moved, rows.here))
+        reached = total(moved)
+        # Where the miss grows, rounding has the last word; at the start, the total may have been below 1 from the first.
+        miss, miss_before = jnp.abs(reached - 1), jnp.abs(rows.total - 1)
+        nearer = jnp.where(count == 0, reached > 1, halve | (miss < miss_before))
+        active = rows.active & (miss > tolerance) & nearer & (moved != rows.here)
+        return count + 1, Search(rows.here, rows.total, moved, reached, low, high, active)
 
-    total, slope = sums(start)
-    state = (jnp.int32(0), start, start, end, total, slope, total - 1 > tolerance)
-    return jax.lax.while_loop(unfinished, search, state)[1]
+    # The point before the start is summed outside of the loop: two sums in one place XLA would fuse.
+    near = start - FIRST_STEP
+    rows = Search(near, total(near), near, total(near), near, jnp.full_like(near, end), jnp.ones(near.shape, bool))
+    return jax.lax.while_loop(unfinished, step, (jnp.int32(0), rows))[1]
 
 
-def _warm_threshold(
-    entries: Entries, step: Step, x: Float[Array, "*rows n"], start: ArrayLike, end: ArrayLike, halve: Array
-) -> Float[Array, "*rows 1"]:
-    """The threshold of each row, by way of that of the largest entries of its blocks.
+def _solve(
+    weigh: Weigh,
+    advance: Advance,
+    eps: Float[Array, "..."],
+    x: Float[Array, "*rows n"],
+    start: float,
+    end: float,
+    halve: ArrayLike = False,
+) -> Float[Array, "*rows n"]:
+    """The weights of each row at the threshold at which they sum to 1.
 
-    A part of the row sums to less than the whole, so its threshold is not beyond that of the row; and as the few
-    entries that matter are mostly the largest of their block, it is close.
+    The search starts at the threshold of a part of the row, which sums to less than the whole, so that its
+    threshold is not beyond that of the row; as the few entries that matter are mostly the largest of their
+    place in the blocks, it is close.
     """
 
-    def search(x: Float[Array, "*rows m"], start: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
-        def sums(t: Float[Array, "*row"]) -> tuple[Float[Array, "*row"], Float[Array, "*row"]]:
-            weights, slopes = entries(x, t)
-            return jnp.sum(weights, -1, keepdims=True), jnp.sum(slopes, -1, keepdims=True)
+    def search(blocks: Float[Array, "*rows blocks m"], start: Float[Array, "*rows 1"]) -> Search:
+        def total(t: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
+            # Kept apart, or XLA joins the two sums into one, which does not spread over the cores when rows are few.
+            of_blocks = jax.lax.optimization_barrier(jnp.sum(weigh(blocks, t[..., None], eps[..., None]), -1))
+            return jnp.sum(of_blocks, -1, keepdims=True)
 
-        return _threshold(sums, step, start, jnp.full_like(start, end), halve)
+        return _search(total, advance, eps, start, end, jnp.asarray(halve))
 
     *rows, n = x.shape
     threshold = jnp.full((*rows, 1), start, x.dtype)
-    blocks = n // BLOCK
-    if blocks > 1:
-        largest = jnp.max(x[..., : blocks * BLOCK].reshape(*rows, BLOCK, blocks), -2)
-        threshold = search(largest, threshold)
-    return search(x, threshold)
+    blocks = x[..., None, :]
+    if n >= 2 * BLOCKS:
+        padding = [(0, 0)] * len(rows) + [(0, -n % BLOCKS)]
+        blocks = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -1)
+        threshold = search(jnp.max(blocks, -2, keepdims=True), threshold).here
+    found = search(blocks, threshold)
+    return weigh(x, found.here, eps) / jnp.where(found.total == 0, 1, found.total)
 
 
 def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
@@ -240,56 +270,56 @@ def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows 
     return slopes * (change - jnp.sum(slopes * change, -1, keepdims=True) / row_sum(slopes, -1))
 
 
-def _sparsemax_entries(
-    x: Float[Array, "*rows n"], tau: Float[Array, "*rows 1"]
-) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
-    weights = jnp.maximum(x - tau, 0)
-    return weights, jnp.sign(weights)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(jax.jit, static_argnums=0)
+def _power_of_excess(power: int, x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
+    """Weights max((x - τ) / power, 0)^power that sum to 1: sparsemax has power 1, entmax15 2."""
+
+    def weigh(x: Array, tau: Array, eps: Array) -> Array:
+        return jnp.maximum(eps * (x - tau), 0) ** power
+
+    def advance(before: Array, tau: Array, times: Array) -> Array:
+        # The total to the power ε is a norm of the weights' bases, which is convex in τ and nearly straight.
+        return tau + (tau - before) * times
+
+    return _solve(weigh, advance, jnp.full((1,) * x.ndim, 1 / power, x.dtype), x, -float(power), 0.0)
 
 
-def _entmax15_entries(
-    x: Float[Array, "*rows n"], tau: Float[Array, "*rows 1"]
-) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
-    root = jnp.maximum(x - tau, 0) / 2
-    return root * root, root
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _piecewise(entries: Entries, eps: float, x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
-    """Weights max(ε·(x - τ), 0)^(1/ε) that sum to 1; sparsemax has ε = 1, entmax15 1/2."""
-    return _piecewise_entries(entries, eps, x)[0]
-
-
-@_piecewise.defjvp
-def _(entries: Entries, eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    weights, slopes = _piecewise_entries(entries, eps, *primals)
+@_power_of_excess.defjvp
+def _(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    weights = _power_of_excess(power, *primals)
+    live = weights > 0
+    slopes = jnp.where(live, jnp.where(live, weights, 1) ** (1 - 1 / power), 0)
     return weights, _along_simplex(slopes, *tangents)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _piecewise_entries(entries: Entries, eps: float, x: Float[Array, "*rows n"]) -> tuple[Array, Array]:
-    def step(tau: Array, total: Array, slope: Array) -> Array:
-        # Newton's on total^ε, a norm of the weights' bases, which is convex in τ and nearly straight.
-        return tau + (total - total ** (1 - eps)) / (eps * slope)
-
-    tau = _warm_threshold(entries, step, x, -1 / eps, 0.0, jnp.array(False))
-    weights, slopes = entries(x, tau)
-    return weights / row_sum(weights, -1), slopes
-
-
 @jax.custom_jvp
+@jax.jit
 def _tsallis(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> Float[Array, "*rows n"]:
     """Weights (1 + ε·(x - θ))^(1/ε) that sum to 1; any ε will do, and 0 is softmax."""
-    return _tsallis_solution(x, _away_from_zero(eps))[0]
+    eps = _away_from_zero(eps)
+    # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter.
+    limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
+
+    # Written without a branch, which XLA does not turn into vector instructions on CPU.
+    def weigh(x: Array, t: Array, eps: Array) -> Array:
+        excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+        return jnp.exp(jnp.log1p(excess) / eps - t)
+
+    def advance(before: Array, t: Array, times: Array) -> Array:
+        # Linear in the bases, exp(-εt); the total to the power ε is a norm of them, convex up to ε = 1.
+        return t - jnp.log1p(-jnp.expm1(eps * (t - before)) * times) / eps
+
+    return _solve(weigh, advance, eps, x, 0.0, math.log(x.shape[-1]), jnp.abs(eps) > 1)
 
 
 @_tsallis.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x, eps), (x_change, eps_change) = primals, tangents
+    weights = _tsallis(x, eps)
     eps = _away_from_zero(eps)
-    weights, logs = _tsallis_solution(x, eps)
     live = weights > 0
-    logs = jnp.where(live, logs, 0)
+    logs = jnp.log(jnp.where(live, weights, 1))
     base = eps * logs  # the log of 1 + ε(x - θ)
     # Above ε = 1 the slope of a tiny weight has no bound; this one keeps sums over the row finite.
     slopes = jnp.where(live, jnp.exp(jnp.minimum(logs - base, 60)), 0)
@@ -299,31 +329,6 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     in_eps = jnp.where(small, series, (weights - slopes - base * weights) / eps**2)
     moved = eps_change * (in_eps - slopes * jnp.sum(in_eps, -1, keepdims=True) / row_sum(slopes, -1))
     return weights, _along_simplex(slopes, x_change) + moved
-
-
-@jax.jit
-def _tsallis_solution(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> tuple[Array, Array]:
-    """The weights, and their logarithms where they are not 0."""
-    # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter.
-    limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
-
-    # Written without a branch, which XLA does not turn into vector instructions on CPU.
-    def logs_and_ratios(x: Array, t: Array) -> tuple[Array, Array]:
-        excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
-        return jnp.log1p(excess) / eps - t, 1 + excess
-
-    def entries(x: Array, t: Array) -> tuple[Array, Array]:
-        logs, ratios = logs_and_ratios(x, t)
-        weights = jnp.exp(logs)
-        return weights, weights / jnp.maximum(ratios, jnp.finfo(x.dtype).tiny)
-
-    def step(t: Array, total: Array, slope: Array) -> Array:
-        # Newton's on total^ε, a norm of the weights' bases: convex in the bases up to ε = 1, and nearly straight.
-        return t - jnp.log1p(jnp.expm1(-eps * jnp.log(total)) * total / slope) / eps
-
-    t = _warm_threshold(entries, step, x, 0.0, math.log(x.shape[-1]), eps > 1)
-    weights, _ = entries(x, t)
-    return weights / row_sum(weights, -1), logs_and_ratios(x, t)[0]
 
 
 def _away_from_zero(eps: Float[Array, "..."]) -> Float[Array, "..."]:

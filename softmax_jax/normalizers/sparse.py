@@ -267,7 +267,8 @@ def _solve(
 
 def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
     """The change of the weights for a change of the logits: the threshold moves so that their sum stays."""
-    return slopes * (change - jnp.sum(slopes * change, -1, keepdims=True) / row_sum(slopes, -1))
+    shares = slopes / row_sum(slopes, -1)
+    return slopes * (change - jnp.sum(shares * change, -1, keepdims=True))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

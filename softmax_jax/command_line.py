@@ -5,7 +5,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -64,18 +64,29 @@ def one_line_errors(console: Console) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def with_progress(results: Iterable[T], lengths: Sequence[int], doing: str) -> Iterator[T]:
-    """Passes on the result of each length, with a bar on a terminal and a line per length in a log."""
+@contextlib.contextmanager
+def progress_bar(doing: str, total: float, first: str) -> Iterator[Callable[[float, str, str], None]]:
+    """A bar on a terminal, plain lines in a log: call it with the amount done, what follows, and what the log says."""
     console = Console(stderr=True)
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        # An item costs about the same in any set, so items are the unit of the time left.
-        task = bar.add_task(f"n = {lengths[0]}", total=sum(lengths))
+        task = bar.add_task(first, total=total)
+
+        def advance(amount: float, following: str, line: str) -> None:
+            bar.update(task, advance=amount, description=following)
+            if not console.is_terminal:
+                print(f"{doing} {line}", file=sys.stderr, flush=True)
+
+        yield advance
+
+
+def with_progress(results: Iterable[T], lengths: Sequence[int], doing: str) -> Iterator[T]:
+    """Passes on the result of each length, with a bar on a terminal and a line per length in a log."""
+    # An item costs about the same in any set, so items are the unit of the time left.
+    with progress_bar(doing, sum(lengths), f"n = {lengths[0]}") as advance:
         for index, result in enumerate(results):
             following = f"n = {lengths[index + 1]}" if index + 1 < len(lengths) else "done"
-            bar.update(task, advance=lengths[index], description=following)
-            if not console.is_terminal:
-                print(f"{doing} n = {lengths[index]}", file=sys.stderr, flush=True)
+            advance(lengths[index], following, f"n = {lengths[index]}")
             yield result

@@ -218,7 +218,7 @@ def _search(
         moved = jnp.where(halve & ~inside, low + (high - low) / 2, secant)
         moved = jnp.where(count == 0, start, jnp.where(rows.active, moved, rows.here))
         reached = total(moved)
-        # Where the miss grows, rounding has the last word; at the start, the total may have been below 1 from the first.
+        # Where the miss grows, rounding has the last word. At the start, a total below 1 has no solution beyond.
         miss, miss_before = jnp.abs(reached - 1), jnp.abs(rows.total - 1)
         nearer = jnp.where(count == 0, reached > 1, halve | (miss < miss_before))
         active = rows.active & (miss > tolerance) & nearer & (moved != rows.here)

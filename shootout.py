@@ -1,0 +1,182 @@
+"""Trains one small transformer under several normalizers, with nothing else changed, and compares them."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, progress_bar
+from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.report import shootout as report
+from softmax_jax.report.charts import Chart, save_chart
+from softmax_jax.shootout import Outcome, Recipe, compete
+from softmax_jax.tasks.published import SPARSE_ATTENTION
+from softmax_jax.tasks.retrieval import Retrieval
+from softmax_jax.tasks.sequences import Task
+from softmax_jax.tasks.signal import Signal
+
+DEFAULT_NORMALIZERS = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
+"""By the papers' formulas, and the notebook's two."""
+TEST_SEQUENCES = 200
+LONGEST = 2**14
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
+    """Names, with numbers where wanted: softmax "entmax(alpha=1.2)"; or "all" of them."""
+    task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
+    """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
+    seeds: int = 5
+    """Models per normalizer, trained together."""
+    length: int | None = None
+    """Positions in a sequence (32), or the most items in training (64)."""
+    epochs: int | None = None
+    """15 for the signal (25 steps each), 30 for the others (100 steps each)."""
+    hidden: int = 64
+    """Width of the transformer."""
+    heads: int = 4
+    """Attention heads in each of its two layers."""
+    classes: int | None = None
+    """Patterns to tell apart (4), or classes of items (10)."""
+    signal_length: int | None = None
+    """Steps of the pattern (3); of the signal alone."""
+    pooling: Literal["mean", "last"] | None = None
+    """What the answer is read from (the mean over positions); of the signal alone."""
+    causal: bool = False
+    """Let no position see a later one."""
+    test_lengths: tuple[int, ...] = ()
+    """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
+    output: Path = Path("shootout")
+    """Directory for the tables and charts."""
+
+    def __post_init__(self) -> None:
+        if not self.normalizers or len(set(self.normalizers)) < len(self.normalizers):
+            raise ValueError(f"--normalizers is {' '.join(self.normalizers)!r}: name at least one, each once")
+        if self.seeds < 1:
+            raise ValueError(f"--seeds is {self.seeds}: it must be at least 1")
+        for name in ("signal_length", "pooling"):
+            if self.task != "signal" and getattr(self, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is {getattr(self, name)}: --task {self.task} has none, leave it out")
+        made = self.made()
+        least = made.signal_length if isinstance(made, Signal) else 2
+        for length in self.test_lengths:
+            if not least <= length <= LONGEST:
+                raise ValueError(f"--test-lengths has {length}: they must be from {least} to {LONGEST}")
+        if len(set(self.test_lengths)) < len(self.test_lengths):
+            raise ValueError(f"--test-lengths is {' '.join(map(str, self.test_lengths))}: name each once")
+        self.recipe()
+
+    def made(self) -> Task:
+        """The task that is asked for."""
+        shared = {name: value for name in ("length", "classes") if (value := getattr(self, name)) is not None}
+        if self.task != "signal":
+            return Retrieval(self.task, causal=self.causal, **shared)
+        pattern = Signal.signal_length if self.signal_length is None else self.signal_length
+        return Signal(signal_length=pattern, pooling=self.pooling or Signal.pooling, causal=self.causal, **shared)
+
+    def recipe(self) -> Recipe:
+        """The model and its training."""
+        signal = self.task == "signal"
+        epochs = (15 if signal else 30) if self.epochs is None else self.epochs
+        rate = Recipe.learning_rate if signal else 1e-3
+        return Recipe(hidden=self.hidden, heads=self.heads, epochs=epochs, learning_rate=rate)
+
+    def tested_lengths(self, task: Task) -> tuple[int, ...]:
+        """The length of training and all others to test at, in order."""
+        further = self.test_lengths or (
+            () if self.task == "signal" else (4 * task.length, 16 * task.length, 64 * task.length)
+        )
+        return tuple(sorted({task.length, *(length for length in further if length <= LONGEST)}))
+
+    def tests_at(self, length: int) -> tuple[int, int]:
+        """Sequences per batch, as many as fit, and batches: fewer sequences where they are long."""
+        total = TEST_SEQUENCES
+        if self.task != "signal":
+            total = min(total, max(2**26 // length**2, 16 if self.task == "max-retrieval" else 4))
+        batch = min(max(2**22 // length**2, 1), 50, total)
+        return batch, -(-total // batch)
+
+
+def main() -> None:
+    """Looks at the normalizers, trains under each, prints, writes."""
+    arguments = parse(Arguments, description=__doc__)
+    one_device_per_core()
+    with one_line_errors(Console(stderr=True)):
+        start, task = time.perf_counter(), arguments.made()
+        specs = tuple(METHODS) if arguments.normalizers == ("all",) else arguments.normalizers
+        named = {spec: normalizer(spec) for spec in specs}
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        console = Console(width=max(Console().width, 120))
+        found = report.sweep(named)
+        report.print_looks(console, named, found)
+        outcomes = fight(arguments, task, specs)
+        console.print(report.results_table(outcomes, task.length))
+        lengths = arguments.tested_lengths(task)
+        if len(lengths) > 1:
+            console.print(report.lengths_table(outcomes))
+        if arguments.task in SPARSE_ATTENTION:
+            console.print(report.published_table(arguments.task))
+        charts = report.look_charts(named, found) | report.outcome_charts(outcomes, task.length)
+        paths = write(arguments, task, charts, outcomes)
+    print(f"trained {len(specs)} × {arguments.seeds} models in {time.perf_counter() - start:.0f} s; wrote {paths}")
+
+
+def fight(arguments: Arguments, task: Task, specs: Sequence[str]) -> list[Outcome]:
+    """The outcome of every normalizer, with progress."""
+    recipe = arguments.recipe()
+    rounds = compete(specs, task, recipe, range(arguments.seeds), arguments.tested_lengths(task), arguments.tests_at)
+    outcomes = []
+    with progress_bar("training", len(specs) * recipe.epochs, "compiling") as advance:
+        for done in rounds:
+            if isinstance(done, Outcome):
+                outcomes.append(done)
+            else:
+                said = f"{done.normalizer}, epoch {done.epoch + 1} of {recipe.epochs}, loss {done.loss:.4f}"
+                advance(1, said, said)
+    return outcomes
+
+
+def write(arguments: Arguments, task: Task, charts: dict[str, Chart], outcomes: Sequence[Outcome]) -> str:
+    """Writes the tables and charts; says where."""
+    output, length = arguments.output, task.length
+    at_training = [
+        (o.normalizer, t.seed, t.accuracy, t.loss, o.losses[index, -1], o.seconds / len(o.seeds))
+        for o in outcomes
+        for index, t in enumerate(test for test in o.tests if test.length == length)
+    ]
+    columns = ("normalizer", "seed", "test_accuracy", "test_loss", "train_loss", "seconds")
+    write_csv(output / "shootout.csv", columns, at_training)
+    write_csv(
+        output / "losses.csv",
+        ("normalizer", "seed", "epoch", "loss"),
+        (
+            (o.normalizer, seed, epoch + 1, loss)
+            for o in outcomes
+            for seed, losses in zip(o.seeds, o.losses)
+            for epoch, loss in enumerate(losses)
+        ),
+    )
+    write_csv(
+        output / "lengths.csv",
+        ("normalizer", "seed", "length", "accuracy", "loss"),
+        ((o.normalizer, t.seed, t.length, t.accuracy, t.loss) for o in outcomes for t in o.tests),
+    )
+    learned = {o.normalizer: {name: values.tolist() for name, values in o.learned.items()} for o in outcomes}
+    settings = {"command": dataclasses.asdict(arguments) | {"output": str(output)}}
+    settings |= {"task": dataclasses.asdict(task), "recipe": dataclasses.asdict(arguments.recipe())}  # pyright: ignore[reportArgumentType]
+    write_json(output / "shootout.json", settings | {"versions": versions(), "learned": learned})
+    for name, chart in charts.items():
+        save_chart(chart, output / name)
+    return f"{output}/shootout.csv, losses.csv, lengths.csv, shootout.json and the charts beside them"
+
+
+if __name__ == "__main__":
+    main()

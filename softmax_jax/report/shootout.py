@@ -125,7 +125,7 @@ def sweep_chart(found: Mapping[str, Sequence[float]], lengths: Sequence[int] = L
         y=alt.Y("weight:Q", title="largest weight", scale=alt.Scale(domain=[0, 1])),
         color=_colour(found),
     )
-    return alt.layer(lines.mark_line(), lines.mark_point(filled=True)).properties(
+    return alt.layer(lines.mark_line().encode(strokeDash=_dashes(found)), lines.mark_point(filled=True)).properties(
         width=620, height=320, title=alt.TitleParams("Who still sees one logit of 3 among many near 0?", anchor="start")
     )
 
@@ -138,6 +138,13 @@ def _colour(names: Mapping[str, Any] | Sequence[str], legend: bool = True) -> al
         legend=alt.Legend(title="normalizer", symbolOpacity=1) if legend else None,
         scale=alt.Scale(domain=domain, range=[PALETTE[index % len(PALETTE)] for index in range(len(domain))]),
     )
+
+
+def _dashes(names: Mapping[str, Any] | Sequence[str]) -> alt.StrokeDash:
+    """Every other line dashed, so that one that lies on another hides neither."""
+    domain = list(names)
+    dashes = [[1, 0] if index % 2 == 0 else [6, 4] for index in range(len(domain))]
+    return alt.StrokeDash("normalizer:N", legend=None, scale=alt.Scale(domain=domain, range=dashes))
 
 
 def at_length(outcome: Outcome, length: int, quantity: str) -> list[float]:
@@ -263,10 +270,10 @@ def curve_chart(outcomes: Sequence[Outcome]) -> Chart:
         for epoch, (value, interval) in enumerate(mean(column) for column in outcome.losses.T.tolist())
     ]
     names = [outcome.normalizer for outcome in outcomes]
-    y = alt.Scale(type="log")
+    y = alt.Scale(type="log", nice=False)
     base = alt.Chart(alt.Data(values=data)).encode(x=alt.X("epoch:Q", title="epoch"), color=_colour(names))
     band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="training loss (nats)", scale=y), y2="high:Q")
-    line = base.mark_line().encode(y=alt.Y("loss:Q", title="training loss (nats)", scale=y))
+    line = base.mark_line().encode(y=alt.Y("loss:Q", title="training loss (nats)", scale=y), strokeDash=_dashes(names))
     title = alt.TitleParams("How fast does each learn?", subtitle="mean of the seeds, 95 % band", anchor="start")
     return alt.layer(band, line).properties(width=620, height=320, title=title)
 
@@ -300,7 +307,7 @@ def length_chart(outcomes: Sequence[Outcome]) -> Chart:
         color=_colour(names),
     )
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title, scale=y), y2="high:Q")
-    line = base.mark_line(point=True).encode(y=alt.Y("accuracy:Q", title=title, scale=y))
+    line = base.mark_line().encode(y=alt.Y("accuracy:Q", title=title, scale=y), strokeDash=_dashes(names))
     return alt.layer(band, line).properties(
         width=620,
         height=320,

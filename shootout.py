@@ -65,8 +65,8 @@ class Arguments:
             if self.task != "signal" and getattr(self, name) is not None:
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(f"{option} is {getattr(self, name)}: --task {self.task} has none, leave it out")
-        made = self.made()
-        least = made.signal_length if isinstance(made, Signal) else 2
+        task = self.build_task()
+        least = task.signal_length if isinstance(task, Signal) else 2
         for length in self.test_lengths:
             if not least <= length <= LONGEST:
                 raise ValueError(f"--test-lengths has {length}: they must be from {least} to {LONGEST}")
@@ -74,7 +74,7 @@ class Arguments:
             raise ValueError(f"--test-lengths is {' '.join(map(str, self.test_lengths))}: name each once")
         self.recipe()
 
-    def made(self) -> Task:
+    def build_task(self) -> Task:
         """The task that is asked for."""
         shared = {name: value for name in ("length", "classes") if (value := getattr(self, name)) is not None}
         if self.task != "signal":
@@ -110,14 +110,14 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     with one_line_errors(Console(stderr=True)):
-        start, task = time.perf_counter(), arguments.made()
+        start, task = time.perf_counter(), arguments.build_task()
         specs = tuple(METHODS) if arguments.normalizers == ("all",) else arguments.normalizers
         named = {spec: normalizer(spec) for spec in specs}
         arguments.output.mkdir(parents=True, exist_ok=True)
         console = Console(width=max(Console().width, 120))
         found = report.sweep(named)
         report.print_looks(console, named, found)
-        outcomes = fight(arguments, task, specs)
+        outcomes = train_and_test(arguments, task, specs)
         console.print(report.results_table(outcomes, task.length))
         lengths = arguments.tested_lengths(task)
         if len(lengths) > 1:
@@ -129,7 +129,7 @@ def main() -> None:
     print(f"trained {len(specs)} × {arguments.seeds} models in {time.perf_counter() - start:.0f} s; wrote {paths}")
 
 
-def fight(arguments: Arguments, task: Task, specs: Sequence[str]) -> list[Outcome]:
+def train_and_test(arguments: Arguments, task: Task, specs: Sequence[str]) -> list[Outcome]:
     """The outcome of every normalizer, with progress."""
     recipe = arguments.recipe()
     rounds = compete(specs, task, recipe, range(arguments.seeds), arguments.tested_lengths(task), arguments.tests_at)

@@ -226,7 +226,8 @@ def _search(
 
     # The point before the start is summed outside of the loop: two sums in one place XLA would fuse.
     near = start - FIRST_STEP
-    rows = Search(near, total(near), near, total(near), near, jnp.full_like(near, end), jnp.ones(near.shape, bool))
+    of_near = total(near)
+    rows = Search(near, of_near, near, of_near, near, jnp.full_like(near, end), jnp.ones(near.shape, bool))
     return jax.lax.while_loop(unfinished, step, (jnp.int32(0), rows))[1]
 
 

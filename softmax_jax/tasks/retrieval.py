@@ -48,6 +48,8 @@ class Retrieval:
     def __post_init__(self) -> None:
         if not LEAST_ITEMS <= self.length <= POSITIONS:
             raise ValueError(f"--length is {self.length}: a sequence has from {LEAST_ITEMS} to {POSITIONS} items")
+        if self.classes < 2:
+            raise ValueError(f"--classes is {self.classes}: there must be at least 2 to choose from")
 
     @property
     def features(self) -> int:

@@ -26,8 +26,8 @@ LEARNED: Mapping[str, tuple[str, ...]] = {
     "scalable_softpick": ("s",),
     "sink_softmax": ("sink",),
     "entmax": ("alpha",),
-    "asentmax": ("w", "gamma"),
-    "as_stieltjes": ("w", "gamma"),
+    "asentmax": ("weight", "power"),
+    "as_stieltjes": ("weight", "power"),
 }
 """The numbers that train with the model, one per head and layer, by the method's name; others keep theirs."""
 

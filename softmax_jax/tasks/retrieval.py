@@ -96,7 +96,8 @@ class Retrieval:
             place = jnp.sort(asked)
             shown, found = (order[place], order[jnp.minimum(place + 1, length - 1)])
         elif self.kind == "copy":
-            position = jnp.sort(jax.random.choice(code_key, POSITIONS, (items,), replace=False))
+            position = jax.random.choice(code_key, POSITIONS, (items,), replace=False)
+            position = jnp.sort(jnp.where(visible, position, POSITIONS))  # masked items come last
             code = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
             shown = found = jnp.sort(asked)
         else:

@@ -138,7 +138,9 @@ class Contender:
             batch = self.task.training_batch(data_key, step)
             own_key = jax.random.fold_in(dropout_key, step)
             (loss, _), gradient = jax.value_and_grad(self.loss, has_aux=True)(parameters, batch, own_key)
-            updates, optimizer = self.optimizer.update(gradient, optimizer, parameters)
+            # Optax raises floats to the integer step, which strict promotion forbids.
+            with jax.numpy_dtype_promotion("standard"):
+                updates, optimizer = self.optimizer.update(gradient, optimizer, parameters)
             return (optax.apply_updates(parameters, updates), optimizer), loss
 
         def one(arguments: tuple[State, Int[Array, ""]]) -> tuple[State, Float[Array, ""]]:

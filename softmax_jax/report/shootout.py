@@ -96,7 +96,7 @@ def weight_chart(named: Named, rows: Mapping[str, Sequence[float]], title: str) 
 def sweep(named: Named, lengths: Sequence[int] = LOOK_LENGTHS) -> dict[str, list[float]]:
     """The weight of one logit of 3 among 0.5·cos(0.1·i), for each length."""
     index = jnp.arange(max(lengths))
-    logits = (0.5 * jnp.cos(0.1 * index)).at[0].set(3.0)
+    logits = (0.5 * jnp.cos(0.1 * index.astype(jnp.float32))).at[0].set(3.0)
     # The rest of the longest row is masked, so that each normalizer is compiled once.
     weigh = jax.jit(lambda normalizer, n: normalizer(logits, where=index < n)[0])
     return {name: [float(weigh(normalizer, n)) for n in lengths] for name, normalizer in named.items()}

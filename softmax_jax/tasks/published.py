@@ -12,11 +12,11 @@ ACCURACY: dict[str, dict[int, float]] = {
 }
 
 SPARSE_ATTENTION: dict[str, dict[str, dict[int, float]]] = {
-    "sort": {"entmax15": {1: 100, 2: 100, 4: 57.8, 8: 0.0}},
-    "copy": {"entmax15": {1: 100, 2: 100, 4: 99.9, 8: 99.7, 16: 99.4, 32: 96.3, 64: 0.0}},
+    "sort": {"entmax15": {1: 100.0, 2: 100.0, 4: 57.8, 8: 0.0}},
+    "copy": {"entmax15": {1: 100.0, 2: 100.0, 4: 99.9, 8: 99.7, 16: 99.4, 32: 96.3, 64: 0.0}},
     "multi-query": {
-        "entmax15": {1: 100, 2: 100, 4: 100, 16: 99.5, 64: 92.7, 256: 66.8, 1024: 9.3},
-        "asentmax": {1: 100, 2: 100, 4: 100, 16: 99.7, 64: 99.6, 256: 99.0, 1024: 95.3},
+        "entmax15": {1: 100.0, 2: 100.0, 4: 100.0, 16: 99.5, 64: 92.7, 256: 66.8, 1024: 9.3},
+        "asentmax": {1: 100.0, 2: 100.0, 4: 100.0, 16: 99.7, 64: 99.6, 256: 99.0, 1024: 95.3},
     },
 }
 """Sequences answered wholly right, in percent, by task, normalizer and multiple of the longest training length.

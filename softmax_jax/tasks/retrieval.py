@@ -49,7 +49,7 @@ class Retrieval:
         if not LEAST_ITEMS <= self.length <= POSITIONS:
             raise ValueError(f"--length is {self.length}: a sequence has from {LEAST_ITEMS} to {POSITIONS} items")
         if self.classes < 2:
-            raise ValueError(f"--classes is {self.classes}: there must be at least 2")
+            raise ValueError(f"--classes is {self.classes}: there must be at least 2 to choose from")
 
     @property
     def features(self) -> int:
@@ -91,13 +91,14 @@ class Retrieval:
         rho = jnp.full(items, -1.0)
         if self.kind in ("max-retrieval", "sort"):
             rho = jnp.where(visible, jax.random.uniform(code_key, (items,)), 2.0)
-            code = _wave_code(rho, 1 / 256, 2)
+            code = _wave_code(rho, 1 / 256, 2.0)
             order = jnp.argsort(rho)  # masked items come last
             place = jnp.sort(asked)
             shown, found = (order[place], order[jnp.minimum(place + 1, length - 1)])
         elif self.kind == "copy":
-            position = jnp.sort(jax.random.choice(code_key, POSITIONS, (items,), replace=False))
-            code = _wave_code(position.astype(jnp.float32), 4, 2 * POSITIONS)
+            position = jax.random.choice(code_key, POSITIONS, (items,), replace=False)
+            position = jnp.sort(jnp.where(visible, position, POSITIONS))  # masked items come last
+            code = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
             shown = found = jnp.sort(asked)
         else:
             code = jax.random.rademacher(code_key, (items, CODE), jnp.float32)

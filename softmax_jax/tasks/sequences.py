@@ -1,6 +1,6 @@
 """What the tasks of the shoot-out have in common."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -13,6 +13,7 @@ class Batch(NamedTuple):
     answer: Int[Array, "sequences *queries"]
 
 
+@runtime_checkable
 class Task(Protocol):
     """Data of one task; every batch is a pure function of its arguments."""
 

@@ -1,0 +1,203 @@
+import io
+import xml.etree.ElementTree as ET
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from rich.console import Console
+
+from softmax_jax import shootout
+from softmax_jax.normalizers.facts import FACTS
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report import shootout as report
+from softmax_jax.report.charts import save_chart
+
+NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
+ACCURACIES = {"softmax": [80.0, 82.0, 84.0], "ssmax": [90.0, 91.0, 95.0], "signed_l1": [60.0, 65.0, 61.0]}
+LOSSES = {"softmax": 0.5, "ssmax": 0.3, "signed_l1": 0.25}
+SECONDS = {"softmax": 3.0, "ssmax": 4.0, "signed_l1": 2.0}
+LENGTHS = (32, 128)
+
+
+def outcome(name, seeds=3, lengths=LENGTHS):
+    tests = [
+        shootout.Test(length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
+        for index, length in enumerate(lengths)
+        for seed in range(seeds)
+    ]
+    losses = np.array([[1.0, 0.5, LOSSES[name] / 2 + 0.01 * seed] for seed in range(seeds)])
+    learned = {"s": np.array([[[1.0, 2.0], [0.25, 0.75]]] * seeds)} if name == "ssmax" else {}
+    return shootout.Outcome(name, tuple(range(seeds)), losses, tests, learned, SECONDS[name])
+
+
+OUTCOMES = [outcome(name) for name in NAMED]
+
+
+def printed(table):
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def cells(table):
+    """The cells of each row by its first, under the headers of their columns."""
+    headers = [column.header for column in table.columns]
+    rows = zip(*(column.cells for column in table.columns))
+    return {row[0]: dict(zip(headers[1:], row[1:])) for row in rows}
+
+
+def test_the_formulas_come_with_numbers_and_sources():
+    rows = cells(report.formula_table(["softmax", "entmax(alpha=1.2)"]))
+    assert rows["softmax"]["formula"] == FACTS["softmax"].formula
+    assert rows["softmax"]["numbers"] == "none"
+    assert "alpha" in rows["entmax(alpha=1.2)"]["numbers"]
+    assert rows["entmax(alpha=1.2)"]["source"] == FACTS["entmax"].source
+
+
+def test_the_weights_of_a_row_are_shown_with_their_sum():
+    scores = (0.0, 1.0, -2.0)
+    rows = cells(report.weight_table(NAMED, scores, "A row"))
+    assert list(rows) == list(NAMED)
+    assert list(rows["softmax"]) == ["0", "1", "-2", "sum"]
+    weights = np.exp(scores) / np.exp(scores).sum()
+    assert list(rows["softmax"].values()) == [*(f"{weight:.3f}" for weight in weights), "1.000"]
+    assert rows["signed_l1"]["1"] == f"{float(NAMED['signed_l1'](jnp.array(scores))[1]):.3f}"
+
+
+def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
+    lengths = (1, 4, 9, 33)
+    found = report.sweep(NAMED, lengths)
+    for name, weights in found.items():
+        for n, weight in zip(lengths, weights):
+            logits = np.where(np.arange(n) == 0, 3.0, 0.5 * np.cos(0.1 * np.arange(n))).astype(np.float32)
+            assert weight == pytest.approx(float(NAMED[name](jnp.asarray(logits))[0]), abs=1e-6)
+    assert found["softmax"][1] == pytest.approx(
+        np.exp(3) / (np.exp(3) + np.exp(0.5 * np.cos([0.1, 0.2, 0.3])).sum()), abs=1e-6
+    )
+    rows = cells(report.sweep_table(found, lengths))
+    assert {n: rows["softmax"][n] for n in rows["softmax"]} == {
+        str(n): f"{found['softmax'][index]:.4f}" for index, n in ((0, 1), (2, 9))
+    }
+
+
+def test_results_are_means_with_their_intervals_at_the_length_of_training():
+    rows = cells(report.results_table(OUTCOMES, 32))
+    half = scipy.stats.t.ppf(0.975, 2) * np.std(ACCURACIES["softmax"], ddof=1) / np.sqrt(3)
+    assert rows["softmax"]["accuracy (%)"] == f"82.00±{half:.2f}"
+    assert rows["softmax"]["test loss"].startswith("0.5100±")
+    assert rows["softmax"]["train loss"].startswith("0.2600±")
+    assert rows["softmax"]["train seconds"] == "3.0"
+
+
+def test_the_best_of_each_column_is_marked_and_no_other():
+    rows = cells(report.results_table(OUTCOMES, 32))
+    best = {"accuracy (%)": "ssmax", "test loss": "signed_l1", "train loss": "signed_l1", "train seconds": "signed_l1"}
+    for column, winner in best.items():
+        assert [name for name in rows if rows[name][column].startswith("* ")] == [winner]
+
+
+def test_equal_bests_are_all_marked():
+    twins = [outcome("ssmax"), outcome("ssmax")._replace(normalizer="twin")]
+    rows = cells(report.results_table(twins, 32))
+    for column in ("accuracy (%)", "test loss", "train loss", "train seconds"):
+        assert all(rows[name][column].startswith("* ") for name in ("ssmax", "twin"))
+
+
+def test_p_compares_with_softmax_by_seed_and_softmax_has_none():
+    rows = cells(report.results_table(OUTCOMES, 32))
+    assert rows["softmax"]["p"] == "–"
+    for name in ("ssmax", "signed_l1"):
+        expected = scipy.stats.ttest_rel(ACCURACIES[name], ACCURACIES["softmax"]).pvalue  # pyright: ignore[reportAttributeAccessIssue]
+        assert rows[name]["p"] == f"{expected:.2g}"
+    without = cells(report.results_table(OUTCOMES[1:], 32))
+    assert [row["p"] for row in without.values()] == ["–", "–"]
+
+
+def test_learned_numbers_are_means_by_layer():
+    rows = cells(report.results_table(OUTCOMES, 32))
+    assert rows["ssmax"]["learned"] == "s = 1.50, 0.50"
+    assert rows["softmax"]["learned"] == "–"
+
+
+def test_one_seed_has_neither_interval_nor_p():
+    single = [outcome(name, seeds=1) for name in NAMED]
+    for table in (report.results_table(single, 32), report.lengths_table(single)):
+        table.caption = None
+        assert "±" not in printed(table)
+    rows = cells(report.results_table(single, 32))
+    assert rows["softmax"]["accuracy (%)"] == "80.00"
+    assert {row["p"] for row in rows.values()} == {"–"}
+
+
+def test_accuracy_by_length_has_a_column_for_each():
+    rows = cells(report.lengths_table(OUTCOMES))
+    assert list(rows) == list(NAMED)
+    assert list(rows["ssmax"]) == ["32", "128"]
+    assert rows["ssmax"]["32"].startswith("92.0±")
+    assert rows["ssmax"]["128"].startswith("91.9±")
+
+
+def test_published_accuracies_stand_under_their_multiples():
+    rows = cells(report.published_table("multi-query"))
+    assert rows["asentmax"]["1024 ×"] == "95.3"
+    assert rows["entmax15"]["64 ×"] == "92.7"
+    assert "64 tokens" in printed(report.published_table("multi-query"))
+    assert cells(report.published_table("sort"))["entmax15"]["8 ×"] == "0.0"
+
+
+def test_all_looks_are_printed():
+    console = Console(file=io.StringIO(), width=200)
+    report.print_looks(console, NAMED, report.sweep(NAMED))
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    for title in (
+        "What each computes",
+        "Ten logits",
+        "A concentrated row",
+        "A diffuse row",
+        "Largest weight by length",
+    ):
+        assert title in text
+    assert "…" not in text
+
+
+def test_there_is_a_chart_by_length_if_there_is_more_than_one():
+    shared = {"accuracy", "loss", "time", "losses"}
+    assert set(report.outcome_charts(OUTCOMES, 32)) == shared | {"lengths"}
+    assert set(report.outcome_charts([outcome("softmax", lengths=(32,))], 32)) == shared
+
+
+def test_bars_and_bands_hold_the_mean_and_its_interval():
+    half = report.mean(ACCURACIES["softmax"]).interval
+    assert half is not None
+    bars = report.bar_chart(ACCURACIES, "accuracy", "A title").to_dict()["data"]["values"]
+    assert [bar["normalizer"] for bar in bars] == list(ACCURACIES)
+    assert bars[0] == {"normalizer": "softmax", "value": 82.0, "low": 82 - half, "high": 82 + half}
+    curve = report.curve_chart(OUTCOMES).to_dict()["data"]["values"]
+    assert [point["epoch"] for point in curve[:3]] == [1, 2, 3]
+    assert curve[2]["loss"] == pytest.approx(0.26)
+    assert all(0 < point["low"] <= point["loss"] <= point["high"] for point in curve)
+    by_length = report.length_chart(OUTCOMES).to_dict()["data"]["values"]
+    assert {(point["normalizer"], point["n"]) for point in by_length} == {(o, n) for o in NAMED for n in LENGTHS}
+    assert all(0 <= point["low"] <= point["accuracy"] <= point["high"] <= 100 for point in by_length)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("weights", {"softmax", "signed_l1", "weight"}),
+        ("rows", {"concentrated", "diffuse", "ssmax"}),
+        ("sweep", {"largest weight", "logits in the row", "ssmax"}),
+        ("accuracy", {"Which normalizer classifies best?", "test accuracy (%)", "ssmax"}),
+        ("loss", {"test loss (nats)", "signed_l1"}),
+        ("time", {"seconds to train all seeds", "softmax"}),
+        ("losses", {"How fast does each learn?", "epoch", "ssmax"}),
+        ("lengths", {"length at test time", "128", "ssmax"}),
+    ],
+)
+def test_charts_are_saved_and_say_what_they_show(name, texts, tmp_path):
+    charts = report.look_charts(NAMED, report.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
+    png, svg = (path.read_bytes() for path in save_chart(charts[name], tmp_path / "chart"))
+    assert png.startswith(b"\x89PNG")
+    shown = {element.text for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert texts <= shown

@@ -84,6 +84,49 @@ def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     assert mean["adaptive_refit"] > mean["softmax"]
 
 
+def test_a_shootout_writes_its_tables_and_charts(tmp_path):
+    sizes = ("--length", 8, "--hidden", 8, "--heads", 2, "--epochs", 1, "--seeds", 2, "--output", "out")
+    done = script(
+        "shootout.py",
+        *sizes,
+        "--normalizers",
+        "softmax",
+        "ssmax",
+        "--test-lengths",
+        16,
+        "--output",
+        "out",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training ssmax, epoch 1 of 1" in done.stderr
+    for words in ("What each computes", "Trained and tested at length 8", "Test accuracy (%) by length"):
+        assert words in done.stdout
+    headers = {
+        "shootout": "normalizer,seed,test_accuracy,test_loss,train_loss,seconds",
+        "losses": "normalizer,seed,epoch,loss",
+        "lengths": "normalizer,seed,length,accuracy,loss",
+    }
+    keys = {(name, seed) for name in ("softmax", "ssmax") for seed in ("0", "1")}
+    lengths = set()
+    for name, header in headers.items():
+        with (tmp_path / "out" / f"{name}.csv").open() as file:
+            assert file.readline().strip() == header
+            rows = list(csv.DictReader(file, header.split(",")))
+        assert {(row["normalizer"], row["seed"]) for row in rows} == keys
+        assert len(rows) == (8 if name == "lengths" else 4)
+        lengths |= {row["length"] for row in rows if "length" in row}
+    assert lengths == {"8", "16"}
+    written = json.loads((tmp_path / "out" / "shootout.json").read_text())
+    assert written["command"]["hidden"] == written["recipe"]["hidden"] == 8
+    assert written["task"]["length"] == 8
+    assert len(written["learned"]["ssmax"]["s"]) == 2
+    charts = {"weights", "rows", "sweep", "accuracy", "loss", "time", "losses", "lengths"}
+    pictures = {f"{chart}.{suffix}" for chart in charts for suffix in ("png", "svg")}
+    tables = {"shootout.csv", "losses.csv", "lengths.csv", "shootout.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | tables
+
+
 def test_help_shows_every_setting_with_its_meaning(tmp_path):
     done = script("train.py", "--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -109,6 +152,22 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
         ("fit_temperature.py", ["--degree", "0"], "--degree is 0"),
         ("fit_temperature.py", ["--criterion", "best"], "'inputs', 'bins', 'accuracy'"),
         ("fit_temperature.py", ["--checkpoint", ROOT / "requirements.txt"], "not Flax msgpack bytes"),
+        ("shootout.py", ["--hidden", "10", "--heads", "4"], "--hidden is 10: it must be a multiple of --heads, 4"),
+        (
+            "shootout.py",
+            ["--signal-length", "40"],
+            "--signal-length is 40: it must be at least 1 and at most",
+        ),
+        (
+            "shootout.py",
+            ["--task", "sort", "--pooling", "last"],
+            "--pooling is last: --task sort has none",
+        ),
+        ("shootout.py", ["--task", "sort", "--classes", "0"], "--classes is 0: there must be at least 2"),
+        ("shootout.py", ["--normalizers", "sotfmax"], "did you mean 'softmax'"),
+        ("shootout.py", ["--normalizers", "softmax", "softmax"], "each once"),
+        ("shootout.py", ["--test-lengths", "0"], "--test-lengths has 0: they must be from 3 to 16384"),
+        ("shootout.py", ["--seeds", "0"], "--seeds is 0: it must be at least 1"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing_behind(name, arguments, words, tmp_path):

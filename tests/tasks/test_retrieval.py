@@ -1,0 +1,181 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from softmax_jax.tasks.retrieval import CLASSES, CODE, KINDS, POSITIONS, Retrieval
+
+KEY = jax.random.key(5)
+LENGTH, QUERIES = 12, 6
+# The codes hold sines and cosines of places. The longest period of each kind and the largest place:
+LONGEST_PERIOD = {"max-retrieval": 2, "sort": 2, "copy": 2 * POSITIONS}
+
+
+def made(kind, **sizes):
+    return Retrieval(kind, length=LENGTH, queries=QUERIES, **sizes)
+
+
+def split(task, batch, sequence):
+    """One sequence as visible items (code, class) and queries, in NumPy."""
+    inputs, items = np.asarray(batch.inputs[sequence]), batch.inputs.shape[1] - task.asked
+    count = int(batch.mask[sequence, :items].sum())
+    return inputs[:count, :CODE], inputs[:count, CODE:-1].argmax(1), inputs[items:, :CODE]
+
+
+def places(kind, code):
+    """The place by the angle of the longest wave, which never completes half a turn."""
+    angle = np.arctan2(code[:, CODE // 2 - 1], code[:, CODE - 1])
+    return angle / (2 * np.pi) * LONGEST_PERIOD[kind]
+
+
+def same_code(codes, wanted):
+    """The one index of an item with exactly this code."""
+    (index,) = np.flatnonzero((codes == wanted).all(1))
+    return index
+
+
+def batches(task):
+    draw = jax.jit(task.training_batch)
+    yield draw(KEY, jnp.int32(0))
+    yield draw(KEY, jnp.int32(1))
+    yield task.test_batch(KEY, 3 * LENGTH, jnp.int32(0), 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
+    task = made(kind)
+    for batch in batches(task):
+        for sequence, answers in enumerate(np.asarray(batch.answer)):
+            codes, classes, queries = split(task, batch, sequence)
+            if kind == "max-retrieval":
+                assert not queries.any()
+                found = [places(kind, codes).argmax()]
+            else:
+                found = [same_code(codes, query) for query in queries]
+                if kind == "sort":
+                    order = list(places(kind, codes).argsort())
+                    found = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in found]
+            np.testing.assert_array_equal(answers, classes[found])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
+    task = made(kind)
+    batch = task.test_batch(KEY, 3, jnp.int32(0), 300)
+    assert set(np.unique(batch.answer)) == set(range(CLASSES))
+    found = []
+    for sequence in range(300):
+        codes, _, queries = split(task, batch, sequence)
+        found += [places(kind, codes).argmax()] if kind == "max-retrieval" else [same_code(codes, q) for q in queries]
+    counts = np.bincount(found, minlength=3)
+    assert len(counts) == 3
+    assert counts.min() > 0.2 * len(found)
+
+
+@pytest.mark.parametrize(("kind", "largest"), [("max-retrieval", 1), ("sort", 1), ("copy", POSITIONS)])
+def test_places_span_their_range_at_every_length(kind, largest):
+    """No place in long sequences that short ones never show."""
+    task = Retrieval(kind, length=64, queries=2, batch=200)
+    draw = jax.jit(task.training_batch)
+    short, long = [], []
+    for step in range(2):
+        batch = jax.tree.map(np.asarray, draw(KEY, jnp.int32(step)))
+        for sequence in range(task.batch):
+            codes, _, _ = split(task, batch, sequence)
+            found = places(kind, codes)
+            assert found.min() >= -1e-3 * largest
+            assert found.max() <= largest * (1 + 1e-3)
+            (short if len(codes) < 10 else long if len(codes) > 50 else []).extend(found / largest)
+    for found in (short, long):
+        assert np.mean(found) == pytest.approx(0.5, abs=0.06)
+        assert min(found) < 0.05
+        assert max(found) > 0.95
+
+
+@pytest.mark.parametrize("kind", ["sort", "copy"])
+def test_queries_go_through_ascending_places(kind):
+    task = made(kind)
+    batch = task.test_batch(KEY, 20, jnp.int32(0), 10)
+    for sequence in range(10):
+        codes, _, queries = split(task, batch, sequence)
+        asked = places(kind, queries)
+        assert (np.diff(asked) >= 0).all()
+        assert np.ptp(asked) > 0
+        if kind == "copy":
+            assert (np.diff(places(kind, codes)) > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_items_beyond_the_length_are_zero_and_masked(kind):
+    task = made(kind)
+    for batch in batches(task):
+        items = batch.inputs.shape[1] - task.asked
+        mask = np.asarray(batch.mask)
+        lengths = mask[:, :items].sum(1)
+        np.testing.assert_array_equal(mask[:, :items], np.arange(items) < lengths[:, None])
+        assert mask[:, items:].all()
+        assert not np.asarray(batch.inputs)[~mask].any()
+        flags = np.asarray(batch.inputs)[..., -1]
+        np.testing.assert_array_equal(flags, np.broadcast_to(np.arange(items + task.asked) >= items, flags.shape))
+        assert np.asarray(batch.inputs)[:, :items, CODE:-1].sum(2)[mask[:, :items]].tolist() == [1] * lengths.sum()
+        assert not np.asarray(batch.inputs)[:, items:, CODE:-1].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_lengths_run_from_two_to_the_longest_and_test_lengths_are_the_one_asked_for(kind):
+    task = Retrieval(kind, length=5, queries=3, batch=64)
+    mask = task.training_batch(KEY, jnp.int32(0)).mask
+    assert mask.shape == (64, 5 + task.asked)
+    assert set(np.asarray(mask[:, :5].sum(1)).tolist()) == {2, 3, 4, 5}
+    for length in (2, 5, 9):
+        mask = task.test_batch(KEY, length, jnp.int32(0), 4).mask
+        assert mask.shape == (4, length + task.asked)
+        assert bool(mask.all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
+    """By items alone: sequences of 10 items or more, of which no two are alike by chance."""
+    task = made(kind)
+    train, test = jax.jit(task.training_batch), jax.jit(task.test_batch, static_argnums=(1, 3))
+    drawn = [train(KEY, jnp.int32(step)) for step in range(5)]
+    drawn += [test(KEY, LENGTH, jnp.int32(index), 32) for index in range(5)]
+    drawn += [train(jax.random.key(6), jnp.int32(0))]
+    sequences = [
+        np.asarray(inputs[:LENGTH]).tobytes()
+        for batch in drawn
+        for inputs, mask in zip(batch.inputs, batch.mask)
+        if mask[:LENGTH].sum() >= 10
+    ]
+    assert len(sequences) > 5 * 32
+    assert len(set(sequences)) == len(sequences)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_a_function_of_key_and_step(kind):
+    task = made(kind)
+    once, again = (draw(KEY, jnp.int32(3)) for draw in (task.training_batch, jax.jit(task.training_batch)))
+    # Sines of angles up to 26,000 are known to three digits.
+    np.testing.assert_allclose(once.inputs, again.inputs, atol=4e-3)
+    np.testing.assert_array_equal(once.answer, again.answer)
+
+
+def test_scores_are_read_at_the_queries():
+    scores, mask = jax.random.normal(KEY, (3, 10, CLASSES)), jnp.ones((3, 10), bool)
+    np.testing.assert_array_equal(made("copy").read(scores, mask), scores[:, 10 - QUERIES :])
+    np.testing.assert_array_equal(made("max-retrieval").read(scores, mask), scores[:, 9:])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"length": 1}, "--length is 1"),
+        ({"length": POSITIONS + 1}, f"--length is {POSITIONS + 1}.*to {POSITIONS}"),
+        ({"classes": 1}, "--classes is 1"),
+        ({"classes": 0}, "--classes is 0"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option(kind, sizes, words):
+    with pytest.raises(ValueError, match=words):
+        Retrieval(kind, **sizes)

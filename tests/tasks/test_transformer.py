@@ -1,0 +1,110 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.shootout import LEARNED
+from softmax_jax.tasks.transformer import Transformer
+
+HIDDEN, HEADS, LAYERS = 16, 4, 2
+INPUTS = jax.random.normal(jax.random.key(0), (3, 9, 5))
+FULL = jnp.ones((3, 9), bool)
+
+
+def built(name, learn=(), **options):
+    return Transformer(
+        5, 6, normalizer(name), learn, hidden=HIDDEN, heads=HEADS, layers=LAYERS, rngs=nnx.Rngs(0), **options
+    )
+
+
+def parameters(model):
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["ssmax", "softpick", "entmax", "signed_l1"])
+def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
+    model = built(name, causal=causal)
+    lengths = jnp.array([9, 4, 1])
+    whole = model(INPUTS, jnp.arange(9)[None, :] < lengths[:, None])
+    for index, length in enumerate(lengths.tolist()):
+        short = model(INPUTS[index : index + 1, :length], jnp.ones((1, length), bool))
+        np.testing.assert_allclose(whole[index : index + 1, :length], short, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax", "ssmax", "shifted_softmax"])
+def test_a_causal_model_sees_nothing_later_and_another_does(name):
+    later = INPUTS.at[:, 5:].add(1.0)
+    causal, free = built(name, causal=True), built(name)
+    np.testing.assert_allclose(causal(INPUTS, FULL)[:, :5], causal(later, FULL)[:, :5], atol=1e-6)
+    assert not np.allclose(causal(INPUTS, FULL)[:, 5:], causal(later, FULL)[:, 5:], atol=1e-2)
+    assert not np.allclose(free(INPUTS, FULL)[:, :5], free(later, FULL)[:, :5], atol=1e-2)
+
+
+def test_sequences_of_a_batch_do_not_meet():
+    model = built("softmax")
+    changed = model(INPUTS.at[1].add(1.0), FULL)
+    np.testing.assert_allclose(changed[::2], model(INPUTS, FULL)[::2], atol=1e-6)
+    assert not np.allclose(changed[1], model(INPUTS, FULL)[1], atol=1e-2)
+
+
+def test_order_matters_only_by_the_inputs():
+    """No position but what the features carry: permuted inputs give permuted scores."""
+    order = jnp.array([3, 1, 4, 0, 5, 8, 2, 6, 7])
+    model = built("softmax")
+    np.testing.assert_allclose(model(INPUTS[:, order], FULL), model(INPUTS, FULL)[:, order], atol=1e-5)
+
+
+def test_normalizers_that_learn_nothing_share_their_parameters_and_differ_in_scores():
+    one, other = built("softmax"), built("softpick")
+    assert jax.tree.structure(parameters(one)) == jax.tree.structure(parameters(other))
+    jax.tree.map(np.testing.assert_array_equal, parameters(one), parameters(other))
+    assert not np.allclose(one(INPUTS, FULL), other(INPUTS, FULL), atol=1e-3)
+
+
+def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
+    plain, learning = parameters(built("softmax")), parameters(built("ssmax", ("s",)))
+    for block in learning["blocks"].values():
+        assert set(block["attention"]) == {"s"}
+        block.pop("attention")
+    for block in plain["blocks"].values():
+        block.pop("attention", None)
+    jax.tree.map(np.testing.assert_array_equal, plain, learning)
+
+
+def test_scores_at_one_visible_position_do_not_depend_on_a_normalizer_that_sums_to_one():
+    alone = jnp.ones((3, 1), bool)
+    np.testing.assert_allclose(built("softmax")(INPUTS[:, :1], alone), built("ssmax")(INPUTS[:, :1], alone), atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "numbers"), LEARNED.items())
+def test_every_head_of_every_layer_learns_its_own_numbers(name, numbers):
+    # Rows of nine lie at a bound of clipped SSMax by its own numbers, where there is no gradient.
+    spec = "clipped_ssmax(s=0.6)" if name == "clipped_ssmax" else name
+    structure, state = nnx.split(built(spec, numbers), nnx.Param)
+
+    def loss(state):
+        return (nnx.merge(structure, state)(INPUTS, FULL) ** 2).sum()
+
+    gradient = nnx.to_pure_dict(jax.grad(loss)(state))
+    start = nnx.to_pure_dict(state)
+    for layer in range(LAYERS):
+        for number in numbers:
+            assert start["blocks"][layer]["attention"][number].shape == (HEADS, 1, 1)
+            of_heads = np.asarray(gradient["blocks"][layer]["attention"][number])
+            assert of_heads.shape == (HEADS, 1, 1)
+            assert np.isfinite(of_heads).all()
+            assert (of_heads != 0).all()
+
+
+def test_dropout_needs_rngs():
+    model, plain = built("softmax", dropout=0.5), built("softmax")
+    still = model(INPUTS, FULL)
+    np.testing.assert_array_equal(still, plain(INPUTS, FULL))
+    once, again, other = (model(INPUTS, FULL, nnx.Rngs(dropout=seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(once, again)
+    assert not np.allclose(once, still, atol=1e-2)
+    assert not np.allclose(once, other, atol=1e-2)
+    np.testing.assert_array_equal(plain(INPUTS, FULL, nnx.Rngs(dropout=1)), still)

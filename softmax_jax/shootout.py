@@ -59,7 +59,7 @@ class State(NamedTuple):
     seed: Int[Array, " seeds"]
 
 
-class Test(NamedTuple):
+class Score(NamedTuple):
     """Accuracy in percent and cross-entropy in nats of one seed at one length."""
 
     length: int
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     seeds: tuple[int, ...]
     losses: Float[np.ndarray, "seeds epochs"]
     """Mean training loss of each epoch, in nats, with dropout."""
-    tests: list[Test]
+    tests: list[Score]
     learned: dict[str, Float[np.ndarray, "seeds layers heads"]]
     seconds: float
     """Time of the training of all seeds together, without compiling."""
@@ -159,7 +159,7 @@ class Contender:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding), state)
         return epoch_of_all.lower(shapes, jax.ShapeDtypeStruct((), jnp.int32)).compile()
 
-    def test(self, state: State, length: int, sequences: int, batches: int) -> list[Test]:
+    def test(self, state: State, length: int, sequences: int, batches: int) -> list[Score]:
         """Accuracy and loss of every seed on `batches` batches of new sequences of a length."""
 
         def one(arguments: tuple[Parameters, Int[Array, ""]]) -> tuple[Array, Array]:
@@ -178,7 +178,7 @@ class Contender:
 
         losses, accuracies = all_seeds(state.parameters, state.seed)
         return [
-            Test(length, seed, float(accuracy), float(loss))
+            Score(length, seed, float(accuracy), float(loss))
             for seed, accuracy, loss in zip(self.seeds, accuracies, losses)
         ]
 
@@ -226,7 +226,7 @@ def compete(
         trained.append((state, np.stack(losses, 1), seconds))
     pairs = [(index, length) for index in range(len(names)) for length in test_lengths]
 
-    def test(pair: tuple[int, int]) -> list[Test]:
+    def test(pair: tuple[int, int]) -> list[Score]:
         index, length = pair
         return contenders[index].test(trained[index][0], length, *tests_at(length))
 

@@ -96,8 +96,9 @@ class Retrieval:
             place = jnp.sort(asked)
             shown, found = (order[place], order[jnp.minimum(place + 1, length - 1)])
         elif self.kind == "copy":
-            position = jax.random.choice(code_key, POSITIONS, (items,), replace=False)
-            position = jnp.sort(jnp.where(visible, position, POSITIONS))  # masked items come last
+            # Any ascending numbers, and then each further up by one than the one before it: no two alike.
+            gaps = jax.random.randint(code_key, (items,), 0, POSITIONS - items + 1)
+            position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(items)  # masked items come last
             code = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
             shown = found = jnp.sort(asked)
         else:
@@ -115,5 +116,6 @@ class Retrieval:
 
 def _wave_code(place: Float[Array, " items"], shortest: float, longest: float) -> Float[Array, "items code"]:
     """Sines and cosines of a place, of periods from the shortest to the longest."""
-    angles = 2 * jnp.pi * place[:, None] / jnp.geomspace(shortest, longest, CODE // 2)[None, :]
+    periods = jnp.geomspace(shortest, longest, CODE // 2)[None, :]
+    angles = 2 * jnp.pi * (place[:, None] % periods) / periods  # within one period, where a sine has all its digits
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], 1)

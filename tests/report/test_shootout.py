@@ -22,7 +22,7 @@ LENGTHS = (32, 128)
 
 def outcome(name, seeds=3, lengths=LENGTHS):
     tests = [
-        shootout.Test(length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
+        shootout.Score(length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
         for index, length in enumerate(lengths)
         for seed in range(seeds)
     ]

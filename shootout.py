@@ -13,7 +13,7 @@ from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import Chart, save_chart
-from softmax_jax.shootout import Outcome, Recipe, compete
+from softmax_jax.shootout import Outcome, Recipe, batches_of, compete
 from softmax_jax.tasks.published import SPARSE_ATTENTION
 from softmax_jax.tasks.retrieval import Retrieval
 from softmax_jax.tasks.sequences import Task
@@ -97,12 +97,11 @@ class Arguments:
         return tuple(sorted({task.length, *(length for length in further if length <= LONGEST)}))
 
     def tests_at(self, length: int) -> tuple[int, int]:
-        """Sequences per batch, as many as fit, and batches: fewer sequences where they are long."""
-        total = TEST_SEQUENCES
-        if self.task != "signal":
-            total = min(total, max(2**26 // length**2, 16 if self.task == "max-retrieval" else 4))
-        batch = min(max(2**22 // length**2, 1), 50, total)
-        return batch, -(-total // batch)
+        """Sequences in a batch and batches: of the retrieval tasks, fewer sequences where they are long."""
+        if self.task == "signal":
+            return batches_of(TEST_SEQUENCES, length)
+        fewest = 16 if self.task == "max-retrieval" else 4
+        return batches_of(min(TEST_SEQUENCES, max(2**26 // length**2, fewest)), length)
 
 
 def main() -> None:

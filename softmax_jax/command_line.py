@@ -31,13 +31,17 @@ def parse(arguments: type[T], **options: Any) -> T:
 def unboxed(box: str) -> str:
     r"""The text within a box that tyro drew, in one line, without its title and its pointer to --help.
 
+    Where the output cannot show the lines of a box, hyphens stand for them.
+
     >>> unboxed("╭─ Value error ──╮\n│ Error parsing Arguments: --sets is 0 │\n╰──╯")
     '--sets is 0'
+    >>> unboxed(" Value error\n ----- \n  Error parsing Arguments: --sets is 0 \n")
+    '--sets is 0'
     """
-    inside = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
-    text = " ".join("|" if set(line) == {"─"} else line for line in inside if line)
-    sections = [section.strip() for section in text.split("|") if "For full helptext" not in section]
-    return re.sub(r"^Error parsing (Arguments|config): ", "", ". ".join(sections)) or box.strip()
+    _title, *inside = [text for line in box.splitlines() if (text := line.strip("│╭╮╰╯ "))]
+    joined = " ".join("|" if set(text) <= {"─", "-"} else text for text in inside)
+    sections = [text for section in joined.split("|") if (text := section.strip()) and "For full helptext" not in text]
+    return re.sub(r"^Error parsing (Arguments|config): ", "", ". ".join(sections))
 
 
 def one_device_per_core() -> None:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.normalizers.registry import normalizer
@@ -81,14 +80,53 @@ class Outcome(NamedTuple):
     """Time of the training of all seeds together, without compiling."""
 
 
-class Contender:
-    """One normalizer with the model built around it, and its training compiled."""
+class Keys(NamedTuple):
+    """What a seed draws its numbers from."""
 
-    def __init__(self, name: str, task: Task, recipe: Recipe, seeds: Sequence[int]):
-        self.name, self.task, self.recipe, self.seeds = name, task, recipe, tuple(seeds)
-        # A number of seeds that the devices share evenly: those in excess are trained, and dropped.
-        excess = -len(seeds) % min(jax.device_count(), len(seeds))
-        self.trained = jnp.asarray([*seeds, *(max(seeds) + 1 + index for index in range(excess))], jnp.int32)
+    parameters: Key[Array, ""]
+    data: Key[Array, ""]
+    dropout: Key[Array, ""]
+
+
+def keys_of(seed: Int[Array, ""]) -> Keys:
+    """The keys of a seed: the same for every normalizer."""
+    key = jax.random.key(seed)
+    return Keys(jax.random.fold_in(key, 0), *jax.random.split(jax.random.fold_in(key, 1)))
+
+
+def shared_evenly(seeds: Sequence[int]) -> Int[Array, " seeds"]:
+    """The seeds, and as many more as the devices need for equal shares."""
+    excess = -len(seeds) % min(jax.device_count(), len(seeds))
+    return jnp.asarray([*seeds, *(max(seeds) + 1 + index for index in range(excess))], jnp.int32)
+
+
+class Draws:
+    """Data of every seed, drawn once for all normalizers; every leaf has a leading seed axis."""
+
+    def __init__(self, task: Task, seeds: Int[Array, " seeds"]):
+        self.task = task
+        self.seeds = jax.device_put(seeds, seed_sharding(len(seeds)))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def training(self, epoch: Int[Array, ""]) -> Batch:
+        """All batches of an epoch: leaves of shape (seeds, steps, ...)."""
+        steps = epoch * self.task.steps_per_epoch + jnp.arange(self.task.steps_per_epoch)
+        return self._of_each_seed(lambda key: jax.lax.map(lambda step: self.task.training_batch(key, step), steps))
+
+    @functools.partial(jax.jit, static_argnums=(0, 1, 3))
+    def test(self, length: int, index: Int[Array, ""], sequences: int) -> Batch:
+        """One batch of test sequences of a length."""
+        return self._of_each_seed(lambda key: self.task.test_batch(key, length, index, sequences))
+
+    def _of_each_seed(self, draw: Callable[[Key[Array, ""]], Batch]) -> Batch:
+        return spread_over_seeds(lambda seeds: jax.lax.map(lambda seed: draw(keys_of(seed).data), seeds), self.seeds)
+
+
+class Contender:
+    """One normalizer with the model built around it."""
+
+    def __init__(self, name: str, task: Task, recipe: Recipe):
+        self.name, self.task, self.recipe = name, task, recipe
         self.learn = LEARNED.get(name.split("(")[0], ())
         self.structure = nnx.split(nnx.eval_shape(lambda: self._build(nnx.Rngs(0))))[0]
         self.optimizer = optax.adam(recipe.learning_rate)
@@ -102,22 +140,17 @@ class Contender:
             rngs=rngs,
         )
 
-    @functools.cached_property
-    def sharding(self) -> NamedSharding:
-        """Seeds divided among the devices."""
-        return seed_sharding(len(self.trained))
-
-    def initial_state(self) -> State:
+    def initial_state(self, seeds: Int[Array, " seeds"]) -> State:
         """Every seed before its first step."""
 
         def one(seed: Int[Array, ""]) -> State:
-            rngs = nnx.Rngs(jax.random.fold_in(jax.random.key(seed), 0))
-            parameters = nnx.to_pure_dict(nnx.state(self._build(rngs), nnx.Param))
+            model = self._build(nnx.Rngs(keys_of(seed).parameters))
+            parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
             return State(parameters, self.optimizer.init(parameters), seed)
 
         # Not jitted: compiling this for every normalizer would take longer.
-        states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(one, self.trained))
-        return jax.device_put(states, self.sharding)
+        states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(one, seeds))
+        return jax.device_put(states, seed_sharding(len(seeds)))
 
     def loss(
         self, parameters: Parameters, batch: Batch, dropout_key: Key[Array, ""] | None
@@ -125,70 +158,50 @@ class Contender:
         """Mean cross-entropy in nats, and accuracy in percent; with dropout if there is a key for it."""
         rngs = None if dropout_key is None else nnx.Rngs(dropout=dropout_key)
         model = nnx.merge(self.structure, parameters)
-        scores = self.task.read(model(batch.inputs, batch.mask, rngs), batch.mask)
+        scores = self.task.read(model(batch.inputs, batch.mask, rngs))
         loss = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
         return loss, 100 * (scores.argmax(-1) == batch.answer).mean()
 
-    def compiled_epoch(self) -> Callable[[State, Int[Array, ""]], tuple[State, Float[Array, " seeds"]]]:
-        """One epoch of every seed: from a state and the epoch to the next state and the mean loss."""
+    def epoch(self, state: State, batches: Batch, epoch: Int[Array, ""]) -> tuple[State, Float[Array, " seeds"]]:
+        """Trains every seed on its batches of an epoch; returns the next state, and the mean loss of each seed."""
 
-        def step(carry: tuple[Parameters, optax.OptState], step: Int[Array, ""], seed: Int[Array, ""]) -> Any:
+        def step(carry: tuple[Parameters, optax.OptState], batch_and_key: tuple[Batch, Key[Array, ""]]) -> Any:
             parameters, optimizer = carry
-            data_key, dropout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
-            batch = self.task.training_batch(data_key, step)
-            own_key = jax.random.fold_in(dropout_key, step)
-            (loss, _), gradient = jax.value_and_grad(self.loss, has_aux=True)(parameters, batch, own_key)
+            (loss, _), gradient = jax.value_and_grad(self.loss, has_aux=True)(parameters, *batch_and_key)
             # Optax raises floats to the integer step, which strict promotion forbids.
             with jax.numpy_dtype_promotion("standard"):
                 updates, optimizer = self.optimizer.update(gradient, optimizer, parameters)
             return (optax.apply_updates(parameters, updates), optimizer), loss
 
-        def one(arguments: tuple[State, Int[Array, ""]]) -> tuple[State, Float[Array, ""]]:
-            state, epoch = arguments
+        def one(arguments: tuple[State, Batch]) -> tuple[State, Float[Array, ""]]:
+            state, own_batches = arguments
             steps = epoch * self.task.steps_per_epoch + jnp.arange(self.task.steps_per_epoch)
-            carry = (state.parameters, state.optimizer)
-            (parameters, optimizer), losses = jax.lax.scan(lambda c, s: step(c, s, state.seed), carry, steps)
+            keys = jax.vmap(functools.partial(jax.random.fold_in, keys_of(state.seed).dropout))(steps)
+            (parameters, optimizer), losses = jax.lax.scan(step, state[:2], (own_batches, keys))
             return State(parameters, optimizer, state.seed), losses.mean()
 
-        @functools.partial(jax.jit, donate_argnums=0)
-        def epoch_of_all(state: State, epoch: Int[Array, ""]) -> tuple[State, Float[Array, " seeds"]]:
-            epochs = jnp.broadcast_to(epoch, state.seed.shape)
-            return spread_over_seeds(lambda *arguments: jax.lax.map(one, arguments), state, epochs)
+        return spread_over_seeds(lambda *arguments: jax.lax.map(one, arguments), state, batches)
 
-        state = jax.eval_shape(self.initial_state)
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding), state)
-        return epoch_of_all.lower(shapes, jax.ShapeDtypeStruct((), jnp.int32)).compile()
+    def compiled_epoch(self, state: State, batches: Batch) -> Callable[..., Any]:
+        """`epoch` compiled for states and batches like these; it takes over the state it is given."""
+        return jax.jit(self.epoch, donate_argnums=0).lower(state, batches, jnp.int32(0)).compile()
 
-    def test(self, state: State, length: int, sequences: int, batches: int) -> list[Score]:
-        """Accuracy and loss of every seed on `batches` batches of new sequences of a length."""
-
-        def one(arguments: tuple[Parameters, Int[Array, ""]]) -> tuple[Array, Array]:
-            parameters, seed = arguments
-            data_key, _ = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
-
-            def batch(index: Int[Array, ""]) -> tuple[Array, Array]:
-                return self.loss(parameters, self.task.test_batch(data_key, length, index, sequences), None)
-
-            losses, accuracies = jax.lax.map(batch, jnp.arange(batches))
-            return losses.mean(), accuracies.mean()
-
-        @jax.jit
-        def all_seeds(parameters: Parameters, seeds: Int[Array, " seeds"]) -> tuple[Array, Array]:
-            return spread_over_seeds(lambda *arguments: jax.lax.map(one, arguments), parameters, seeds)
-
-        losses, accuracies = all_seeds(state.parameters, state.seed)
-        return [
-            Score(length, seed, float(accuracy), float(loss))
-            for seed, accuracy, loss in zip(self.seeds, accuracies, losses)
-        ]
+    def test(self, parameters: Parameters, batch: Batch) -> tuple[Float[Array, " seeds"], Float[Array, " seeds"]]:
+        """Loss and accuracy of every seed on its batch."""
+        return spread_over_seeds(
+            lambda *arguments: jax.lax.map(lambda own: self.loss(*own, None), arguments), parameters, batch
+        )
 
     def learned(self, parameters: Parameters) -> dict[str, np.ndarray]:
         """The numbers of the normalizer as trained, of shape (seeds, layers, heads)."""
         blocks = [parameters["blocks"][index]["attention"] for index in range(self.recipe.layers)] if self.learn else []
-        return {
-            name: np.stack([np.asarray(block[name])[: len(self.seeds), :, 0, 0] for block in blocks], 1)
-            for name in self.learn
-        }
+        return {name: np.stack([np.asarray(block[name])[..., 0, 0] for block in blocks], 1) for name in self.learn}
+
+
+def batches_of(sequences: int, length: int) -> tuple[int, int]:
+    """Sequences in a batch, fewer where they are long, and the batches that so many sequences take."""
+    batch = min(max(2**22 // length**2, 1), 50, sequences)
+    return batch, -(-sequences // batch)
 
 
 class EpochDone(NamedTuple):
@@ -207,31 +220,53 @@ def compete(
     test_lengths: Sequence[int],
     tests_at: Callable[[int], tuple[int, int]],
 ) -> Iterator[EpochDone | Outcome]:
-    """Trains one normalizer after the other, then tests all; yields after every epoch, and the outcome of each.
+    """Trains all normalizers side by side, epoch by epoch on the same data, then tests them.
 
-    `tests_at` says how many sequences a batch and how many batches to test with at a length. All is compiled before
-    the first clock starts, so that no training is timed beside a compiler.
+    Yields after every epoch of each, and all outcomes at the end. `tests_at` says how many sequences a batch and how
+    many batches to test with at a length. All is compiled before the first clock starts, so that no training is timed
+    beside a compiler.
     """
-    contenders = [Contender(name, task, recipe, seeds) for name in names]
-    prepared = list(two_at_a_time(lambda one: (one.initial_state(), one.compiled_epoch()), contenders))
-    trained = []
-    for contender, (state, epoch_of_all) in zip(contenders, prepared):
-        losses, seconds = [], 0.0
-        for epoch in range(recipe.epochs):
+    trained = shared_evenly(seeds)
+    draws = Draws(task, trained)
+    contenders = [Contender(name, task, recipe) for name in names]
+    states = [contender.initial_state(trained) for contender in contenders]
+    losses: list[list[np.ndarray]] = [[] for _ in contenders]
+    seconds = [0.0] * len(contenders)
+    batches = draws.training(jnp.int32(0))
+    compiled = list(two_at_a_time(lambda pair: pair[0].compiled_epoch(pair[1], batches), zip(contenders, states)))
+    for epoch in range(recipe.epochs):
+        batches = jax.block_until_ready(draws.training(jnp.int32(epoch)))
+        for index, contender in enumerate(contenders):
             start = time.perf_counter()
-            state, loss = jax.block_until_ready(epoch_of_all(state, jnp.int32(epoch)))
-            seconds += time.perf_counter() - start
-            losses.append(np.asarray(loss, np.float64)[: len(seeds)])
-            yield EpochDone(contender.name, epoch, float(losses[-1].mean()))
-        trained.append((state, np.stack(losses, 1), seconds))
-    pairs = [(index, length) for index in range(len(names)) for length in test_lengths]
+            states[index], loss = jax.block_until_ready(compiled[index](states[index], batches, jnp.int32(epoch)))
+            seconds[index] += time.perf_counter() - start
+            losses[index].append(np.asarray(loss, np.float64)[: len(seeds)])
+            yield EpochDone(contender.name, epoch, float(losses[index][-1].mean()))
+    parameters = [state.parameters for state in states]
+    tests = [score_all(contenders, parameters, draws, seeds, length, *tests_at(length)) for length in test_lengths]
+    for index, contender in enumerate(contenders):
+        learned = {name: values[: len(seeds)] for name, values in contender.learned(parameters[index]).items()}
+        scores = [score for of_length in tests for score in of_length[index]]
+        yield Outcome(contender.name, tuple(seeds), np.stack(losses[index], 1), scores, learned, seconds[index])
 
-    def test(pair: tuple[int, int]) -> list[Score]:
-        index, length = pair
-        return contenders[index].test(trained[index][0], length, *tests_at(length))
 
-    tested = dict(zip(pairs, two_at_a_time(test, pairs)))
-    for index, (contender, (state, losses, seconds)) in enumerate(zip(contenders, trained)):
-        tests = [test for length in test_lengths for test in tested[index, length]]
-        learned = contender.learned(state.parameters)
-        yield Outcome(contender.name, contender.seeds, losses, tests, learned, seconds)
+def score_all(
+    contenders: Sequence[Contender],
+    parameters: Sequence[Parameters],
+    draws: Draws,
+    seeds: Sequence[int],
+    length: int,
+    sequences: int,
+    batches: int,
+) -> list[list[Score]]:
+    """The scores of every contender at a length: means over batches that all of them are given."""
+    test = [jax.jit(contender.test) for contender in contenders]
+    found = np.empty((batches, len(contenders), 2, len(seeds)))
+    for batch_index in range(batches):
+        batch = draws.test(length, jnp.int32(batch_index), sequences)
+        for index, own in enumerate(parameters):
+            found[batch_index, index] = np.stack(test[index](own, batch))[:, : len(seeds)]
+    return [
+        [Score(length, seed, accuracy, loss) for seed, loss, accuracy in zip(seeds, *means.tolist())]
+        for means in found.mean(0)
+    ]

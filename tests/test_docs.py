@@ -37,6 +37,7 @@ def cells(notebook: str) -> list[tuple[bool, str]]:
 def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("EPOCHS", "1")
     monkeypatch.setenv("SEEDS", "1")
+    monkeypatch.setenv("TESTS", "2")
     variables: dict[str, Any] = {}
     for prose, text in cells("shootout.py"):
         if not prose:

@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.shootout import LEARNED, Contender, EpochDone, Outcome, Recipe, compete
+from softmax_jax.shootout import (
+    LEARNED,
+    Contender,
+    Draws,
+    EpochDone,
+    Outcome,
+    Recipe,
+    batches_of,
+    compete,
+    keys_of,
+    score_all,
+    shared_evenly,
+)
 from softmax_jax.tasks.retrieval import Kind, Retrieval
 from softmax_jax.tasks.sequences import Task
 from softmax_jax.tasks.signal import Signal
@@ -32,7 +44,7 @@ def first():
 
 def test_every_normalizer_is_trained_every_epoch_and_tested_at_every_length(first):
     outcomes, epochs = first
-    assert [(one.normalizer, one.epoch) for one in epochs] == [(name, epoch) for name in NAMES for epoch in range(2)]
+    assert [(one.normalizer, one.epoch) for one in epochs] == [(name, epoch) for epoch in range(2) for name in NAMES]
     assert list(outcomes) == list(NAMES)
     for name, outcome in outcomes.items():
         assert outcome.seeds == SEEDS
@@ -81,8 +93,8 @@ def test_learned_numbers_move_from_their_start(first):
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_every_number_that_is_to_be_learned_is_one_of_its_method(name):
-    contender = Contender(name, TASK, RECIPE, (0,))
-    state = contender.initial_state()
+    contender = Contender(name, TASK, RECIPE)
+    state = contender.initial_state(jnp.arange(1))
     for number, values in contender.learned(state.parameters).items():
         assert values.shape == (1, RECIPE.layers, RECIPE.heads)
         np.testing.assert_allclose(values, METHODS[name].numbers[number], rtol=1e-6)
@@ -90,30 +102,60 @@ def test_every_number_that_is_to_be_learned_is_one_of_its_method(name):
 
 
 def test_a_number_given_by_name_is_where_learning_starts():
-    contender = Contender("ssmax(s=0.8)", TASK, RECIPE, (0, 1))
-    np.testing.assert_allclose(contender.learned(contender.initial_state().parameters)["s"], 0.8, rtol=1e-6)
+    contender = Contender("ssmax(s=0.8)", TASK, RECIPE)
+    state = contender.initial_state(jnp.arange(2))
+    np.testing.assert_allclose(contender.learned(state.parameters)["s"], 0.8, rtol=1e-6)
 
 
 def test_all_normalizers_start_from_the_same_parameters():
-    starts = [Contender(name, TASK, RECIPE, SEEDS).initial_state().parameters for name in ("softmax", "softpick")]
+    names = ("softmax", "softpick")
+    starts = [Contender(name, TASK, RECIPE).initial_state(jnp.arange(2)).parameters for name in names]
     jax.tree.map(np.testing.assert_array_equal, *starts)
     assert not np.array_equal(starts[0]["embed"]["kernel"][0], starts[0]["embed"]["kernel"][1])
 
 
 def test_tests_are_the_mean_over_all_their_batches():
-    contender = Contender("softmax", TASK, RECIPE, (0,))
-    state = contender.initial_state()
-    (whole,), (halves,) = contender.test(state, 8, 40, 1), contender.test(state, 8, 20, 2)
+    contender = Contender("softmax", TASK, RECIPE)
+    parameters, draws = contender.initial_state(jnp.arange(1)).parameters, Draws(TASK, jnp.arange(1))
+
+    def test(sequences: int, batches: int):
+        return score_all([contender], [parameters], draws, (0,), 8, sequences, batches)[0][0]
+
+    whole, halves, other = test(40, 1), test(20, 2), test(20, 1)
     assert whole.loss == pytest.approx(halves.loss, rel=1e-5)
     assert whole.accuracy == pytest.approx(halves.accuracy)
-    (other,) = contender.test(state, 8, 20, 1)
     assert abs(other.loss - whole.loss) > 1e-6
+
+
+def test_an_epoch_is_drawn_as_its_steps_are_one_by_one():
+    draws = Draws(TASK, jnp.arange(2))
+    epoch = draws.training(jnp.int32(1))
+    assert epoch.inputs.shape == (2, TASK.steps_per_epoch, TASK.batch, TASK.length, TASK.features)
+    key = keys_of(jnp.int32(1)).data
+    single = TASK.training_batch(key, jnp.int32(TASK.steps_per_epoch + 1))
+    np.testing.assert_allclose(epoch.inputs[1, 1], single.inputs, atol=1e-6)
+    np.testing.assert_array_equal(epoch.answer[1, 1], single.answer)
+
+
+@pytest.mark.parametrize("seeds", [(0,), (3, 5), (0, 1, 2)])
+def test_devices_share_the_seeds_evenly_and_the_first_are_those_asked_for(seeds):
+    shared = shared_evenly(seeds)
+    assert tuple(shared[: len(seeds)].tolist()) == seeds
+    assert len(shared) % min(jax.device_count(), len(seeds)) == 0
+    assert len(set(shared.tolist())) == len(shared) < len(seeds) + jax.device_count()
+
+
+@pytest.mark.parametrize("length", [2, 32, 300, 4096, 2**14])
+def test_batches_hold_all_sequences_and_less_memory_than_attention_may_take(length):
+    batch, batches = batches_of(200, length)
+    assert batch * (batches - 1) < 200 <= batch * batches
+    assert batch == 1 or batch * length**2 <= 2**22
 
 
 def test_dropout_needs_a_key_and_is_left_out_of_tests():
     recipe = Recipe(hidden=16, heads=2, layers=1, dropout=0.5)
-    contender = Contender("softmax", TASK, recipe, (0,))
-    parameters = jax.tree.map(lambda leaf: leaf[0], contender.initial_state().parameters)
+    contender = Contender("softmax", TASK, recipe)
+    parameters = jax.tree.map(lambda leaf: leaf[0], contender.initial_state(jnp.arange(1)).parameters)
     batch = TASK.test_batch(jax.random.key(0), 8, jnp.int32(0), 4)
     kept, again, dropped = (contender.loss(parameters, batch, key)[0] for key in (None, None, jax.random.key(1)))
     assert kept == again

@@ -49,9 +49,16 @@ def formula_table(names: Sequence[str]) -> Table:
     for name in names:
         method = name.split("(")[0]
         fact = FACTS.get(method)
-        numbers = ", ".join(f"{key} = {value}" for key, value in METHODS[method].numbers.items()) or "none"
+        numbers = ", ".join(f"{key} = {_rounded(value)}" for key, value in METHODS[method].numbers.items()) or "none"
         table.add_row(name, *((fact.formula, numbers, fact.source) if fact else ("", numbers, "")))
     return table
+
+
+def _rounded(value: Any) -> str:
+    """A number, or each of several, to three digits."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_rounded, value))})"
+    return str(value) if value is None else format(value, ".3g")
 
 
 def weights_of(named: Named, scores: Sequence[float]) -> dict[str, np.ndarray]:
@@ -103,13 +110,14 @@ def sweep(named: Named, lengths: Sequence[int] = LOOK_LENGTHS) -> dict[str, list
 
 
 def sweep_table(found: Mapping[str, Sequence[float]], lengths: Sequence[int] = LOOK_LENGTHS) -> Table:
-    """The sweep as numbers, at every other length."""
+    """The sweep as numbers, at every other length and the last."""
     table = Table(title="Largest weight by length of the row", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("n")
-    for n in lengths[::2]:
-        table.add_column(str(n), justify="right")
+    shown = sorted({*range(0, len(lengths), 2), len(lengths) - 1})
+    for index in shown:
+        table.add_column(str(lengths[index]), justify="right")
     for name, values in found.items():
-        table.add_row(name, *[f"{value:.4f}" for value in values[::2]])
+        table.add_row(name, *[f"{values[index]:.4f}" for index in shown])
     return table
 
 

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.tasks.sequences import Batch
 
@@ -67,9 +67,7 @@ class Retrieval:
         key = jax.random.fold_in(jax.random.fold_in(key, 1), index)
         return self._draw(key, length, jnp.full(sequences, length))
 
-    def read(
-        self, scores: Float[Array, "sequences length classes"], mask: Bool[Array, "sequences length"]
-    ) -> Float[Array, "sequences queries classes"]:
+    def read(self, scores: Float[Array, "sequences length classes"]) -> Float[Array, "sequences queries classes"]:
         """The scores at the queries."""
         return scores[:, -self.asked :]
 

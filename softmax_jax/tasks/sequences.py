@@ -9,7 +9,8 @@ class Batch(NamedTuple):
     """Sequences with the class to name for each, or for each of the queries at their end."""
 
     inputs: Float[Array, "sequences length features"]
-    mask: Bool[Array, "sequences length"]
+    mask: Bool[Array, "sequences length"] | None
+    """True at the visible positions; None if all are."""
     answer: Int[Array, "sequences *queries"]
 
 
@@ -50,8 +51,6 @@ class Task(Protocol):
         """A batch of test sequences of a given length, which no training step of this key has seen."""
         ...
 
-    def read(
-        self, scores: Float[Array, "sequences length classes"], mask: Bool[Array, "sequences length"]
-    ) -> Float[Array, "sequences *queries classes"]:
+    def read(self, scores: Float[Array, "sequences length classes"]) -> Float[Array, "sequences *queries classes"]:
         """The scores of the answers from those at every position."""
         ...

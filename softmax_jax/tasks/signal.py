@@ -13,7 +13,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.tasks.sequences import Batch
 
@@ -79,7 +79,7 @@ class Signal:
         """
         split_key = jax.random.fold_in(key, SPLITS.index(split))
         inputs, answer = jax.vmap(lambda index: self._example(jax.random.fold_in(split_key, index), length))(indices)
-        return Batch(inputs, jnp.ones(inputs.shape[:2], bool), answer)
+        return Batch(inputs, None, answer)
 
     def _example(self, key: Key[Array, ""], length: int) -> tuple[Float[Array, "length features"], Int[Array, ""]]:
         noise_key, class_key, place_key = jax.random.split(key, 3)
@@ -90,8 +90,6 @@ class Signal:
         feature = (label * (self.features // self.classes) + 3 * steps) % self.features
         return noise.at[start + steps, feature].add(2 * (1 + 0.3 * label.astype(noise.dtype))), label
 
-    def read(
-        self, scores: Float[Array, "sequences length classes"], mask: Bool[Array, "sequences length"]
-    ) -> Float[Array, "sequences classes"]:
-        """The scores of each sequence. All positions are visible."""
+    def read(self, scores: Float[Array, "sequences length classes"]) -> Float[Array, "sequences classes"]:
+        """The scores of each sequence."""
         return scores.mean(1) if self.pooling == "mean" else scores[:, -1]

@@ -35,12 +35,17 @@ class Block(nnx.Module):
         self.dropout = nnx.Dropout(dropout)
 
     def __call__(
-        self, x: Float[Array, "positions hidden"], mask: Bool[Array, "sequences length"], rngs: nnx.Rngs | None
+        self,
+        x: Float[Array, "positions hidden"],
+        sequences: int,
+        mask: Bool[Array, "sequences length"] | None,
+        rngs: nnx.Rngs | None,
     ) -> Float[Array, "positions hidden"]:
-        by_head = (*mask.shape, 3, self.heads, -1)
+        by_head = (sequences, len(x) // sequences, 3, self.heads, -1)
         query, key, value = jnp.moveaxis(self.attention_in(self.attention_norm(x)).reshape(by_head), 2, 0)
+        mask = None if mask is None else mask[:, None, None, :]
         attended = dot_product_attention(
-            query, key, value, mask=mask[:, None, None, :], is_causal=self.causal, normalizer=self.attention.normalizer
+            query, key, value, mask=mask, is_causal=self.causal, normalizer=self.attention.normalizer
         )
         x = x + self._drop(self.attention_out(attended.reshape(x.shape)), rngs)
         inner = nnx.gelu(self.perceptron_in(self.perceptron_norm(x)))
@@ -87,11 +92,11 @@ class Transformer(nnx.Module):
     def __call__(
         self,
         inputs: Float[Array, "sequences length features"],
-        mask: Bool[Array, "sequences length"],
+        mask: Bool[Array, "sequences length"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "sequences length classes"]:
         # Positions in one axis: on CPUs a Dense layer is twice as fast backward on two axes as on three.
         x = self.embed(inputs.reshape(-1, inputs.shape[-1]))
         for block in self.blocks:
-            x = block(x, mask, rngs)
-        return self.classify(self.norm(x)).reshape(*mask.shape, -1)
+            x = block(x, len(inputs), mask, rngs)
+        return self.classify(self.norm(x)).reshape(*inputs.shape[:2], -1)

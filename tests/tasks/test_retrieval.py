@@ -161,9 +161,9 @@ def test_a_batch_is_a_function_of_key_and_step(kind):
 
 
 def test_scores_are_read_at_the_queries():
-    scores, mask = jax.random.normal(KEY, (3, 10, CLASSES)), jnp.ones((3, 10), bool)
-    np.testing.assert_array_equal(made("copy").read(scores, mask), scores[:, 10 - QUERIES :])
-    np.testing.assert_array_equal(made("max-retrieval").read(scores, mask), scores[:, 9:])
+    scores = jax.random.normal(KEY, (3, 10, CLASSES))
+    np.testing.assert_array_equal(made("copy").read(scores), scores[:, 10 - QUERIES :])
+    np.testing.assert_array_equal(made("max-retrieval").read(scores), scores[:, 9:])
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length
     task = Signal(length=length, classes=classes, signal_length=signal_length, features=features)
     batch = task.examples(KEY, "test", jnp.arange(200), length)
     assert batch.inputs.shape == (200, length, features)
-    assert bool(batch.mask.all())
+    assert batch.mask is None
     assert set(np.unique(batch.answer)) == set(range(classes))
     rests = []
     for inputs, label in zip(np.asarray(batch.inputs), np.asarray(batch.answer)):
@@ -124,14 +124,13 @@ def test_sequences_may_be_tested_at_another_length():
     task = Signal(length=8, features=16)
     batch = task.test_batch(KEY, 40, jnp.int32(0), 5)
     assert batch.inputs.shape == (5, 40, 16)
-    assert batch.mask.shape == (5, 40)
     assert np.abs(batch.inputs).max((1, 2)).min() > amplitude(0) - 4 * NOISE
 
 
 def test_the_answer_is_read_from_the_mean_or_the_last_position():
-    scores, mask = jax.random.normal(KEY, (3, 5, 4)), jnp.ones((3, 5), bool)
-    np.testing.assert_allclose(Signal(pooling="mean").read(scores, mask), np.asarray(scores).mean(1), atol=1e-6)
-    np.testing.assert_array_equal(Signal(pooling="last").read(scores, mask), scores[:, 4])
+    scores = jax.random.normal(KEY, (3, 5, 4))
+    np.testing.assert_allclose(Signal(pooling="mean").read(scores), np.asarray(scores).mean(1), atol=1e-6)
+    np.testing.assert_array_equal(Signal(pooling="last").read(scores), scores[:, 4])
 
 
 @pytest.mark.parametrize(

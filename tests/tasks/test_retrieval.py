@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,11 +36,17 @@ def same_code(codes, wanted):
     return index
 
 
+@functools.cache
+def compiled(task):
+    """Training and test batches of a task."""
+    return jax.jit(task.training_batch), jax.jit(task.test_batch, static_argnums=(1, 3))
+
+
 def batches(task):
-    draw = jax.jit(task.training_batch)
-    yield draw(KEY, jnp.int32(0))
-    yield draw(KEY, jnp.int32(1))
-    yield task.test_batch(KEY, 3 * LENGTH, jnp.int32(0), 8)
+    train, test = compiled(task)
+    yield train(KEY, jnp.int32(0))
+    yield train(KEY, jnp.int32(1))
+    yield test(KEY, 3 * LENGTH, jnp.int32(0), 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,7 +69,7 @@ def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
     task = made(kind)
-    batch = task.test_batch(KEY, 3, jnp.int32(0), 300)
+    batch = compiled(task)[1](KEY, 3, jnp.int32(0), 300)
     assert set(np.unique(batch.answer)) == set(range(CLASSES))
     found = []
     for sequence in range(300):
@@ -76,7 +84,7 @@ def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
 def test_places_span_their_range_at_every_length(kind, largest):
     """No place in long sequences that short ones never show."""
     task = Retrieval(kind, length=64, queries=2, batch=200)
-    draw = jax.jit(task.training_batch)
+    draw, _ = compiled(task)
     short, long = [], []
     for step in range(2):
         batch = jax.tree.map(np.asarray, draw(KEY, jnp.int32(step)))
@@ -95,7 +103,7 @@ def test_places_span_their_range_at_every_length(kind, largest):
 @pytest.mark.parametrize("kind", ["sort", "copy"])
 def test_queries_go_through_ascending_places(kind):
     task = made(kind)
-    batch = task.test_batch(KEY, 20, jnp.int32(0), 10)
+    batch = compiled(task)[1](KEY, 20, jnp.int32(0), 10)
     for sequence in range(10):
         codes, _, queries = split(task, batch, sequence)
         asked = places(kind, queries)
@@ -124,11 +132,12 @@ def test_items_beyond_the_length_are_zero_and_masked(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_lengths_run_from_two_to_the_longest_and_test_lengths_are_the_one_asked_for(kind):
     task = Retrieval(kind, length=5, queries=3, batch=64)
-    mask = task.training_batch(KEY, jnp.int32(0)).mask
+    train, test = compiled(task)
+    mask = train(KEY, jnp.int32(0)).mask
     assert mask.shape == (64, 5 + task.asked)
     assert set(np.asarray(mask[:, :5].sum(1)).tolist()) == {2, 3, 4, 5}
-    for length in (2, 5, 9):
-        mask = task.test_batch(KEY, length, jnp.int32(0), 4).mask
+    for length in (2, 9):
+        mask = test(KEY, length, jnp.int32(0), 4).mask
         assert mask.shape == (4, length + task.asked)
         assert bool(mask.all())
 
@@ -137,7 +146,7 @@ def test_training_lengths_run_from_two_to_the_longest_and_test_lengths_are_the_o
 def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
     """By items alone: sequences of 10 items or more, of which no two are alike by chance."""
     task = made(kind)
-    train, test = jax.jit(task.training_batch), jax.jit(task.test_batch, static_argnums=(1, 3))
+    train, test = compiled(task)
     drawn = [train(KEY, jnp.int32(step)) for step in range(5)]
     drawn += [test(KEY, LENGTH, jnp.int32(index), 32) for index in range(5)]
     drawn += [train(jax.random.key(6), jnp.int32(0))]
@@ -154,10 +163,11 @@ def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_a_function_of_key_and_step(kind):
     task = made(kind)
-    once, again = (draw(KEY, jnp.int32(3)) for draw in (task.training_batch, jax.jit(task.training_batch)))
-    # Sines of angles up to 26,000 are known to three digits.
-    np.testing.assert_allclose(once.inputs, again.inputs, atol=4e-3)
+    train, _ = compiled(task)
+    once, again, other = train(KEY, jnp.int32(3)), train(KEY, jnp.int32(3)), train(KEY, jnp.int32(4))
+    np.testing.assert_array_equal(once.inputs, again.inputs)
     np.testing.assert_array_equal(once.answer, again.answer)
+    assert not np.array_equal(once.inputs, other.inputs)
 
 
 def test_scores_are_read_at_the_queries():

@@ -77,7 +77,7 @@ def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     )
     rows = cells(report.sweep_table(found, lengths))
     assert {n: rows["softmax"][n] for n in rows["softmax"]} == {
-        str(n): f"{found['softmax'][index]:.4f}" for index, n in ((0, 1), (2, 9))
+        str(n): f"{found['softmax'][index]:.4f}" for index, n in ((0, 1), (2, 9), (3, 33))
     }
 
 

@@ -28,6 +28,9 @@ ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
 """The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
 
+FIT_KEY = 2**31 + 1
+"""Of the sets that fits are made from, away from the keys of training and of evaluation."""
+STUDY_LENGTHS = (16, 64, 256, 1024, 4096, 16384)
 SHORT = 16
 SHORT_FACTOR = 64
 """Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
@@ -115,6 +118,15 @@ def search_lengths(
         return jax.tree.map(np.asarray, found)
 
     yield from two_at_a_time(rows, lengths)
+
+
+def study_rows(
+    parameters: Parameters, *, seeds: Sequence[int], lengths: Sequence[int] = STUDY_LENGTHS, sets: int = 16
+) -> dict[int, Rows]:
+    """Rows by length for the charts of a fit: a few of those that the fit itself was made from."""
+    keys = [jax.random.key(FIT_KEY)]
+    found = search_lengths(parameters, seeds=seeds, lengths=lengths, sets=sets, keys=keys)
+    return {n: rows[0] for n, rows in zip(lengths, found)}
 
 
 def isotonic_normalizer(rows: Mapping[int, Rows]) -> Normalizer:

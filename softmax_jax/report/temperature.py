@@ -1,6 +1,7 @@
 """The temperature fit as tables for a terminal and as charts."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -228,6 +229,16 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     return alt.layer(density, shade, *band_layers(fits, colour, x), line).properties(
         width=640, height=380, title=alt.TitleParams(title, subtitle=subtitle, anchor="start")
     )
+
+
+def row_table(rows: Mapping[int, Rows], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """What the charts show of each row, as dicts; `seeds` are those of the leading axis."""
+    return [
+        {"n": n, "seed": seed, "set": index + 1, "entropy": float(h), "theta": float(theta), "border": bool(border)}
+        for n, some in rows.items()
+        for seed, columns in zip(seeds, zip(some.entropy, some.theta, some.border))
+        for index, (h, theta, border) in enumerate(zip(*columns))
+    ]
 
 
 def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> alt.Chart:

@@ -15,7 +15,6 @@ from softmax_jax.files import write_csv
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refit import (
     ALL_LENGTHS,
-    FIT_KEY,
     FITS,
     TRAIN_LENGTHS,
     checkpoint_sha256,
@@ -31,8 +30,8 @@ from softmax_jax.run_directory import load_checkpoint, longest_in_training
 from softmax_jax.temperature import CRITERIA, Criterion, Rows, TemperatureFit, cross_validate, fit, join
 
 SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
-FRESH_KEY = 2**31 + 2
-"""Away from the keys of training, of evaluate.py and of the fit."""
+FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
+"""Away from the keys of training and of evaluate.py."""
 COLUMNS = CSV_COLUMNS[:5]
 """Up to the loss: of the oracles no weights are known."""
 

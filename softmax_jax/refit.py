@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
 from softmax_jax.evaluation import Row, evaluate, for_each_seed, fresh_batches, fresh_draw
-from softmax_jax.normalizers.fit_file import read_fit
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
@@ -28,9 +27,6 @@ ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
 """The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
 
-FIT_KEY = 2**31 + 1
-"""Of the sets that fits are made from, away from the keys of training and of evaluation."""
-STUDY_LENGTHS = (16, 64, 256, 1024, 4096, 16384)
 SHORT = 16
 SHORT_FACTOR = 64
 """Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
@@ -39,20 +35,6 @@ SHORT_FACTOR = 64
 def fits_directory(checkpoint: Path) -> Path:
     """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
-
-
-def load_fits(checkpoint: Path) -> dict[str, TemperatureFit]:
-    """The fits beside a checkpoint by name, those that there are. Raises ValueError for a file that is not a fit."""
-    found = {}
-    for name, file in FITS.items():
-        path = fits_directory(checkpoint) / file
-        if path.exists():
-            content = read_fit(path)
-            try:
-                found[name] = TemperatureFit(**content)
-            except TypeError as error:
-                raise ValueError(f"{path} is not the whole of a fit: {error}; run fit_temperature.py anew") from None
-    return found
 
 
 def sets_of(items: int, sets: int) -> int:
@@ -118,15 +100,6 @@ def search_lengths(
         return jax.tree.map(np.asarray, found)
 
     yield from two_at_a_time(rows, lengths)
-
-
-def study_rows(
-    parameters: Parameters, *, seeds: Sequence[int], lengths: Sequence[int] = STUDY_LENGTHS, sets: int = 16
-) -> dict[int, Rows]:
-    """Rows by length for the charts of a fit: a few of those that the fit itself was made from."""
-    keys = [jax.random.key(FIT_KEY)]
-    found = search_lengths(parameters, seeds=seeds, lengths=lengths, sets=sets, keys=keys)
-    return {n: rows[0] for n, rows in zip(lengths, found)}
 
 
 def isotonic_normalizer(rows: Mapping[int, Rows]) -> Normalizer:

@@ -1,5 +1,3 @@
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,13 +47,6 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, found):
             np.testing.assert_allclose(rows.entropy[index].mean(), row.entropy, rtol=1e-4)
 
 
-def test_a_study_looks_at_the_sets_of_the_fit(parameters):
-    (found,) = refit.study_rows(parameters, seeds=SEEDS, lengths=(20,), sets=2).values()
-    keys = [jax.random.key(refit.FIT_KEY)]
-    ((expected,),) = refit.search_lengths(parameters, seeds=SEEDS, lengths=(20,), sets=2, keys=keys)
-    np.testing.assert_array_equal(found.theta, expected.theta)
-
-
 def test_keys_draw_different_sets(found):
     for _, rows, fresh in found:
         assert not np.allclose(rows.entropy, fresh.entropy)
@@ -101,23 +92,3 @@ def test_short_sets_are_drawn_more_often():
     assert refit.sets_of(17, 3) == 3
     keys = fresh_batches(KEYS[0], jnp.asarray(SEEDS), 5, 2)
     assert draw_fresh(keys[0, 0], items=5).items.shape == (2, 5, 11)
-
-
-def test_fits_are_read_back_as_they_were_saved(tmp_path):
-    rows = {32: drawn_rows(0, seeds=1, rows=3000)}
-    fit = temperature.fit(rows, rows, seeds=[0], degree=1)
-    fit.save(tmp_path / refit.FITS[refit.ALL_LENGTHS])
-    assert refit.load_fits(tmp_path) == {refit.ALL_LENGTHS: fit}
-    (tmp_path / "empty").mkdir()
-    assert refit.load_fits(tmp_path / "empty") == {}
-
-
-def test_a_fit_with_too_little_in_it_is_refused(tmp_path):
-    rows = {32: drawn_rows(0, seeds=1, rows=3000)}
-    path = tmp_path / refit.FITS[refit.ALL_LENGTHS]
-    temperature.fit(rows, rows, seeds=[0], degree=1).save(path)
-    content = json.loads(path.read_text())
-    del content["band"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"is not the whole of a fit: .*band.*; run fit_temperature.py anew"):
-        refit.load_fits(tmp_path)

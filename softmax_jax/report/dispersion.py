@@ -213,7 +213,7 @@ def forced_layers(forced: Sequence[ForcedRow], lengths: Sequence[int]) -> list[a
     left = min((mark["n"] for mark in marks), default=1.0)
     texts = [
         alt.Chart(alt.Data(values=[mark | {"n": left}]))
-        .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom", color=GREY)
+        .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
         for mark in marks
     ]

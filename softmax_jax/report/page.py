@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import vl_convert
 
-from softmax_jax.files import write_csv, write_whole
+from softmax_jax.files import write_csv
 from softmax_jax.report.charts import Chart, save_chart
 
 

@@ -83,10 +83,11 @@ POLYNOMIAL = (
     f"datum.softmax_entropy > {EntropyPolynomial.threshold}"
     f" ? max({horner(EntropyPolynomial.coefficients, 'datum.softmax_entropy')}, {EntropyPolynomial.floor}) : 1"
 )
+POWER_NUMBERS = METHODS["asentmax"].numbers
 ODDS = f"{1 - LengthRule.eps} * (n - {LengthRule.m}) / {LengthRule.eps * LengthRule.m}"
 POWER = (
-    f"{LogLengthPower.delta} + {math.log1p(math.exp(LogLengthPower.weight))}"
-    f" * pow(log(n), {2 * math.tanh(LogLengthPower.power)})"
+    f"{POWER_NUMBERS['delta']} + {math.log1p(math.exp(POWER_NUMBERS['weight']))}"
+    f" * pow(log(n), {2 * math.tanh(POWER_NUMBERS['power'])})"
 )
 SCALES = {
     None: "1",
@@ -125,7 +126,7 @@ def controls(normalizer: str, n: int, gap: float, noise: float) -> list[alt.Para
         slider("gap", "gap of the best item ", gap, 0, 10, 0.1),
         slider("noise", "noise of the others ± ", noise, 0, 5, 0.1),
         slider("theta", "temperature θ (of temperature) ", 0.5, 0.05, 4, 0.05),
-        slider("s", "s (of ssmax, scalable_softpick) ", round(LogLength.s, 2), 0.05, 2, 0.01),
+        slider("s", "s (of ssmax, scalable_softpick) ", round(METHODS["ssmax"].numbers["s"], 2), 0.05, 2, 0.01),
     ]
 
 
@@ -195,7 +196,7 @@ def playground_chart(normalizer: str = "softmax", n: int = 64, gap: float = 4.0,
         scaled_y = y.scale(type="sqrt", domainMin=lowest, domainMax=1)
         layers.append(some.mark_rule(opacity=0.5).encode(x=scaled_x, y=scaled_y, y2=alt.datum(0), color=colour))
         layers.append(some.mark_point(filled=True, opacity=1, size=36).encode(x=scaled_x, y=scaled_y, color=colour))
-    items = alt.SequenceParams(start=0, stop=2**LARGEST_LOG2_N, **{"as": "item"})
+    items = alt.SequenceParams.from_dict({"start": 0, "stop": 2**LARGEST_LOG2_N, "as": "item"})
     row = alt.layer(*layers, *numbers(), data=alt.SequenceGenerator(sequence=items, name=ROW))
     return (
         weighed(row)

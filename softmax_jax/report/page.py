@@ -65,7 +65,7 @@ def page(title: str, sections: Sequence[Section], note: str) -> str:
         contents="\n".join(contents),
         sections="\n".join(map(section_html, sections)),
         style=asset("page.css"),
-        vega=vl_convert.javascript_bundle(None),
+        vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         script=asset("page.js"),
     )
 

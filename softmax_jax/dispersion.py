@@ -4,7 +4,7 @@
   - `evaluation_rows(measured)`: what `evaluate` yields of the same sets
   - `dispersion_rows(measured)`: entropy, largest weight, rank of the true item, logit spread, and the bounds
   - `forced_rows(rows, threshold)`: the n at which the largest weight falls below a threshold, measured and forced
-  - `gap_rows(measured)`: how often the largest logit is not the true item's, by the gap to the second best
+  - `gap_rows(measured)`: how often the largest logit and the answer are wrong, by the gap between the two best items
   - `loss_rows(measured)`: the accuracy lost to the value, to the key and to dispersion
   - `attention_maps(measured, seed, sets)`: weights of the items with the largest ρ
 - `resolution(parameters, *, query, points)`: the logit of an item by its ρ and class
@@ -24,7 +24,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import theory
-from softmax_jax.evaluation import KEY, LENGTHS, Row, extrapolated_share, for_each_seed, fresh_batches, fresh_draw
+from softmax_jax.evaluation import KEY, Row, extrapolated_share, for_each_seed, fresh_batches, fresh_draw
 from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -34,7 +34,8 @@ from softmax_jax.training import Parameters, build_model, seed_sharding
 
 AnyArray = Any
 """JAX arrays in compiled code, numpy arrays out of it."""
-ITEMS_PER_LENGTH = 2**19
+REPORT_LENGTHS = tuple(2**power for power in range(4, 15))
+ITEMS_PER_LENGTH = 2**18
 """Items to draw for a seed and length, so that long sets cost no more than short ones."""
 LEAST_SETS = 32
 TOP = 16
@@ -123,14 +124,18 @@ class ForcedRow(NamedTuple):
 
 
 class GapRow(NamedTuple):
-    """How often, in percent of sets, the true item does not have the largest logit, for gaps within a bin."""
+    """Errors, in percent, in the sets whose two best items lie within a bin of gaps in ρ."""
 
+    normalizer: str
     n: int
     seed: int
     gap_low: float
     gap_high: float
     sets: int
     missed: float
+    """Another item than the true one has the largest logit; the same for every normalizer."""
+    wrong: float
+    """The answer is another class."""
 
 
 class LossRow(NamedTuple):
@@ -175,7 +180,7 @@ def sets_at(items: int, sets: int) -> int:
     """Sets to draw at a length: all of them, or fewer of long ones.
 
     >>> [sets_at(items, 512) for items in (16, 2048, 16384)]
-    [512, 256, 32]
+    [512, 128, 32]
     """
     return min(sets, max(LEAST_SETS, ITEMS_PER_LENGTH // items))
 
@@ -256,7 +261,7 @@ def measure_sets(
     normalizers: Mapping[str, Normalizer],
     *,
     seeds: Sequence[int],
-    lengths: Sequence[int] = LENGTHS,
+    lengths: Sequence[int] = REPORT_LENGTHS,
     sets: int = 512,
     key: Key[Array, ""] | None = None,
     watch: Callable[[Iterable[Sets]], Iterable[Sets]] = iter,
@@ -360,17 +365,18 @@ def crossing(lengths: Sequence[int], values: Sequence[float], threshold: float) 
 
 
 def gap_rows(measured: Measured) -> list[GapRow]:
-    """A row per length, seed and bin of `GAP_EDGES` that holds a set; smaller gaps count to the first bin."""
+    """A row per normalizer, length, seed and bin of `GAP_EDGES` with a set in it; smaller gaps count to the first."""
     found = []
     for n, sets in measured.by_length.items():
         gap = sets.top_rho[..., 0] - sets.top_rho[..., 1]
         bins = np.clip(np.searchsorted(GAP_EDGES, gap, side="right") - 1, 0, len(GAP_EDGES) - 2)
         for at, seed in enumerate(measured.seeds):
-            for index in np.unique(bins[at]):
-                inside = bins[at] == index
-                missed = 100 * float(1 - sets.found[at, inside].mean())
-                low, high = (float(edge) for edge in GAP_EDGES[index : index + 2])
-                found.append(GapRow(n, seed, low, high, int(inside.sum()), missed))
+            for place in np.unique(bins[at]):
+                inside = bins[at] == place
+                low, high = GAP_EDGES[place : place + 2].tolist()
+                missed = 100 - 100 * float(sets.found[at, inside].mean())
+                for name, right in zip(measured.normalizers, sets.right[at, inside].mean(0).tolist()):
+                    found.append(GapRow(name, n, seed, low, high, int(inside.sum()), missed, 100 - 100 * right))
     return found
 
 

@@ -225,8 +225,8 @@ def attention_map_chart(maps: AttentionMaps, lengths: Sequence[int] | None = Non
     ).properties(
         title=chart_title(
             "How does attention lose the largest item?",
-            f"left to right: the {items} items with the largest ρ, from the largest down; top to bottom: {sets} sets by "
-            "the ρ of their best item",
+            f"left to right: the {items} items with the largest ρ, from the largest down; top to bottom: {sets} sets "
+            "by the ρ of their best item",
             f"one trained seed ({maps.seed}); one colour scale for all panels",
         )
     )

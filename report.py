@@ -10,13 +10,23 @@ import tyro
 from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, progress_bar, with_progress
-from softmax_jax.dispersion import TOP, Measured, evaluation_rows, measure_sets, resolution, sets_at
-from softmax_jax.evaluation import DEFAULT_NORMALIZERS, LENGTHS
+from softmax_jax.dispersion import (
+    REPORT_LENGTHS,
+    TOP,
+    Measured,
+    attention_maps,
+    evaluation_rows,
+    measure_sets,
+    resolution,
+    sets_at,
+)
+from softmax_jax.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.files import versions, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refit import FITS, fits_directory, named_normalizers, search_lengths
 from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, listed, report_sections
+from softmax_jax.report.show import show
 from softmax_jax.run_directory import load_checkpoint, longest_in_training
 from softmax_jax.temperature import TemperatureFit
 
@@ -37,7 +47,7 @@ class Arguments:
     """Directory for index.html, and for every chart as PNG and SVG with its data as CSV."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
-    lengths: tuple[int, ...] = LENGTHS
+    lengths: tuple[int, ...] = REPORT_LENGTHS
     """Items per set."""
     sets: int = 512
     """Sets per seed and length, fewer of more than 1024 items."""
@@ -113,9 +123,10 @@ def look_closer(
 
 def write(arguments: Arguments, runs: list[Evaluated], study: Study, start: float) -> list[Path]:
     """Writes every figure, then the page that shows them."""
-    sections = report_sections(runs, study)
+    weights = show_maps(study, arguments.output / "weights.html")
+    sections = report_sections(runs, study, weights.read_text())
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
-    paths = []
+    paths = [weights]
     with progress_bar("drawing", len(figures), figures[0].name) as advance:
         for figure, following in zip(figures, [*(figure.name for figure in figures[1:]), "done"]):
             paths += write_figure(arguments.output, figure)
@@ -123,6 +134,13 @@ def write(arguments: Arguments, runs: list[Evaluated], study: Study, start: floa
     note = made_of(arguments, runs, study, time.perf_counter() - start)
     write_whole(arguments.output / "index.html", page("Does attention find the largest item?", sections, note))
     return [arguments.output / "index.html", *paths]
+
+
+def show_maps(study: Study, path: Path) -> Path:
+    """Writes the attention maps as a page of their own, each weight to be read by hovering over it."""
+    maps = attention_maps(study.measured)
+    labels = {"normalizer": maps.normalizers, "n": list(map(str, maps.lengths))}
+    return show(maps.weights, path, axes=("normalizer", "n", "set", "item"), labels=labels, limits=(0, 1))
 
 
 def made_of(arguments: Arguments, runs: list[Evaluated], study: Study, seconds: float) -> str:

@@ -1,7 +1,7 @@
 """The questions that the page asks of a run, and the answers: sentences and charts, all made from what was measured."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,8 @@ from softmax_jax import dispersion
 from softmax_jax.dispersion import Measured, Resolution
 from softmax_jax.evaluation import CSV_COLUMNS, Row, Summary, summarize
 from softmax_jax.refit import ALL_LENGTHS
-from softmax_jax.report import page
+from softmax_jax.report import dispersion as charts
+from softmax_jax.report import page, temperature
 from softmax_jax.report.charts import FAIR, accuracy_chart
 from softmax_jax.report.page import Cell, Figure, Section
 from softmax_jax.report.playground import NORMALIZERS, playground_chart
@@ -19,6 +20,7 @@ from softmax_jax.temperature import Rows, TemperatureFit
 
 HALF = 50.0
 """Accuracy in percent at which a normalizer counts as lost."""
+OF_ONE_RUN = ("dispersion", "maps", "temperature", "resolution")
 
 
 class Evaluated(NamedTuple):
@@ -72,9 +74,21 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
-    """All sections in order."""
-    return [result_section(runs), accuracy_section(runs), playground_section()]
+def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: str) -> list[Section]:
+    """All sections in order; `page_of_weights` is the attention maps as a page of their own."""
+    sections = [
+        result_section(runs),
+        accuracy_section(runs),
+        dispersion_section(study),
+        maps_section(study, page_of_weights),
+        temperature_section(study),
+        resolution_section(study),
+        playground_section(),
+    ]
+    if len(runs) == 1:
+        return sections
+    own = f"This section is about {study.name}."
+    return [s._replace(sentences=[*s.sentences, own]) if s.name in OF_ONE_RUN else s for s in sections]
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
@@ -205,6 +219,165 @@ def reach(run: Evaluated, named: bool) -> str:
         )
     sentence = "; ".join(clauses) or "No normalizer answers half of the sets at any measured length"
     return f"{run.name}: {sentence}." if named else f"{sentence}."
+
+
+def dispersion_section(study: Study) -> Section:
+    """Entropy, largest weight and rank by length, beside their bounds."""
+    rows = dispersion.dispersion_rows(study.measured)
+    forced = dispersion.forced_rows(rows)
+    name = looked_at(study)
+    own = [row for row in rows if row.normalizer == name]
+    n = (min(row.n for row in own), max(row.n for row in own))
+    start, end = ([row for row in own if row.n == at] for at in n)
+    weights, entropies, ranks = (
+        [dispersion.mean_of(field, some) for some in (start, end)] for field in ("max_weight", "entropy", "rank")
+    )
+    sentences = [
+        f"Under {name} the largest weight goes from {weights[0]:.2f} at {count(n[0])} items to {weights[1]:.3f} at "
+        f"{count(n[1])}, the entropy from {entropies[0]:.2f} to {entropies[1]:.2f} nats, where equal weights would "
+        f"have {np.log(n[1]):.2f}.",
+        forced_sentence(next(row for row in forced if row.normalizer == name), own),
+        f"The weight of the largest item ranks {ranks[0]:.1f} on average at {count(n[0])} items and {ranks[1]:.1f} at "
+        f"{count(n[1])}: it does not have to be lost among the others to be too small.",
+    ]
+    chart = charts.dispersion_chart(rows, forced)
+    return Section(
+        "dispersion", "Why does attention fail on long sets?", sentences, [from_rows("dispersion", chart, rows)]
+    )
+
+
+def forced_sentence(row: dispersion.ForcedRow, own: Sequence[dispersion.DispersionRow]) -> str:
+    """Where the largest weight falls below the threshold, measured, and where theory leaves it no choice."""
+    longest = max(other.n for other in own)
+    at = f"at about {count(row.measured)} items" if row.measured is not None else f"at no length up to {count(longest)}"
+    sentence = f"Its mean largest weight falls to {row.threshold:g} {at}"
+    if row.nearest is not None:
+        sentence += f"; the spreads of the logits nearest to the top force it there from {count(row.nearest)} items"
+    if row.spread is not None:
+        spread = float(np.mean([other.spread for other in own]))
+        sentence += (
+            f"; the spread of all logits, {spread:.0f} on average, forces it only at {count(row.spread)} items, so the "
+            "loss comes from how closely logits crowd at the top"
+        )
+    return f"{sentence}."
+
+
+def maps_section(study: Study, page_of_weights: str) -> Section:
+    """The paper's attention map, and the same array to hover over."""
+    maps = dispersion.attention_maps(study.measured)
+    best = maps.weights[..., 0].mean(-1)
+    lengths = (maps.lengths[0], maps.lengths[-1])
+    held = [
+        f"{best[index, 0]:.2f} and {best[index, -1]:.2f} under {name}" for index, name in enumerate(maps.normalizers)
+    ]
+    return Section(
+        "maps",
+        "How does attention lose the largest item?",
+        [
+            f"In sets of {count(lengths[0])} and {count(lengths[1])} items, the largest item holds a mean weight of "
+            f"{listed(held)}.",
+            "A bright left edge is attention on the largest item; a bright cell further right is attention on another; "
+            "a dark panel is attention spread over items that are not shown.",
+        ],
+        [
+            Figure(
+                "attention_maps",
+                charts.attention_map_chart(maps),
+                *columns_and_rows(charts.attention_map_table(maps)),
+                renderer="canvas",
+            ),
+            page.frame_html(
+                "Every weight of these maps, to hover over (treescope)",
+                "Attention weights in treescope",
+                page_of_weights,
+            ),
+        ],
+    )
+
+
+def temperature_section(study: Study) -> Section:
+    """The entropy-to-temperature fit, and the inverse temperatures that it gives by length."""
+    low, high = temperature.PUBLISHED_RANGE
+    peak = float(temperature.curves({})[temperature.PUBLISHED](np.linspace(low, high, 1001)).max())
+    longest = max(study.searched)
+    flatter = 100 * float((study.searched[longest].entropy > high).mean())
+    sentences = [
+        f"The published polynomial sharpens rows of {low} to {high} nats, by β = {peak:.2f} at most; of the sets of "
+        f"{count(longest)} items, {percent(flatter)} give rows that are flatter still, which it leaves as they are.",
+    ]
+    for name, fit in study.fits.items():
+        ends, betas = fit.entropy_range, fit.beta_at_ends
+        sentences.append(
+            f"{name}, fitted to {min(fit.lengths)} … {count(max(fit.lengths))} items of these models, goes from "
+            f"β = {betas[0]:.1f} at {ends[0]:.2f} nats to {betas[1]:.1f} at {ends[1]:.2f} and stays there beyond."
+        )
+    by_entropy = temperature.entropy_chart(study.searched, study.fits)
+    by_length = temperature.length_chart(study.searched, study.fits)
+    searched = [
+        {"n": n, "seed": seed, "entropy": float(h), "theta": float(theta), "on_border": bool(border)}
+        for n, rows in study.searched.items()
+        for seed, *columns in zip(study.measured.seeds, rows.entropy, rows.theta, rows.border)
+        for h, theta, border in zip(*columns)
+    ]
+    return Section(
+        "temperature",
+        "Which temperature does a row of given entropy want?",
+        sentences,
+        [
+            Figure("entropy", by_entropy, *columns_and_rows(searched)),
+            Figure("beta", by_length, *columns_and_rows(temperature.length_points(study.searched, study.fits))),
+        ],
+    )
+
+
+def resolution_section(study: Study) -> Section:
+    """What the key tells apart, and what that costs beside dispersion."""
+    found, seeds = study.resolution, study.measured.seeds
+    gaps, losses = dispersion.gap_rows(study.measured), dispersion.loss_rows(study.measured)
+    nat, key = (float(np.mean([charts.tell_apart(found, at)[which] for at in range(len(seeds))])) for which in (0, 1))
+    name = looked_at(study)
+    longest = max(row.n for row in losses)
+    own = [row for row in losses if (row.normalizer, row.n) == (name, longest)]
+    lost = {cause: dispersion.mean_of(cause, own) for cause in ("dispersion", "key", "value")}
+    shown = [other for other in (name, ALL_LENGTHS) if other in study.measured.normalizers]
+    sentences = [
+        f"Of the sets of {count(longest)} items, {name} loses {percent(lost['dispersion'])} to dispersion; "
+        f"{percent(lost['key'])} are lost even to hardmax, because the key gives another item the largest logit, and "
+        f"{percent(lost['value'])} however the weights lie.",
+        f"At ρ = 1 a difference of {nat:.1g} in ρ makes one nat of logit, which is what softmax can tell apart; the "
+        f"class alone moves the logit as much as a difference of {key:.1g} does, which is what no normalizer can see "
+        "through.",
+    ]
+    return Section(
+        "resolution",
+        "Is it dispersion that costs accuracy, or an imprecise key?",
+        sentences,
+        [
+            Figure(
+                "resolution",
+                charts.resolution_chart(found, seeds),
+                *columns_and_rows(charts.resolution_table(found, seeds)),
+            ),
+            from_rows("gap", charts.gap_chart(gaps, found, shown), gaps),
+            from_rows("losses", charts.loss_split_chart(losses), losses),
+        ],
+    )
+
+
+def looked_at(study: Study) -> str:
+    """The normalizer that sentences are about: softmax, or the first if that was not measured."""
+    names = study.measured.normalizers
+    return charts.BASELINE if charts.BASELINE in names else names[0]
+
+
+def from_rows(name: str, chart: charts.Chart, rows: Sequence[NamedTuple]) -> Figure:
+    """A figure whose data are named tuples."""
+    return Figure(name, chart, rows[0]._fields, rows)
+
+
+def columns_and_rows(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Dicts of the same keys as a table."""
+    return list(records[0]), [list(record.values()) for record in records]
 
 
 def playground_section() -> Section:

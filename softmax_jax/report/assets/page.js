@@ -25,15 +25,13 @@
     draw();
   });
 
-  // Greys that charts name outright, turned around for the dark theme.
+  // Dark greys that charts name outright, turned around for the dark theme.
   const GREY = /^#([0-9a-f]{2})\1\1$/i;
-  const NAMED = { black: "#ffffff", white: "#000000" };
 
   function inverted(value) {
     if (typeof value === "string") {
-      if (value in NAMED) return NAMED[value];
       const level = GREY.exec(value)?.[1];
-      if (level === undefined) return value;
+      if (level === undefined || parseInt(level, 16) > 0x60) return value;
       return `#${(255 - parseInt(level, 16)).toString(16).padStart(2, "0").repeat(3)}`;
     }
     if (Array.isArray(value)) return value.map(inverted);
@@ -60,11 +58,19 @@
     };
   }
 
-  // A single panel takes the width there is; several keep theirs and scroll within their box.
-  function fitted(spec) {
-    const single = !["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in spec);
-    const faceted = JSON.stringify(spec.encoding ?? {}).match(/"(row|column|facet)":/);
-    if (!single || faceted || typeof spec.width !== "number") return spec;
+  // A single panel takes the width there is. Of several in a row each goes under the other where that is too little.
+  // What is still too wide, as a grid of small panels, scrolls within its box.
+  function fitted(spec, width) {
+    const panels = spec.hconcat ?? spec.vconcat;
+    if (panels) {
+      const stacked = spec.vconcat !== undefined || width < 700;
+      const most = Math.max(220, width - 110);
+      const fit = (panel) => ({ ...panel, width: stacked ? Math.min(panel.width, most) : panel.width });
+      const { hconcat, vconcat, ...rest } = spec;
+      return { ...rest, [stacked ? "vconcat" : "hconcat"]: panels.map(fit) };
+    }
+    if (spec.columns && spec.spec) return { ...spec, columns: Math.max(1, Math.min(spec.columns, Math.floor(width / 270))) };
+    if (typeof spec.width !== "number" || !(spec.layer || spec.mark)) return spec;
     return { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
   }
 
@@ -79,7 +85,7 @@
   async function drawChart(element) {
     const name = element.dataset.chart;
     const narrow = element.clientWidth < 560;
-    const spec = kept(fitted(JSON.parse(document.getElementById(`spec-${name}`).textContent)), name);
+    const spec = kept(fitted(JSON.parse(document.getElementById(`spec-${name}`).textContent), element.clientWidth), name);
     const controls = document.getElementById(`controls-${name}`);
     drawn.get(name)?.finalize();
     controls.replaceChildren();

@@ -140,7 +140,8 @@ def show_maps(study: Study, path: Path) -> Path:
     """Writes the attention maps as a page of their own, each weight to be read by hovering over it."""
     maps = attention_maps(study.measured)
     labels = {"normalizer": maps.normalizers, "n": list(map(str, maps.lengths))}
-    return show(maps.weights, path, axes=("normalizer", "n", "set", "item"), labels=labels, limits=(0, 1))
+    axes, columns = ("normalizer", "set", "n", "item"), ("n", "item")
+    return show(maps.weights.swapaxes(1, 2), path, axes=axes, labels=labels, columns=columns, limits=(0, 1))
 
 
 def made_of(arguments: Arguments, runs: list[Evaluated], study: Study, seconds: float) -> str:

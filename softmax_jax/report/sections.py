@@ -267,15 +267,19 @@ def maps_section(study: Study, page_of_weights: str) -> Section:
     maps = dispersion.attention_maps(study.measured)
     best = maps.weights[..., 0].mean(-1)
     lengths = (maps.lengths[0], maps.lengths[-1])
-    held = [
-        f"{best[index, 0]:.2f} and {best[index, -1]:.2f} under {name}" for index, name in enumerate(maps.normalizers)
-    ]
+    name = looked_at(study)
+    own, most = maps.normalizers.index(name), int(best[:, -1].argmax())
+    lead = (
+        f"Under {name} the largest item holds a mean weight of {best[own, 0]:.2f} in sets of {count(lengths[0])} and "
+        f"{best[own, -1]:.2f} in sets of {count(lengths[1])}"
+    )
+    if most != own:
+        lead += f", where it holds most, {best[most, -1]:.2f}, under {maps.normalizers[most]}"
     return Section(
         "maps",
         "How does attention lose the largest item?",
         [
-            f"In sets of {count(lengths[0])} and {count(lengths[1])} items, the largest item holds a mean weight of "
-            f"{listed(held)}.",
+            f"{lead}.",
             "A bright left edge is attention on the largest item; a bright cell further right is attention on another; "
             "a dark panel is attention spread over items that are not shown.",
         ],

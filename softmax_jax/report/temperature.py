@@ -210,7 +210,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     density = density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest)
     shade = (
         alt.Chart(alt.Data(values=spans))
-        .mark_rect(opacity=0.06)
+        .mark_rect(opacity=0.06, clip=True)
         .encode(x=alt.X("low:Q", scale=alt.Scale(domain=[0, highest], nice=False)), x2="high:Q", color=colour)
     )
     grid = np.linspace(0, highest, 241)
@@ -219,7 +219,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         for name, curve in lines.items()
         for entropy, beta in zip(grid, curve(grid))
     ]
-    line = alt.Chart(alt.Data(values=drawn)).mark_line(strokeWidth=3).encode(x=x, y=y, color=colour)
+    line = alt.Chart(alt.Data(values=drawn)).mark_line(strokeWidth=3, clip=True).encode(x=x, y=y, color=colour)
     title = "Which temperature is best for a row of given entropy?"
     subtitle = [
         "grey: each row's own optimum (at the top and bottom edge: none inside the range)",
@@ -275,7 +275,7 @@ def band_layers(fits: Mapping[str, TemperatureFit], colour: alt.Color, x: alt.X)
     ]
     if not banded:
         return []
-    chart = alt.Chart(alt.Data(values=banded)).mark_area(opacity=0.25)
+    chart = alt.Chart(alt.Data(values=banded)).mark_area(opacity=0.25, clip=True)
     return [chart.encode(x=x, y="low:Q", y2="high:Q", color=colour)]
 
 

@@ -64,8 +64,8 @@
     const panels = spec.hconcat ?? spec.vconcat;
     if (panels) {
       const stacked = spec.vconcat !== undefined || width < 700;
-      const most = Math.max(220, width - 110);
-      const fit = (panel) => ({ ...panel, width: stacked ? Math.min(panel.width, most) : panel.width });
+      const most = stacked ? Math.max(220, width - 110) : (width - 80) / panels.length - 60;
+      const fit = (panel) => ({ ...panel, width: Math.min(panel.width, most) });
       const { hconcat, vconcat, ...rest } = spec;
       return { ...rest, [stacked ? "vconcat" : "hconcat"]: panels.map(fit) };
     }

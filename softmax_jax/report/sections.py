@@ -374,7 +374,7 @@ def looked_at(study: Study) -> str:
     return charts.BASELINE if charts.BASELINE in names else names[0]
 
 
-def from_rows(name: str, chart: charts.Chart, rows: Sequence[NamedTuple]) -> Figure:
+def from_rows(name: str, chart: charts.Chart, rows: Sequence[Any]) -> Figure:
     """A figure whose data are named tuples."""
     return Figure(name, chart, rows[0]._fields, rows)
 

@@ -33,7 +33,7 @@ from softmax_jax.temperature import TemperatureFit
 SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 SEARCH_KEY = 2**31 + 3
 """Away from the keys of training, evaluate.py and fit_temperature.py."""
-SEARCH_SHARE = 32
+SEARCH_SHARE = 64
 """One set of so many is searched for its best temperature, which costs as much as that many normalizers."""
 
 

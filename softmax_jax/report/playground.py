@@ -25,12 +25,13 @@ from softmax_jax.report.charts import Chart
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 LARGEST_LOG2_N = 10
+Number = float | int
 ROW = "row"
 """Name of the chart's data, an entry for each item."""
 COLOURS = {"the best item": "#e45756", "another item": "#4c78a8"}
 
 
-def playground_logits(n: int, gap: float, noise: float) -> Float[np.ndarray, " n"]:
+def playground_logits(n: int, gap: Number, noise: Number) -> Float[np.ndarray, " n"]:
     r"""The logits that the playground weighs; the best item comes first.
 
     $$z_0 = \text{gap}, \qquad z_i = \text{noise} \cdot (2 \operatorname{frac}(i \varphi) - 1), \qquad
@@ -112,10 +113,10 @@ def chosen_of_map(field: str) -> str:
     return chosen({name: getattr(MAPS[METHODS[name].map.__name__], field) for name in NORMALIZERS})
 
 
-def controls(normalizer: str, n: int, gap: float, noise: float) -> list[alt.Parameter]:
+def controls(normalizer: str, n: int, gap: Number, noise: Number) -> list[alt.Parameter]:
     """The choice of normalizer and the sliders, with where they start."""
 
-    def slider(name: str, label: str, value: float, low: float, high: float, step: float) -> alt.Parameter:
+    def slider(name: str, label: str, value: Number, low: Number, high: Number, step: Number) -> alt.Parameter:
         return alt.param(name=name, value=value, bind=alt.binding_range(name=label, min=low, max=high, step=step))
 
     choice = alt.binding_select(options=list(NORMALIZERS), name="normalizer ")
@@ -178,7 +179,7 @@ def thresholds(chart: Any) -> Any:
     return chart.transform_joinaggregate(tau_1="max(linear)", tau_2="max(live)")
 
 
-def playground_chart(normalizer: str = "softmax", n: int = 64, gap: float = 4.0, noise: float = 1.0) -> Chart:
+def playground_chart(normalizer: str = "softmax", n: int = 64, gap: Number = 4.0, noise: Number = 1.0) -> Chart:
     """Weights by rank under the chosen normalizer, with their entropy and the weights that matter as numbers."""
     x = alt.X("rank:Q", title="item, by the rank of its logit", axis=alt.Axis(values=[2**k for k in range(11)]))
     y = alt.Y("weight:Q", title="weight (square-root scale)")

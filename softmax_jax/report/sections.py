@@ -56,7 +56,7 @@ def percent(value: float) -> str:
     return f"{value:.1f} %"
 
 
-def count(value: float) -> str:
+def count(value: float | int) -> str:
     """A number of items, by its magnitude where it is astronomic.
 
     >>> count(16384), count(1234.5), count(3.2e40)

@@ -18,14 +18,13 @@ from softmax_jax.dispersion import (
     evaluation_rows,
     measure_sets,
     resolution,
-    sets_at,
 )
 from softmax_jax.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.files import versions, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refit import FITS, fits_directory, named_normalizers, search_lengths
 from softmax_jax.report.page import Figure, page, write_figure
-from softmax_jax.report.sections import Evaluated, Study, listed, report_sections
+from softmax_jax.report.sections import Evaluated, Study, listed, report_sections, sets_in_words
 from softmax_jax.report.show import show
 from softmax_jax.run_directory import load_checkpoint, longest_in_training
 from softmax_jax.temperature import TemperatureFit
@@ -78,7 +77,7 @@ def main() -> None:
         named = [named_normalizers(arguments.normalizers, path) for path in arguments.runs]
         measured = [measure(arguments, *some, normalizers) for some, normalizers in zip(loaded, named)]
         runs = [
-            Evaluated(name, longest_in_training(path), evaluation_rows(some))
+            Evaluated(name, longest_in_training(path), sets_of(some), evaluation_rows(some))
             for name, path, some in zip(names(arguments.runs), arguments.runs, measured)
         ]
         study = look_closer(arguments, *loaded[0], runs[0].name, measured[0])
@@ -90,6 +89,11 @@ def names(paths: tuple[Path, ...]) -> list[str]:
     """What to call the runs: the names of their directories, or whole paths where those are the same."""
     short = [path.resolve().name for path in paths]
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
+
+
+def sets_of(measured: Measured) -> dict[int, int]:
+    """How many sets of a seed were measured, by length."""
+    return {n: sets.right.shape[1] for n, sets in measured.by_length.items()}
 
 
 def measure(
@@ -131,7 +135,7 @@ def write(arguments: Arguments, runs: list[Evaluated], study: Study, start: floa
         for figure, following in zip(figures, [*(figure.name for figure in figures[1:]), "done"]):
             paths += write_figure(arguments.output, figure)
             advance(1, following, figure.name)
-    note = made_of(arguments, runs, study, time.perf_counter() - start)
+    note = made_of(runs, study, time.perf_counter() - start)
     write_whole(arguments.output / "index.html", page("Does attention find the largest item?", sections, note))
     return [arguments.output / "index.html", *paths]
 
@@ -144,15 +148,12 @@ def show_maps(study: Study, path: Path) -> Path:
     return show(maps.weights.swapaxes(1, 2), path, axes=axes, labels=labels, columns=columns, limits=(0, 1))
 
 
-def made_of(arguments: Arguments, runs: list[Evaluated], study: Study, seconds: float) -> str:
+def made_of(runs: list[Evaluated], study: Study, seconds: float) -> str:
     """What the page was made from."""
-    sets = {n: sets_at(n, arguments.sets) for n in sorted(arguments.lengths)}
-    fewer = [f"{some} of {n:,} items" for n, some in sets.items() if some < arguments.sets]
-    drawn = f"{arguments.sets} sets for each seed and length" + (f" ({', '.join(fewer)})" if fewer else "")
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
     return (
-        f"Made from {listed([run.name for run in runs])}, {len(study.measured.seeds)} seeds of {study.name}; {drawn}; "
-        f"{seconds:.0f} s. {found}."
+        f"Made from {listed([run.name for run in runs])} in {seconds:.0f} s; {len(study.measured.seeds)} seeds of "
+        f"{study.name}, {sets_in_words(runs[0].sets)}. {found}."
     )
 
 

@@ -92,7 +92,7 @@ def figure_html(figure: Figure) -> str:
     title = specification.pop("title", "")
     title = {"text": title} if isinstance(title, str) else title
     name, subtitle = figure.name, title.get("subtitle", [])
-    caption = escape(subtitle if isinstance(subtitle, str) else "; ".join(subtitle))
+    caption = "<br>".join(map(escape, [subtitle] if isinstance(subtitle, str) else subtitle))
     suffixes = (*(["csv"] if figure.columns else []), "png", "svg")
     links = " · ".join(f'<a href="{name}.{suffix}">{suffix.upper()}</a>' for suffix in suffixes)
     return f"""<figure>

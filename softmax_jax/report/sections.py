@@ -1,19 +1,22 @@
 """The questions that the page asks of a run, and the answers: sentences and charts, all made from what was measured."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from softmax_jax import dispersion
 from softmax_jax.dispersion import Measured, Resolution
 from softmax_jax.evaluation import CSV_COLUMNS, Row, Summary, summarize
+from softmax_jax.normalizers.maps import softmax
 from softmax_jax.refit import ALL_LENGTHS
 from softmax_jax.report import dispersion as charts
 from softmax_jax.report import page, temperature
 from softmax_jax.report.charts import FAIR, accuracy_chart
 from softmax_jax.report.page import Cell, Figure, Section
-from softmax_jax.report.playground import NORMALIZERS, playground_chart
+from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.tasks import published
 from softmax_jax.temperature import Rows, TemperatureFit
@@ -28,6 +31,8 @@ class Evaluated(NamedTuple):
 
     name: str
     longest_in_training: int
+    sets: Mapping[int, int]
+    """Sets of each seed, by length."""
     rows: Sequence[Row]
 
     @property
@@ -59,10 +64,10 @@ def percent(value: float) -> str:
 def count(value: float | int) -> str:
     """A number of items, by its magnitude where it is astronomic.
 
-    >>> count(16384), count(1234.5), count(3.2e40)
+    >>> count(16384), count(1234.4), count(2e40)
     ('16,384', '1,234', '10^40')
     """
-    return f"{value:,.0f}" if value < 1e7 else f"10^{np.log10(value):.0f}"
+    return f"{value:,.0f}" if value < 1e7 else f"10^{math.log10(value):.0f}"
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -138,8 +143,8 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
     seeds = len({row.seed for row in run.rows})
     measures = {
         "accuracy": (
-            f"Accuracy in % of sets, mean of {seeds} seeds, ± half the 95 % interval (t); published: arXiv 2410.01104, "
-            "Table 1, * unconfirmed",
+            f"Accuracy in %, mean of {seeds} seeds, {sets_in_words(run.sets)}, ± half the 95 % interval (t); "
+            "published: arXiv 2410.01104, Table 1, * unconfirmed",
             accuracy_cell,
         ),
         "loss": ("Cross-entropy in nats, mean over sets and seeds", loss_cell),
@@ -157,6 +162,18 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
         table = f"{name}-{measure}"
         parts.append(page.table_html(caption, columns, rows, name=table, hidden=measure != "accuracy"))
     return parts
+
+
+def sets_in_words(sets: Mapping[int, int]) -> str:
+    """How many sets were drawn.
+
+    >>> sets_in_words({16: 512, 1024: 256, 4096: 64}), sets_in_words({16: 8})
+    ('512 sets each (256 of 1,024 items, 64 of 4,096)', '8 sets each')
+    """
+    most = max(sets.values())
+    (first, *others) = [(n, some) for n, some in sorted(sets.items()) if some < most] or [(0, 0)]
+    fewer = [f"{first[1]} of {count(first[0])} items", *(f"{some} of {count(n)}" for n, some in others)]
+    return f"{most} sets each" + (f" ({', '.join(fewer)})" if first[0] else "")
 
 
 def accuracy_cell(summary: Summary) -> Cell:
@@ -194,8 +211,8 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
         figures.append(Figure(name, chart, CSV_COLUMNS, rows))
     sentences = [
         *(reach(run, named=len(runs) > 1) for run in runs),
-        "Click a name in the legend, or press Enter on it, to see that normalizer alone; with Shift to add others. "
-        "Dashed lines are the published accuracies of arXiv 2410.01104, from other models.",
+        "A click on a name in the legend, or Enter on it, switches its line off and on. Dashed lines are the published "
+        "accuracies of arXiv 2410.01104, from other models.",
     ]
     if any(ALL_LENGTHS in accuracies(run) for run in runs):
         sentences.append(f"{FAIR}: claims to generalise rest on that one.")
@@ -238,7 +255,7 @@ def dispersion_section(study: Study) -> Section:
         f"have {np.log(n[1]):.2f}.",
         forced_sentence(next(row for row in forced if row.normalizer == name), own),
         f"The weight of the largest item ranks {ranks[0]:.1f} on average at {count(n[0])} items and {ranks[1]:.1f} at "
-        f"{count(n[1])}: it does not have to be lost among the others to be too small.",
+        f"{count(n[1])}.",
     ]
     chart = charts.dispersion_chart(rows, forced)
     return Section(
@@ -255,10 +272,7 @@ def forced_sentence(row: dispersion.ForcedRow, own: Sequence[dispersion.Dispersi
         sentence += f"; the spreads of the logits nearest to the top force it there from {count(row.nearest)} items"
     if row.spread is not None:
         spread = float(np.mean([other.spread for other in own]))
-        sentence += (
-            f"; the spread of all logits, {spread:.0f} on average, forces it only at {count(row.spread)} items, so the "
-            "loss comes from how closely logits crowd at the top"
-        )
+        sentence += f"; the spread of all logits alone, {spread:.0f} on average, from about {count(row.spread)} items"
     return f"{sentence}."
 
 
@@ -305,10 +319,10 @@ def temperature_section(study: Study) -> Section:
     peak = float(temperature.curves({})[temperature.PUBLISHED](np.linspace(low, high, 1001)).max())
     longest = max(study.searched)
     flatter = 100 * float((study.searched[longest].entropy > high).mean())
-    sentences = [
-        f"The published polynomial sharpens rows of {low} to {high} nats, by β = {peak:.2f} at most; of the sets of "
-        f"{count(longest)} items, {percent(flatter)} give rows that are flatter still, which it leaves as they are.",
-    ]
+    lead = f"The published polynomial sharpens rows of {low} to {high} nats, by β = {peak:.2f} at most"
+    if flatter > 0:
+        lead += f"; of the sets of {count(longest)} items, {percent(flatter)} are flatter: those it leaves as they are"
+    sentences = [f"{lead}."]
     for name, fit in study.fits.items():
         ends, betas = fit.entropy_range, fit.beta_at_ends
         sentences.append(
@@ -384,6 +398,13 @@ def columns_and_rows(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     return list(records[0]), [list(record.values()) for record in records]
 
 
+def playground_rows(n: int = 64, gap: float = 4.0, noise: float = 1.0) -> list[tuple[int, float, float]]:
+    """What the playground shows at first: of each item the logit, and the weight under softmax."""
+    logits = playground_logits(n, gap, noise)
+    weights = np.asarray(softmax(jnp.asarray(logits, jnp.float32)))
+    return list(zip(range(n), logits.tolist(), weights.tolist()))
+
+
 def playground_section() -> Section:
     """The chart to play with."""
     return Section(
@@ -397,5 +418,5 @@ def playground_section() -> Section:
             f"There are {len(NORMALIZERS)} normalizers to choose from. θ acts on temperature alone, s on ssmax and "
             "scalable_softpick; all others use the numbers they are registered with.",
         ],
-        [Figure("playground", playground_chart())],
+        [Figure("playground", playground_chart(), ("item", "logit", "weight"), playground_rows())],
     )

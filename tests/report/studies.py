@@ -26,5 +26,5 @@ def small_study() -> tuple[Evaluated, Study]:
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
     fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
-    run = Evaluated("paper", 16, evaluation_rows(measured))
+    run = Evaluated("paper", 16, dict.fromkeys(LENGTHS, 32), evaluation_rows(measured))
     return run, Study("paper", measured, resolution(parameters), searched, fits)

@@ -95,7 +95,7 @@ def test_a_chart_lies_within_as_its_specification_with_its_title_as_text(text):
     specification = json.loads(found[1])
     assert "title" not in specification
     assert specification["data"]["values"] == VALUES
-    assert "<strong>What is it?</strong>one; two</figcaption>" in text
+    assert "<strong>What is it?</strong>one<br>two</figcaption>" in text
     assert [suffix in text for suffix in ('"dots.csv"', '"dots.png"', '"dots.svg"')] == [True] * 3
 
 

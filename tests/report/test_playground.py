@@ -1,5 +1,6 @@
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,7 +35,8 @@ def test_every_normalizer_to_choose_is_registered_and_the_well_known_are_there()
 def test_the_picture_holds_the_numbers_of_the_package(tmp_path):
     chart = playground_chart("ssmax", n=256, gap=4.0, noise=1.0)
     _, svg = save_chart(chart, tmp_path / "playground")
-    weights = np.asarray(METHODS["ssmax"].build(s=0.36)(playground_logits(256, 4.0, 1.0).astype(np.float32)[None])[0])
+    logits = jnp.asarray(playground_logits(256, 4.0, 1.0), jnp.float32)
+    weights = np.asarray(METHODS["ssmax"].build(s=0.36)(logits))
     entropy = -(weights * np.log(weights)).sum()
     for text in ("256 items", f"entropy {entropy:.3f} nats", f"weight of the best item {weights[0]:.4f}"):
         assert text in svg.read_text()

@@ -64,7 +64,7 @@
     const panels = spec.hconcat ?? spec.vconcat;
     if (panels) {
       const stacked = spec.vconcat !== undefined || width < 700;
-      const most = stacked ? Math.max(220, width - 110) : (width - 80) / panels.length - 60;
+      const most = stacked ? Math.max(220, width - 110) : (width - 110) / panels.length - 62;
       const fit = (panel) => ({ ...panel, width: Math.min(panel.width, most) });
       const { hconcat, vconcat, ...rest } = spec;
       return { ...rest, [stacked ? "vconcat" : "hconcat"]: panels.map(fit) };
@@ -120,7 +120,7 @@
       for (const label of element.querySelectorAll(".role-legend-label text")) {
         label.setAttribute("tabindex", "0");
         label.setAttribute("role", "button");
-        label.setAttribute("aria-label", `Show only ${label.textContent}; with shift, add or remove it`);
+        label.setAttribute("aria-label", `Switch ${label.textContent} off or on`);
       }
     };
     mark();

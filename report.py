@@ -145,7 +145,7 @@ def show_maps(study: Study, path: Path) -> Path:
     maps = attention_maps(study.measured)
     labels = {"normalizer": maps.normalizers, "n": list(map(str, maps.lengths))}
     axes, columns = ("normalizer", "set", "n", "item"), ("n", "item")
-    return show(maps.weights.swapaxes(1, 2), path, axes=axes, labels=labels, columns=columns, limits=(0, 1))
+    return show(maps.weights.swapaxes(1, 2), path, axes=axes, labels=labels, columns=columns, limits=(0.0, 1.0))
 
 
 def made_of(runs: list[Evaluated], study: Study, seconds: float) -> str:

@@ -13,7 +13,7 @@
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -264,10 +264,12 @@ def measure_sets(
     lengths: Sequence[int] = REPORT_LENGTHS,
     sets: int = 512,
     key: Key[Array, ""] | None = None,
+    watch: Callable[[Iterable[Sets]], Iterable[Sets]] = iter,
 ) -> Measured:
     """Looks at fresh sets of every length and seed, the first of those that `evaluate` draws from the same key.
 
-    Up to `sets` for each seed and length, fewer of long ones. Compiles once a length. Raises ValueError for sets of
+    Up to `sets` for each seed and length, fewer of long ones. Compiles once a length. The sets of the lengths pass
+    through `watch` one by one, so that a progress bar may count them. Raises ValueError for sets of
     one item, which have no second best.
     """
     if min(lengths) < 2:
@@ -285,7 +287,7 @@ def measure_sets(
         )
         return jax.tree.map(np.asarray, seen)
 
-    return Measured(tuple(normalizers), tuple(seeds), dict(zip(lengths, two_at_a_time(at, lengths))))
+    return Measured(tuple(normalizers), tuple(seeds), dict(zip(lengths, watch(two_at_a_time(at, lengths)))))
 
 
 def evaluation_rows(measured: Measured) -> list[Row]:
@@ -343,7 +345,7 @@ def forced_rows(rows: Sequence[DispersionRow], threshold: float = 0.5) -> list[F
     return found
 
 
-def mean_of(field: str, rows: Sequence[DispersionRow]) -> float:
+def mean_of(field: str, rows: Sequence[Any]) -> float:
     """The mean of one field."""
     return float(np.mean([getattr(row, field) for row in rows]))
 

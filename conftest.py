@@ -22,8 +22,9 @@ hypothesis.settings.register_profile("default", deadline=None, derandomize=True,
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
-# The comparison with PyTorch is collected where PyTorch is installed.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["tests/parity"]
+# The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is.
+OPTIONAL = {"torch": "tests/parity", "playwright": "tests/browser"}
+collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -21,9 +21,7 @@ from softmax_jax.evaluation import (
     summarize,
 )
 from softmax_jax.files import versions, write_csv, write_json
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.refit import ALL_LENGTHS, FITS, fits_directory
+from softmax_jax.refit import ALL_LENGTHS, named_normalizers
 from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
 from softmax_jax.run_directory import load_checkpoint
@@ -84,18 +82,6 @@ def main() -> None:
             print(warning, file=sys.stderr)
         paths = write(arguments, seeds, rows, summaries)
     print(f"evaluated {len(seeds)} seeds in {seconds:.0f} s; wrote {', '.join(map(str, paths))}")
-
-
-def named_normalizers(specs: Sequence[str], checkpoint: Path) -> dict[str, Normalizer]:
-    """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint."""
-    directory = fits_directory(checkpoint)
-    fits = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
-    with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
-    specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
-    if with_fits:
-        after = specs.index("adaptive") + 1
-        specs = (*specs[:after], *fits, *specs[after:])
-    return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}
 
 
 def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> str | None:

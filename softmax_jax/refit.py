@@ -14,9 +14,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.evaluation import Row, evaluate, for_each_seed, fresh_batches, fresh_draw
+from softmax_jax.evaluation import DEFAULT_NORMALIZERS, Row, evaluate, for_each_seed, fresh_batches, fresh_draw
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
@@ -35,6 +36,18 @@ SHORT_FACTOR = 64
 def fits_directory(checkpoint: Path) -> Path:
     """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
+
+
+def named_normalizers(specs: Sequence[str], checkpoint: Path) -> dict[str, Normalizer]:
+    """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint."""
+    directory = fits_directory(checkpoint)
+    fits = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
+    with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
+    specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
+    if with_fits:
+        after = specs.index("adaptive") + 1
+        specs = (*specs[:after], *fits, *specs[after:])
+    return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}
 
 
 def sets_of(items: int, sets: int) -> int:

@@ -21,7 +21,7 @@ import scipy.optimize
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.files import versions, write_json
-from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial
+from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial, read_fit
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.scales import EntropyPolynomial, entropy
 
@@ -379,6 +379,14 @@ class TemperatureFit:
         content = dataclasses.asdict(self)
         check_polynomial(f"the fit by {self.criterion!r}", content)
         write_json(path, content)
+
+    @classmethod
+    def load(cls, path: Path) -> "TemperatureFit":
+        """The fit that `save` wrote. Raises ValueError for a file that is missing or no such fit."""
+        try:
+            return cls(**read_fit(path))
+        except TypeError as error:
+            raise ValueError(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
 
 
 def join(rows: Iterable[Rows]) -> Rows:

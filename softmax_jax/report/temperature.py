@@ -1,6 +1,7 @@
 """The temperature fit as tables for a terminal and as charts."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -10,8 +11,8 @@ from rich.table import Table
 
 from softmax_jax.evaluation import Row, Summary, paired_p_value, summarize
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.refit import BEST_FOR_LENGTH, TRAIN_LENGTHS
-from softmax_jax.report.charts import FAIR, PALETTE, Chart
+from softmax_jax.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
+from softmax_jax.report.charts import FAIR, GREY, PALETTE, Chart
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.temperature import (
     LOG_THETA,
@@ -209,7 +210,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     density = density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest)
     shade = (
         alt.Chart(alt.Data(values=spans))
-        .mark_rect(opacity=0.06)
+        .mark_rect(opacity=0.06, clip=True)
         .encode(x=alt.X("low:Q", scale=alt.Scale(domain=[0, highest], nice=False)), x2="high:Q", color=colour)
     )
     grid = np.linspace(0, highest, 241)
@@ -218,16 +219,26 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         for name, curve in lines.items()
         for entropy, beta in zip(grid, curve(grid))
     ]
-    line = alt.Chart(alt.Data(values=drawn)).mark_line(strokeWidth=3).encode(x=x, y=y, color=colour)
+    line = alt.Chart(alt.Data(values=drawn)).mark_line(strokeWidth=3, clip=True).encode(x=x, y=y, color=colour)
     title = "Which temperature is best for a row of given entropy?"
     subtitle = [
         "grey: each row's own optimum (at the top and bottom edge: none inside the range)",
         "bands: 95 % over seeds; shaded: ranges of the fits, and where the published polynomial exceeds 1",
-        FAIR,
+        *([FAIR] if ALL_LENGTHS in fits else []),
     ]
     return alt.layer(density, shade, *band_layers(fits, colour, x), line).properties(
         width=640, height=380, title=alt.TitleParams(title, subtitle=subtitle, anchor="start")
     )
+
+
+def row_table(rows: Mapping[int, Rows], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """What the charts show of each row, as dicts; `seeds` are those of the leading axis."""
+    return [
+        {"n": n, "seed": seed, "set": index + 1, "entropy": float(h), "theta": float(theta), "border": bool(border)}
+        for n, some in rows.items()
+        for seed, columns in zip(seeds, zip(some.entropy, some.theta, some.border))
+        for index, (h, theta, border) in enumerate(zip(*columns))
+    ]
 
 
 def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> alt.Chart:
@@ -252,8 +263,8 @@ def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> a
             x2="x2:Q",
             y="y:Q",
             y2="y2:Q",
-            color=alt.value("#000000"),
-            opacity=alt.Opacity("rows:Q", scale=alt.Scale(type="log", range=[0.06, 0.6]), title="rows per cell"),
+            color=alt.value(GREY),
+            opacity=alt.Opacity("rows:Q", scale=alt.Scale(type="log", range=[0.15, 1]), title="rows per cell"),
         )
     )
 
@@ -274,21 +285,26 @@ def band_layers(fits: Mapping[str, TemperatureFit], colour: alt.Color, x: alt.X)
     ]
     if not banded:
         return []
-    chart = alt.Chart(alt.Data(values=banded)).mark_area(opacity=0.25)
+    chart = alt.Chart(alt.Data(values=banded)).mark_area(opacity=0.25, clip=True)
     return [chart.encode(x=x, y="low:Q", y2="high:Q", color=colour)]
 
 
-def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> Chart:
+def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> list[dict[str, Any]]:
     """β by number of items: mean over rows of each curve, and the best constant for each length."""
     measured = [
         {"curve": name, "n": n, "beta": float(curve(some.entropy).mean())}
         for name, curve in curves(fits).items()
         for n, some in rows.items()
     ]
-    measured += [
+    return measured + [
         {"curve": BEST_FOR_LENGTH, "n": n, "beta": float(np.exp(-LOG_THETA[some.losses.mean((0, 1)).argmin()]))}
         for n, some in rows.items()
     ]
+
+
+def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> Chart:
+    """The `length_points` as lines."""
+    measured = length_points(rows, fits)
     names = list(dict.fromkeys(point["curve"] for point in measured))
     return alt.layer(
         alt.Chart(alt.Data(values=measured))
@@ -305,7 +321,10 @@ def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -
         height=360,
         title=alt.TitleParams(
             "How sharp does each method make attention as sets grow?",
-            subtitle=[f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets", FAIR],
+            subtitle=[
+                f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets",
+                *([FAIR] if ALL_LENGTHS in fits else []),
+            ],
             anchor="start",
         ),
     )

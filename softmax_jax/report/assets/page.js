@@ -1,0 +1,169 @@
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const drawn = new Map(); // by chart: what vegaEmbed returned
+  window.charts = drawn;
+
+  // Light and dark: the system's choice until the button is pressed.
+  const dark = () => getComputedStyle(root).colorScheme === "dark";
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const button = document.getElementById("theme");
+
+  function showTheme() {
+    button.textContent = dark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Switch to the ${dark() ? "light" : "dark"} theme`);
+    button.setAttribute("aria-pressed", String(dark()));
+  }
+
+  button.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    showTheme();
+    draw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    showTheme();
+    draw();
+  });
+
+  // Dark greys that charts name outright, turned around for the dark theme.
+  const GREY = /^#([0-9a-f]{2})\1\1$/i;
+
+  function inverted(value) {
+    if (typeof value === "string") {
+      const level = GREY.exec(value)?.[1];
+      if (level === undefined || parseInt(level, 16) > 0x60) return value;
+      return `#${(255 - parseInt(level, 16)).toString(16).padStart(2, "0").repeat(3)}`;
+    }
+    if (Array.isArray(value)) return value.map(inverted);
+    if (value === null || typeof value !== "object") return value;
+    const changed = {};
+    // Data hold numbers and names, never colours.
+    for (const [key, child] of Object.entries(value)) {
+      changed[key] = key === "data" || key === "datasets" ? child : inverted(child);
+    }
+    return changed;
+  }
+
+  function config(narrow) {
+    const text = { labelColor: colour("--ink"), titleColor: colour("--ink") };
+    return {
+      background: null,
+      font: getComputedStyle(document.body).fontFamily,
+      axis: { ...text, gridColor: colour("--grid"), domainColor: colour("--line"), tickColor: colour("--line"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500 },
+      legend: { ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 240, ...(narrow ? { orient: "bottom", columns: 2 } : {}) },
+      header: { ...text, labelFontSize: 12, titleFontSize: 12 },
+      title: { color: colour("--ink"), subtitleColor: colour("--soft") },
+      text: { color: colour("--ink") },
+      view: { stroke: colour("--line") },
+    };
+  }
+
+  // A single panel takes the width there is. Of several in a row each goes under the other where that is too little.
+  // What is still too wide, as a grid of small panels, scrolls within its box.
+  function fitted(spec, width) {
+    const panels = spec.hconcat ?? spec.vconcat;
+    if (panels) {
+      const stacked = spec.vconcat !== undefined || width < 700;
+      const most = stacked ? Math.max(220, width - 110) : (width - 110) / panels.length - 62;
+      const fit = (panel) => ({ ...panel, width: Math.min(panel.width, most) });
+      const { hconcat, vconcat, ...rest } = spec;
+      return { ...rest, [stacked ? "vconcat" : "hconcat"]: panels.map(fit) };
+    }
+    if (spec.columns && spec.spec) return { ...spec, columns: Math.max(1, Math.min(spec.columns, Math.floor(width / 270))) };
+    if (typeof spec.width !== "number" || !(spec.layer || spec.mark)) return spec;
+    return { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
+  }
+
+  // Where the reader left the controls of a chart.
+  function kept(spec, name) {
+    if (!drawn.has(name)) return spec;
+    const { view } = drawn.get(name);
+    const params = (spec.params ?? []).map((p) => (p.bind && "value" in p ? { ...p, value: view.signal(p.name) } : p));
+    return { ...spec, params };
+  }
+
+  async function drawChart(element) {
+    const name = element.dataset.chart;
+    const narrow = element.clientWidth < 560;
+    const spec = kept(fitted(JSON.parse(document.getElementById(`spec-${name}`).textContent), element.clientWidth), name);
+    const controls = document.getElementById(`controls-${name}`);
+    drawn.get(name)?.finalize();
+    controls.replaceChildren();
+    const result = await vegaEmbed(element, dark() ? inverted(spec) : spec, {
+      mode: "vega-lite",
+      renderer: element.dataset.renderer,
+      actions: false,
+      config: config(narrow),
+      tooltip: { theme: dark() ? "dark" : "light" },
+      bind: controls,
+    });
+    drawn.set(name, result);
+    makeLegendsButtons(element, result.view);
+  }
+
+  let turn = 0;
+  async function draw() {
+    const own = ++turn;
+    root.dataset.ready = "false";
+    for (const element of document.querySelectorAll("[data-chart]")) {
+      if (own !== turn) return;
+      await drawChart(element);
+    }
+    root.dataset.ready = "true";
+  }
+
+  // Legends that switch lines on and off answer to the keyboard too: their entries are buttons.
+  function makeLegendsButtons(element, view) {
+    const switches = view.getState().signals && Object.keys(view.getState().signals).some((key) => key.endsWith("_legend"));
+    if (!switches) return;
+    const mark = () => {
+      for (const label of element.querySelectorAll(".role-legend-label text")) {
+        label.setAttribute("tabindex", "0");
+        label.setAttribute("role", "button");
+        label.setAttribute("aria-label", `Switch ${label.textContent} off or on`);
+      }
+    };
+    mark();
+    view.addResizeListener(() => setTimeout(mark));
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const label = event.target.closest?.('.chart text[role="button"]');
+    if (!label || (event.key !== "Enter" && event.key !== " ")) return;
+    event.preventDefault();
+    label.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: event.shiftKey }));
+  });
+
+  // Tables: a button in every heading sorts, largest first for numbers; what is missing stays at the end.
+  function sort(heading) {
+    const table = heading.closest("table");
+    const column = heading.cellIndex;
+    const text = column === 0;
+    const before = heading.getAttribute("aria-sort");
+    const ascending = before === "none" ? text : before === "descending";
+    for (const other of heading.parentElement.cells) other.setAttribute("aria-sort", "none");
+    heading.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+    const rows = [...table.tBodies[0].rows].sort((a, b) => {
+      const [left, right] = [key(a), key(b)];
+      if (left === "" || right === "") return (left === "") - (right === "");
+      const order = text ? left.localeCompare(right) : left - right;
+      return ascending ? order : -order;
+    });
+    table.tBodies[0].append(...rows);
+  }
+
+  for (const heading of document.querySelectorAll("table.sortable thead th")) {
+    heading.querySelector("button").addEventListener("click", () => sort(heading));
+  }
+
+  // Radio buttons choose which of several tables is shown.
+  document.addEventListener("change", (event) => {
+    const group = event.target.closest("fieldset.choice");
+    if (!group) return;
+    for (const radio of group.querySelectorAll("input")) document.getElementById(radio.value).hidden = !radio.checked;
+  });
+
+  showTheme();
+  draw();
+})();

@@ -1,0 +1,272 @@
+"""The page in Debian's Chromium, opened from disk with no network, as `pytest -m browser` runs it."""
+
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from softmax_jax.dispersion import attention_maps
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report.page import Figure, page
+from softmax_jax.report.playground import NORMALIZERS, playground_logits
+from softmax_jax.report.sections import report_sections
+from softmax_jax.report.show import show
+from tests.report.studies import small_study
+
+pytestmark = pytest.mark.browser
+playwright: Any = importlib.import_module("playwright.sync_api")
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+READY = "html[data-ready=true]"
+WEIGH = """async (values) => {
+  const view = charts.get("playground").view;
+  for (const [name, value] of Object.entries(values)) view.signal(name, value);
+  await view.runAsync();
+  return view.data("row").sort((a, b) => a.item - b.item).map((item) => item.weight);
+}"""
+# Every text that shows, with its colour and the nearest background behind it.
+TEXTS = """() => {
+  const found = [];
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = getComputedStyle(element).backgroundColor;
+      if (!colour.endsWith(", 0)") && colour !== "transparent") return colour;
+    }
+  };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    const style = getComputedStyle(element);
+    const hidden = !element.checkVisibility() || ["SCRIPT", "STYLE", "OPTION"].includes(element.tagName);
+    if (hidden || !walk.currentNode.textContent.trim()) continue;
+    const svg = element instanceof SVGElement;
+    found.push([walk.currentNode.textContent.trim().slice(0, 40), svg ? style.fill : style.color, behind(element)]);
+  }
+  return found;
+}"""
+
+
+class Opened:
+    """A page with all that it complained about and asked for."""
+
+    def __init__(self, browser, url, **options):
+        self.context = browser.new_context(offline=True, **options)
+        self.page = self.context.new_page()
+        self.problems, self.requests = [], []
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(url)
+        self.page.wait_for_selector(READY, timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    run, study = small_study()
+    directory = tmp_path_factory.mktemp("report")
+    maps = attention_maps(study.measured)
+    weights = show(maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0))
+    sections = report_sections([run], study, weights.read_text())
+    (directory / "index.html").write_text(page("A small report", sections, "A note."))
+    names = [part.name for section in sections for part in section.parts if isinstance(part, Figure)]
+    return (directory / "index.html").as_uri(), names
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def desktop(browser, report):
+    return Opened(browser, report[0], viewport={"width": 1280, "height": 900}, color_scheme="light")
+
+
+@pytest.fixture(scope="module")
+def dark(browser, report):
+    return Opened(browser, report[0], viewport={"width": 1280, "height": 900}, color_scheme="dark")
+
+
+def contrast(text: str, background: str) -> float:
+    """The contrast of two colours by WCAG 2.1, given as CSS computes them."""
+    luminances = []
+    for colour in (text, background):
+        numbers = np.array([float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]) / 255
+        linear = np.where(numbers <= 0.04045, numbers / 12.92, ((numbers + 0.055) / 1.055) ** 2.4)
+        luminances.append(float(linear @ [0.2126, 0.7152, 0.0722]))
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)
+
+
+def test_contrast_is_that_of_the_standard():
+    assert contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)") == pytest.approx(21)
+    assert contrast("rgb(118, 118, 118)", "rgb(255, 255, 255)") == pytest.approx(4.54, abs=0.01)
+
+
+def test_nothing_goes_wrong_and_nothing_leaves_the_page(desktop):
+    desktop.page.click("summary")
+    frame = desktop.page.frames[-1]
+    frame.wait_for_selector("canvas", timeout=30_000)
+    assert frame.evaluate("document.body.innerText").strip()
+    assert desktop.problems == []
+    assert [url for url in desktop.requests if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+    assert sum(url.startswith("file:") for url in desktop.requests) == 1
+
+
+def test_every_chart_has_marks(desktop, report):
+    _, names = report
+    assert desktop.page.evaluate("[...charts.keys()]") == names
+    assert set(names) >= {"accuracy", "dispersion", "attention_maps", "entropy", "beta", "resolution", "gap", "losses"}
+    counts = desktop.page.evaluate(
+        """() => [...charts.values()].map(({ view }) => {
+          let marks = 0;
+          const visit = (group) => {
+            for (const item of group.items ?? []) {
+              if (group.marktype === "group") item.items.forEach(visit);
+              else if (group.role === "mark") marks += 1;
+            }
+          };
+          visit(view.scenegraph().root);
+          return marks;
+        })"""
+    )
+    assert min(counts) > 0, dict(zip(names, counts))
+    sizes = desktop.page.evaluate(
+        "[...document.querySelectorAll('.chart')].map((c) => c.querySelector('svg, canvas').getBoundingClientRect())"
+    )
+    assert all(size["width"] > 250 and size["height"] > 150 for size in sizes)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_the_playground_weighs_as_the_package_does(desktop, name):
+    settings = ((1, 0, 0, 0.5, 0.3), (6, 4, 1, 0.5, 0.36), (10, 10, 5, 0.05, 2), (8.5, 1, 3, 4, 0.05))
+    for log2_n, gap, noise, theta, s in settings:
+        values = {"normalizer": name, "log2_n": log2_n, "gap": gap, "noise": noise, "theta": theta, "s": s}
+        weights = np.array(desktop.page.evaluate(WEIGH, values))
+        n = round(2**log2_n)
+        assert len(weights) == n
+        numbers = {"temperature": {"theta": theta}, "ssmax": {"s": s}, "scalable_softpick": {"s": s}}.get(name, {})
+        logits = playground_logits(n, gap, noise)
+        with jax.enable_x64(True):
+            expected = np.asarray(normalizer(name, **numbers)(jnp.asarray(logits)))
+        np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-10)
+        rounded = np.asarray(normalizer(name, **numbers)(jnp.asarray(logits, jnp.float32)))
+        np.testing.assert_allclose(weights, rounded, rtol=0, atol=1e-6)
+
+
+def test_the_sliders_change_the_numbers(desktop):
+    texts = "[...document.querySelectorAll('[data-chart=playground] .role-mark text')].map((t) => t.textContent)"
+    sliders = desktop.page.locator("#controls-playground input[type=range]")
+    desktop.page.evaluate(WEIGH, {"normalizer": "softmax", "log2_n": 6, "gap": 4, "noise": 1, "theta": 0.5, "s": 0.36})
+    for index, chosen in enumerate(("softmax", "softmax", "softmax", "temperature", "ssmax")):
+        desktop.page.locator("#controls-playground select").select_option(chosen)
+        slider = sliders.nth(index)
+        before = desktop.page.evaluate(texts)
+        slider.focus()
+        slider.press("ArrowRight")
+        changed = f"(before) => JSON.stringify({texts}) !== JSON.stringify(before)"
+        desktop.page.wait_for_function(changed, arg=before)
+        after = desktop.page.evaluate(texts)
+        assert any("entropy" in text for text in after)
+        assert len(before) == len(after) == 4
+
+
+def test_every_control_has_a_name(desktop):
+    unnamed = desktop.page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, iframe, summary, a")].filter((control) =>
+          !(control.textContent.trim() || control.labels?.[0]?.textContent.trim() || control.ariaLabel || control.title)
+        ).map((control) => control.outerHTML)"""
+    )
+    assert unnamed == []
+
+
+def test_the_table_sorts_by_keyboard(desktop):
+    column = "[...document.querySelectorAll('#table-0-accuracy tbody tr')].map((row) => row.cells[2].dataset.value)"
+    heading = desktop.page.locator("#table-0-accuracy thead th").nth(2)
+    unsorted = desktop.page.evaluate(column)
+    for order, sign in (("descending", -1), ("ascending", 1)):
+        heading.locator("button").press("Enter")
+        assert heading.get_attribute("aria-sort") == order
+        values = [float(value) for value in desktop.page.evaluate(column) if value]
+        assert values == sorted(values, key=lambda value: sign * value)
+        assert len(set(values)) > 2
+    assert sorted(unsorted) == sorted(desktop.page.evaluate(column))
+    first = desktop.page.locator("#table-0-accuracy thead th").first
+    first.locator("button").press("Enter")
+    names = desktop.page.locator("#table-0-accuracy tbody th").all_text_contents()
+    assert names == sorted(names)
+    assert heading.get_attribute("aria-sort") == "none"
+
+
+def test_another_table_is_shown_on_demand(desktop):
+    desktop.page.get_by_label("loss").check()
+    assert not desktop.page.locator("#table-0-accuracy").is_visible()
+    assert desktop.page.locator("#table-0-loss").is_visible()
+    desktop.page.get_by_label("accuracy", exact=True).check()
+    assert desktop.page.locator("#table-0-accuracy").is_visible()
+
+
+def test_the_legend_switches_a_line_by_keyboard(desktop):
+    faint = """[...document.querySelectorAll("[data-chart=accuracy] .mark-line path")]
+      .filter((line) => getComputedStyle(line).opacity * (line.getAttribute("opacity") ?? 1) < 0.5).length"""
+    label = desktop.page.locator("[data-chart=accuracy] text[role=button]", has_text="hardmax")
+    assert desktop.page.evaluate(faint) == 0
+    label.focus()
+    label.press("Enter")
+    desktop.page.wait_for_function(f"{faint} === 1")
+    desktop.page.locator("[data-chart=accuracy] text[role=button]", has_text="hardmax").press("Enter")
+    desktop.page.wait_for_function(f"{faint} === 0")
+
+
+@pytest.mark.parametrize("theme", ["desktop", "dark"])
+def test_every_text_stands_out_from_its_background(theme, request):
+    opened = request.getfixturevalue(theme)
+    texts = opened.page.evaluate(TEXTS)
+    low = [(text, colour, behind) for text, colour, behind in texts if contrast(colour, behind) < 4.5]
+    assert low == []
+    shown = {text for text, _, _ in texts}
+    assert {"How far does each normalizer reach?", "accuracy (% of sets)", "A note."} <= shown
+    background = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (contrast("rgb(255, 255, 255)", background) < 1.5) == (theme == "desktop")
+
+
+def test_the_button_changes_the_theme_and_keeps_the_playground(dark):
+    dark.page.evaluate(WEIGH, {"normalizer": "sparsemax", "gap": 2.5})
+    for background in ("rgb(255, 255, 255)", "rgb(20, 24, 29)"):
+        dark.page.click("#theme")
+        dark.page.wait_for_selector(READY)
+        assert dark.page.evaluate("getComputedStyle(document.body).backgroundColor") == background
+        assert dark.page.evaluate("charts.get('playground').view.signal('normalizer')") == "sparsemax"
+        assert dark.page.locator("#controls-playground select").input_value() == "sparsemax"
+        assert dark.page.locator("#controls-playground input").first.is_visible()
+    assert dark.page.locator("#controls-playground input").count() == 5
+    assert dark.problems == []
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(browser, report):
+    phone = Opened(browser, report[0], viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
+    wide = phone.page.evaluate(
+        """() => [...document.querySelectorAll("main *")].filter((element) =>
+          !element.closest(".chart > *, .scroll > *") && element.getBoundingClientRect().right > 390
+        ).map((element) => element.outerHTML.slice(0, 80))"""
+    )
+    assert wide == []
+    boxes = phone.page.eval_on_selector_all(".chart, .scroll:not([hidden])", "(all) => all.map((b) => b.clientWidth)")
+    assert min(boxes) > 340
+    assert phone.problems == []

@@ -1,0 +1,30 @@
+"""A small study of two shipped seeds, for tests of what is made from one."""
+
+import functools
+from pathlib import Path
+
+import jax
+
+from softmax_jax.dispersion import evaluation_rows, measure_sets, resolution
+from softmax_jax.refit import FITS, named_normalizers, search_lengths
+from softmax_jax.report.sections import Evaluated, Study
+from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.temperature import TemperatureFit
+
+PAPER = Path(__file__).parents[2] / "checkpoints" / "paper"
+LENGTHS = (16, 256)
+NORMALIZERS = ("softmax", "adaptive", "hardmax")
+
+
+@functools.cache
+def small_study() -> tuple[Evaluated, Study]:
+    """The run and its study: two seeds, two lengths, three normalizers."""
+    seeds, parameters = load_checkpoint(PAPER)
+    seeds, parameters = seeds[:2], jax.tree.map(lambda leaf: leaf[:2], parameters)
+    named = named_normalizers(NORMALIZERS, PAPER)
+    measured = measure_sets(parameters, named, seeds=seeds, lengths=LENGTHS, sets=32)
+    found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
+    searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
+    fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
+    run = Evaluated("paper", 16, dict.fromkeys(LENGTHS, 32), evaluation_rows(measured))
+    return run, Study("paper", measured, resolution(parameters), searched, fits)

@@ -22,6 +22,8 @@ from softmax_jax.training import Parameters, build_model, seed_sharding, spread_
 
 LENGTHS = tuple(2**power for power in range(1, 15))
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
+KEY = 2**31
+"""Of the sets to evaluate on, away from the keys of training seeds."""
 ITEMS_PER_BATCH = 2048
 """Items encoded at once: enough to fill the cores, few enough to stay in cache."""
 
@@ -194,7 +196,7 @@ def evaluate(
     """
     width = parameters["item_in"]["kernel"].shape[-1]
     structure, _ = build_model(width)
-    key = jax.random.key(2**31) if key is None else key  # away from the keys of training seeds
+    key = jax.random.key(KEY) if key is None else key
     seed_array = jnp.asarray(seeds, jnp.int32)
     by_seed = seed_sharding(len(seeds))
     parameters = jax.device_put(parameters, by_seed)

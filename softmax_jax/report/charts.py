@@ -1,7 +1,8 @@
 """Charts of what was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import vl_convert
@@ -10,15 +11,21 @@ from softmax_jax.evaluation import Summary
 from softmax_jax.files import write_whole
 from softmax_jax.tasks import published
 
-Chart = alt.LayerChart | alt.FacetChart
+Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart
 PNG_SCALE = 2
 FAIR = "adaptive_refit saw every length, adaptive_refit_train those of training alone"
 """What to say wherever the refit to all lengths is shown."""
 PALETTE = ["#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#eeca3b", "#79706e"]
+GREY = "#8a8a8a"
+"""For references: to be seen on white and on black."""
+DASHES = [6, 4]
 
 
 def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> Chart:
-    """Accuracy by number of items: a line and a 95 % band per normalizer, the published softmax row dashed."""
+    """Accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
+
+    A click on a name in the legend switches its line off and on again.
+    """
     names = list(dict.fromkeys(summary.normalizer for summary in summaries))
     measured = [
         {
@@ -31,36 +38,76 @@ def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> Char
         for summary in summaries
     ]
     lengths = sorted({summary.n for summary in summaries})
-    reference = "softmax, published"
     dashed = [
-        {"normalizer": reference, "n": n, "accuracy": accuracy}
-        for n, accuracy in published.ACCURACY["softmax"].items()
+        {"normalizer": f"{name}, published", "n": n, "accuracy": accuracy}
+        for name, row in published.ACCURACY.items()
+        for n, accuracy in row.items()
         if n in lengths
     ]
-    colour = alt.Color(
-        "normalizer:N",
-        title="normalizer at test time",
-        sort=None,
-        legend=alt.Legend(symbolOpacity=1),
-        scale=alt.Scale(
-            domain=[*names, reference] if dashed else names,
-            range=[*(PALETTE[index % len(PALETTE)] for index in range(len(names))), "#555555"],
-        ),
-    )
-    x = alt.X("n:Q", title="items in the set", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=lengths))
-    y = alt.Y("accuracy:Q", title="accuracy (% of sets)", scale=alt.Scale(domain=[0, 100]))
+    colours = palette(names)
+    references = {f"{name}, published": colours.get(name, GREY) for name in published.ACCURACY if dashed}
+    colour = colour_by("normalizer", colours | references, "normalizer at test time")
+    dash = dash_by("normalizer", {name: name in references for name in colours | references}, "normalizer at test time")
+    x, y = length_axis(lengths), alt.Y("accuracy:Q", title="accuracy (% of sets)", scale=alt.Scale(domain=[0, 100]))
+    switch = legend_switch("normalizer", [*names, *references])
     base = alt.Chart(alt.Data(values=measured)).encode(x=x, color=colour)
-    band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="accuracy (% of sets)"), y2="high:Q")
-    line = base.mark_line(point=True).encode(y=y)
+    band = base.mark_area().encode(
+        y=alt.Y("low:Q", title="accuracy (% of sets)"), y2="high:Q", opacity=shown(switch, 0.2, 0.0)
+    )
+    line = base.mark_line(point=True).encode(y=y, strokeDash=dash, opacity=shown(switch))
     layers = [band, line]
     if dashed:
-        layers.append(alt.Chart(alt.Data(values=dashed)).mark_line(strokeDash=[5, 4]).encode(x=x, y=y, color=colour))
+        reference = alt.Chart(alt.Data(values=dashed)).mark_line()
+        layers.append(reference.encode(x=x, y=y, color=colour, strokeDash=dash, opacity=shown(switch)))
     subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
     if "adaptive_refit" in names:
         subtitle.append(FAIR)
-    return alt.layer(*layers).properties(
-        width=640, height=360, title=alt.TitleParams(title, subtitle=subtitle, anchor="start")
+    return alt.layer(*layers).add_params(switch).properties(width=640, height=360, title=chart_title(title, *subtitle))
+
+
+def palette(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name, in turn."""
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
+
+
+def colour_by(field: str, colours: Mapping[str, str], title: str) -> alt.Color:
+    """These colours, with a legend in their order."""
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(f"{field}:N", title=title, sort=None, legend=line_legend(), scale=scale)
+
+
+def dash_by(field: str, dashed: Mapping[str, bool], title: str) -> alt.StrokeDash:
+    """Dashes for the names that ask for them; in one legend with the colour of the same field and title."""
+    scale = alt.Scale(domain=list(dashed), range=[DASHES if wanted else [1, 0] for wanted in dashed.values()])
+    return alt.StrokeDash(f"{field}:N", title=title, sort=None, scale=scale, legend=line_legend())
+
+
+def line_legend() -> alt.Legend:
+    """Strokes, as wide as lines and opaque, whatever the marks are."""
+    return alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, labelLimit=260)
+
+
+def length_axis(lengths: Sequence[int]) -> alt.X:
+    """The number of items, on a scale of powers of two that begins and ends with the lengths."""
+    scale = alt.Scale(type="log", base=2, domain=[min(lengths), max(lengths)], nice=False)
+    return alt.X("n:Q", title="items in the set", scale=scale, axis=alt.Axis(values=list(lengths), labelOverlap=True))
+
+
+def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
+    """The question at the left, with what one must know to read the chart under it."""
+    return alt.TitleParams(title, subtitle=list(subtitle) or alt.Undefined, anchor="start")
+
+
+def legend_switch(field: str, names: Sequence[str]) -> alt.Parameter:
+    """A selection of names, all of them at first; each click in the legend takes one out or puts it back."""
+    return alt.selection_point(
+        fields=[field], bind="legend", toggle="true", empty=False, value=[{field: name} for name in names]
     )
+
+
+def shown(switch: alt.Parameter, on: float = 1.0, off: float = 0.04) -> Any:
+    """The opacity of what the switch leaves on or has switched off."""
+    return alt.condition(switch, alt.value(on), alt.value(off), empty=False)
 
 
 def save_chart(chart: Chart, path: Path) -> list[Path]:

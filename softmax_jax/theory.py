@@ -1,0 +1,181 @@
+r"""What the spread of a row's logits says about its weights, before any weight is computed.
+
+A row of n visible logits whose largest and smallest lie δ apart has, under softmax at inverse temperature β, weights
+within a factor e^(βδ) of each other. All bounds here follow from that alone, and all but the loose ones are attained.
+They are for softmax over any scale: β is then that of the row.
+
+- `weight_bounds(n, spread, beta)`, `loose_weight_bounds(n, spread, beta)`: of any weight
+- `largest_weight_bounds(n, spread, beta)`, `largest_weight_from_nearest(counts, spreads, beta)`: of the largest
+- `entropy_bounds(n, spread, beta)`: of the entropy, in nats
+- `length_forced_below(threshold, spread, beta)`: the n from which the largest weight cannot exceed a threshold
+- `spread_from_norms(query_kernel, key_kernel, query, item, scale)`: the spread that kernels and norms allow
+
+Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, section 3; the bounds of the entropy and from the
+nearest logits follow here.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.special
+from jax.typing import ArrayLike
+
+Numbers = ArrayLike | Sequence[int | float]
+"""One number or many; functions of several broadcast them, and return float64."""
+
+
+class Bounds(NamedTuple):
+    """The lowest and highest value that a quantity can take."""
+
+    lower: Any
+    upper: Any
+
+
+def weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
+    r"""The range of the weights of a row of `n` logits within `spread` of each other.
+
+    $$\frac{1}{1 + (n-1)\,e^{\beta\delta}} \le \alpha_k \le \frac{1}{1 + (n-1)\,e^{-\beta\delta}}$$
+
+    The lower end is attained by one logit δ below all others, the upper by one δ above all others. Raises ValueError
+    for n < 1 and for a negative spread or β.
+
+    >>> lower, upper = weight_bounds(100, 5.0)
+    >>> f"{lower:.6f} {upper:.3f}"
+    '0.000068 0.600'
+    """
+    length, reach = _checked(n, spread, beta)
+    with np.errstate(divide="ignore"):
+        others = np.log(length - 1)
+    return Bounds(scipy.special.expit(-reach - others), scipy.special.expit(reach - others))
+
+
+def loose_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
+    r"""Looser bounds that show at a glance that every weight falls as 1/n while the spread stays.
+
+    $$\frac{1}{n}\,e^{-\beta\delta} \le \alpha_k \le \frac{1}{n}\,e^{\beta\delta}$$
+
+    Infinite where the exponential overflows. Raises as `weight_bounds` does.
+
+    >>> [float(bound.round(4)) for bound in loose_weight_bounds(100, 1.0)]
+    [0.0037, 0.0272]
+    """
+    length, reach = _checked(n, spread, beta)
+    with np.errstate(over="ignore"):
+        return Bounds(np.exp(-reach) / length, np.exp(reach) / length)
+
+
+def largest_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
+    r"""The range of the largest weight: no less than that of n equal weights, no more than `weight_bounds` allows.
+
+    $$\frac{1}{n} \le \alpha_{\max} \le \frac{1}{1 + (n-1)\,e^{-\beta\delta}}$$
+
+    Raises as `weight_bounds` does.
+
+    >>> largest_weight_bounds([10, 1000], 5.0).upper.round(3).tolist()
+    [0.943, 0.129]
+    """
+    length, _ = _checked(n, spread, beta)
+    return Bounds(1 / length, weight_bounds(n, spread, beta).upper)
+
+
+def largest_weight_from_nearest(counts: Numbers, spreads: Numbers, beta: Numbers = 1.0) -> Any:
+    r"""The most that the largest weight can be, given how closely the logits nearest to the top are packed.
+
+    $$\alpha_{\max} \le \min_k \frac{1}{1 + (k-1)\,e^{-\beta\delta_k}}$$
+
+    `spreads` holds, along its last axis, the distance δₖ from the largest logit to the k-th largest, for each k in
+    `counts`. Leaving the others out of the denominator can only raise the bound, so it holds for every k. It is never
+    above that from the whole spread if k = n is among the counts, and far below where a long row crowds at the top.
+    Raises as `weight_bounds` does.
+
+    A row of 1000 logits evenly spaced over 100 nats:
+
+    >>> upper = largest_weight_from_nearest([2, 10, 100, 1000], [0.1, 0.9, 9.9, 100.0])
+    >>> f"{upper:.3f}, where the whole spread says {largest_weight_bounds(1000, 100.0).upper:.3f}"
+    '0.215, where the whole spread says 1.000'
+    """
+    return weight_bounds(counts, spreads, np.asarray(beta, np.float64)[..., None]).upper.min(-1)
+
+
+def entropy_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
+    r"""The range of the entropy in nats: at most log n, at least that of k logits at the top and all others δ below.
+
+    $$\min_{1 \le k < n} \log\big(k + (n-k)e^{-d}\big) + \frac{d\,(n-k)\,e^{-d}}{k + (n-k)e^{-d}}
+      \;\le\; H \;\le\; \log n, \qquad d = \beta\delta$$
+
+    The entropy is concave, so over the polytope of weights within a factor e^d of each other it is least at a corner.
+    At a corner every weight is the smallest or e^d times it: a weight in between could be moved both ways, the others
+    shrinking or growing together. With k of the large ones the entropy is the expression above. As a function of a
+    real k it falls and then rises, turning at k = n(c-1)/(e^d-1) with c = d/(1-e^(-d)), so the least is beside that.
+    It is never below -log of the bound of the largest weight. Spreads below 1e-6 count as 1e-6, which costs less than
+    1e-12. Raises as `weight_bounds` does.
+
+    >>> entropy_bounds([2, 100, 10_000], 5.0).lower.round(3).tolist()
+    [0.04, 2.19, 6.793]
+    """
+    length, reach = _checked(n, spread, beta)
+    d = np.maximum(reach, 1e-6)
+    low = np.exp(-d)
+    share = -np.expm1(-d)  # 1 - e^(-d)
+    turn = np.floor(length * (d / share - 1) * low / share)
+
+    def with_large(k: Any) -> Any:
+        k = np.clip(k, 1, np.maximum(length - 1, 1))
+        total = k + (length - k) * low
+        return np.log(total) + d * (length - k) * low / total
+
+    return Bounds(np.minimum(with_large(turn), with_large(turn + 1)), np.log(length))
+
+
+def length_forced_below(threshold: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Any:
+    r"""The least n at which no row of that spread can have a weight above the threshold.
+
+    $$n = 1 + \left\lceil e^{\beta\delta}\,\frac{1 - t}{t} \right\rceil$$
+
+    A whole number as float64, since it may be astronomic; infinite where it overflows. Raises ValueError unless
+    0 < threshold < 1, and as `weight_bounds` does.
+
+    >>> length_forced_below(0.5, 5.0), length_forced_below(0.5, 150.0) > 1e65
+    (np.float64(150.0), np.True_)
+    """
+    t = np.asarray(threshold, np.float64)
+    _require(t, (t > 0) & (t < 1), "threshold", "it must lie between 0 and 1, such as 0.5")
+    _, reach = _checked(1, spread, beta)
+    with np.errstate(over="ignore"):
+        return 1 + np.ceil(np.exp(reach) * (1 - t) / t)
+
+
+def spread_from_norms(
+    query_kernel: Numbers,
+    key_kernel: Numbers,
+    query: Numbers,
+    item: Numbers,
+    scale: float = 1.0,
+) -> Any:
+    r"""The widest spread that a head can give, from the largest singular values of its kernels.
+
+    $$\delta \le 2\,\text{scale}\;\sigma_{\max}(Q)\,\sigma_{\max}(K)\,\lVert y \rVert\,\max_i \lVert x_i \rVert$$
+
+    `query` is ‖y‖, `item` the largest ‖xᵢ‖, `scale` the factor of the logits, most often 1/√size. A bias of the query
+    counts as one more input that is always 1. A bias of the keys shifts the row as a whole and spreads nothing.
+
+    >>> float(spread_from_norms(np.diag([3.0, 1.0]), np.diag([1.0, 2.0]), query=1.0, item=0.5))
+    6.0
+    """
+    largest = [np.linalg.norm(np.asarray(kernel, np.float64), 2) for kernel in (query_kernel, key_kernel)]
+    return 2 * scale * largest[0] * largest[1] * np.asarray(query, np.float64) * np.asarray(item, np.float64)
+
+
+def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:
+    """The length and βδ in float64, if they can be those of a row."""
+    length, width, factor = (np.asarray(numbers, np.float64) for numbers in (n, spread, beta))
+    _require(length, length >= 1, "n", "a row has at least 1 logit")
+    _require(width, width >= 0, "spread", "it must be at least 0: the largest logit less the smallest")
+    _require(factor, factor >= 0, "beta", "it must be at least 0")
+    return length, factor * width
+
+
+def _require(numbers: Any, holds: Any, name: str, rule: str) -> None:
+    if not np.all(holds):
+        raise ValueError(f"{name} is {numbers[~holds].flat[0]:g}: {rule}")

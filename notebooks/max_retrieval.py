@@ -32,9 +32,11 @@ import softmax_jax
 from softmax_jax import refit, temperature
 from softmax_jax.command_line import one_device_per_core
 from softmax_jax.config import Config
+from softmax_jax.dispersion import attention_maps, evaluation_rows, measure_sets
 from softmax_jax.evaluation import evaluate, summarize
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.charts import accuracy_chart
+from softmax_jax.report.dispersion import attention_map_chart
 from softmax_jax.report.temperature import entropy_chart, print_by_length
 from softmax_jax.run_directory import load_checkpoint
 from softmax_jax.tasks.max_retrieval import sample
@@ -128,7 +130,8 @@ for name, some in named.items():
 
 # %%
 seeds = list(range(SEEDS))
-rows = [row for some in evaluate(state.parameters, named, seeds=seeds, lengths=LENGTHS, sets=SETS) for row in some]
+measured = measure_sets(state.parameters, named, seeds=seeds, lengths=LENGTHS, sets=SETS)
+rows = evaluation_rows(measured)
 
 
 def by_length(summaries, quantity, form):
@@ -144,6 +147,16 @@ print_by_length(console, "Largest weight, mean over all sets", by_length(summari
 
 # %%
 accuracy_chart(summarize(rows), SEEDS, "How far does attention reach? Trained on at most 16 items")
+
+# %% [markdown]
+# ## Attention maps
+#
+# What the first model looks at: in each panel a row is a set, and its columns are the sixteen items with the largest ρ, the
+# largest on the left. A bright first column is attention that found its item. As sets grow, softmax fades to nothing
+# rather than moving elsewhere.
+
+# %%
+attention_map_chart(attention_maps(measured))
 
 # %% [markdown]
 # Even hardmax, which gives all its weight to the largest logit, fails on long sets: there the largest logit is not that of

@@ -1,6 +1,7 @@
 """Turns the formulas of a page into MathML as the site is built, so that a browser needs no script to show them."""
 
 import html
+import itertools
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -48,7 +49,7 @@ def mend(parent: Element) -> None:
         elif child.tag == "msub" and child[0].text in LIMITS_BELOW:
             child.tag = "munder"
             child[0].set("movablelimits", "true")
-    for index, (left, right) in reversed(list(enumerate(zip(parent, parent[1:]), 1))):
+    for index, (left, right) in reversed(list(enumerate(itertools.pairwise(parent), 1))):
         names = [is_function(element) for element in (left, right)]
         if any(names) and {left.tag, right.tag}.isdisjoint({"mo", "mspace"}):
             parent.insert(index, Element("mspace", width="0.17em"))

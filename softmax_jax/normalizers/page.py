@@ -18,15 +18,17 @@ class Entry(NamedTuple):
     """When to use it."""
 
 
-BETA_OF_ENTROPY = r"\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H > 0.5 \\ 1 & H \le 0.5 \end{cases}"
+BETA_OF_ENTROPY = (
+    r"\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H > 0.5 \\ 1 & H \le 0.5 \end{cases}"
+)
 GROWING = r"\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log n)^{2 \tanh(\mathrm{power})}"
 
 ENTRIES: dict[str, Entry] = {
     "softmax": Entry(
         r"w_i = \frac{e^{z_i}}{\sum_j e^{z_j}}",
-        "The default, and the measure of all others. It serves well where rows at test time are no longer than those of "
-        "training, and where an average over many entries is wanted. It cannot keep a sharp choice as rows grow: with "
-        "bounded logits every weight falls as 1/n.",
+        "The default, and the measure of all others. It serves well where rows at test time are no longer than those "
+        "of training, and where an average over many entries is wanted. It cannot keep a sharp choice as rows grow: "
+        "with bounded logits every weight falls as 1/n.",
     ),
     "temperature": Entry(
         r"w = \operatorname{softmax}(z / \theta)",
@@ -61,7 +63,8 @@ ENTRIES: dict[str, Entry] = {
         "would lose.",
     ),
     "length_scaled": Entry(
-        r"w = \operatorname{softmax}(\beta z), \qquad \beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n - m)}{\varepsilon m}",
+        r"w = \operatorname{softmax}(\beta z), \qquad "
+        r"\beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n - m)}{\varepsilon m}",
         "When about m entries of a row matter, and their logits are near +1 and those of the others near −1. It has "
         "nothing to learn: m and the mass ε that may go elsewhere are said beforehand.",
     ),
@@ -76,8 +79,8 @@ ENTRIES: dict[str, Entry] = {
     ),
     "hardmax": Entry(
         r"w_i = \begin{cases} 1 & z_i = \max_j z_j \\ 0 & \text{otherwise} \end{cases}",
-        "To measure with. It is the limit of θ → 0, so what it gets wrong is not dispersion but the wrong entry on top. "
-        "Its gradient is 0, so nothing trains through it.",
+        "To measure with. It is the limit of θ → 0, so what it gets wrong is not dispersion but the wrong entry on "
+        "top. Its gradient is 0, so nothing trains through it.",
     ),
     "shifted_softmax": Entry(
         r"w = \operatorname{softmax}(z - s \log n) = \operatorname{softmax}(z)",
@@ -90,8 +93,8 @@ ENTRIES: dict[str, Entry] = {
     ),
     "sparsemax": Entry(
         r"w_i = \max(z_i - \tau, 0), \qquad \sum_j w_j = 1",
-        "When few entries matter and all others should get exactly 0. One logit that leads by 1 or more takes the whole "
-        "row, however long.",
+        "When few entries matter and all others should get exactly 0. One logit that leads by 1 or more takes the "
+        "whole row, however long.",
     ),
     "entmax15": Entry(
         r"w_i = \max(z_i / 2 - \tau, 0)^2, \qquad \sum_j w_j = 1",
@@ -100,8 +103,8 @@ ENTRIES: dict[str, Entry] = {
     ),
     "entmax": Entry(
         r"w_i = \max((\alpha - 1) z_i - \tau, 0)^{1 / (\alpha - 1)}, \qquad \sum_j w_j = 1",
-        "When how sparse a head is should be learned: α goes from softmax at 1 over sparsemax at 2 towards hardmax, one "
-        "for each head if wanted. For a fixed 1.5 or 2 the two maps above are faster.",
+        "When how sparse a head is should be learned: α goes from softmax at 1 over sparsemax at 2 towards hardmax, "
+        "one for each head if wanted. For a fixed 1.5 or 2 the two maps above are faster.",
     ),
     "asentmax": Entry(
         r"w = \operatorname{entmax15}(\beta z)," + GROWING,
@@ -159,8 +162,8 @@ can see. The largest weight is that of one logit δ > 0 above n - 1 equal ones: 
 
 {body}
 
-The pictures, drawn by `python -m softmax_jax.report.gallery`, show each method with its default numbers. On the left are
-its weights for the same ten logits, which the axis names; on the right is the weight of one logit of 3 among n - 1 others
-between -0.5 and 0.5. The dashes are softmax, for comparison.
+The pictures, drawn by `python -m softmax_jax.report.gallery`, show each method with its default numbers. On the left
+are its weights for the same ten logits, which the axis names; on the right is the weight of one logit of 3 among n - 1
+others between -0.5 and 0.5. The dashes are softmax, for comparison.
 
 {entries}"""

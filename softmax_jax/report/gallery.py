@@ -43,15 +43,13 @@ def pictures(names: Sequence[str]) -> dict[str, str]:
     return {name: svg(picture(rows, lengths, name)) for name in names}
 
 
-def picture(
-    rows: Mapping[str, Sequence[float]], lengths: Mapping[str, Sequence[float]], name: str
-) -> alt.HConcatChart:
+def picture(rows: Mapping[str, Sequence[float]], lengths: Mapping[str, Sequence[float]], name: str) -> alt.HConcatChart:
     """Weights of ten logits as bars and of one logit by length as a line, those of softmax as dashes."""
     weight = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[-0.1, 1]))
     logit = alt.X("logit:O", title="logit", sort="descending", axis=alt.Axis(labelAngle=0, format=".1f"))
     n = alt.X("n:Q", title="logits in the row", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=LENGTHS))
 
-    def points(key: str, values: Sequence[float], weights: Sequence[float]) -> alt.Chart:
+    def points(key: str, values: Sequence[float] | Sequence[int], weights: Sequence[float]) -> alt.Chart:
         data = [{key: value, "weight": round(float(weight), DIGITS)} for value, weight in zip(values, weights)]
         return alt.Chart(alt.Data(values=data))
 
@@ -67,8 +65,9 @@ def picture(
 def svg(chart: alt.HConcatChart) -> str:
     """The chart without a background, its text in the colour that `STYLE` gives it."""
     axis: dict[str, Any] = dict.fromkeys(("domainColor", "tickColor", "labelColor", "titleColor", "gridColor"), INK)
-    coloured = chart.configure(background="transparent").configure_view(stroke=None).configure_title(color=INK, anchor="start")
-    drawn = vl_convert.vegalite_to_svg(coloured.configure_axis(**axis, gridOpacity=0.15).to_json())
+    plain = chart.configure(background="transparent").configure_view(stroke=None)
+    coloured = plain.configure_title(color=INK, anchor="start").configure_axis(**axis, gridOpacity=0.15)
+    drawn = vl_convert.vegalite_to_svg(coloured.to_json())
     drawn = SPOKEN.sub("", drawn)  # the page's own words stand beside the picture, and this halves its size
     end_of_tag = drawn.index(">") + 1
     return drawn[:end_of_tag] + STYLE + drawn[end_of_tag:] + "\n"

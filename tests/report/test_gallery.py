@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -35,7 +36,7 @@ def test_the_picture_of_the_documentation_is_current(name, drawn):
 def test_a_picture_has_ten_bars_as_high_as_the_weights(drawn):
     """130 pixels of the picture are a weight of 1.1."""
     bars = re.findall(r'd="M[\d.]+,[-\d.]+h[\d.]+v([-\d.]+)h-[\d.]+Z" fill="#4c78a8"', drawn["signed_l1"])
-    weights = np.asarray(sj.normalizer("signed_l1")(np.asarray(gallery.SCORES, np.float32)))
+    weights = np.asarray(sj.normalizer("signed_l1")(jnp.asarray(gallery.SCORES, jnp.float32)))
     np.testing.assert_allclose(sorted(map(float, bars)), sorted(np.abs(weights) * 130 / 1.1), atol=0.02)
 
 

@@ -45,6 +45,7 @@ from softmax_jax.normalizers.scales import (
     scale,
 )
 from softmax_jax.normalizers.sparse import entmax, entmax15, sparsemax, stieltjes, top_k_softmax
+from softmax_jax.report.show import show
 
 __version__ = "0.1.0"
 
@@ -81,6 +82,7 @@ __all__ = [
     "scale",
     "shift_invariant",
     "shifted_softmax",
+    "show",
     "signed_l1",
     "sink_softmax",
     "soft_cross_entropy",

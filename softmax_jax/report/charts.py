@@ -62,7 +62,27 @@ def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> Char
     subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
     if "adaptive_refit" in names:
         subtitle.append(FAIR)
+    subtitle += lying_on_another(measured, "accuracy", within=0.05)
     return alt.layer(*layers).add_params(switch).properties(width=640, height=360, title=chart_title(title, *subtitle))
+
+
+def lying_on_another(records: Sequence[Mapping[str, Any]], field: str, within: float) -> list[str]:
+    """A line of text on the normalizers that are within so much of an earlier one at every n.
+
+    >>> records = [{"normalizer": name, "n": 4, "value": value} for name, value in (("a", 1.0), ("b", 2.0), ("c", 1.0))]
+    >>> lying_on_another(records, "value", within=0.1)
+    ['c lies on a']
+    """
+    curves: dict[str, dict[int, float]] = {}
+    for record in records:
+        curves.setdefault(record["normalizer"], {})[record["n"]] = record[field]
+    found = []
+    for index, (name, curve) in enumerate(curves.items()):
+        for earlier, other in list(curves.items())[:index]:
+            if other.keys() == curve.keys() and all(abs(curve[n] - other[n]) <= within for n in curve):
+                found.append(f"{name} lies on {earlier}")
+                break
+    return [", ".join(found)] if found else []
 
 
 def palette(names: Sequence[str]) -> dict[str, str]:
@@ -95,14 +115,18 @@ def length_axis(lengths: Sequence[int]) -> alt.X:
 
 def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
     """The question at the left, with what one must know to read the chart under it."""
-    return alt.TitleParams(title, subtitle=list(subtitle) or alt.Undefined, anchor="start")
+    return alt.TitleParams(title, subtitle=list(subtitle) or alt.Undefined, anchor="start", offset=12)
+
+
+def panel_title(title: str) -> alt.TitleParams:
+    """What one of several panels shows, above its left edge."""
+    return alt.TitleParams(title, anchor="start", frame="group", fontSize=12)
 
 
 def legend_switch(field: str, names: Sequence[str]) -> alt.Parameter:
     """A selection of names, all of them at first; each click in the legend takes one out or puts it back."""
-    return alt.selection_point(
-        fields=[field], bind="legend", toggle="true", empty=False, value=[{field: name} for name in names]
-    )
+    everything: Any = [{field: name} for name in names]
+    return alt.selection_point(fields=[field], bind="legend", toggle="true", empty=False, value=everything)
 
 
 def shown(switch: alt.Parameter, on: float = 1.0, off: float = 0.04) -> Any:

@@ -19,16 +19,26 @@ import numpy as np
 
 from softmax_jax.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapRow, LossRow, Resolution
 from softmax_jax.evaluation import half_width
-from softmax_jax.report.charts import GREY, Chart, chart_title, colour_by, length_axis, palette
+from softmax_jax.report.charts import (
+    GREY,
+    PALETTE,
+    Chart,
+    chart_title,
+    colour_by,
+    length_axis,
+    line_legend,
+    palette,
+    panel_title,
+)
 
 BASELINE = "softmax"
 """The normalizer whose bounds are drawn."""
-WIDTH = 620
+WIDTH, HEIGHT = 620, 230
 BOUNDS = {
     "at most, by the whole spread": [2, 3],
-    "at most, by the nearest logits": [7, 4],
-    "at least": [12, 3],
-    "a random item": [1, 5],
+    "at most, by the nearest logits": [9, 4],
+    "at least": [1, 0],
+    "a random item": [9, 3, 2, 3],
 }
 LEAST_SETS = 30
 """A bin of gaps with fewer sets of a length is not drawn."""
@@ -70,75 +80,91 @@ def bounded(records: Iterable[Record], low: float, high: float = np.inf) -> list
 
 
 def band_and_line(
-    records: Sequence[Record], x: alt.X, y: alt.Scale, title: str, colour: alt.Color, tooltip: Sequence[str]
+    records: Sequence[Record], x: alt.X, y: alt.Y, colour: alt.Color, tooltip: Sequence[Any]
 ) -> list[alt.Chart]:
-    """The band and the line of the means."""
+    """The band and the line of the means; `y` says how to draw a field named `value`."""
     base = alt.Chart(alt.Data(values=list(records))).encode(x=x, color=colour)
-    band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title=title, scale=y), y2="high:Q")
-    return [band, base.mark_line(point=True).encode(y=alt.Y("value:Q", title=title, scale=y), tooltip=list(tooltip))]
+    low = y.copy()
+    low.shorthand = "low:Q"
+    band = base.mark_area(opacity=0.2).encode(y=low, y2="high:Q")
+    return [band, base.mark_line(point=True).encode(y=y, tooltip=list(tooltip))]
+
+
+class Panel(NamedTuple):
+    """A quantity by n, with the bounds that it has."""
+
+    field: str
+    title: str
+    question: str
+    logarithmic: bool
+    least: float
+    """The least that the quantity can be, where its band is cut."""
+    bounds: Mapping[str, str]
+
+
+PANELS = [
+    Panel(
+        "entropy",
+        "entropy (nats)",
+        "How flat do the weights get?",
+        False,
+        0.0,
+        {"at most, by the whole spread": "entropy_upper", "at least": "entropy_lower"},
+    ),
+    Panel(
+        "max_weight",
+        "largest weight",
+        "How much is left for the item that gets most?",
+        True,
+        1e-9,
+        {
+            "at most, by the whole spread": "max_weight_upper",
+            "at most, by the nearest logits": "max_weight_upper_nearest",
+            "at least": "max_weight_lower",
+        },
+    ),
+    Panel("rank", "mean rank", "Where does the true item's weight rank? Equal weights share theirs", True, 1.0, {}),
+]
 
 
 def dispersion_chart(rows: Sequence[DispersionRow], forced: Sequence[ForcedRow]) -> Chart:
     """Entropy, largest weight and rank of the true item by n, with softmax's bounds and where they fall to 0.5."""
+    subtitle = [f"mean over sets and {len({row.seed for row in rows})} seeds, 95 % band"]
+    own = [row for row in rows if row.normalizer == BASELINE]
+    if own:
+        spread, allowed = (np.mean([getattr(row, name) for row in own]) for name in ("spread", "max_weight_upper"))
+        subtitle.append(
+            f"bounds of {BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
+        )
+        subtitle.append("but the largest logits lie so close together that it has to fall")
+    return alt.vconcat(*(panel_chart(panel, rows, own, forced) for panel in PANELS)).properties(
+        title=chart_title("Why does attention fail on long sets?", *subtitle)
+    )
+
+
+def panel_chart(
+    panel: Panel, rows: Sequence[DispersionRow], own: Sequence[DispersionRow], forced: Sequence[ForcedRow]
+) -> Any:
+    """One panel: bands and lines of every normalizer, grey lines for the bounds of the baseline, `own`."""
     names = list(dict.fromkeys(row.normalizer for row in rows))
     lengths = sorted({row.n for row in rows})
-    colour = colour_by("normalizer", palette(names), "normalizer")
-    own = [row for row in rows if row.normalizer == BASELINE]
-    x = length_axis(lengths)
-
-    def panel(field: str, title: str, question: str, y: alt.Scale, low: float, lines: list[Record], *more: Any) -> Any:
-        measured = bounded(over_seeds(rows, ("normalizer", "n"), field), low)
-        tooltip = ["normalizer:N", "n:Q", alt.Tooltip("value:Q", title=title, format=".4g")]
-        layers = [*band_and_line(measured, x, y, title, colour, tooltip), bound_lines(lines, x, y, title), *more]
-        return alt.layer(*layers).properties(width=WIDTH, height=230, title=chart_title(question))
-
-    smallest = min(lengths) / max(lengths) / 2
-    least = min(smallest, *(row.max_weight for row in rows)) if rows else smallest
-    entropy = panel(
-        "entropy",
-        "entropy (nats)",
-        "How flat do the weights get?",
-        alt.Scale(zero=True),
-        0.0,
-        bound_records(own, {"at most, by the whole spread": "entropy_upper", "at least": "entropy_lower"}),
-    )
-    weight_scale = alt.Scale(type="log", domain=[0.8 / max(lengths), 1.3], nice=False, clamp=True)
-    weight = panel(
-        "max_weight",
-        "largest weight",
-        "How much is left for the item that gets most?",
-        weight_scale,
-        least / 10,
-        bound_records(
-            own,
-            {
-                "at most, by the whole spread": "max_weight_upper",
-                "at most, by the nearest logits": "max_weight_upper_nearest",
-                "at least": "max_weight_lower",
-            },
-        ),
-        *forced_layers(forced, lengths),
-    )
-    rank = panel(
-        "rank",
-        "mean rank of its weight, 1 = largest",
-        "Where does the true item rank?",
-        alt.Scale(type="log", nice=False, domain=[0.9, max(lengths)]),
-        0.9,
-        [{"bound": "a random item", "n": n, "value": (n + 1) / 2} for n in lengths],
-    )
-    subtitle = [
-        f"mean over sets and {len({row.seed for row in rows})} seeds, 95 % band; bounds are of {BASELINE}, from the "
-        "spread of each set's logits",
-        "a whole spread of "
-        f"{np.mean([row.spread for row in own]):.0f} allows any largest weight; closely packed top logits do not"
-        if own
-        else "",
-        "equal weights share their rank; normalizers that keep the order of the logits lie on each other there",
-    ]
-    return alt.vconcat(entropy, weight, rank).properties(
-        title=chart_title("Why does attention fail on long sets?", *[line for line in subtitle if line])
-    )
+    measured = bounded(over_seeds(rows, ("normalizer", "n"), panel.field), panel.least)
+    bounds = bound_records(own, panel.bounds)
+    if panel.field == "rank":
+        bounds = [{"bound": "a random item", "n": n, "value": (n + 1) / 2} for n in lengths]
+    ends = [record["value"] for record in (*measured, *bounds)]
+    scale, axis = alt.Scale(zero=True), alt.Axis()
+    if panel.logarithmic:
+        scale = alt.Scale(type="log", domain=[min(ends) / 1.3, max(ends) * 1.3], nice=False, clamp=True)
+        # Every line of a logarithmic grid would be more grid than chart.
+        axis = alt.Axis(values=[10.0**power for power in range(-9, 10)], format="~g")
+    y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)
+    tooltip = ["normalizer:N", "n:Q", alt.Tooltip("value:Q", title=panel.title, format=".4g")]
+    colour, x = colour_by("normalizer", palette(names), "normalizer"), length_axis(lengths)
+    layers = [*band_and_line(measured, x, y, colour, tooltip), bound_lines(bounds, x, y)]
+    if panel.field == "max_weight":
+        layers += forced_layers(forced, lengths)
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=panel_title(panel.question))
 
 
 def bound_records(own: Sequence[DispersionRow], fields: Mapping[str, str]) -> list[Record]:
@@ -150,7 +176,7 @@ def bound_records(own: Sequence[DispersionRow], fields: Mapping[str, str]) -> li
     ]
 
 
-def bound_lines(records: Sequence[Record], x: alt.X, y: alt.Scale, title: str) -> alt.Chart:
+def bound_lines(records: Sequence[Record], x: alt.X, y: alt.Y) -> alt.Chart:
     """Grey lines, told apart by their dashes."""
     scale = alt.Scale(domain=list(BOUNDS), range=list(BOUNDS.values()))
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=400, labelLimit=260)
@@ -159,7 +185,7 @@ def bound_lines(records: Sequence[Record], x: alt.X, y: alt.Scale, title: str) -
         .mark_line(color=GREY, strokeWidth=2)
         .encode(
             x=x,
-            y=alt.Y("value:Q", title=title, scale=y),
+            y=y,
             strokeDash=alt.StrokeDash("bound:N", title=f"theory, for {BASELINE}", scale=scale, legend=legend),
         )
     )
@@ -174,7 +200,7 @@ def forced_layers(forced: Sequence[ForcedRow], lengths: Sequence[int]) -> list[a
         for row, (text, at) in enumerate(
             [
                 (f"measured: {found.threshold:g} at", found.measured),
-                (f"forced below {found.threshold:g} by the nearest logits from", found.nearest),
+                (f"forced below {found.threshold:g} from", found.nearest),
             ]
         )
         if at is not None and at <= max(lengths)
@@ -184,7 +210,7 @@ def forced_layers(forced: Sequence[ForcedRow], lengths: Sequence[int]) -> list[a
     texts = [
         alt.Chart(alt.Data(values=[mark | {"n": left}]))
         .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom", color=GREY)
-        .encode(x="n:Q", y=alt.value(230), text="text:N")
+        .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
         for mark in marks
     ]
     return [base.mark_rule(color=GREY), *texts] if marks else []
@@ -214,7 +240,7 @@ def attention_map_chart(maps: AttentionMaps, lengths: Sequence[int] | None = Non
             color=alt.Color("weight:Q", title="weight", scale=alt.Scale(scheme="viridis", domain=[0, 1])),
             tooltip=["normalizer:N", "n:Q", "set:O", "item:O", alt.Tooltip("weight:Q", format=".3g")],
         )
-        .properties(width=4 * items, height=max(2.2 * sets, 48))
+        .properties(width=4 * items, height=3 * sets)
     )
     return chart.facet(
         row=alt.Row(
@@ -225,8 +251,8 @@ def attention_map_chart(maps: AttentionMaps, lengths: Sequence[int] | None = Non
     ).properties(
         title=chart_title(
             "How does attention lose the largest item?",
-            f"left to right: the {items} items with the largest ρ, from the largest down; top to bottom: {sets} sets by "
-            "the ρ of their best item",
+            f"left to right: the {items} items with the largest ρ, from the largest down; top to bottom: {sets} sets "
+            "by the ρ of their best item",
             f"one trained seed ({maps.seed}); one colour scale for all panels",
         )
     )
@@ -254,7 +280,7 @@ def resolution_chart(found: Resolution, seeds: Sequence[int], seed: int | None =
                 color=colour,
                 tooltip=["class:N", alt.Tooltip("rho:Q", format=".6f"), alt.Tooltip("logit:Q", format=".4f")],
             )
-            .properties(width=290, height=280, title=chart_title(question))
+            .properties(width=290, height=280, title=panel_title(question))
         )
 
     nat, key = tell_apart(found, at)
@@ -282,15 +308,14 @@ def gap_chart(
     rows: Sequence[GapRow], found: Resolution | None = None, normalizers: Sequence[str] = (BASELINE,)
 ) -> Chart:
     """Errors against the gap between the two best items: of the largest logit, and of the answers of normalizers."""
-    lengths = [n for n in sorted({row.n for row in rows}) if n in GAP_LENGTHS] or sorted({row.n for row in rows})
+    lengths = [n for n in sorted({row.n for row in rows}) if n in GAP_LENGTHS] or sorted({row.n for row in rows})[:5]
     first = rows[0].normalizer
-    colour = alt.Color(
-        "n:O", title="items in the set", scale=alt.Scale(scheme="plasma"), legend=alt.Legend(symbolOpacity=1)
-    )
+    colours = alt.Scale(domain=lengths, range=PALETTE[: len(lengths)])
+    colour = alt.Color("n:O", title="items in the set", scale=colours, legend=line_legend())
     axis = alt.Axis(values=[10.0**power for power in range(-6, 1)], format="~e", labelOverlap=True)
     x = alt.X("gap:Q", title="gap in ρ", scale=alt.Scale(type="log", domain=[1e-6, 1], nice=False), axis=axis)
 
-    def panel(name: str, field: str, question: str) -> alt.LayerChart:
+    def panel(name: str, field: str, question: str) -> Any:
         own = [row for row in rows if row.normalizer == name and row.n in lengths]
         counts: dict[tuple[int, float], int] = {}
         for row in own:
@@ -302,10 +327,11 @@ def gap_chart(
             if counts[record["n"], record["gap_low"]] >= LEAST_SETS
         ]
         tooltip = ["n:O", alt.Tooltip("gap:Q", format=".1e"), alt.Tooltip("value:Q", format=".1f"), "sets:Q"]
-        layers = band_and_line(records, x, alt.Scale(domain=[0, 100]), "error (% of sets)", colour, tooltip)
+        y = alt.Y("value:Q", title="error (% of sets)", scale=alt.Scale(domain=[0, 100]))
+        layers = band_and_line(records, x, y, colour, tooltip)
         if found is not None:
             layers.append(resolution_rule(found, 1 if field == "missed" else 0))
-        return alt.layer(*layers).properties(width=270, height=260, title=chart_title(question))
+        return alt.layer(*layers).properties(width=270, height=260, title=panel_title(question))
 
     named = [panel(name, "wrong", f"{name}: the answer is wrong") for name in normalizers]
     subtitle = [f"mean of {len({row.seed for row in rows})} seeds, 95 % band; bins of at least {LEAST_SETS} sets"]
@@ -355,12 +381,16 @@ def loss_split_chart(rows: Sequence[LossRow]) -> Chart:
         )
         .properties(width=200, height=150)
     )
-    return chart.facet(facet=alt.Facet("normalizer:N", title=None, sort=names), columns=3).properties(
-        title=chart_title(
-            "Is it dispersion that costs accuracy, or the key?",
-            f"mean of {len({row.seed for row in rows})} seeds; key: what hardmax loses too; dispersion: what the "
-            "normalizer loses beyond that",
-            "a normalizer that does better than hardmax loses nothing to dispersion here",
+    return (
+        chart.facet(facet=alt.Facet("normalizer:N", title=None, sort=names), columns=3)
+        .resolve_axis(x="independent", y="independent")
+        .properties(
+            title=chart_title(
+                "Is it dispersion that costs accuracy, or the key?",
+                f"mean of {len({row.seed for row in rows})} seeds; key: what hardmax loses too; dispersion: what the "
+                "normalizer loses beyond that",
+                "a normalizer that does better than hardmax loses nothing to dispersion here",
+            )
         )
     )
 

@@ -1,14 +1,16 @@
-"""Models, parameters and weights to look into, in a notebook or as a page of their own."""
+"""Models, parameters and weights to look into, in a notebook or as a page of their own.
+
+`show(value, path=None, *, axes=(), labels=None, columns=(), limits=None)` is exported as `softmax_jax.show`.
+"""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import treescope
-from treescope import figures, lowering, rendering_parts
+from treescope import figures, lowering
 
 from softmax_jax.files import write_whole
 
@@ -27,24 +29,72 @@ PAGE = """<!doctype html>
 
 
 def show(
-    value: Any, path: str | Path | None = None, *, axes: Sequence[str] = (), labels: dict[str, Sequence[str]] | None = None
+    value: Any,
+    path: str | Path | None = None,
+    *,
+    axes: Sequence[str] = (),
+    labels: Mapping[str, Sequence[str]] | None = None,
+    columns: Sequence[str] = (),
+    limits: tuple[float, float] | None = None,
 ) -> Any:
-    """Shows a value in a notebook, or writes it as a stand-alone page that opens anywhere.
+    """Shows a value in a notebook, or writes it as a page that opens from disk, with no network.
 
-    A Flax module or a tree of parameters is shown with a picture of every array in it. An array is drawn by itself,
-    its cells to be hovered over; `axes` names its dimensions and `labels` the places along some of them. Returns what
-    a notebook displays, or the path of the page, which needs no network and is written whole or not at all.
+    A Flax module or a tree of parameters unfolds, with a picture of every array in it. An array with named `axes` is
+    drawn by itself, each number to be read by hovering over its cell: `labels` names the places along an axis,
+    `columns` the axes that run from left to right, innermost last (the others run down), and `limits` are the ends
+    of the colour scale. Without a path the result is what a notebook displays, with one it is the path of the page,
+    which is written whole or not at all.
 
-    Raises ValueError for names that do not fit the array.
+    Raises ValueError for axes that are not one name for each dimension, and for labels and columns that do not fit.
 
     >>> import tempfile
-    >>> weights = np.eye(2)
-    >>> page = show(weights, Path(tempfile.mkdtemp()) / "weights.html", axes=("query", "key"))
+    >>> page = show(np.eye(2), Path(tempfile.mkdtemp()) / "weights.html", axes=("query", "key"))
     >>> page.read_text()[:15]
     '<!doctype html>'
     """
-    part = picture(value, axes, labels or {})
+    if axes or labels or columns or limits:
+        figure = array_figure(np.asarray(value), list(axes), labels or {}, columns, limits)
+    else:
+        with treescope.active_autovisualizer.set_scoped(treescope.ArrayAutovisualizer()):
+            figure = figures.inline(value)
     if path is None:
-        return figures.figure_from_treescope_rendering_part(part)
-    write_whole(Path(path), PAGE.format(title=html.escape(type(value).__name__), body=as_html(part)))
+        return figure
+    # `treescope.render_to_html` would draw the figure as a Python object, not what it shows.
+    body = lowering.render_to_html_as_root(figure.treescope_part, compressed=False)
+    write_whole(Path(path), PAGE.format(title=html.escape(type(value).__name__), body=body))
     return Path(path)
+
+
+def array_figure(
+    array: np.ndarray,
+    axes: list[str],
+    labels: Mapping[str, Sequence[str]],
+    columns: Sequence[str],
+    limits: tuple[float, float] | None,
+) -> Any:
+    """An array whose dimensions have names; half of them, the last ones, run from left to right by default."""
+    if len(set(axes)) != array.ndim or len(axes) != array.ndim:
+        raise ValueError(f"axes is {axes}: the array has the shape {array.shape}, so give {array.ndim} different names")
+    for name in (*labels, *columns):
+        if name not in axes:
+            raise ValueError(f"{name!r} is no axis: the axes are {', '.join(axes)}")
+    for name, places in labels.items():
+        if len(places) != array.shape[axes.index(name)]:
+            raise ValueError(f"labels[{name!r}] has {len(places)} names for {array.shape[axes.index(name)]} places")
+    across = [axes.index(name) for name in columns or axes[array.ndim // 2 :]]
+    down = [axis for axis in range(array.ndim) if axis not in across]
+    low, high = limits or (None, None)
+    # Treescope wants the innermost first.
+    return treescope.render_array(
+        array,
+        columns=across[::-1],
+        rows=down[::-1],
+        axis_labels={axis: f"{name}: {array.shape[axis]}" for axis, name in enumerate(axes)},
+        axis_item_labels={axes.index(name): [str(place) for place in places] for name, places in labels.items()},
+        vmin=low,
+        vmax=high,
+        trim_outliers=False,
+        around_zero="auto" if limits is None else False,
+        maximum_size=array.size,
+        cutoff_size_per_axis=max(array.shape, default=1),
+    )

@@ -11,7 +11,7 @@ from rich.table import Table
 from softmax_jax.evaluation import Row, Summary, paired_p_value, summarize
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.refit import BEST_FOR_LENGTH, TRAIN_LENGTHS
-from softmax_jax.report.charts import FAIR, PALETTE, Chart
+from softmax_jax.report.charts import FAIR, GREY, PALETTE, Chart
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.temperature import (
     LOG_THETA,
@@ -252,8 +252,8 @@ def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> a
             x2="x2:Q",
             y="y:Q",
             y2="y2:Q",
-            color=alt.value("#000000"),
-            opacity=alt.Opacity("rows:Q", scale=alt.Scale(type="log", range=[0.06, 0.6]), title="rows per cell"),
+            color=alt.value(GREY),
+            opacity=alt.Opacity("rows:Q", scale=alt.Scale(type="log", range=[0.15, 1]), title="rows per cell"),
         )
     )
 

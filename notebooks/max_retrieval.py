@@ -152,8 +152,8 @@ accuracy_chart(summarize(rows), SEEDS, "How far does attention reach? Trained on
 # ## Attention maps
 #
 # What the first model looks at: in each panel a row is a set, and its columns are the sixteen items with the largest ρ, the
-# largest on the left. A bright first column is attention that found its item. As sets grow, softmax fades to nothing
-# rather than moving elsewhere.
+# largest on the left. A bright first column is attention that found its item. As sets grow, softmax spreads over the
+# neighbours of that item and then fades. Hardmax stays bright, but lands beside it more and more often.
 
 # %%
 attention_map_chart(attention_maps(measured))

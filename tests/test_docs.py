@@ -65,7 +65,7 @@ def test_the_max_retrieval_notebook_runs(monkeypatch: pytest.MonkeyPatch):
 
 
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.py"))
-IMAGES = {"max_retrieval.py": 2, "shootout.py": 5}
+IMAGES = {"max_retrieval.py": 3, "shootout.py": 5}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)

@@ -1,4 +1,4 @@
-"""Shows the examples of a docstring as code: to Markdown, `>>>` would be a quotation."""
+"""Shows in docstrings what Markdown, or the reader of the source, would leave out."""
 
 import re
 from typing import Any
@@ -8,11 +8,18 @@ import griffe
 EXAMPLE = re.compile(r"(?:^>>> .*\n?)(?:^.+\n?)*", re.MULTILINE)
 
 
-class Examples(griffe.Extension):
-    """Fences every run of lines that starts with a prompt."""
+class Docstrings(griffe.Extension):
+    """Shows examples as code, where `>>>` would be a quotation, and the fields of a named tuple, which need no words."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Changes the docstring in place."""
+        """Fences every run of lines that starts with a prompt."""
         if obj.docstring:
             text = obj.docstring.value
             obj.docstring.value = EXAMPLE.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Writes the fields under the docstring."""
+        if cls.docstring and any(str(base) == "NamedTuple" for base in cls.bases):
+            fields = [f"{name}: {field.annotation}" for name, field in cls.attributes.items()]
+            lines = ",\n".join(f"    {field}" for field in fields)
+            cls.docstring.value += f"\n\n```python\n{cls.name}(\n{lines},\n)\n```\n"

@@ -9,7 +9,7 @@ EXAMPLE = re.compile(r"(?:^>>> .*\n?)(?:^.+\n?)*", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Shows examples as code, where `>>>` would be a quotation, and the fields of a named tuple, which need no words."""
+    """Shows examples as code, where `>>>` would be a quotation, and the fields of a named tuple."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Fences every run of lines that starts with a prompt."""

@@ -29,8 +29,8 @@ def test_the_picture_of_the_documentation_is_current(name, drawn):
     """Up to half a pixel, which another machine may round otherwise."""
     kept = (PICTURES / f"{name}.svg").read_text()
     assert NUMBER.sub("#", kept) == NUMBER.sub("#", drawn[name])
-    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (kept, drawn[name])]
-    np.testing.assert_allclose(*numbers, atol=0.5)
+    before, now = ([float(number) for number in NUMBER.findall(text)] for text in (kept, drawn[name]))
+    np.testing.assert_allclose(now, before, atol=0.5)
 
 
 def test_a_picture_has_ten_bars_as_high_as_the_weights(drawn):

@@ -2,6 +2,9 @@
 
 import doctest
 import re
+import runpy
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,35 @@ def test_the_table_of_the_api_names_what_there_is():
     names = re.findall(r"`(\w+)`", "".join(table))
     assert len(names) > 20
     assert all(name in softmax_jax.__all__ for name in names)
+
+
+@pytest.fixture(scope="module")
+def check_page() -> Callable[[str], str]:
+    """The check that every built page goes through."""
+    hook = runpy.run_path(str(DOCS / "hooks" / "offline.py"))["on_post_page"]
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="page.md"))
+    return lambda output: hook(output, page)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        "<img alt='a' src=http://example.org/a.png>",
+        "<p>$$z$$</p>",
+        r"<p>\frac{1}{n}</p>",
+        "<pre>\x1b[1mbold</pre>",
+    ],
+)
+def test_a_page_that_fetches_or_shows_what_was_typed_is_refused(check_page: Callable[[str], str], output: str):
+    with pytest.raises(ValueError, match=r"page\.md"):
+        check_page(f"<h1>Title</h1>{output}")
+
+
+def test_links_and_code_may_say_anything(check_page: Callable[[str], str]):
+    output = r'<a href="https://arxiv.org">a</a><code>$$\frac{1}{n}$$</code><script src="assets/a.js"></script>'
+    assert check_page(output) == output
 
 
 def test_every_module_has_a_place_in_the_api():

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
 from softmax_jax.evaluation import Row, evaluate, for_each_seed, fresh_batches, fresh_draw
+from softmax_jax.normalizers.fit_file import read_fit
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
@@ -35,6 +36,20 @@ SHORT_FACTOR = 64
 def fits_directory(checkpoint: Path) -> Path:
     """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
+
+
+def load_fits(checkpoint: Path) -> dict[str, TemperatureFit]:
+    """The fits beside a checkpoint by name, those that there are. Raises ValueError for a file that is not a fit."""
+    found = {}
+    for name, file in FITS.items():
+        path = fits_directory(checkpoint) / file
+        if path.exists():
+            content = read_fit(path)
+            try:
+                found[name] = TemperatureFit(**content)
+            except TypeError as error:
+                raise ValueError(f"{path} is not the whole of a fit: {error}; run fit_temperature.py anew") from None
+    return found
 
 
 def sets_of(items: int, sets: int) -> int:

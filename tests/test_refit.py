@@ -1,3 +1,5 @@
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,3 +94,22 @@ def test_short_sets_are_drawn_more_often():
     assert refit.sets_of(17, 3) == 3
     keys = fresh_batches(KEYS[0], jnp.asarray(SEEDS), 5, 2)
     assert draw_fresh(keys[0, 0], items=5).items.shape == (2, 5, 11)
+
+
+def test_fits_are_read_back_as_they_were_saved(tmp_path):
+    rows = {32: drawn_rows(0, seeds=2, rows=3000)}
+    fit = temperature.fit(rows, rows, seeds=[0, 1], degree=1)
+    fit.save(tmp_path / refit.FITS[refit.ALL_LENGTHS])
+    assert refit.load_fits(tmp_path) == {refit.ALL_LENGTHS: fit}
+    assert refit.load_fits(tmp_path / "parameters.msgpack") == {}
+
+
+def test_a_fit_with_too_little_in_it_is_refused(tmp_path):
+    rows = {32: drawn_rows(0, seeds=2, rows=3000)}
+    path = tmp_path / refit.FITS[refit.ALL_LENGTHS]
+    temperature.fit(rows, rows, seeds=[0, 1], degree=1).save(path)
+    content = json.loads(path.read_text())
+    del content["band"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is not the whole of a fit: .*band.*; run fit_temperature.py anew"):
+        refit.load_fits(tmp_path)

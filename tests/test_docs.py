@@ -1,10 +1,16 @@
 """Pages of the documentation run as they are printed."""
 
+import doctest
 import re
+import runpy
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import softmax_jax
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,23 +40,107 @@ def cells(notebook: str) -> list[tuple[bool, str]]:
     return [("[markdown]" in head, body.strip()) for head, body in heads_and_bodies]
 
 
-def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("EPOCHS", "1")
-    monkeypatch.setenv("SEEDS", "1")
-    monkeypatch.setenv("TESTS", "2")
+def run_notebook(name: str, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> dict[str, Any]:
+    """Runs the cells of a notebook with these environment variables, and returns its variables."""
+    for variable, value in sizes.items():
+        monkeypatch.setenv(variable, str(value))
     variables: dict[str, Any] = {}
-    for prose, text in cells("shootout.py"):
+    for prose, text in cells(name):
         if not prose:
-            exec(compile(text, "notebooks/shootout.py", "exec"), variables)
+            exec(compile(text, f"notebooks/{name}", "exec"), variables)
+    return variables
+
+
+def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
+    variables = run_notebook("shootout.py", monkeypatch, EPOCHS=1, SEEDS=1, TESTS=2)
     assert [outcome.normalizer for outcome in variables["outcomes"]] == variables["NAMES"]
     assert {test.length for outcome in variables["outcomes"] for test in outcome.tests} == {32, 128, 512}
 
 
-def test_the_page_of_the_shootout_is_that_of_the_notebook():
-    page = (DOCS / "shootout.md").read_text()
-    for prose, text in cells("shootout.py"):
+def test_the_max_retrieval_notebook_runs(monkeypatch: pytest.MonkeyPatch):
+    sizes = {"STEPS": 60, "SEEDS": 1, "ITEMS": 5, "SETS": 64, "LONGEST": 16}
+    variables = run_notebook("max_retrieval.py", monkeypatch, **sizes)
+    assert {row.n for row in variables["rows"]} == {16}
+    assert list(variables["fits"]) == ["adaptive_refit", "adaptive_refit_train"]
+    names = {"softmax", "adaptive", "hardmax", "adaptive_refit", "adaptive_refit_train"}
+    assert variables["here"].keys() == variables["there"].keys() == names
+    assert min(float(cells[16]) for cells in variables["there"].values()) > 95
+
+
+NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.py"))
+IMAGES = {"max_retrieval.py": 3, "shootout.py": 5}
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
+def test_the_page_of_a_notebook_is_that_of_its_cells(notebook: str):
+    page = (DOCS / notebook).with_suffix(".md").read_text()
+    for prose, text in cells(notebook):
         written = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.splitlines()) if prose else text
         assert written in page
     images = re.findall(r"!\[\w+\]\((.*?)\)", page)
-    assert len(images) == 5
+    assert len(images) == IMAGES[notebook]
     assert all((DOCS / image).exists() for image in images)
+    assert "\x1b" not in page
+
+
+@pytest.mark.parametrize("name", ["index.md", "idea.md"])
+def test_the_examples_of_a_page_print_what_it_says(name: str):
+    blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    assert blocks
+    examples = doctest.DocTestParser().get_doctest("".join(blocks), {}, name, name, 0)
+    assert doctest.DocTestRunner().run(examples).failed == 0
+
+
+def test_the_table_of_the_api_names_what_there_is():
+    page = (DOCS / "api" / "index.md").read_text()
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    names = re.findall(r"`(\w+)`", "".join(table))
+    assert len(names) > 20
+    assert all(name in softmax_jax.__all__ for name in names)
+
+
+@pytest.fixture(scope="module")
+def check_page() -> Callable[[str], str]:
+    """The check that every built page goes through."""
+    hook = runpy.run_path(str(DOCS / "hooks" / "offline.py"))["on_post_page"]
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="page.md"))
+    return lambda output: hook(output, page)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        "<img alt='a' src=http://example.org/a.png>",
+        "<p>$$z$$</p>",
+        r"<p>\frac{1}{n}</p>",
+        "<pre>\x1b[1mbold</pre>",
+    ],
+)
+def test_a_page_that_fetches_or_shows_what_was_typed_is_refused(check_page: Callable[[str], str], output: str):
+    with pytest.raises(ValueError, match=r"page\.md"):
+        check_page(f"<h1>Title</h1>{output}")
+
+
+def test_links_and_code_may_say_anything(check_page: Callable[[str], str]):
+    output = r'<a href="https://arxiv.org">a</a><code>$$\frac{1}{n}$$</code><script src="assets/a.js"></script>'
+    assert check_page(output) == output
+
+
+def test_every_module_has_a_place_in_the_api():
+    pages = "".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
+    shown = set(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
+    assert shown == {module for module in modules() if module not in INTERNAL}
+
+
+INTERNAL = {f"softmax_jax.{name}" for name in ("command_line", "files", "pipeline")} | {
+    f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "page")
+}
+"""Modules that only the project itself calls."""
+
+
+def modules() -> set[str]:
+    """The modules of the package, less packages and private ones."""
+    paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "softmax_jax").rglob("*.py"))
+    return {".".join(path.parts) for path in paths if not path.name.startswith("_")}

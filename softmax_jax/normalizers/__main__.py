@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from softmax_jax.command_line import parse
-from softmax_jax.normalizers.facts import COLUMNS, markdown, table
+from softmax_jax.normalizers.facts import COLUMNS, table
+from softmax_jax.normalizers.page import markdown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,17 +106,3 @@ def table() -> list[tuple[str, ...]]:
         sign = "±" if facts.signed else "+"
         rows.append((name, facts.formula, *yes_or_no, sign, facts.largest_weight, numbers, facts.fused, facts.source))
     return rows
-
-
-def markdown() -> str:
-    """The table as a page of the documentation."""
-    lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(cell.replace("|", "\\|") for cell in (f"`{row[0]}`", *row[1:])) for row in table()]
-    body = "\n".join(f"| {line} |" for line in lines)
-    return f"""# Every normalizer
-
-Written by `python -m softmax_jax.normalizers --markdown`. `z` are the logits of a row, `n` the entries that the query
-can see. The largest weight is that of one logit δ > 0 above n - 1 equal ones: where it goes to 0, attention disperses.
-
-{body}
-"""

@@ -27,6 +27,7 @@ from softmax_jax.report.charts import (
     colour_by,
     length_axis,
     line_legend,
+    lying_on_another,
     palette,
     panel_title,
 )
@@ -59,8 +60,8 @@ def table(rows: Iterable[Any]) -> list[Record]:
 def over_seeds(rows: Iterable[Any], keys: Sequence[str], field: str) -> list[Record]:
     """Mean and 95 % interval over seeds of a field, for each combination of the keys; None values are left out.
 
-    >>> over_seeds([GapRow("softmax", 4, seed, 0.1, 0.2, 1, missed, 0.0) for seed, missed in enumerate((1, 3))], ["n"],
-    ...            "missed")[0]["value"]
+    >>> rows = [GapRow("softmax", 4, seed, 0.1, 0.2, 1, missed, 0.0) for seed, missed in enumerate((1.0, 3.0))]
+    >>> over_seeds(rows, ["n"], "missed")[0]["value"]
     2.0
     """
     groups: dict[tuple[Any, ...], list[float]] = {}
@@ -137,6 +138,7 @@ def dispersion_chart(rows: Sequence[DispersionRow], forced: Sequence[ForcedRow])
             f"bounds of {BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
         )
         subtitle.append("but the largest logits lie so close together that it has to fall")
+    subtitle += lying_on_another(over_seeds(rows, ("normalizer", "n"), "entropy"), "value", within=0.02)
     return alt.vconcat(*(panel_chart(panel, rows, own, forced) for panel in PANELS)).properties(
         title=chart_title("Why does attention fail on long sets?", *subtitle)
     )
@@ -155,9 +157,11 @@ def panel_chart(
     ends = [record["value"] for record in (*measured, *bounds)]
     scale, axis = alt.Scale(zero=True), alt.Axis()
     if panel.logarithmic:
-        scale = alt.Scale(type="log", domain=[min(ends) / 1.3, max(ends) * 1.3], nice=False, clamp=True)
+        low, high = min(ends) / 1.3, max(ends) * 1.3
+        scale = alt.Scale(type="log", domain=[low, high], nice=False, clamp=True)
         # Every line of a logarithmic grid would be more grid than chart.
-        axis = alt.Axis(values=[10.0**power for power in range(-9, 10)], format="~g")
+        decades = (10.0**power for power in range(-9, 10))
+        axis = alt.Axis(values=[decade for decade in decades if low <= decade <= high], format="~g")
     y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)
     tooltip = ["normalizer:N", "n:Q", alt.Tooltip("value:Q", title=panel.title, format=".4g")]
     colour, x = colour_by("normalizer", palette(names), "normalizer"), length_axis(lengths)
@@ -209,7 +213,7 @@ def forced_layers(forced: Sequence[ForcedRow], lengths: Sequence[int]) -> list[a
     left = min((mark["n"] for mark in marks), default=1.0)
     texts = [
         alt.Chart(alt.Data(values=[mark | {"n": left}]))
-        .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom", color=GREY)
+        .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
         for mark in marks
     ]
@@ -323,7 +327,7 @@ def gap_chart(
         records = [
             record
             | {"gap": (record["gap_low"] * record["gap_high"]) ** 0.5, "sets": counts[record["n"], record["gap_low"]]}
-            for record in bounded(over_seeds(own, ("n", "gap_low", "gap_high"), field), 0, 100)
+            for record in bounded(over_seeds(own, ("n", "gap_low", "gap_high"), field), 0.0, 100.0)
             if counts[record["n"], record["gap_low"]] >= LEAST_SETS
         ]
         tooltip = ["n:O", alt.Tooltip("gap:Q", format=".1e"), alt.Tooltip("value:Q", format=".1f"), "sets:Q"]

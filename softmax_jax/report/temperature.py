@@ -231,6 +231,16 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     )
 
 
+def row_table(rows: Mapping[int, Rows], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """What the charts show of each row, as dicts; `seeds` are those of the leading axis."""
+    return [
+        {"n": n, "seed": seed, "set": index + 1, "entropy": float(h), "theta": float(theta), "border": bool(border)}
+        for n, some in rows.items()
+        for seed, columns in zip(seeds, zip(some.entropy, some.theta, some.border))
+        for index, (h, theta, border) in enumerate(zip(*columns))
+    ]
+
+
 def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> alt.Chart:
     """Rows per cell of a grid of entropy and log β, as shades of grey."""
     edges = np.linspace(0, highest, 81), np.linspace(-np.log2(THETA_RANGE[1]), -np.log2(THETA_RANGE[0]), 46)

@@ -22,3 +22,38 @@ def test_bands_hold_the_interval_within_0_and_100():
     band = accuracy_chart(SUMMARIES, 10, "A title").to_dict()["layer"][0]["data"]["values"]
     assert (band[0]["low"], band[0]["high"]) == (98.0, 100.0)
     assert (band[3]["low"], band[3]["high"]) == (88.0, 92.0)
+
+
+def test_both_published_rows_are_dashed():
+    chart = accuracy_chart(SUMMARIES, 10, "A title").to_dict()
+    dashes = chart["layer"][2]["encoding"]["strokeDash"]["scale"]
+    assert dict(zip(dashes["domain"], dashes["range"])) == {
+        "softmax": [1, 0],
+        "hardmax": [1, 0],
+        "softmax, published": [6, 4],
+        "adaptive, published": [6, 4],
+    }
+    drawn = {(row["normalizer"], row["n"], row["accuracy"]) for row in chart["layer"][2]["data"]["values"]}
+    assert drawn == {
+        ("softmax, published", 16, 98.6),
+        ("softmax, published", 64, 94.3),
+        ("adaptive, published", 16, 98.6),
+        ("adaptive, published", 64, 94.5),
+    }
+
+
+def test_every_line_is_on_until_its_name_is_clicked():
+    chart = accuracy_chart(SUMMARIES, 10, "A title").to_dict()
+    (switch,) = chart["params"]
+    assert switch["bind"] == "legend"
+    assert switch["select"]["toggle"] == "true"
+    assert {entry["normalizer"] for entry in switch["value"]} == {
+        "softmax",
+        "hardmax",
+        "softmax, published",
+        "adaptive, published",
+    }
+    for layer in chart["layer"]:
+        condition = layer["encoding"]["opacity"]["condition"]
+        assert condition["param"] == switch["name"]
+        assert condition["empty"] is False

@@ -82,3 +82,17 @@ def test_charts_show_every_curve(rows, fits):
     for chart in (report.entropy_chart(rows, fits), report.length_chart(rows, fits)):
         text = chart.to_json()
         assert all(name in text for name in ("adaptive", ALL_LENGTHS, TRAIN_LENGTHS))
+
+
+def test_the_table_holds_every_row(rows):
+    table = report.row_table(rows, [3, 4])
+    assert len(table) == sum(some.entropy.size for some in rows.values())
+    last = rows[64]
+    assert table[-1] == {
+        "n": 64,
+        "seed": 4,
+        "set": 3000,
+        "entropy": float(last.entropy[1, -1]),
+        "theta": float(last.theta[1, -1]),
+        "border": bool(last.border[1, -1]),
+    }

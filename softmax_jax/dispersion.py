@@ -345,7 +345,7 @@ def forced_rows(rows: Sequence[DispersionRow], threshold: float = 0.5) -> list[F
     return found
 
 
-def mean_of(field: str, rows: Sequence[DispersionRow]) -> float:
+def mean_of(field: str, rows: Sequence[Any]) -> float:
     """The mean of one field."""
     return float(np.mean([getattr(row, field) for row in rows]))
 

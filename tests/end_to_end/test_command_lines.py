@@ -117,6 +117,29 @@ def test_a_shootout_writes_its_tables_and_charts(tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | tables
 
 
+def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    sizes = ("--lengths", 16, "--sets", 8, "--normalizers", "softmax", "hardmax")
+    done = script("report.py", trained, "copy", *sizes, "--output", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "drawing playground" in done.stderr
+    figures = {"accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "beta", "resolution", "gap"}
+    figures |= {"losses", "playground"}
+    written = {f"{name}.{suffix}" for name in figures for suffix in ("csv", "png", "svg")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == written | {"index.html", "weights.html"}
+    assert all(f"out/{name}" in done.stdout for name in written)
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert len(page) < 5e6
+    assert all(f'href="{name}"' in page for name in written)
+    assert "x: Trained on sets of at most 3 items" in page
+    assert "copy: Trained on sets of at most 3 items" in page
+    with (tmp_path / "out" / "accuracy_2.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == {
+        (name, "16", seed) for name in ("softmax", "hardmax") for seed in ("0", "1")
+    }
+
+
 def test_help_shows_every_setting_with_its_meaning(tmp_path):
     done = script("train.py", "--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -158,6 +181,10 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
         ("shootout.py", ["--normalizers", "softmax", "softmax"], "each once"),
         ("shootout.py", ["--test-lengths", "0"], "--test-lengths has 0: they must be from 3 to 16384"),
         ("shootout.py", ["--seeds", "0"], "--seeds is 0: it must be at least 1"),
+        ("report.py", ["nowhere"], "nowhere"),
+        ("report.py", ["--lengths", "1", "16"], "--lengths has 1: give 2 to 1048576 items"),
+        ("report.py", ["--lengths", "4", "8"], "one of at least 16 items"),
+        ("report.py", ["--sets", "0"], "--sets is 0"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing_behind(name, arguments, words, tmp_path, monkeypatch, capsys):

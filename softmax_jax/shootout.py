@@ -189,7 +189,7 @@ class Contender:
     def test(self, parameters: Parameters, batch: Batch) -> tuple[Float[Array, " seeds"], Float[Array, " seeds"]]:
         """Loss and accuracy of every seed on its batch."""
         return spread_over_seeds(
-            lambda *arguments: jax.lax.map(lambda own: self.loss(*own, None), arguments), parameters, batch
+            lambda *arguments: jax.lax.map(lambda own: self.loss(own[0], own[1], None), arguments), parameters, batch
         )
 
     def learned(self, parameters: Parameters) -> dict[str, np.ndarray]:

@@ -48,7 +48,7 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = REPORT_LENGTHS
     """Items per set."""
-    sets: int = 512
+    sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ one_device_per_core()
 alt.renderers.enable("png", scale_factor=1.5)
 NAMES = ["softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1"]
 EPOCHS, SEEDS, TESTS = (int(os.environ.get(name, size)) for name, size in (("EPOCHS", 15), ("SEEDS", 5), ("TESTS", 200)))
+LENGTHS = [int(length) for length in os.environ.get("LENGTHS", "32 128 512").split()]
 named = {name: normalizer(name) for name in NAMES}
 show = Console(width=112, color_system=None, force_jupyter=False).print
 
@@ -103,7 +104,7 @@ look.sweep_chart(found)
 
 # %%
 task, recipe = Signal(), Recipe(epochs=EPOCHS)
-rounds = compete(NAMES, task, recipe, range(SEEDS), (32, 128, 512), lambda length: batches_of(TESTS, length))
+rounds = compete(NAMES, task, recipe, range(SEEDS), LENGTHS, lambda length: batches_of(TESTS, length))
 outcomes = [outcome for outcome in rounds if isinstance(outcome, Outcome)]
 show(look.results_table(outcomes, task.length))
 

@@ -335,7 +335,7 @@ def gap_chart(
         layers = band_and_line(records, x, y, colour, tooltip)
         if found is not None:
             layers.append(resolution_rule(found, 1 if field == "missed" else 0))
-        return alt.layer(*layers).properties(width=270, height=260, title=panel_title(question))
+        return alt.layer(*layers).properties(width=215, height=240, title=panel_title(question))
 
     named = [panel(name, "wrong", f"{name}: the answer is wrong") for name in normalizers]
     subtitle = [f"mean of {len({row.seed for row in rows})} seeds, 95 % band; bins of at least {LEAST_SETS} sets"]

@@ -32,13 +32,14 @@ def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
     structure, _ = build_model(WIDTH)
     rows = rows_of(parameters, METHODS, lengths=(6,), sets=8)
     keys = evaluation.fresh_batches(jax.random.key(2**31), jnp.asarray(SEEDS), 6, 8).reshape(len(SEEDS), 8)
+    read = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
     for row in rows:
         index = SEEDS.index(row.seed)
         model = nnx.merge(structure, jax.tree.map(lambda leaf, index=index: leaf[index], parameters))
         correct, losses, entropies, largest = [], [], [], []
         for key in keys[index]:
             batch = sample(key, 1, 6)
-            out = model(batch, normalizer(row.normalizer))
+            out = read(model, batch, normalizer(row.normalizer))
             scores = np.asarray(out.scores[0], np.float64)
             weights = np.abs(np.asarray(out.weights[0], np.float64))
             correct.append(scores.argmax() == batch.answer[0])

@@ -30,6 +30,22 @@ def identical(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """One program for all runs of the same settings, which would compile it anew."""
+    trainers = {}
+
+    def cached(config, build=run_module.chunk_trainer):
+        settings = json.dumps(dataclasses.asdict(config))
+        if settings not in trainers:
+            trainers[settings] = build(config)
+        return trainers[settings]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "chunk_trainer", cached)
+        yield
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "whole"

@@ -51,8 +51,7 @@ def entmax15(z):
 
 def halved(weigh, low, high):
     """Weights at the threshold between two at which they sum to 1, by halving the interval."""
-    for _ in range(200):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if weigh(middle).sum() > 1 else (low, middle)
     return weigh(low) / weigh(low).sum()
 

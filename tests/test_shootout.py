@@ -185,11 +185,11 @@ def test_softmax_learns_to_name_the_hidden_signal():
 
 
 @pytest.mark.parametrize(
-    ("kind", "epochs", "accuracy"), [("max-retrieval", 2, 70), ("multi-query", 2, 80), ("sort", 3, 50), ("copy", 3, 50)]
+    ("kind", "accuracy"), [("max-retrieval", 80), ("multi-query", 95), ("sort", 55), ("copy", 95)]
 )
-def test_softmax_learns_every_kind_of_retrieval(kind, epochs, accuracy):
-    """Chance is 10 %."""
-    recipe = Recipe(hidden=32, heads=2, epochs=epochs, learning_rate=3e-3, dropout=0.0)
+def test_softmax_learns_every_kind_of_retrieval(kind, accuracy):
+    """Chance is 10 %; 96, 99, 70 and 99 % are usual."""
+    recipe = Recipe(hidden=32, heads=2, layers=1, epochs=2, learning_rate=3e-3, dropout=0.0)
     task = Retrieval(kind, length=8, queries=8, steps_per_epoch=200)
     outcomes, _ = fought(["softmax"], task, recipe, (0,), (8,), lambda length: (50, 4))
     assert outcomes["softmax"].tests[0].accuracy > accuracy

@@ -27,7 +27,7 @@ def train(config, chunks):
 
 
 def test_trimmed_gradient_equals_the_padded_one():
-    parameters = jax.tree.map(lambda leaf: leaf[0], training.initial_state(SMALL).parameters)
+    parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
     padded, trimmed = jax.jit(training.padded_gradient(SMALL)), jax.jit(training.trimmed_gradient(SMALL))
     for step in range(6):
         batch = training.training_batch(SMALL, jnp.int32(3), jnp.int32(step))
@@ -62,13 +62,14 @@ def test_a_seed_trains_the_same_alone_and_among_others():
     config = dataclasses.replace(SMALL, optimizer="sgd", learning_rate=0.1)
     together, _ = train(config, [20])
     alone, _ = train(dataclasses.replace(config, seeds=1, first_seed=1), [20])
-    first, second = (jax.tree.map(lambda leaf, i=seed: leaf[i][None], together.parameters) for seed in (0, 1))
+    trained = jax.device_get(together.parameters)
+    first, second = (jax.tree.map(lambda leaf, i=seed: leaf[i][None], trained) for seed in (0, 1))
     assert all_close(second, alone.parameters, atol=1e-6)
     assert not all_close(first, alone.parameters, atol=1e-2)
 
 
 def test_loss_is_cross_entropy_plus_the_penalty():
-    parameters = jax.tree.map(lambda leaf: leaf[0], training.initial_state(SMALL).parameters)
+    parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
     batch = training.training_batch(SMALL, jnp.int32(0), jnp.int32(0))
     (loss, (cross_entropy, _)), gradient = jax.jit(training.padded_gradient(SMALL))(parameters, batch)
     bare = dataclasses.replace(SMALL, l2=0.0)

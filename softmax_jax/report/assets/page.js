@@ -50,7 +50,7 @@
       background: null,
       font: getComputedStyle(document.body).fontFamily,
       axis: { ...text, gridColor: colour("--grid"), domainColor: colour("--line"), tickColor: colour("--line"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500 },
-      legend: { ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 240, ...(narrow ? { orient: "bottom", columns: 2 } : {}) },
+      legend: { ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 240, ...(narrow ? { orient: "bottom", columns: 1 } : {}) },
       header: { ...text, labelFontSize: 12, titleFontSize: 12 },
       title: { color: colour("--ink"), subtitleColor: colour("--soft") },
       text: { color: colour("--ink") },

@@ -17,7 +17,16 @@ from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.pipeline import two_at_a_time
-from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
+from softmax_jax.tasks.max_retrieval import (
+    BLOCK,
+    CLASSES,
+    Batch,
+    MaxRetrieval,
+    features,
+    sample,
+    set_block,
+    set_query,
+)
 from softmax_jax.training import Parameters, build_model, seed_sharding, spread_over_seeds
 
 LENGTHS = tuple(2**power for power in range(1, 15))
@@ -26,6 +35,8 @@ KEY = 2**31
 """Of the sets to evaluate on, away from the keys of training seeds."""
 ITEMS_PER_BATCH = 2048
 """Items encoded at once: enough to fill the cores, few enough to stay in cache."""
+LONGEST_WHOLE = 2**14
+"""Longer sets are encoded block by block, never as a whole."""
 
 NOTEBOOK_LENGTHS = tuple(2**power for power in range(1, 13))
 NOTEBOOK_SEEDS = range(11, 22)
@@ -65,13 +76,67 @@ def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
     # One product reads the hidden items once for all normalizers.
     weights = jnp.stack([normalizer(logits, where=batch.mask) for normalizer in normalizers], 1)
     scores = model.read(hidden, weights)
-    answer = jnp.broadcast_to(batch.answer[:, None], scores.shape[:2])
+    return _measures(normalizers, logits, batch.mask, weights, scores, batch.answer)
+
+
+def measure_blocks(
+    model: MaxRetrieval, normalizers: Sequence[Normalizer], key: Key[Array, "1"], *, items: int
+) -> Measures:
+    """The measures of the one set of `sample(key, 1, items)`, of which no more than a block is encoded at once.
+
+    All logits are kept, at four bytes an item, so that every normalizer sees its whole row. A second pass sums the
+    hidden items under the weights, and encodes again only those that some normalizer gives a weight that float32
+    can tell from 0 beside the others.
+    """
+    (key,) = key
+    query = set_query(key)
+
+    def encode(rho: Array, kappa: Array, mask: Array) -> Any:
+        return model.encode(features(rho[None], kappa[None], mask[None]), query[None])
+
+    def draw(_: None, index: Array) -> tuple[None, tuple[Array, ...]]:
+        rho, kappa, mask = set_block(key, index, items)
+        return None, (rho, kappa.astype(jnp.int8), mask, encode(rho, kappa, mask).logits[0])
+
+    _, drawn = jax.lax.scan(draw, None, jnp.arange(-(-items // BLOCK)))
+    rho, kappa, mask, logits = (leaf.reshape(-1) for leaf in drawn)
+    weights = jnp.stack([normalizer(logits, where=mask) for normalizer in normalizers])
+    sizes = jnp.abs(weights)
+    least = sizes.sum(-1, keepdims=True) * (jnp.finfo(sizes.dtype).eps / items)
+    places = jnp.nonzero((sizes > least).any(0), size=rho.size, fill_value=rho.size)[0]
+    size = min(items, BLOCK)
+
+    def add_block(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        start, pooled = state
+        chosen = jax.lax.dynamic_slice_in_dim(places, start, size)
+        own = [leaf.at[chosen].get(mode="fill", fill_value=0) for leaf in (rho, kappa.astype(jnp.int32), mask)]
+        hidden = encode(*own).hidden[0]
+        return start + size, pooled + weights.at[:, chosen].get(mode="fill", fill_value=0) @ hidden
+
+    start = jnp.int32(0), jnp.zeros((len(normalizers), model.item_out.out_features))
+    _, pooled = jax.lax.while_loop(
+        lambda state: (state[0] < rho.size) & (places[state[0]] < rho.size), add_block, start
+    )
+    scores = model.read_pooled(pooled, weights.sum(-1))
+    answer = kappa[jnp.where(mask, rho, -1).argmax()].astype(jnp.int32)
+    return _measures(normalizers, logits[None], mask[None], weights[None], scores[None], answer[None])
+
+
+def _measures(
+    normalizers: Sequence[Normalizer],
+    logits: Float[Array, "sets items"],
+    mask: Bool[Array, "sets items"],
+    weights: Float[Array, "sets normalizers items"],
+    scores: Float[Array, "sets normalizers classes"],
+    answer: Int[Array, " sets"],
+) -> Measures:
+    answer = jnp.broadcast_to(answer[:, None], scores.shape[:2])
     return Measures(
         accuracy=100 * (scores.argmax(-1) == answer).mean(0),
         loss=optax.softmax_cross_entropy_with_integer_labels(scores, answer).mean(0),
         entropy=weight_entropy(weights).mean(0),
         max_weight=jnp.abs(weights).max(-1).mean(0),
-        extrapolated=jnp.stack([extrapolated_share(normalizer, logits, batch.mask) for normalizer in normalizers]),
+        extrapolated=jnp.stack([extrapolated_share(normalizer, logits, mask) for normalizer in normalizers]),
     )
 
 
@@ -109,6 +174,12 @@ def fresh_draw(items: int) -> Callable[[Any], Batch]:
     return functools.partial(draw_fresh, items=items)
 
 
+@functools.cache
+def blockwise_measure(items: int) -> Callable[..., Measures]:
+    """One function object per length, likewise."""
+    return functools.partial(measure_blocks, items=items)
+
+
 def notebook_batches(seeds: Int[Array, " seeds"], items: int) -> Batch:
     """The evaluation stream of the published recreation: eleven keys of 32 sets, the same for every seed.
 
@@ -130,23 +201,24 @@ def notebook_batches(seeds: Int[Array, " seeds"], items: int) -> Batch:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), batches)
 
 
-def draw_notebook(batch: Batch) -> Batch:
-    """The batch itself: this protocol draws outside the compiled code."""
+def as_given(batch: Any) -> Any:
+    """The batch itself, for what is drawn before or later."""
     return batch
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "draw"))
+@functools.partial(jax.jit, static_argnames=("structure", "draw", "compute"))
 def measure_seeds(
     parameters: Parameters,
     normalizers: tuple[Normalizer, ...],
     batches: Any,
     *,
     structure: nnx.GraphDef,
-    draw: Callable[[Any], Batch],
+    draw: Callable[[Any], Any],
+    compute: Callable[..., Measures] = measure,
 ) -> Measures:
     """Measures of shape (seeds, normalizers)."""
     return for_each_seed(
-        lambda model, batch: measure(model, normalizers, batch),
+        lambda model, batch: compute(model, normalizers, batch),
         lambda leaf: leaf.mean(0),
         parameters,
         batches,
@@ -156,13 +228,13 @@ def measure_seeds(
 
 
 def for_each_seed(
-    compute: Callable[[MaxRetrieval, Batch], Any],
+    compute: Callable[[MaxRetrieval, Any], Any],
     combine: Callable[[Array], Array],
     parameters: Parameters,
     batches: Any,
     *,
     structure: nnx.GraphDef,
-    draw: Callable[[Any], Batch],
+    draw: Callable[[Any], Any],
 ) -> Any:
     """`compute` on every batch of every seed, batch after batch; `combine` joins the leaves of one seed's batches.
 
@@ -191,8 +263,8 @@ def evaluate(
     """Yields, length by length, a row per normalizer and seed.
 
     `parameters` have a leading axis over `seeds`. Protocol "fresh" draws `sets` new sets for every seed and
-    length from `key`, the same for every normalizer; "notebook" ignores `sets` and `key`. Compiles once a
-    length.
+    length from `key`, the same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than
+    `LONGEST_WHOLE` items are encoded block by block. Compiles once a length.
     """
     width = parameters["item_in"]["kernel"].shape[-1]
     structure, _ = build_model(width)
@@ -202,12 +274,19 @@ def evaluate(
     parameters = jax.device_put(parameters, by_seed)
 
     def rows(items: int) -> list[Row]:
+        compute, draw = measure, as_given
         if protocol == "notebook":
-            batches, draw = notebook_batches(seed_array, items), draw_notebook
+            batches = notebook_batches(seed_array, items)
         else:
-            batches, draw = fresh_batches(key, seed_array, items, sets), fresh_draw(items)
+            batches = fresh_batches(key, seed_array, items, sets)
+            if items > LONGEST_WHOLE:
+                compute = blockwise_measure(items)
+            else:
+                draw = fresh_draw(items)
         batches = jax.device_put(batches, by_seed)
-        measures = measure_seeds(parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw)
+        measures = measure_seeds(
+            parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw, compute=compute
+        )
         table = np.stack([np.asarray(column, np.float64) for column in measures], -1)
         return [
             Row(name, items, seed, *table[seed_index, name_index].tolist())

@@ -10,7 +10,7 @@ from flax import nnx
 from softmax_jax import evaluation
 from softmax_jax.evaluation import Row
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
+from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, sample
 from softmax_jax.training import build_model
 
 SEEDS = (4, 5)
@@ -56,6 +56,32 @@ def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
     monkeypatch.setattr(evaluation, "ITEMS_PER_BATCH", 20)
     regrouped = rows_of(parameters, ["softmax"], lengths=(5,), sets=16)
     assert np.allclose([row[3:] for row in rows], [row[3:] for row in regrouped], rtol=1e-5)
+
+
+def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch):
+    items = 2 * BLOCK + 300
+    names = ["softmax", "adaptive", "softpick", "hardmax", "signed_l1", "entmax15", "sink_softmax"]
+    whole = rows_of(parameters, names, lengths=(items,), sets=4)
+    monkeypatch.setattr(evaluation, "LONGEST_WHOLE", 1)
+    by_block = rows_of(parameters, names, lengths=(items,), sets=4)
+    assert [row[:4] for row in by_block] == [row[:4] for row in whole]
+    assert np.allclose([row[4:] for row in by_block], [row[4:] for row in whole], rtol=2e-6, atol=1e-7)
+
+
+def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
+    """Not the hidden items, which are `width` numbers each."""
+    structure, _ = build_model(WIDTH)
+    own = jax.tree.map(lambda leaf: leaf[0], parameters)
+    named = (normalizer("softmax"),)
+
+    def bytes_per_item(items):
+        def run(own, key):
+            return evaluation.measure_blocks(nnx.merge(structure, own), named, key, items=items)
+
+        program: Any = jax.jit(run).lower(own, jax.random.split(jax.random.key(0), 1)).compile()
+        return program.memory_analysis().temp_size_in_bytes / items
+
+    assert bytes_per_item(2**18) < 100
 
 
 @pytest.mark.parametrize("sets", [1, 7, 12])

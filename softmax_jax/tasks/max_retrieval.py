@@ -60,7 +60,7 @@ def sample_blocks(
         block_best, block_answer = _largest(rho, kappa, mask)
         answer = jnp.where(block_best > best, block_answer, answer)
         best = jnp.maximum(block_best, best)
-        yield Batch(_features(rho, kappa, mask), query, mask, answer)
+        yield Batch(features(rho, kappa, mask), query, mask, answer)
 
 
 def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#sets"] | None = None) -> Batch:
@@ -79,7 +79,7 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     rho, kappa = (blocks.reshape(sets, -1)[:, :items] for blocks in drawn)
     mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
     _, answer = _largest(rho, kappa, mask)
-    return Batch(_features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
+    return Batch(features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
 
 
 def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
@@ -103,12 +103,31 @@ def _largest(
     return visible.max(1), jnp.take_along_axis(kappa, winner, 1)[:, 0]
 
 
-def _features(
+def features(
     rho: Float[Array, "sets items"], kappa: Int[Array, "sets items"], mask: Bool[Array, "sets items"]
 ) -> Float[Array, "sets items features"]:
     """[ρ, one-hot(κ)] for visible items, zeros for masked ones."""
     features = jnp.concatenate([rho[..., None], jax.nn.one_hot(kappa, CLASSES, dtype=rho.dtype)], -1)
     return jnp.where(mask[..., None], features, 0)
+
+
+def set_block(
+    key: Key[Array, ""], index: ArrayLike, items: int
+) -> tuple[Float[Array, " block"], Int[Array, " block"], Bool[Array, " block"]]:
+    """ρ, κ and mask of one block of the one set of `sample(key, 1, items)`, wherever in it.
+
+    >>> rho, kappa, mask = set_block(jax.random.key(0), 1, items=1500)
+    >>> rho.shape, int(mask.sum())
+    ((1024,), 476)
+    """
+    item_key, _ = jax.random.split(key)
+    rho, kappa = _draw_block(item_key, index, 1, min(items, BLOCK))
+    return rho[0], kappa[0], index * BLOCK + jnp.arange(rho.shape[1]) < items
+
+
+def set_query(key: Key[Array, ""]) -> Float[Array, "1"]:
+    """The query of the one set of `sample(key, 1, items)`."""
+    return jax.random.uniform(jax.random.split(key)[1], (1, 1))[0]
 
 
 class Encoded(NamedTuple):
@@ -172,9 +191,14 @@ class MaxRetrieval(nnx.Module):
         self, hidden: Float[Array, "sets items width"], weights: Float[Array, "sets *normalizers items"]
     ) -> Float[Array, "sets *normalizers classes"]:
         """Class scores from the hidden items under attention weights, of one normalizer or of several at once."""
-        pooled = jnp.einsum("s...n,snw->s...w", weights, hidden)
+        return self.read_pooled(jnp.einsum("s...n,snw->s...w", weights, hidden), weights.sum(-1))
+
+    def read_pooled(
+        self, pooled: Float[Array, "*sets width"], total: Float[Array, "*sets"]
+    ) -> Float[Array, "*sets classes"]:
+        """Class scores from weighted sums of hidden items and the sums of their weights."""
         kernel, bias = self.attention_value.kernel[...], self.attention_value.bias[...]  # pyright: ignore[reportOptionalSubscript]
-        value = pooled @ kernel + weights.sum(-1, keepdims=True) @ bias[None, :]
+        value = pooled @ kernel + total[..., None] @ bias[None, :]
         return self.read_out(nnx.gelu(self.read_in(self.attention_out(value))))
 
     def __call__(self, batch: Batch, normalizer: Normalizer = Normalizer(softmax)) -> Retrieval:  # noqa: B008

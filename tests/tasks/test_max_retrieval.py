@@ -10,7 +10,15 @@ from flax import nnx
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks.max_retrieval import BLOCK, CLASSES, MaxRetrieval, sample, sample_blocks
+from softmax_jax.tasks.max_retrieval import (
+    BLOCK,
+    CLASSES,
+    MaxRetrieval,
+    sample,
+    sample_blocks,
+    set_block,
+    set_query,
+)
 
 KEY = jax.random.key(7)
 CHANCE = 1e-4
@@ -50,6 +58,18 @@ def test_blocks_join_to_the_whole_sample():
     assert [block.mask.shape[1] for block in blocks] == [BLOCK, BLOCK, 100]
     assert np.array_equal(jnp.concatenate([block.items for block in blocks], 1), whole.items)
     assert np.array_equal(blocks[-1].answer, whole.answer)
+
+
+def test_any_block_of_a_set_is_drawn_alone():
+    items = 2 * BLOCK + 100
+    whole = sample(KEY, 1, items)
+    assert np.array_equal(set_query(KEY), whole.query[0])
+    for index in (0, 2):
+        rho, kappa, mask = set_block(KEY, index, items)
+        part = whole.items[0, index * BLOCK : (index + 1) * BLOCK]
+        assert int(mask.sum()) == len(part)
+        assert np.array_equal(rho[: len(part)], part[:, 0])
+        assert np.array_equal(kappa[: len(part)], part[:, 1:].argmax(1))
 
 
 def test_the_numbers_follow_the_stated_distributions():

@@ -52,9 +52,8 @@ def run_notebook(name: str, monkeypatch: pytest.MonkeyPatch, **sizes: int | str)
 
 
 def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
-    variables = run_notebook(
-        "shootout.py", monkeypatch, NAMES="softmax shifted_softmax ssmax", EPOCHS=1, SEEDS=1, TESTS=2, LENGTHS="32 64"
-    )
+    sizes = {"EPOCHS": 1, "SEEDS": 1, "TESTS": 2, "LENGTHS": "32 64", "NAMES": "softmax shifted_softmax ssmax"}
+    variables = run_notebook("shootout.py", monkeypatch, **sizes)
     assert [outcome.normalizer for outcome in variables["outcomes"]] == variables["NAMES"]
     assert {test.length for outcome in variables["outcomes"] for test in outcome.tests} == {32, 64}
 

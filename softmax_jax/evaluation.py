@@ -113,10 +113,12 @@ def measure_blocks(
         hidden = encode(*own).hidden[0]
         return start + size, pooled + weights.at[:, chosen].get(mode="fill", fill_value=0) @ hidden
 
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        start, _ = state
+        return (start < rho.size) & (places[start] < rho.size)
+
     start = jnp.int32(0), jnp.zeros((len(normalizers), model.item_out.out_features))
-    _, pooled = jax.lax.while_loop(
-        lambda state: (state[0] < rho.size) & (places[state[0]] < rho.size), add_block, start
-    )
+    _, pooled = jax.lax.while_loop(unfinished, add_block, start)
     scores = model.read_pooled(pooled, weights.sum(-1))
     answer = kappa[jnp.where(mask, rho, -1).argmax()].astype(jnp.int32)
     return _measures(normalizers, logits[None], mask[None], weights[None], scores[None], answer[None])
@@ -294,7 +296,8 @@ def evaluate(
             for seed_index, seed in enumerate(seeds)
         ]
 
-    yield from two_at_a_time(rows, lengths)
+    # Two sets of a million items at once would take twice the memory.
+    yield from map(rows, lengths) if max(lengths) > LONGEST_WHOLE else two_at_a_time(rows, lengths)
 
 
 class Summary(NamedTuple):

@@ -1,8 +1,11 @@
 """Test settings: at least two CPU devices, strict types and ranks, shapes checked at run time."""
 
+import atexit
 import importlib.metadata
 import importlib.util
 import os
+import shutil
+import tempfile
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
 os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"  # optimizing small programs costs more than it saves
@@ -20,6 +23,10 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 install_import_hook("softmax_jax", "beartype.beartype")
+
+# The scripts keep compiled programs in the user's cache directory, which is no place for those of the tests.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="softmax_jax-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=200)

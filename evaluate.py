@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import tyro
 from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
+from softmax_jax.compilation_cache import CompileTime, keep_compiled_programs
 from softmax_jax.evaluation import (
     CSV_COLUMNS,
     DEFAULT_NORMALIZERS,
@@ -46,6 +48,10 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
+    compilation_cache: Path | None = None
+    """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
+    no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep no compiled program and use none that was kept."""
 
     def __post_init__(self) -> None:
         for length in self.lengths:
@@ -61,7 +67,8 @@ def main() -> None:
     """Loads, measures, prints, writes."""
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
-    with one_line_errors(Console(stderr=True)):
+    keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
+    with one_line_errors(Console(stderr=True)), CompileTime() as compiling:
         named = named_normalizers(arguments.normalizers, arguments.checkpoint)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
         arguments.output.mkdir(parents=True, exist_ok=True)
@@ -81,7 +88,8 @@ def main() -> None:
         if warning := extrapolation_warning(summaries):
             print(warning, file=sys.stderr)
         paths = write(arguments, seeds, rows, summaries)
-    print(f"evaluated {len(seeds)} seeds in {seconds:.0f} s; wrote {', '.join(map(str, paths))}")
+    took = f"{seconds:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
+    print(f"evaluated {len(seeds)} seeds in {took}; wrote {', '.join(map(str, paths))}")
 
 
 def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> str | None:
@@ -103,6 +111,7 @@ def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: li
     """Writes the rows, the summary and the chart."""
     settings = dataclasses.asdict(arguments) | {"seeds": seeds}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    del settings["compilation_cache"], settings["no_compilation_cache"]  # which change no number
     summary = [summary._asdict() for summary in summaries]
     write_csv(arguments.output / "evaluation.csv", CSV_COLUMNS, (row[: len(CSV_COLUMNS)] for row in rows))
     write_json(arguments.output / "evaluation.json", {"settings": settings, "versions": versions(), "summary": summary})

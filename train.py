@@ -10,6 +10,7 @@ from rich.console import Console
 
 from configs import load_presets
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
+from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.config import Config
 from softmax_jax.run import Interrupted, NotFiniteError, run
 
@@ -21,6 +22,10 @@ class Arguments:
     config: tyro.conf.OmitArgPrefixes[Config]
     workdir: Path | None = None
     """Directory of the run, runs/PRESET by default; a run that it holds is continued."""
+    compilation_cache: Path | None = None
+    """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
+    no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep no compiled program and use none that was kept."""
 
 
 def main() -> None:
@@ -38,6 +43,7 @@ def main() -> None:
     )
     workdir = arguments.workdir or Path("runs") / (name or "quick")
     one_device_per_core()
+    keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
     errors = Console(stderr=True)
     with one_line_errors(errors):
         try:

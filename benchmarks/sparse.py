@@ -10,7 +10,6 @@ so that slow phases of the machine meet all.
 import dataclasses
 import os
 import statistics
-import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
-from benchmarks.timing import machine, milliseconds
+from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
 from softmax_jax.command_line import parse
 
 SHAPES = (1024, 4096), (64, 65536)
@@ -95,6 +94,37 @@ def contenders(logits: np.ndarray, cotangent: np.ndarray) -> dict[str, Callable[
     return runs | {name: with_torch(weigh, logits, cotangent) for name, weigh in theirs.items()}
 
 
+PEERS = {
+    "sparsemax": ("sparsemax, sorted in JAX", "torch entmax: sparsemax, exact"),
+    "entmax15": ("entmax15, sorted in JAX", "torch entmax: entmax15, exact"),
+    "entmax(alpha=1.5)": (),
+}
+"""What each of our maps is compared with besides softmax, as far as it takes part."""
+
+
+def times(shape: tuple[int, int], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every contender on rows of that shape, all in turn."""
+    rng = np.random.default_rng(0)
+    logits, cotangent = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    runs = contenders(logits, cotangent)
+    for run in runs.values():
+        run()
+    return take_turns({name: timed(run) for name, run in runs.items()}, rounds)
+
+
+def measure(quick: bool) -> list[Result]:
+    """Our sparse maps against softmax and against the same maps by sorting, forward and backward."""
+    results = []
+    for rows, length in SHAPES[:1] if quick else SHAPES:
+        seconds = times((rows, length), 3 if quick else 7)
+        softmax = next(iter(seconds))
+        for name, peers in PEERS.items():
+            title = f"{name}, forward and backward, {rows} rows of {length}"
+            among = [softmax, *(peer for peer in peers if peer in seconds)]
+            results += [Result(title, peer, seconds[name], seconds[peer], "s per call") for peer in among]
+    return results
+
+
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What the command line may say."""
@@ -107,17 +137,7 @@ def main() -> None:
     """Runs every contender in turn and prints the medians."""
     arguments = parse(Arguments, description=__doc__)
     for shape in SHAPES:
-        rng = np.random.default_rng(0)
-        logits, cotangent = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
-        runs = contenders(logits, cotangent)
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
-        for run in runs.values():
-            run()
-        for _ in range(arguments.rounds):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run()
-                seconds[name].append(time.perf_counter() - start)
+        seconds = times(shape, arguments.rounds)
         softmax = statistics.median(next(iter(seconds.values())))
         table = Table(f"{shape[0]} rows of {shape[1]}", "ms: min", "median", "max", "times softmax (medians)")
         for name, values in seconds.items():

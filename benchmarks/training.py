@@ -1,39 +1,64 @@
-"""Cost of a training step against a plain port of the same model, on this machine, in one run.
+"""Cost of a training step at the paper's setting against its peers and against its own matrix products, in one run.
 
     python -m benchmarks.training
 
-The plain port is what one writes first: stock Flax Linen layers and attention, items padded to 16 with a mask,
-one jitted step per Python call. Ours is the loop of train.py with its own device settings: for one seed, and for
-a seed on each core, whose time is divided by the seeds. Each contender runs in a process of its own, in turn,
-so that neither sees the other's settings and slow phases of the machine meet both.
+The setting: 128 sets of 5 to 16 items, width 128, Adam. Ours is the loop of train.py for one seed, with the device
+settings of train.py, which give a seed one core. The peers have all cores:
+
+- the notebook's algorithm: items padded to 4096 with -1, stock Flax attention, one jitted step per Python call, a batch
+  that is shuffled between steps;
+- a plain port: stock Flax layers and attention, items padded to 16, all steps in one `lax.scan`;
+- PyTorch in eager mode, padded to 16, where it is installed.
+
+The floor is the time that the step's matrix products alone take at the rate of a large product on one core. Each
+contender runs in a process of its own, and all take turns.
 """
 
 import dataclasses
-import json
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.timing import machine, milliseconds
+from benchmarks.timing import Result, machine, print_results, processes_in_turn, results_against, serve, timed
 from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core, parse
+from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.config import Config
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, sample
 
-PEER = "plain port"
+NOTEBOOK_ITEMS = 4096
+OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port", "PyTorch"
+FLOOR = "its matrix products alone"
 
 
-class PlainPort(linen.Module):
+def multiply_adds(config: Config, items: float) -> float:
+    r"""Multiplications with an addition in the matrix products of one training step on sets of `items` items.
+
+    With width w, F features and C classes, forward and backward:
+    sets · (items · (3w² + 2Fw + 6w) + 18w² + (3C + 8)w).
+
+    An item passes w² + Fw forward, as much again for the gradients of both kernels and w² for that of the hidden
+    layer; logits and weighted sum take w each, and twice that backward. A set passes six square kernels thrice, the
+    reading thrice, the query's first kernel twice, and each of the biases of key and value as a product, thrice.
+    The penalty Σw², a sum over the parameters, is left out.
+    """
+    w = config.width
+    per_item = 3 * w * w + 2 * FEATURES * w + 6 * w
+    return config.sets * (items * per_item + 18 * w * w + (3 * CLASSES + 8) * w)
+
+
+def mean_multiply_adds(config: Config) -> float:
+    """The same on average over the lengths that a batch may have."""
+    return multiply_adds(config, (config.min_items + config.max_items) / 2)
+
+
+class StockModel(linen.Module):
     """The model from stock Flax layers alone."""
 
     width: int
@@ -50,87 +75,145 @@ class PlainPort(linen.Module):
         return linen.Dense(CLASSES)(out)
 
 
-def plain_port() -> tuple[Callable[[int], Any], int]:
-    """A function that trains the plain port for some steps, and the number of seeds it trains."""
-    config = Config()
-    model, optimizer = PlainPort(config.width), training.build_optimizer(config)
-    mask = jnp.ones((1, config.max_items), bool)
-    parameters = model.init(jax.random.key(0), jnp.ones((1, config.max_items, FEATURES)), jnp.ones((1, 1)), mask)
+def stock_step(config: Config) -> tuple[Any, Callable[[Any, Batch], tuple[Any, Any]]]:
+    """Parameters and optimizer state of the stock model, and its training step."""
+    model, optimizer = StockModel(config.width), training.build_optimizer(config)
+    items, query = jnp.ones((1, config.max_items, FEATURES)), jnp.ones((1, 1))
+    parameters = model.init(jax.random.key(0), items, query, jnp.ones((1, config.max_items), bool))
 
-    def loss(parameters: Any, batch: Any) -> Any:
+    def loss(parameters: Any, batch: Batch) -> Any:
         scores: Any = model.apply(parameters, batch.items, batch.query, batch.mask)
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
         return cross_entropy + config.l2 * sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
 
-    @jax.jit
-    def step(parameters: Any, state: Any, index: Any) -> Any:
-        batch = training.training_batch(config, jnp.int32(0), index)
+    def step(carry: Any, batch: Batch) -> tuple[Any, Any]:
+        parameters, state = carry
         value, gradient = jax.value_and_grad(loss)(parameters, batch)
         updates, state = optimizer.update(gradient, state, parameters)
-        return optax.apply_updates(parameters, updates), state, value
+        return (optax.apply_updates(parameters, updates), state), value
 
-    def train(steps: int) -> Any:
-        carry, value = (parameters, optimizer.init(parameters)), None
-        for index in range(steps):
-            *carry, value = step(*carry, jnp.int32(index))
-        return value
-
-    return train, 1
+    return (parameters, optimizer.init(parameters)), step
 
 
-def ours(seeds: int) -> tuple[Callable[[int], Any], int]:
-    """The same for the loop of train.py."""
+def notebook() -> Callable[[], float]:
+    """One step of the notebook's algorithm."""
+    config = Config()
+    carry, step = stock_step(config)
+    jitted = jax.jit(step)
+    drawn = sample(jax.random.key(0), config.sets, config.max_items, jnp.array([config.max_items]))
+    more = NOTEBOOK_ITEMS - config.max_items
+    items = jnp.pad(drawn.items, ((0, 0), (0, more), (0, 0)), constant_values=-1)
+    batch = drawn._replace(items=items, mask=jnp.pad(drawn.mask, ((0, 0), (0, more))))
+
+    def run() -> Any:
+        nonlocal batch
+        order = jax.random.permutation(jax.random.key(1), config.sets)
+        batch = jax.tree.map(lambda leaf: leaf[order], batch)
+        return jitted(carry, batch)
+
+    return timed(run)
+
+
+def plain_port(steps: int = 100) -> Callable[[], float]:
+    """Steps of the plain port in one scan, which draws their batches as ours does."""
+    config = Config()
+    carry, step = stock_step(config)
+
+    def drawn_step(carry: Any, index: Any) -> tuple[Any, Any]:
+        return step(carry, training.training_batch(config, jnp.int32(0), index))
+
+    scan = jax.jit(lambda carry: jax.lax.scan(drawn_step, carry, jnp.arange(steps)))
+    return timed(lambda: scan(carry), steps)
+
+
+def with_torch(steps: int = 20) -> Callable[[], float]:
+    """Steps of the same model in PyTorch, each on a batch drawn anew."""
+    torch = import_module("torch")
+    config = Config()
+    nn, w = torch.nn, config.width
+    gelu = nn.GELU(approximate="tanh")
+    embed_items = nn.Sequential(nn.Linear(FEATURES, w), gelu, nn.Linear(w, w), gelu)
+    embed_query = nn.Sequential(nn.Linear(1, w), gelu, nn.Linear(w, w), gelu)
+    attention, read = (
+        nn.MultiheadAttention(w, 1, batch_first=True),
+        nn.Sequential(nn.Linear(w, w), gelu, nn.Linear(w, CLASSES)),
+    )
+    modules = nn.ModuleList([embed_items, embed_query, attention, read])
+    optimizer = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
+
+    def step() -> None:
+        rho, kappa = torch.rand(config.sets, config.max_items), torch.randint(CLASSES, (config.sets, config.max_items))
+        length = int(torch.randint(config.min_items, config.max_items + 1, ()))
+        hidden_items = torch.arange(config.max_items).expand(config.sets, -1) >= length
+        answer = kappa.gather(1, rho.masked_fill(hidden_items, -1).argmax(1, keepdim=True))[:, 0]
+        items = embed_items(torch.cat([rho[..., None], nn.functional.one_hot(kappa, CLASSES)], -1))
+        query = embed_query(torch.rand(config.sets, 1))[:, None]
+        out = attention(query, items, items, key_padding_mask=hidden_items, need_weights=False)[0][:, 0]
+        penalty = sum((leaf**2).sum() for leaf in modules.parameters())
+        loss = nn.functional.cross_entropy(read(out), answer) + config.l2 * penalty
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return timed(lambda: [step() for _ in range(steps)] and None, steps)
+
+
+def floor(size: int = 1024) -> Callable[[], float]:
+    """A large product on one core, scaled to the multiply-adds of a step."""
     one_device_per_core()
-    config = Config(seeds=seeds or jax.device_count())
+    square = jnp.full((size, size), 1 / size)
+    product = jax.jit(lambda a: jax.lax.fori_loop(0, 4, lambda _, x: x @ a, a))
+    return timed(lambda: product(square), 4 * size**3 / mean_multiply_adds(Config()))
+
+
+def ours(steps: int = 100) -> Callable[[], float]:
+    """Steps of one seed by the loop of train.py."""
+    one_device_per_core()
+    config = Config()
     state = training.initial_state(config)
     train_chunk = training.chunk_trainer(config)
-    return lambda steps: train_chunk(state, 0, steps)[1].loss, config.seeds
+    return timed(lambda: train_chunk(state, 0, steps), steps)
 
 
-CONTENDERS = {PEER: plain_port, "ours, one seed": lambda: ours(1), "ours, a seed per core": lambda: ours(0)}
+CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
+    OURS: ours,
+    NOTEBOOK: notebook,
+    PLAIN: plain_port,
+    TORCH: with_torch,
+    FLOOR: floor,
+}
+
+
+def measure(quick: bool) -> list[Result]:
+    """A training step of ours against all peers. Prints its multiply-adds, and the memory of two contenders."""
+    names = [name for name in CONTENDERS if name != TORCH or find_spec("torch")]
+    if TORCH not in names:
+        print("PyTorch is not installed, so it is left out")
+    print(f"a step has {mean_multiply_adds(Config()) / 1e6:.1f} million multiply-adds, on average over the lengths")
+    seconds, peaks = processes_in_turn("benchmarks.training", names, 3 if quick else 15)
+    for name in (OURS, NOTEBOOK):
+        print(f"{name}: {peaks[name] / 1e9:.2f} GB of memory at most, with the libraries")
+    return results_against("a training step of one seed", OURS, seconds, "s per step")
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What the command line may say."""
 
-    rounds: int = 3
-    """Turns of every contender."""
-    steps: int = 500
-    """Training steps per measurement."""
+    quick: bool = False
+    """Three rounds in place of fifteen."""
     contender: str | None = None
-    """Measure this one alone and print its seconds per step; what the benchmark calls itself with."""
-
-
-def measure(contender: str, steps: int, repeats: int = 3) -> list[float]:
-    """Seconds per step and seed, after one run that compiles."""
-    train, seeds = CONTENDERS[contender]()
-    jax.block_until_ready(train(steps))
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(train(steps))
-        seconds.append((time.perf_counter() - start) / steps / seeds)
-    return seconds
+    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
 
 
 def main() -> None:
     """Runs every contender in turn and prints the ratios."""
     arguments = parse(Arguments, description=__doc__)
     if arguments.contender:
-        print(json.dumps(measure(arguments.contender, arguments.steps)))
+        keep_compiled_programs()
+        serve(CONTENDERS[arguments.contender]())
         return
-    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    for _ in range(arguments.rounds):
-        for name in CONTENDERS:
-            options = ["--contender", name, "--steps", str(arguments.steps)]
-            command = [sys.executable, "-m", "benchmarks.training", *options]
-            seconds[name] += json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    table = Table("contender", "ms per step and seed: min", "median", "max", "times faster (medians)")
-    for name, values in seconds.items():
-        ratio = statistics.median(seconds[PEER]) / statistics.median(values)
-        table.add_row(name, *milliseconds(values, 2), f"{ratio:.2f}")
-    Console(width=110).print(table)
+    print_results(measure(arguments.quick))
     print(machine())
 
 

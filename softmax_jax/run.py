@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from softmax_jax.compilation_cache import CompileTime
 from softmax_jax.config import Config
 from softmax_jax.run_directory import RunDirectory
 from softmax_jax.training import Metrics, TrainState, build_optimizer, chunk_trainer
@@ -39,7 +40,7 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
             step, state = directory.resume()
             if step:
                 console.print(f"continuing {workdir} at step {step}")
-            step, state = _train(config, directory, step, state, report, interrupted)
+            step, state = _train(config, directory, step, state, report, interrupted, console)
         directory.save(step, state)
         if step < config.steps:
             raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
@@ -56,15 +57,19 @@ def _train(
     state: TrainState,
     report: Callable[[int, list[dict[str, Any]]], None],
     interrupted: Callable[[], bool],
+    console: Console,
 ) -> tuple[int, TrainState]:
     """Chunk after chunk until the end or an interruption; the step reached and the state there."""
     train_chunk = chunk_trainer(config)
     while step < config.steps and not interrupted():
         steps = min(config.chunk - step % config.chunk, config.steps - step)
         start = time.perf_counter()
-        # The next state lives beside this one until its loss is known to be finite.
-        new_state, metrics = jax.block_until_ready(train_chunk(state, step, steps))
-        seconds = time.perf_counter() - start
+        with CompileTime() as compiling:
+            # The next state lives beside this one until its loss is known to be finite.
+            new_state, metrics = jax.block_until_ready(train_chunk(state, step, steps))
+        seconds = time.perf_counter() - start - compiling.seconds
+        if compiling.seconds:
+            console.print(f"compiled in {compiling.seconds:.1f} s", soft_wrap=True, highlight=False)
         try:
             _check_finite(metrics, new_state, step, directory)
         except NotFiniteError:

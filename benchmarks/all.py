@@ -1,0 +1,66 @@
+"""Every benchmark, one after the other: each ratio with its peer from the same run, and a file with the results.
+
+    python -m benchmarks.all --quick
+
+Writes benchmarks/results/DATE-DEVICE.json, a list of {name, peer, ratio, ours_seconds, peer_seconds, unit} with
+medians; a ratio says how many times faster than the peer ours is. `python -m benchmarks.table` makes a
+table of such files.
+"""
+
+import dataclasses
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.timing import Result, device_name, machine, print_results
+from softmax_jax.command_line import parse
+from softmax_jax.files import write_json
+
+MODULES = ("training", "seeds", "attention", "sparse")
+"""Each has a function `measure(quick: bool) -> list[Result]`."""
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    quick: bool = False
+    """Fewer rounds: under ten minutes on two cores."""
+    only: tuple[str, ...] = ()
+    """Names of benchmarks, all by default. Their results alone are in the file."""
+    output: Path = RESULTS
+    """Directory of the result file."""
+
+    def __post_init__(self) -> None:
+        for name in self.only:
+            if name not in MODULES:
+                raise ValueError(f"--only has {name!r}: the benchmarks are {', '.join(MODULES)}")
+
+
+def measure_all(names: tuple[str, ...], quick: bool) -> list[Result]:
+    """The results of these benchmarks, less those that do not exist."""
+    results = []
+    for name in names:
+        if find_spec(f"benchmarks.{name}") is None:
+            continue
+        start = time.perf_counter()
+        results += import_module(f"benchmarks.{name}").measure(quick)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+    return results
+
+
+def main() -> None:
+    """Measures, prints, writes."""
+    arguments = parse(Arguments, description=__doc__)
+    results = measure_all(arguments.only or MODULES, arguments.quick)
+    print_results(results)
+    print(machine())
+    path = arguments.output / f"{time.strftime('%Y-%m-%d')}-{device_name()}.json"
+    write_json(path, [result.record() for result in results])
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Ten seeds of 100,000 steps: which way of training many seeds is fastest on this machine, and how long it will take.
+
+    python -m benchmarks.seeds
+
+Short runs, in turn, each in a process of its own: the loop of train.py, whose choice depends on the platform; all seeds
+side by side under vmap; and one seed after the other, with all cores or the whole accelerator for each product. The
+times are those of one step of ten seeds, times 100,000. Compiling is not counted.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.timing import Result, duration, machine, print_results, processes_in_turn, results_against, serve
+from benchmarks.timing import timed as timed_run
+from softmax_jax import training
+from softmax_jax.command_line import one_device_per_core, parse
+from softmax_jax.compilation_cache import keep_compiled_programs
+from softmax_jax.config import Config
+
+SEEDS, STEPS = 10, 100_000
+OURS, VMAPPED, IN_TURN = "ours", "seeds under vmap", "one seed after the other"
+
+
+def timed(config: Config, train: Callable[[training.TrainState], object]) -> Callable[[], float]:
+    """Seconds that `STEPS` steps would take, from as few as `train` does."""
+    state = training.initial_state(config)
+    return timed_run(lambda: train(state), config.chunk / STEPS)
+
+
+def ours(steps: int) -> Callable[[], float]:
+    """The loop of train.py with its device settings."""
+    one_device_per_core()
+    config = Config(seeds=SEEDS, chunk=steps)
+    train_chunk = training.chunk_trainer(config)
+    return timed(config, lambda state: train_chunk(state, 0, steps))
+
+
+def on_one_device(steps: int, *, side_by_side: bool) -> Callable[[], float]:
+    """All seeds on the first device, which has all cores."""
+    config = Config(seeds=SEEDS, chunk=steps)
+    gradient = training.padded_gradient(config) if side_by_side else training.trimmed_gradient(config)
+    one = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(0), steps=steps)
+    return timed(config, jax.jit(jax.vmap(one) if side_by_side else functools.partial(jax.lax.map, one)))
+
+
+CONTENDERS: dict[str, Callable[[int], Callable[[], float]]] = {
+    OURS: ours,
+    VMAPPED: functools.partial(on_one_device, side_by_side=True),
+    IN_TURN: functools.partial(on_one_device, side_by_side=False),
+}
+
+
+def measure(quick: bool) -> list[Result]:
+    """Ten seeds of 100,000 steps, predicted: ours against the other ways."""
+    seconds, _ = processes_in_turn("benchmarks.seeds", list(CONTENDERS), 3 if quick else 15)
+    for name, times in seconds.items():
+        best = min(times)
+        print(f"{name}: {SEEDS * STEPS / best:.0f} steps/s of all seeds, {duration(best)} for {STEPS:,} steps at best")
+    return results_against(f"ten seeds of {STEPS:,} steps, predicted", OURS, seconds, "s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    quick: bool = False
+    """Three rounds in place of fifteen."""
+    steps: int = 20
+    """Training steps per turn."""
+    contender: str | None = None
+    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
+
+
+def main() -> None:
+    """Runs every contender in turn and prints the ratios."""
+    arguments = parse(Arguments, description=__doc__)
+    if arguments.contender:
+        keep_compiled_programs()
+        serve(CONTENDERS[arguments.contender](arguments.steps))
+        return
+    print_results(measure(arguments.quick))
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

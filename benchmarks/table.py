@@ -1,0 +1,96 @@
+"""The table of the README from result files.
+
+    python -m benchmarks.table benchmarks/results/*.json
+    python -m benchmarks.table benchmarks/results/*.json --write
+
+The first prints it; the second puts it between the two marks in README.md.
+"""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from benchmarks.timing import duration
+from softmax_jax.command_line import one_line_errors, parse
+from softmax_jax.files import write_whole
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Result files, each named DATE-DEVICE.json."""
+    write: bool = False
+    """Put the table into the README instead of printing it."""
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The list in a result file. Raises ValueError if it is none."""
+    try:
+        results = json.loads(path.read_text())
+        complete = isinstance(results, list) and all(set(result) == KEYS for result in results)
+    except (ValueError, TypeError):
+        complete = False
+    if not complete or not re.match(r"\d{4}-\d\d-\d\d-.", path.stem):
+        raise ValueError(f"{path} is no result file: name one that python -m benchmarks.all wrote")
+    return results
+
+
+def render(paths: tuple[Path, ...]) -> str:
+    """A Markdown table with a row for each thing measured in each file, its peers side by side."""
+    lines = ["| | time | against its peers in the same run | measured |", "|---|---|---|---|"]
+    for path in paths:
+        day, device = path.stem[:10], path.stem[11:].replace("-", " ")
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for result in read_results(path):
+            rows.setdefault(result["name"], []).append(result)
+        for name, results in rows.items():
+            against = "; ".join(comparison(result) for result in results)
+            lines.append(f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {day}, {device} |")
+    return "\n".join(lines)
+
+
+def comparison(result: dict[str, Any]) -> str:
+    """One ratio in words.
+
+    >>> comparison({"ratio": 4.21, "peer": "a plain port"}), comparison({"ratio": 0.5, "peer": "softmax"})
+    ('4.2 × faster than a plain port', '2.0 × the time of softmax')
+    """
+    ratio = result["ratio"]
+    if ratio < 1:
+        return f"{1 / ratio:.1f} × the time of {result['peer']}"
+    return f"{ratio:,.{0 if ratio >= 20 else 1}f} × faster than {result['peer']}"
+
+
+def insert(page: str, table: str) -> str:
+    """The page with the table between its marks. Raises ValueError if it has no marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no place for the table: put {BEGIN} and {END} into it")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main() -> None:
+    """Prints the table, or puts it into the README."""
+    arguments = parse(Arguments, description=__doc__)
+    with one_line_errors(Console(stderr=True)):
+        table = render(arguments.files)
+        if arguments.write:
+            write_whole(README, insert(README.read_text(), table))
+        else:
+            print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What the benchmarks count, write and print; no time is asserted."""
+
+import json
+import math
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend.core as jax_core
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import all as all_benchmarks
+from benchmarks import table, timing
+from benchmarks import training as training_benchmark
+from benchmarks.timing import Result, device_name
+from softmax_jax import training
+from softmax_jax.config import Config
+
+RESULT = Result("a step", "a port", ours=(1e-3, 2e-3, 4e-3), peers=(6e-3, 8e-3, 6e-3), unit="s per step")
+
+
+def products(jaxpr: Any) -> Iterator[int]:
+    """Multiply-adds of every matrix product in a program, less those with a number, which the penalty has."""
+    for equation in jaxpr.eqns:
+        shapes = [variable.aval.shape for variable in (*equation.invars, *equation.outvars)]
+        if equation.primitive.name == "dot_general" and all(shapes):
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            yield math.prod(shapes[2]) * math.prod(shapes[0][axis] for axis in contracted)
+        for inner in jax_core.jaxprs_in_params(equation.params):
+            yield from products(inner)
+
+
+@pytest.mark.parametrize("items", [5, 16])
+def test_the_formula_counts_the_products_of_the_step(items):
+    config = Config(sets=4, min_items=items, max_items=items, width=24)
+    parameters = jax.eval_shape(training.build_model(config.width)[1], jax.random.key(0))
+    batch = jax.eval_shape(lambda: training.training_batch(config, jnp.int32(0), jnp.int32(0)))
+    program = jax.make_jaxpr(training.padded_gradient(config))(parameters, batch)
+    assert sum(products(program.jaxpr)) == training_benchmark.multiply_adds(config, items)
+
+
+def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():
+    assert RESULT.ratios() == (1.5, 3.0, 6.0)
+    assert RESULT.record().keys() == table.KEYS
+    assert (RESULT.record()["ours_seconds"], RESULT.record()["peer_seconds"]) == (2e-3, 6e-3)
+
+
+def test_contenders_take_turns():
+    order = []
+    seconds = timing.take_turns({name: lambda name=name: order.append(name) or len(order) for name in "ab"}, 2)
+    assert order == ["a", "b", "a", "b"]
+    assert seconds == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_a_contender_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "contest.py").write_text(
+        "import sys\nfrom benchmarks.timing import serve\n"
+        "assert sys.argv[1] == '--contender'\n"
+        "serve({'half': lambda: 0.5, 'broken': lambda: 1 / 0}[sys.argv[2]])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(table.README).parent}")
+    seconds, peaks = timing.processes_in_turn("contest", ["half"], 2)
+    assert seconds == {"half": [0.5, 0.5]}
+    assert 1e6 < peaks["half"] < 1e10
+    with pytest.raises(RuntimeError, match="'broken' ended"):
+        timing.processes_in_turn("contest", ["broken"], 1)
+
+
+def test_all_writes_one_file_of_every_module_there_is(tmp_path, monkeypatch, capsys):
+    module: Any = types.ModuleType("benchmarks.fake")
+    module.__spec__ = types.SimpleNamespace()
+    module.measure = lambda quick: [RESULT] if quick else []
+    monkeypatch.setitem(sys.modules, "benchmarks.fake", module)
+    monkeypatch.setattr(all_benchmarks, "MODULES", ("fake", "not_there_yet"))
+    monkeypatch.setattr(sys, "argv", ["all", "--quick", "--output", str(tmp_path)])
+    all_benchmarks.main()
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith(f"-{device_name()}.json")
+    assert json.loads(path.read_text()) == [RESULT.record()]
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("a port", "1.5", "3", "6", str(path)))
+
+
+def test_every_module_of_the_tuple_that_exists_can_be_measured():
+    names = {path.stem for path in Path(all_benchmarks.__file__).parent.glob("*.py")}
+    assert names - {"__init__", "all", "table", "timing"} <= set(all_benchmarks.MODULES)
+
+
+def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path):
+    slower = Result("a step", "the floor", ours=(2e-3,), peers=(1e-3,), unit="s per step")
+    path = tmp_path / "2026-01-02-2-cpu-cores.json"
+    path.write_text(json.dumps([RESULT.record(), slower.record()]))
+    rows = table.render((path,)).splitlines()
+    assert rows[2:] == [
+        "| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | 2026-01-02, 2 cpu cores |"
+    ]
+    page = table.insert(f"above\n{table.BEGIN}\nold\n{table.END}\nbelow", "new")
+    assert page == f"above\n{table.BEGIN}\nnew\n{table.END}\nbelow"
+    with pytest.raises(ValueError, match="no place"):
+        table.insert("nothing", "new")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("2026-01-02-x.json", "[{}]"), ("2026-01-02-x.json", "{"), ("x.json", "[]")]
+)
+def test_what_is_no_result_file_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match="no result file"):
+        table.read_results(tmp_path / name)
+
+
+def test_the_table_of_the_readme_is_that_of_the_newest_result_file():
+    newest = max(all_benchmarks.RESULTS.glob("*.json"))
+    readme = table.README.read_text()
+    assert table.insert(readme, table.render((newest,))) == readme

@@ -17,7 +17,7 @@ from benchmarks.timing import Result, device_name, machine, print_results
 from softmax_jax.command_line import parse
 from softmax_jax.files import write_json
 
-MODULES = ("training", "seeds", "attention", "sparse")
+MODULES = ("training", "seeds", "evaluation", "attention", "sparse")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,0 +1,97 @@
+"""What an item costs in evaluation, from sets of 4,096 items to sets of a million, and what sharing the encoder saves.
+
+    python -m benchmarks.evaluation
+
+The default normalizers read two of the shipped models, one on each core. Contenders take turns, each in a process of
+its own, whose memory is printed. Compiling is not counted.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from benchmarks.timing import Result, machine, print_results, processes_in_turn, serve
+from benchmarks.timing import timed as timed_run
+from softmax_jax.command_line import one_device_per_core, parse
+from softmax_jax.compilation_cache import keep_compiled_programs
+from softmax_jax.evaluation import DEFAULT_NORMALIZERS, evaluate
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.run_directory import load_checkpoint
+
+CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / "paper"
+SEEDS = 2
+LENGTHS = (4096, 16384, 65536, 262144, 1048576)
+ITEMS = 2**20
+"""Per seed and turn."""
+APART = "the encoder run once for each normalizer"
+
+
+def items_of(length: int) -> str:
+    """The name of a contender.
+
+    >>> items_of(4096)
+    'sets of 4,096 items'
+    """
+    return f"sets of {length:,} items"
+
+
+def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]:
+    """Evaluates sets of this length; with `apart`, one normalizer at a time."""
+    one_device_per_core()
+    seeds, parameters = load_checkpoint(CHECKPOINT)
+    parameters = jax.tree.map(lambda leaf: leaf[:SEEDS], parameters)
+    named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
+    groups = [{name: one} for name, one in named.items()] if apart else [named]
+
+    def run() -> None:
+        for group in groups:
+            list(evaluate(parameters, group, seeds=seeds[:SEEDS], lengths=(length,), sets=ITEMS // length))
+
+    return timed_run(run, SEEDS * ITEMS)
+
+
+CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
+    **{items_of(length): lambda length=length: seconds_per_item(length) for length in LENGTHS},
+    APART: lambda: seconds_per_item(LENGTHS[0], apart=True),
+}
+
+
+def measure(quick: bool) -> list[Result]:
+    """The cost of an item by length, against that at 4,096, and the encoder shared against not shared."""
+    seconds, peak = processes_in_turn("benchmarks.evaluation", list(CONTENDERS), 3 if quick else 9)
+    for name, size in peak.items():
+        print(f"{name}: at most {size / 1e9:.2f} GB")
+    first = items_of(LENGTHS[0])
+    results = [
+        Result(f"an item in {items_of(length)}", f"in {first}", seconds[items_of(length)], seconds[first], "s per item")
+        for length in LENGTHS[1:]
+    ]
+    shared = Result("an item under five normalizers", APART, seconds[first], seconds[APART], "s per item")
+    return [*results, shared]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    quick: bool = False
+    """Three rounds in place of nine."""
+    contender: str | None = None
+    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
+
+
+def main() -> None:
+    """Runs every contender in turn and prints the ratios."""
+    arguments = parse(Arguments, description=__doc__)
+    if arguments.contender:
+        keep_compiled_programs()
+        serve(CONTENDERS[arguments.contender]())
+        return
+    print_results(measure(arguments.quick))
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

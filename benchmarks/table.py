@@ -40,7 +40,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         results = json.loads(path.read_text())
         complete = isinstance(results, list) and all(set(result) == KEYS for result in results)
     except (ValueError, TypeError):
-        complete = False
+        results, complete = [], False
     if not complete or not re.match(r"\d{4}-\d\d-\d\d-.", path.stem):
         raise ValueError(f"{path} is no result file: name one that python -m benchmarks.all wrote")
     return results

@@ -74,11 +74,11 @@ class CompileTime:
         with contextlib.suppress(AssertionError):  # jax.clear_event_listeners may have been called
             jax.monitoring.unregister_event_duration_listener(self._record)
 
-    def _record(self, event: str, duration: float, **_: str | int) -> None:
+    def _record(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event.startswith(COMPILING):
             end = time.perf_counter()
             with self._lock:
-                self._spans.append((end - duration, end))
+                self._spans.append((end - duration_secs, end))
 
     @property
     def seconds(self) -> float:

@@ -138,8 +138,10 @@ def stieltjes(
     positive("q", q)
     x = _rows(logits, axis, where)
     power = _per_row(q, logits, axis, x.dtype)
+    # Replaced before the product, because the derivative in q of one with -inf is not finite.
+    product = jnp.where(x > -jnp.inf, power * jnp.where(x > -jnp.inf, x, 0), -jnp.inf)
     # The family of entmax goes on below α = 1, where its weights are these.
-    return _back(_tsallis(power * x, -1 / power), logits, axis)
+    return _back(_tsallis(product, -1 / power), logits, axis)
 
 
 @shift_invariant

@@ -103,7 +103,7 @@ def check_inputs(
     query_seq_lengths: Lengths,
     key_value_seq_lengths: Lengths,
     local_window_size: Window,
-) -> tuple[Queries, Keys, Keys, tuple[int, int, int, int]]:
+) -> tuple[Array, Array, Array, tuple[int, int, int, int]]:
     """Queries, keys and values with a batch axis, and the shape of the logits. Raises unless all fits."""
     check_layout(query, key, value)
     q, k, v = (array if array.ndim == 4 else array[None] for array in (query, key, value))

@@ -71,7 +71,9 @@ def programs(queries: int, keys: int, names: tuple[str, ...], backward: bool) ->
             return jax.block_until_ready(program(*arrays))
 
         run()
-        compiled[name] = Program(run, program.memory_analysis().temp_size_in_bytes)
+        memory = program.memory_analysis()
+        assert memory is not None
+        compiled[name] = Program(run, memory.temp_size_in_bytes)
     return compiled
 
 
@@ -103,7 +105,9 @@ def main() -> None:
             measure(contenders, arguments.rounds)
             jax_median = statistics.median(next(iter(contenders.values())).seconds)
             what = "forward and backward" if backward else "forward"
-            title = f"{queries} queries, {keys} keys, {HEADS} heads of {SIZE}: {HEADS * queries * keys:,} logits, {what}"
+            title = (
+                f"{queries} queries, {keys} keys, {HEADS} heads of {SIZE}: {HEADS * queries * keys:,} logits, {what}"
+            )
             table = Table(title, "ms: min", "median", "max", "times jax.nn", "MB")
             for name, program in contenders.items():
                 ratio = statistics.median(program.seconds) / jax_median

@@ -115,6 +115,11 @@ def has_streaming_form(normalizer: Normalizer) -> bool:
     return _form_of(normalizer) is not None and (normalizer.scale is None or hasattr(normalizer.scale, "of_row"))
 
 
+def searches(normalizer: Normalizer) -> bool:
+    """Whether the form of the map reads the blocks many times, in search of a threshold."""
+    return _form_of(normalizer) in SEARCHES
+
+
 def check_streaming_form(normalizer: Normalizer) -> None:
     """Raises ValueError unless rows under this normalizer may come in blocks."""
     if _form_of(normalizer) is None:
@@ -203,7 +208,8 @@ def _exponentials(rows: ScaledRows, block: Block, pivot: Float[Array, "*rows 1"]
 @streaming_form(maps.softmax)
 def _softmax(rows: ScaledRows) -> Found:
     def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
-        return (_exponentials(rows, block, pivot),) * 2
+        exponentials = _exponentials(rows, block, pivot)
+        return exponentials, exponentials
 
     return rows.quotient(terms, lambda total, _: total, decay=lambda old, new: jnp.exp(rows.below(old, new)))
 
@@ -223,7 +229,8 @@ def _sink_softmax(rows: ScaledRows, *, sink: ArrayLike = 0.0) -> Found:
     s = rows.rows.number(sink)
 
     def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
-        return (_exponentials(rows, block, pivot),) * 2
+        exponentials = _exponentials(rows, block, pivot)
+        return exponentials, exponentials
 
     def divisor(total: Array, pivot: Array) -> Array:
         return total + jnp.exp(s - pivot)
@@ -250,7 +257,8 @@ def _hardmax(rows: ScaledRows) -> Found:
 
     def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
         z = rows.logits(block)
-        return (jnp.where(z > -jnp.inf, is_largest(z, pivot), 0),) * 2
+        largest = jnp.where(z > -jnp.inf, is_largest(z, pivot), 0)
+        return largest, largest
 
     return rows.quotient(terms, lambda total, _: total, decay=is_largest)
 
@@ -363,3 +371,6 @@ def _top_k_softmax(rows: ScaledRows, *, k: ArrayLike = 8) -> Found:
     attended, divisor = rows.rows.total(sums)
     divisor = jnp.where(divisor == 0, 1, divisor)
     return Found(jax.tree.map(lambda leaf: leaf / divisor, attended), lambda block: exponentials(block) / divisor)
+
+
+SEARCHES = _sparsemax, _entmax15, _entmax, _stieltjes, _top_k_softmax

@@ -147,9 +147,7 @@ class FusedRow:
         """The output of the kernel in float32, and the log-sum-exp of each row if asked for."""
         key = self.key if key is None else key
         bias = None if bias is None else bias.astype(key.dtype)
-        called = self.kernel(
-            query.astype(key.dtype), key, value, bias, scale=1.0, return_residual=return_residual
-        )
+        called = self.kernel(query.astype(key.dtype), key, value, bias, scale=1.0, return_residual=return_residual)
         if not return_residual:
             return called.astype(jnp.float32)
         output, residual = called

@@ -47,6 +47,7 @@ class Family(NamedTuple):
     end: Callable[[int], float]
     """No threshold of a row of so many entries is above."""
 
+
 BLOCKS = 16
 """Parts into which a row is cut to be summed. The warm start sees the largest of each place in them."""
 
@@ -320,7 +321,6 @@ def excess(power: int) -> Family:
 @functools.partial(jax.jit, static_argnums=0)
 def _power_of_excess(power: int, x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
     """Weights max((x - τ) / power, 0)^power that sum to 1: sparsemax has power 1, entmax15 2."""
-
     return _solve(excess(power), jnp.full((1,) * x.ndim, 1 / power, x.dtype), x)
 
 

@@ -1,4 +1,5 @@
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ fused = functools.partial(dot_product_attention, implementation="xla")
 
 
 def test_what_rides_a_kernel_is_what_the_facts_say():
-    assert RIDES == [name for name, facts in FACTS.items() if facts.fused != "no"]
+    assert [name for name, facts in FACTS.items() if facts.fused != "no"] == RIDES
 
 
 @pytest.mark.parametrize("name", RIDES)
@@ -58,8 +59,12 @@ def test_half_precision_is_computed_in_float32():
 @pytest.mark.parametrize(
     ("normalizer", "bias", "message"),
     [
-        ("softpick", False, r"the map softpick is no softmax and rides no fused kernel: use implementation='streaming'"),
-        (sj.Normalizer(sj.softmax, lambda *_: 2.0), False, r"the scale function needs whole rows"),
+        (
+            "softpick",
+            False,
+            r"the map softpick is no softmax and rides no fused kernel: use implementation='streaming'",
+        ),
+        (sj.Normalizer(sj.softmax, cast(Any, lambda *_: 2.0)), False, r"the scale function needs whole rows"),
         ("adaptive", True, r"a fused kernel does not give the mean of a bias, of which the entropy needs it: leave"),
         ("sink_softmax", True, r"a fused kernel does not give the mean of a bias, of which sink_softmax needs it"),
     ],

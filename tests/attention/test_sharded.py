@@ -70,6 +70,7 @@ def test_the_keys_are_divided_and_only_sums_are_moved():
     query, key, value, _ = arrays()
     attend = functools.partial(sharded_attention, mesh=mesh, axis="keys")
     program = jax.jit(attend).lower(query, key, value).compile().as_text()
+    assert program is not None
     assert "all-reduce" in program
     assert "all-gather" not in program
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.attention.dense import STREAM_ABOVE, dot_product_attention
+from softmax_jax.attention.dense import SEARCH_ABOVE, STREAM_ABOVE, dot_product_attention
 from softmax_jax.attention.forms import FORMS, Found, stream, streaming_form
 from softmax_jax.attention.rows import Block
 from softmax_jax.attention.streaming import default_block_size, streaming_attention
@@ -130,7 +130,9 @@ def temporary_bytes(name, keys, differentiate):
 
     compiled = jax.jit(jax.grad(loss, (0, 1, 2)) if differentiate else attend)
     query, key = (jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32) for length in (32, keys))
-    return compiled.lower(query, key, key).compile().memory_analysis().temp_size_in_bytes
+    memory = compiled.lower(query, key, key).compile().memory_analysis()
+    assert memory is not None
+    return memory.temp_size_in_bytes
 
 
 @pytest.mark.parametrize("differentiate", [False, True])
@@ -156,13 +158,14 @@ def test_none_streams_large_inputs_alone(monkeypatch):
     assert calls == [query.shape]
     dot_product_attention(query, key, value, return_weights=True)
     dot_product_attention(query, key, value, normalizer=sj.Normalizer(my_map))
+    dot_product_attention(query, key, value, normalizer="sparsemax")
     assert len(calls) == 1
-    assert STREAM_ABOVE >= 2**16
+    assert STREAM_ABOVE < SEARCH_ABOVE
 
 
 def test_default_block_sizes():
-    assert default_block_size(2**20, 10**6) == 128
-    assert default_block_size(1024, 10**6) == 1024
+    assert default_block_size(2**20, 10**6) == 64
+    assert default_block_size(1024, 10**6) == 512
     assert default_block_size(1, 10**6) == 16384
     assert default_block_size(1024, 100) == 100
     assert default_block_size(0, 0) == 1
@@ -181,7 +184,10 @@ class MyScale:
     ("keywords", "message"),
     [
         ({"normalizer": sj.Normalizer(my_map)}, r"the map my_map has no streaming form: .* implementation='dense'"),
-        ({"normalizer": sj.Normalizer(sj.softmax, MyScale())}, r"the scale MyScale needs whole rows: give it .*of_row"),
+        (
+            {"normalizer": sj.Normalizer(sj.softmax, cast(Any, MyScale()))},
+            r"the scale MyScale needs whole rows: give it .*of_row",
+        ),
         ({"block_size": 0}, r"block_size is 0; it must be at least 1"),
         ({"return_weights": True}, r"implementation='streaming' never forms all weights: return_weights needs 'dense'"),
         ({"normalizer": sj.Normalizer(jax.tree_util.Partial(sj.entmax, alpha=0.5))}, r"alpha is 0.5; it must be"),
@@ -208,18 +214,17 @@ def test_an_unknown_implementation_is_refused():
 
 
 def test_a_map_of_ones_own_brings_its_form(monkeypatch):
-    monkeypatch.setattr("softmax_jax.attention.forms.FORMS", FORMS)
+    monkeypatch.setitem(FORMS, my_map, FORMS[sj.softmax])  # forgotten after the test
 
     @streaming_form(my_map)
-    def _(rows, *, power=1.0):
+    def my_form(rows, *, power=1.0):
         found = FORMS[sj.softmax](rows)
         return Found(found.attended * power, lambda block: found.weigh(block) * power)
 
     query, key, value, _ = arrays()
     mine = sj.Normalizer(jax.tree_util.Partial(my_map, power=3.0))
-    doubled = in_blocks(query, key, value, normalizer=mine)
-    FORMS.pop(my_map)
-    np.testing.assert_allclose(doubled, 3 * dense_attention(query, key, value), atol=1e-5)
+    tripled = in_blocks(query, key, value, normalizer=mine)
+    np.testing.assert_allclose(tripled, 3 * dense_attention(query, key, value), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["softpick", "sparsemax"])

@@ -65,8 +65,8 @@ def each(attentions, normalizer, arrays):
 
 
 def assert_equal(wanted, other, values=2e-6, gradients=1e-5):
-    """Values within 2e-6, gradients within 1e-5 of the largest, or of 1 where that is less."""
-    np.testing.assert_allclose(other[0], wanted[0], atol=values, rtol=0)
+    """Values and gradients as near as this, times the largest, or times 1 where that is less."""
+    np.testing.assert_allclose(other[0], wanted[0], atol=values * max(1.0, float(np.abs(wanted[0]).max())), rtol=0)
     assert len(wanted[1]) == len(other[1])
     for ours, theirs in zip(other[1], wanted[1]):
         np.testing.assert_allclose(ours, theirs, atol=gradients * max(1.0, float(np.abs(theirs).max())), rtol=0)

@@ -2,6 +2,10 @@
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.flax import LinenAttention, NnxAttention, NnxQueryTemperature, attention_fn
+from softmax_jax.attention.forms import stream, streaming_form
+from softmax_jax.attention.fused import fused_attention
+from softmax_jax.attention.rows import Block
+from softmax_jax.attention.streaming import sharded_attention, streaming_attention
 from softmax_jax.normalizers.calculus import (
     cross_entropy,
     log_softmax,
@@ -51,6 +55,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "Block",
     "ClippedLogLength",
     "ConstantTemperature",
     "EntropyInterpolation",
@@ -71,6 +76,7 @@ __all__ = [
     "entmax",
     "entmax15",
     "entropy",
+    "fused_attention",
     "gumbel_softmax",
     "hardmax",
     "length_scaled_softmax",
@@ -80,6 +86,7 @@ __all__ = [
     "sample",
     "scalable_softpick",
     "scale",
+    "sharded_attention",
     "shift_invariant",
     "shifted_softmax",
     "show",
@@ -96,6 +103,9 @@ __all__ = [
     "ssmax",
     "stieltjes",
     "straight_through",
+    "stream",
+    "streaming_attention",
+    "streaming_form",
     "temperature_softmax",
     "top_k_mask",
     "top_k_softmax",

@@ -15,7 +15,7 @@ from flax import linen, nnx
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-from softmax_jax.attention.dense import (
+from softmax_jax.attention.logits import (
     Bias,
     Keys,
     Outputs,

@@ -120,16 +120,20 @@ def softpick(
     positive("eps", eps)
     z = visible_logits(logits, where)
     maximum = jnp.maximum(row_maximum(z, axis, where), 0)
+    difference = hide(less_one(z, maximum), where)
+    total = jnp.sum(jnp.abs(difference), axis, keepdims=True) + against(eps, z)
+    return (jnp.where(difference > 0, difference, 0) / total).astype(logits.dtype)
+
+
+def less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+    """exp(z) - 1, both times exp(-maximum)."""
     # Two forms of the same difference: for small logits the right one alone cancels all its digits.
     small = z < 1
-    difference = jnp.where(
+    return jnp.where(
         small,
         jnp.exp(-maximum) * jnp.expm1(jnp.where(small, z, 0)),
         jnp.exp(z - maximum) - jnp.exp(-maximum),
     )
-    difference = hide(difference, where)
-    total = jnp.sum(jnp.abs(difference), axis, keepdims=True) + against(eps, z)
-    return (jnp.where(difference > 0, difference, 0) / total).astype(logits.dtype)
 
 
 @shift_invariant

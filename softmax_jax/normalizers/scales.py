@@ -29,6 +29,52 @@ class Scale(Protocol):
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]: ...
 
 
+@runtime_checkable
+class Row(Protocol):
+    """What a scale may know of each row, with the row's axes at size 1; what it does not ask for is not computed."""
+
+    def count(self) -> Float[Array, "*row"]:
+        """Number of visible entries."""
+        ...
+
+    def entropy(self) -> Float[Array, "*row"]:
+        """Entropy in nats of the softmax of the row."""
+        ...
+
+    def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        """A number of the scale, in the type and rank of the logits."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeRow:
+    """A row whose logits are all there."""
+
+    logits: Float[Array, "*shape"]
+    axis: Axis
+    where: Mask
+
+    def count(self) -> Float[Array, "*row"]:
+        return visible_count(self.logits, self.axis, self.where)
+
+    def entropy(self) -> Float[Array, "*row"]:
+        return entropy(self.logits, self.axis, self.where)
+
+    def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        return against(value, self.logits)
+
+
+class OfRow:
+    """A scale that needs no more of a row than `Row` tells, so that the row may come in blocks."""
+
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        """β, which broadcasts against the logits."""
+        raise NotImplementedError
+
+    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
+        return self.of_row(WholeRow(logits, axis, where))
+
+
 @dataclass_transform(frozen_default=True)
 def scale(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass and a pytree with every field a leaf (or a tree of them).
@@ -68,7 +114,7 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
 
 
 @scale
-class ConstantTemperature:
+class ConstantTemperature(OfRow):
     """The same temperature for every row: β = 1/θ. `theta` > 0; below 1 it sharpens."""
 
     theta: ArrayLike = 1.0
@@ -76,12 +122,12 @@ class ConstantTemperature:
     def __post_init__(self) -> None:
         positive("theta", self.theta)
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        return 1 / against(self.theta, logits)
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        return 1 / row.number(self.theta)
 
 
 @scale
-class InverseTemperature:
+class InverseTemperature(OfRow):
     """β as it is given: one for every row, or an array that broadcasts against the logits, the row's axis at size 1.
 
     For a β that something else computes, such as one per query of shape (batch, heads, queries, 1). At 0 all
@@ -93,12 +139,12 @@ class InverseTemperature:
     def __post_init__(self) -> None:
         finite("beta", self.beta)
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        return against(self.beta, logits)
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        return row.number(self.beta)
 
 
 @scale
-class LogLength:
+class LogLength(OfRow):
     """The scale of SSMax: β = s·log n + b, with n the number of visible entries and natural log.
 
     The default `s` makes β = 1 for rows of 16 entries.
@@ -113,13 +159,13 @@ class LogLength:
         finite("s", self.s)
         finite("bias", self.bias)
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        count = jnp.maximum(visible_count(logits, axis, where), 1)
-        return against(self.s, logits) * jnp.log(count) + against(self.bias, logits)
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        count = jnp.maximum(row.count(), 1)
+        return row.number(self.s) * jnp.log(count) + row.number(self.bias)
 
 
 @scale
-class ClippedLogLength:
+class ClippedLogLength(OfRow):
     """The scale of SSMax within bounds: β = s·log n + b, clipped to [low, high].
 
     The default bounds leave rows of up to 16 entries as they are and stop at rows of 4096. A learned `s` gets
@@ -139,13 +185,13 @@ class ClippedLogLength:
                 f"low is {self.low!r} and high is {self.high!r}; low must lie below high: give 1.0 and 3.0"
             )
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        beta = LogLength(self.s, self.bias)(logits, axis, where)
-        return jnp.clip(beta, against(self.low, logits), against(self.high, logits))
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        beta = LogLength(self.s, self.bias).of_row(row)
+        return jnp.clip(beta, row.number(self.low), row.number(self.high))
 
 
 @scale
-class LogLengthPower:
+class LogLengthPower(OfRow):
     r"""The scale of ASEntmax: a power of log n, with n the number of visible entries.
 
     $$\beta = \delta + \operatorname{softplus}(\text{weight}) \cdot (\log n)^\gamma, \qquad
@@ -168,16 +214,16 @@ class LogLengthPower:
         finite("power", self.power)
         finite("delta", self.delta)
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        count = visible_count(logits, axis, where)
-        gamma = 2 * jnp.tanh(against(self.power, logits))
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        count = row.count()
+        gamma = 2 * jnp.tanh(row.number(self.power))
         # Replaced before the power is taken, because at log 1 = 0 its derivative in γ is not finite.
         power = jnp.where(count > 1, jnp.log(jnp.maximum(count, 2)) ** gamma, 0)
-        return against(self.delta, logits) + jax.nn.softplus(against(self.weight, logits)) * power
+        return row.number(self.delta) + jax.nn.softplus(row.number(self.weight)) * power
 
 
 @scale
-class LengthRule:
+class LengthRule(OfRow):
     r"""The least β that leaves a mass of at most ε outside the m entries that matter.
 
     $$\beta = \tfrac12 \ln \frac{(1-\varepsilon)(n-m)}{\varepsilon m}, \qquad
@@ -196,14 +242,14 @@ class LengthRule:
         positive("m", self.m)
         require("eps", self.eps, "between 0 and 1, such as 0.05", lambda eps: 0 < eps < 1)
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        m, eps = against(self.m, logits), against(self.eps, logits)
-        odds = (1 - eps) * (visible_count(logits, axis, where) - m) / (eps * m)
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        m, eps = row.number(self.m), row.number(self.eps)
+        odds = (1 - eps) * (row.count() - m) / (eps * m)
         return jnp.log(jnp.maximum(odds, 1)) / 2
 
 
 @scale
-class EntropyPolynomial:
+class EntropyPolynomial(OfRow):
     r"""Adaptive temperature: β is a polynomial of the entropy H of the row's softmax.
 
     $$\beta = \max(\mathrm{poly}(H), \text{floor}) \text{ if } H > \text{threshold, else } 1$$
@@ -237,10 +283,10 @@ class EntropyPolynomial:
                     "such as (0.5, 6.0)"
                 )
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        row_entropy = entropy(logits, axis, where)
-        beta = jnp.maximum(self.polynomial(row_entropy), against(self.floor, logits))
-        return jnp.where(row_entropy > against(self.threshold, logits), beta, jnp.ones((), logits.dtype))
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        row_entropy = row.entropy()
+        beta = jnp.maximum(self.polynomial(row_entropy), row.number(self.floor))
+        return jnp.where(row_entropy > row.number(self.threshold), beta, jnp.ones((), row_entropy.dtype))
 
     def extrapolates(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Bool[Array, "..."]:
         """True for the rows above the threshold whose entropy lies outside `entropy_range`; axis kept at size 1."""
@@ -261,7 +307,7 @@ class EntropyPolynomial:
 
 
 @scale
-class EntropyInterpolation:
+class EntropyInterpolation(OfRow):
     r"""Adaptive temperature of any shape: β by linear interpolation of the entropy H of the row's softmax.
 
     β goes through `betas` at `entropies`, which ascend, in nats, and stays at the first and last beyond them; it is
@@ -277,8 +323,8 @@ class EntropyInterpolation:
     threshold: ArrayLike = 0.5
     floor: ArrayLike = 1.0
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        row_entropy = entropy(logits, axis, where)
-        knots, values = (jnp.asarray(numbers, logits.dtype) for numbers in (self.entropies, self.betas))
-        beta = jnp.maximum(jnp.interp(row_entropy, knots, values), against(self.floor, logits))
-        return jnp.where(row_entropy > against(self.threshold, logits), beta, jnp.ones((), logits.dtype))
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        row_entropy = row.entropy()
+        knots, values = (jnp.asarray(numbers, row_entropy.dtype) for numbers in (self.entropies, self.betas))
+        beta = jnp.maximum(jnp.interp(row_entropy, knots, values), row.number(self.floor))
+        return jnp.where(row_entropy > row.number(self.threshold), beta, jnp.ones((), row_entropy.dtype))

@@ -26,8 +26,27 @@ from softmax_jax.normalizers.masking import Axis, Mask, centre, row_sum, visible
 Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
 """From logits, and a threshold and an ε that broadcast against them, to weights."""
 
-Advance = Callable[[Float[Array, "*row"], Float[Array, "*row"], Float[Array, "*row"]], Float[Array, "*row"]]
-"""From two thresholds and a multiple of their distance to the threshold that far beyond the second."""
+Advance = Callable[[Float[Array, "*row"], Float[Array, "*row"], Float[Array, "*row"], Array], Float[Array, "*row"]]
+"""From two thresholds, a multiple of their distance, and ε, to the threshold that far beyond the second."""
+
+Total = Callable[[Float[Array, "*row"]], Float[Array, "*row"]]
+"""From thresholds to the sums of the weights there."""
+
+
+class Family(NamedTuple):
+    """Weights that are functions of a logit, a threshold and ε, with what the search for the threshold must know.
+
+    Their derivative in the logit is that of `slopes`. Where `halve` is True, the total may not be convex.
+    """
+
+    weigh: Weigh
+    advance: Advance
+    halve: Callable[[Float[Array, "..."]], Bool[Array, "..."]]
+    start: float
+    """No threshold is below."""
+    end: Callable[[int], float]
+    """No threshold of a row of so many entries is above."""
+
 
 BLOCKS = 16
 """Parts into which a row is cut to be summed. The warm start sees the largest of each place in them."""
@@ -120,8 +139,10 @@ def stieltjes(
     positive("q", q)
     x = _rows(logits, axis, where)
     power = _per_row(q, logits, axis, x.dtype)
+    # Replaced before the product, because the derivative in q of one with -inf is not finite.
+    product = jnp.where(x > -jnp.inf, power * jnp.where(x > -jnp.inf, x, 0), -jnp.inf)
     # The family of entmax goes on below α = 1, where its weights are these.
-    return _back(_tsallis(power * x, -1 / power), logits, axis)
+    return _back(_tsallis(product, -1 / power), logits, axis)
 
 
 @shift_invariant
@@ -146,7 +167,7 @@ def top_k_softmax(
     z = visible_or_lowest(logits, where)
     rank = jnp.asarray(k, jnp.int32)
     rank = rank.reshape((1,) * (z.ndim - rank.ndim) + rank.shape)
-    kept = z >= _kth_largest(jax.lax.stop_gradient(z), rank, axis)
+    kept = z >= kth_largest(jax.lax.stop_gradient(z), rank, axis)
     return softmax(z, axis, kept & (z > -jnp.inf)).astype(logits.dtype)
 
 
@@ -189,20 +210,15 @@ class Search(NamedTuple):
 
 
 def _search(
-    total: Callable[[Float[Array, "*row"]], Float[Array, "*row"]],
-    advance: Advance,
-    eps: Float[Array, "..."],
-    start: Float[Array, "*row"],
-    end: ArrayLike,
-    halve: Array,
+    family: Family, total: Total, eps: Float[Array, "..."], start: Float[Array, "*row"], entries: int
 ) -> Search:
-    """Finds the number between start and end at which a falling total is 1; start where the total is less there.
+    """Finds the threshold from start on at which a falling total is 1; start where the total is less there.
 
     The secant through two points on the near side of the solution never passes it where (total^ε - 1) / ε is
     convex in what `advance` is linear in. `halve` marks the rows where it may not be: there every other step,
     and each one that leaves the interval known to hold the solution, goes to its middle instead.
     """
-    tolerance = 2 * jnp.finfo(start.dtype).eps
+    tolerance, halve = 2 * jnp.finfo(start.dtype).eps, family.halve(eps)
 
     def unfinished(state: tuple[Array, Search]) -> Array:
         count, rows = state
@@ -213,7 +229,7 @@ def _search(
         low, high = jnp.where(rows.total > 1, rows.here, rows.low), jnp.where(rows.total < 1, rows.here, rows.high)
         left, left_before = (jnp.expm1(eps * jnp.log(value)) / eps for value in (rows.total, rows.total_before))
         fall = left_before - left
-        secant = advance(rows.before, rows.here, jnp.where(fall > 0, left / fall, 0))
+        secant = family.advance(rows.before, rows.here, jnp.where(fall > 0, left / fall, 0), eps)
         inside = (secant > low) & (secant < high) & (count % 2 == 0)
         moved = jnp.where(halve & ~inside, low + (high - low) / 2, secant)
         moved = jnp.where(count == 0, start, jnp.where(rows.active, moved, rows.here))
@@ -227,43 +243,58 @@ def _search(
     # The point before the start is summed outside of the loop: two sums in one place XLA would fuse.
     near = start - FIRST_STEP
     of_near = total(near)
-    rows = Search(near, of_near, near, of_near, near, jnp.full_like(near, end), jnp.ones(near.shape, bool))
+    end = jnp.full_like(near, family.end(entries))
+    rows = Search(near, of_near, near, of_near, near, end, jnp.ones(near.shape, bool))
     return jax.lax.while_loop(unfinished, step, (jnp.int32(0), rows))[1]
 
 
-def _solve(
-    weigh: Weigh,
-    advance: Advance,
+def find_threshold(
+    family: Family,
     eps: Float[Array, "..."],
-    x: Float[Array, "*rows n"],
-    start: float,
-    end: float,
-    halve: ArrayLike = False,
-) -> Float[Array, "*rows n"]:
+    total: Total,
+    entries: int,
+    part: Float[Array, "*rows m"] | None = None,
+    like: Float[Array, "*rows n"] | None = None,
+) -> tuple[Float[Array, "*rows 1"], Float[Array, "*rows 1"]]:
+    """The threshold of each row at which its weights sum to 1, and their sum there, from their sum at any.
+
+    `part` are some logits of each row, of which the search starts at their own threshold: they sum to less than
+    the whole, so that it is not beyond that of the row, and it is close if they are the largest.
+    """
+    rows = part if part is not None else like
+    assert rows is not None
+    threshold = jnp.full((*rows.shape[:-1], 1), family.start, rows.dtype)
+    if part is not None:
+        of_part = functools.partial(_sum_of_blocks, family, part[..., None, :], eps)
+        threshold = _search(family, of_part, eps, threshold, entries).here
+    found = _search(family, total, eps, threshold, entries)
+    return found.here, jnp.where(found.total == 0, 1, found.total)
+
+
+def _sum_of_blocks(
+    family: Family, blocks: Float[Array, "*rows blocks m"], eps: Float[Array, "..."], threshold: Float[Array, "*rows 1"]
+) -> Float[Array, "*rows 1"]:
+    """Sum of the weights of rows that are cut into blocks."""
+    # Kept apart, or XLA joins the two sums into one, which does not spread over the cores when rows are few.
+    weights = family.weigh(blocks, threshold[..., None], eps[..., None])
+    of_blocks = jax.lax.optimization_barrier(jnp.sum(weights, -1))
+    return jnp.sum(of_blocks, -1, keepdims=True)
+
+
+def _solve(family: Family, eps: Float[Array, "..."], x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
     """The weights of each row at the threshold at which they sum to 1.
 
-    The search starts at the threshold of a part of the row, which sums to less than the whole, so that its
-    threshold is not beyond that of the row; as the few entries that matter are mostly the largest of their
-    place in the blocks, it is close.
+    The few entries that matter are mostly the largest of their place in the blocks, so the search starts there.
     """
-
-    def search(blocks: Float[Array, "*rows blocks m"], start: Float[Array, "*rows 1"]) -> Search:
-        def total(t: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
-            # Kept apart, or XLA joins the two sums into one, which does not spread over the cores when rows are few.
-            of_blocks = jax.lax.optimization_barrier(jnp.sum(weigh(blocks, t[..., None], eps[..., None]), -1))
-            return jnp.sum(of_blocks, -1, keepdims=True)
-
-        return _search(total, advance, eps, start, end, jnp.asarray(halve))
-
     *rows, n = x.shape
-    threshold = jnp.full((*rows, 1), start, x.dtype)
-    blocks = x[..., None, :]
+    blocks, part = x[..., None, :], None
     if n >= 2 * BLOCKS:
         padding = [(0, 0)] * len(rows) + [(0, -n % BLOCKS)]
         blocks = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -1)
-        threshold = search(jnp.max(blocks, -2, keepdims=True), threshold).here
-    found = search(blocks, threshold)
-    return weigh(x, found.here, eps) / jnp.where(found.total == 0, 1, found.total)
+        part = jnp.max(blocks, -2)
+    total = functools.partial(_sum_of_blocks, family, blocks, eps)
+    threshold, reached = find_threshold(family, eps, total, n, part, x)
+    return family.weigh(x, threshold, eps) / reached
 
 
 def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
@@ -272,19 +303,25 @@ def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows 
     return slopes * (change - jnp.sum(shares * change, -1, keepdims=True))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-@functools.partial(jax.jit, static_argnums=0)
-def _power_of_excess(power: int, x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
-    """Weights max((x - τ) / power, 0)^power that sum to 1: sparsemax has power 1, entmax15 2."""
+@functools.cache
+def excess(power: int) -> Family:
+    """Weights max((x - τ) / power, 0)^power, with ε = 1 / power."""
 
     def weigh(x: Array, tau: Array, eps: Array) -> Array:
         return jnp.maximum(eps * (x - tau), 0) ** power
 
-    def advance(before: Array, tau: Array, times: Array) -> Array:
+    def advance(before: Array, tau: Array, times: Array, eps: Array) -> Array:
         # The total to the power ε is a norm of the weights' bases, which is convex in τ and nearly straight.
         return tau + (tau - before) * times
 
-    return _solve(weigh, advance, jnp.full((1,) * x.ndim, 1 / power, x.dtype), x, -float(power), 0.0)
+    return Family(weigh, advance, lambda eps: jnp.asarray(False), -float(power), lambda entries: 0.0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(jax.jit, static_argnums=0)
+def _power_of_excess(power: int, x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
+    """Weights max((x - τ) / power, 0)^power that sum to 1: sparsemax has power 1, entmax15 2."""
+    return _solve(excess(power), jnp.full((1,) * x.ndim, 1 / power, x.dtype), x)
 
 
 @_power_of_excess.defjvp
@@ -295,31 +332,43 @@ def _(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return weights, _along_simplex(slopes, *tangents)
 
 
+# With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter. Written
+# without a branch, which XLA does not turn into vector instructions on CPU.
+def _weigh_tsallis(x: Array, t: Array, eps: Array) -> Array:
+    limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
+    excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+    return jnp.exp(jnp.log1p(excess) / eps - t)
+
+
+def _advance_tsallis(before: Array, t: Array, times: Array, eps: Array) -> Array:
+    # Linear in the bases, exp(-εt); the total to the power ε is a norm of them, convex up to ε = 1.
+    return t - jnp.log1p(-jnp.expm1(eps * (t - before)) * times) / eps
+
+
+TSALLIS = Family(_weigh_tsallis, _advance_tsallis, lambda eps: jnp.abs(eps) > 1, 0.0, math.log)
+"""Weights (1 + ε·(x - θ))^(1/ε), for any ε but 0, which `away_from_zero` replaces; the threshold stands for θ."""
+
+
 @jax.custom_jvp
 @jax.jit
 def _tsallis(x: Float[Array, "*rows n"], eps: Float[Array, "..."]) -> Float[Array, "*rows n"]:
-    """Weights (1 + ε·(x - θ))^(1/ε) that sum to 1; any ε will do, and 0 is softmax."""
-    eps = _away_from_zero(eps)
-    # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter.
-    limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
-
-    # Written without a branch, which XLA does not turn into vector instructions on CPU.
-    def weigh(x: Array, t: Array, eps: Array) -> Array:
-        excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
-        return jnp.exp(jnp.log1p(excess) / eps - t)
-
-    def advance(before: Array, t: Array, times: Array) -> Array:
-        # Linear in the bases, exp(-εt); the total to the power ε is a norm of them, convex up to ε = 1.
-        return t - jnp.log1p(-jnp.expm1(eps * (t - before)) * times) / eps
-
-    return _solve(weigh, advance, eps, x, 0.0, math.log(x.shape[-1]), jnp.abs(eps) > 1)
+    """Weights of `TSALLIS` that sum to 1; at ε = 0 they are softmax."""
+    return _solve(TSALLIS, away_from_zero(eps), x)
 
 
 @_tsallis.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x, eps), (x_change, eps_change) = primals, tangents
     weights = _tsallis(x, eps)
-    eps = _away_from_zero(eps)
+    slopes, in_eps = derivatives(weights, away_from_zero(eps))
+    moved = eps_change * (in_eps - slopes * jnp.sum(in_eps, -1, keepdims=True) / row_sum(slopes, -1))
+    return weights, _along_simplex(slopes, x_change) + moved
+
+
+def derivatives(
+    weights: Float[Array, "*rows n"], eps: Float[Array, "..."]
+) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
+    """Of weights (1 + ε·(x - θ))^(1/ε): in x, which is that in -θ, and in ε at a fixed θ."""
     live = weights > 0
     logs = jnp.log(jnp.where(live, weights, 1))
     base = eps * logs  # the log of 1 + ε(x - θ)
@@ -328,12 +377,30 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     # At a fixed θ, by a difference where that is exact and by its series where it cancels.
     small = jnp.abs(base) < 0.5
     series = -weights * logs**2 * _second_order(jnp.where(small, base, 0))
-    in_eps = jnp.where(small, series, (weights - slopes - base * weights) / eps**2)
-    moved = eps_change * (in_eps - slopes * jnp.sum(in_eps, -1, keepdims=True) / row_sum(slopes, -1))
-    return weights, _along_simplex(slopes, x_change) + moved
+    return slopes, jnp.where(small, series, (weights - slopes - base * weights) / eps**2)
 
 
-def _away_from_zero(eps: Float[Array, "..."]) -> Float[Array, "..."]:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def weights_at(
+    family: Family,
+    threshold: Float[Array, "*rows 1"],
+    eps: Float[Array, "..."],
+    x: Float[Array, "*rows n"],
+    moved: Float[Array, "*rows 1"],
+) -> Float[Array, "*rows n"]:
+    """Weights at a threshold that counts as a constant; in derivatives alone, θ is more by `moved`."""
+    return family.weigh(x, threshold, eps)
+
+
+@weights_at.defjvp
+def _(family: Family, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    _, eps_change, x_change, moved = tangents
+    weights = weights_at(family, *primals)
+    slopes, in_eps = derivatives(weights, primals[1])
+    return weights, slopes * (x_change - moved) + in_eps * eps_change
+
+
+def away_from_zero(eps: Float[Array, "..."]) -> Float[Array, "..."]:
     """ε, but never so near to 0 that dividing by it fails; the weights there are those of ε = 0 to rounding."""
     tiny = jnp.finfo(eps.dtype).eps
     return jnp.where(jnp.abs(eps) < tiny, tiny, eps)
@@ -348,13 +415,29 @@ def _second_order(a: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) -> Float[Array, "..."]:
-    """The k-th largest of each row, or -inf where there is none, with the row's axis kept at size 1.
+def kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) -> Float[Array, "..."]:
+    """The k-th largest of each row, or -inf where there is none, with the row's axis kept at size 1."""
+
+    def count(threshold: Float[Array, "..."]) -> Int[Array, "..."]:
+        return jnp.sum(z >= threshold, axis, keepdims=True, dtype=jnp.int32)
+
+    ends = jnp.max(z, axis, keepdims=True)
+    return find_kth_largest(count, k, jnp.full_like(ends, -jnp.inf), jnp.full_like(ends, jnp.inf))
+
+
+def find_kth_largest(
+    count: Callable[[Float[Array, "*row"]], Int[Array, "*row"]],
+    k: Int[Array, "..."],
+    low: Float[Array, "*row"],
+    high: Float[Array, "*row"],
+) -> Float[Array, "*row"]:
+    """The k-th largest between low and high of each row, from the count of entries that are not below a number.
 
     Halves an interval of the floating point numbers themselves, in their order, until it holds just one or the
-    count fits.
+    count fits. Where fewer than k entries are not below `low`, it is `low`.
     """
-    whole = jnp.int64 if z.dtype == jnp.float64 else jnp.int32
+    dtype = low.dtype
+    whole = jnp.int64 if dtype == jnp.float64 else jnp.int32
 
     def in_order(bits: Array) -> Array:
         """From the bits of a float to a whole number that grows with it, and back."""
@@ -367,11 +450,12 @@ def _kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) ->
     def search(state: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = state
         middle = (low & high) + ((low ^ high) >> 1)
-        threshold = jax.lax.bitcast_convert_type(in_order(middle), z.dtype)
-        count = jnp.sum(z >= threshold, axis, keepdims=True, dtype=jnp.int32)
-        return jnp.where(count >= k, middle, low), jnp.where(count > k, high, jnp.where(count == k, middle + 1, middle))
+        counted = count(jax.lax.bitcast_convert_type(in_order(middle), dtype))
+        return jnp.where(counted >= k, middle, low), jnp.where(
+            counted > k, high, jnp.where(counted == k, middle + 1, middle)
+        )
 
-    row = jnp.max(z, axis, keepdims=True)
-    low, high = (in_order(jax.lax.bitcast_convert_type(jnp.full_like(row, end), whole)) for end in (-jnp.inf, jnp.inf))
-    low, _ = jax.lax.while_loop(unfinished, search, (low, high))
-    return jax.lax.bitcast_convert_type(in_order(low), z.dtype)
+    least, most = (in_order(jax.lax.bitcast_convert_type(end, whole)) for end in (low, high))
+    # One more than the most, so that the largest itself can be found.
+    found, _ = jax.lax.while_loop(unfinished, search, (least, most + 1))
+    return jax.lax.bitcast_convert_type(in_order(found), dtype)

@@ -1,0 +1,121 @@
+"""Time and memory of streaming attention against dense attention and JAX's own, forward and backward, in one run.
+
+    python -m benchmarks.attention
+
+The contenders take turns, so that slow phases of the machine meet all. Memory is what the compiled program needs
+beside its arguments and results. From these ratios comes `STREAM_ABOVE`, the number of logits above which
+`dot_product_attention` streams unless told otherwise.
+"""
+
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import softmax_jax as sj
+from benchmarks.timing import machine, milliseconds
+from softmax_jax.attention.streaming import default_block_size
+from softmax_jax.command_line import parse
+
+HEADS, SIZE = 4, 64
+SIZES = (256, 256), (1024, 1024), (2048, 2048), (64, 65536)
+"""Queries and keys, of one batch entry."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled program, what it needs, and how long its turns took."""
+
+    run: Callable[[], Any]
+    temporary: int
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+
+def attentions(queries: int, keys: int, names: tuple[str, ...]) -> dict[str, Callable[..., jax.Array]]:
+    """By name: JAX's attention, then each normalizer dense and in blocks of three sizes."""
+    chosen = default_block_size(HEADS * queries, keys)
+    contenders: dict[str, Callable[..., jax.Array]] = {"jax.nn.dot_product_attention": jax.nn.dot_product_attention}
+    for name in names:
+        attend = functools.partial(sj.dot_product_attention, normalizer=name)
+        contenders[f"{name}, dense"] = functools.partial(attend, implementation="dense")
+        sizes = sorted({max(chosen // 4, 1), chosen, min(4 * chosen, keys)}) if name == "softmax" else [chosen]
+        for size in sizes:
+            streamed = functools.partial(attend, implementation="streaming", block_size=size)
+            contenders[f"{name}, blocks of {size}"] = streamed
+    return contenders
+
+
+def programs(queries: int, keys: int, names: tuple[str, ...], backward: bool) -> dict[str, Program]:
+    """The contenders, compiled and run once."""
+    rng = np.random.default_rng(0)
+    shapes = (1, queries, HEADS, SIZE), (1, keys, HEADS, SIZE), (1, keys, HEADS, SIZE)
+    arrays = tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+    compiled = {}
+    for name, attend in attentions(queries, keys, names).items():
+
+        def both(*arrays: jax.Array, attend: Callable[..., jax.Array] = attend) -> Any:
+            output, pull = jax.vjp(attend, *arrays)
+            return pull(output)
+
+        program = jax.jit(both if backward else attend).lower(*arrays).compile()
+
+        def run(program: Any = program) -> Any:
+            return jax.block_until_ready(program(*arrays))
+
+        run()
+        memory = program.memory_analysis()
+        assert memory is not None
+        compiled[name] = Program(run, memory.temp_size_in_bytes)
+    return compiled
+
+
+def measure(contenders: dict[str, Program], rounds: int) -> None:
+    """Lets the contenders take turns."""
+    for _ in range(rounds):
+        for program in contenders.values():
+            start = time.perf_counter()
+            program.run()
+            program.seconds.append(time.perf_counter() - start)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    rounds: int = 7
+    """Turns of every contender."""
+    names: tuple[str, ...] = ("softmax", "adaptive", "entmax15")
+    """Normalizers to measure."""
+
+
+def main() -> None:
+    """Runs every contender in turn and prints the medians."""
+    arguments = parse(Arguments, description=__doc__)
+    for queries, keys in SIZES:
+        for backward in (False, True):
+            contenders = programs(queries, keys, arguments.names, backward)
+            measure(contenders, arguments.rounds)
+            jax_median = statistics.median(next(iter(contenders.values())).seconds)
+            what = "forward and backward" if backward else "forward"
+            title = (
+                f"{queries} queries, {keys} keys, {HEADS} heads of {SIZE}: {HEADS * queries * keys:,} logits, {what}"
+            )
+            table = Table(title, "ms: min", "median", "max", "times jax.nn", "MB")
+            for name, program in contenders.items():
+                ratio = statistics.median(program.seconds) / jax_median
+                cells = milliseconds(program.seconds, 1)
+                table.add_row(name, *cells, f"{ratio:.2f}", f"{program.temporary / 1e6:.1f}")
+            Console(width=120).print(table)
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

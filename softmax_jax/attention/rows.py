@@ -1,0 +1,207 @@
+"""Rows of logits that come block by block: their sums, maxima and statistics, in the memory of one block.
+
+Nothing here knows what a block is made from: slices of keys and values, or items drawn and encoded when their
+turn comes. Whatever a block is computed from is computed again in the backward pass instead of being kept, so
+that differentiating, in either mode, needs the memory of one block too.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
+
+from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.masking import row_sum, visible_logits
+
+Tree = Any
+"""An array, or a tuple, list or dictionary of them."""
+
+
+class Block(NamedTuple):
+    """A block of the entries of each row.
+
+    `attend` takes weights of the shape of the logits to what they weigh, summed over the block: arrays of shape
+    (*rows, features), linear in the weights. `where` is True at the visible entries, and None if all are.
+    """
+
+    logits: Float[Array, "*rows entries"]
+    attend: Callable[[Float[Array, "*rows entries"]], Tree]
+    where: Bool[Array, "*#rows #entries"] | None = None
+
+
+@jax.custom_jvp
+def attach(value: Tree, equal: Tree) -> Tree:
+    """The value, with the derivative of something equal, which so is computed for that derivative alone."""
+    return value
+
+
+@attach.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Tree, Tree]:
+    return primals[0], tangents[1]
+
+
+@jax.custom_jvp
+def solution_moved(total: Float[Array, "*row"], slope: Float[Array, "*row"]) -> Float[Array, "*row"]:
+    """Zero, whose derivative is the move of the number that keeps a total which falls with it by this slope."""
+    return jnp.zeros_like(total)
+
+
+@solution_moved.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return solution_moved(*primals), tangents[0] / jnp.where(primals[1] == 0, 1, primals[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows whose entries `read` gives in blocks, one for each index into the leading axis of the arrays in `blocks`.
+
+    Within `shard_map`, `axis_name` is the axis of the mesh over which the blocks are divided: each device reads
+    its own, and what is summed here is summed over the devices too.
+    """
+
+    read: Callable[[Any], Block]
+    blocks: Any
+    axis_name: str | None = None
+
+    @functools.cached_property
+    def like(self) -> jax.ShapeDtypeStruct:
+        """Shape of the logits of one block, and the type in which they are computed."""
+        first = jax.tree.map(lambda array: array[0], self.blocks)
+        return jax.eval_shape(lambda operand: visible_logits(self.read(operand).logits), first)
+
+    @property
+    def entries(self) -> int:
+        """Entries of a row in all blocks on all devices, visible or not."""
+        devices = 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
+        return devices * jax.tree.leaves(self.blocks)[0].shape[0] * self.like.shape[-1]
+
+    def full(self, value: ArrayLike) -> Float[Array, "*rows 1"]:
+        """One number for each row."""
+        return jnp.broadcast_to(self.number(value), (*self.like.shape[:-1], 1))
+
+    def total(self, terms: Callable[[Block], Tree]) -> Tree:
+        """Sum over the blocks of a function of each."""
+        return self._over_devices(jax.lax.psum, self._local_total(terms))
+
+    def largest(self, of: Callable[[Block], Float[Array, "*shape"]]) -> Float[Array, "*shape"]:
+        """Elementwise maximum over the blocks of a function of each; it counts as a constant in derivatives."""
+
+        def step(most: Array, operand: Any) -> tuple[Array, None]:
+            return jnp.maximum(most, jax.lax.stop_gradient(of(self.read(operand)))), None
+
+        first = jax.tree.map(lambda array: array[0], self.blocks)
+        shape = jax.eval_shape(lambda operand: of(self.read(operand)), first)
+        most, _ = jax.lax.scan(step, jnp.full(shape.shape, -jnp.inf, shape.dtype), self.blocks)
+        return self._over_devices(jax.lax.pmax, most)
+
+    def online(
+        self,
+        pivot: Callable[[Block], Float[Array, "*rows entries"]],
+        start: ArrayLike,
+        terms: Callable[[Block, Float[Array, "*rows 1"]], Tree],
+        move: Callable[[Tree, Float[Array, "*rows 1"], Float[Array, "*rows 1"]], Tree],
+    ) -> tuple[Float[Array, "*rows 1"], Tree]:
+        """The largest `pivot` of each row, at least `start`, and the sum of `terms` at it, in one pass.
+
+        `move(sums, old, new)` gives the sums at a new pivot from those at an old one. The pivot of a row without
+        any, which is -inf, becomes 0. It counts as a constant in derivatives.
+        """
+
+        def moved(sums: Tree, old: Array, new: Array) -> Tree:
+            # Until something is visible all sums are 0, and stay so.
+            return jax.tree.map(lambda a, b: jnp.where(old == -jnp.inf, a, b), sums, move(sums, settled(old), new))
+
+        def step(carry: tuple[Array, Tree], operand: Any) -> tuple[tuple[Array, Tree], None]:
+            old, sums = carry
+            block = self.read(operand)
+            new = jnp.maximum(old, jnp.max(pivot(block), -1, keepdims=True))
+            sums = jax.tree.map(jnp.add, moved(sums, old, settled(new)), terms(block, settled(new)))
+            return jax.lax.stop_gradient((new, sums)), None
+
+        def local(block: Block) -> Tree:
+            return terms(block, settled(pivots))
+
+        begin = jax.lax.stop_gradient(self.full(start))
+        shapes = self._shapes(lambda block: terms(block, settled(begin)))
+        (pivots, sums), _ = jax.lax.scan(step, (begin, _zeros(shapes)), self.blocks)
+        sums = attach(sums, self._local_total(local))
+        if self.axis_name is None:
+            return settled(pivots), sums
+        highest = settled(jax.lax.pmax(pivots, self.axis_name))
+        return highest, jax.lax.psum(moved(sums, pivots, highest), self.axis_name)
+
+    def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        """A number in the type and rank of the logits."""
+        return against(value, jnp.zeros((1,) * len(self.like.shape), self.like.dtype))
+
+    def count(self) -> Float[Array, "*rows 1"]:
+        """Number of visible entries of each row."""
+
+        def visible(block: Block) -> Array:
+            where = jnp.ones(self.like.shape, bool) if block.where is None else block.where
+            return jnp.sum(jnp.broadcast_to(where, self.like.shape), -1, keepdims=True).astype(self.like.dtype)
+
+        return self.total(visible)
+
+    def entropy(self) -> Float[Array, "*rows 1"]:
+        """Entropy in nats of the softmax of each row."""
+
+        def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
+            gap = below(visible(block), pivot)
+            exponentials = jnp.exp(gap)
+            return exponentials.sum(-1, keepdims=True), (exponentials * gap).sum(-1, keepdims=True)
+
+        def move(sums: tuple[Array, Array], old: Array, new: Array) -> tuple[Array, Array]:
+            gap = below(old, new)
+            return jnp.exp(gap) * sums[0], jnp.exp(gap) * (sums[1] + gap * sums[0])
+
+        _, (exponentials, products) = self.online(visible, -jnp.inf, terms, move)
+        total = row_sum(exponentials, -1)
+        return jnp.log(total) - products / total
+
+    def _local_total(self, terms: Callable[[Block], Tree]) -> Tree:
+        """The sum over the blocks of this device."""
+
+        def of_one(operand: Any) -> Tree:
+            return terms(self.read(operand))
+
+        # A scan is a barrier already, so the common subexpressions may stay.
+        of_one = jax.checkpoint(of_one, prevent_cse=False)
+
+        def step(sums: Tree, operand: Any) -> tuple[Tree, None]:
+            return jax.tree.map(jnp.add, sums, of_one(operand)), None
+
+        return jax.lax.scan(step, _zeros(self._shapes(terms)), self.blocks)[0]
+
+    def _shapes(self, terms: Callable[[Block], Tree]) -> Tree:
+        """Shapes and types of a function of each block."""
+        first = jax.tree.map(lambda array: array[0], self.blocks)
+        return jax.eval_shape(lambda operand: terms(self.read(operand)), first)
+
+    def _over_devices(self, reduce: Callable[[Tree, str], Tree], local: Tree) -> Tree:
+        return local if self.axis_name is None else reduce(local, self.axis_name)
+
+
+def visible(block: Block) -> Float[Array, "*rows entries"]:
+    """Logits of a block in float32 (float64 stays), with -inf in the place of every masked entry."""
+    z = visible_logits(block.logits, block.where)
+    return z if block.where is None else jnp.where(jnp.broadcast_to(block.where, z.shape), z, -jnp.inf)
+
+
+def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+    """Logits less a pivot, but never below the most negative finite number, as in `masking.centre`."""
+    return jnp.maximum(logits - pivot, jnp.finfo(logits.dtype).min)
+
+
+def settled(pivot: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
+    """The pivot, or 0 where a row has none."""
+    return jnp.where(pivot == -jnp.inf, jnp.zeros((), pivot.dtype), pivot)
+
+
+def _zeros(shapes: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

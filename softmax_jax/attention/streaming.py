@@ -1,0 +1,252 @@
+"""Attention in blocks of keys: values and gradients of dense attention, in memory that does not grow with the keys.
+
+Beyond queries, keys, values, their gradients and one copy of them laid out in blocks, memory is a small multiple of
+batch · heads · queries · block size. How many passes over the keys a normalizer takes is for its form to say: one for
+softmax, its relatives and every scale known from the length, two for adaptive temperature, and for thresholds one
+for each step of the search.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from softmax_jax.attention.forms import check_streaming_form, stream
+from softmax_jax.attention.logits import (
+    Bias,
+    Keys,
+    Lengths,
+    Mask,
+    Outputs,
+    Queries,
+    Window,
+    align,
+    as_normalizer,
+    attention_logits,
+    check_inputs,
+    scaled_query,
+    visible_entries,
+)
+from softmax_jax.attention.rows import Block
+from softmax_jax.normalizers.normalizer import Normalizer
+
+BLOCK_ENTRIES = 2**19
+"""Logits of a block, unless a block size is given: of 2^18, 2^20 and 2^22, the largest was never the fastest."""
+
+
+def default_block_size(rows: int, keys: int) -> int:
+    """Keys in a block: a power of two that makes about `BLOCK_ENTRIES` logits of the rows, from 64 to 16,384.
+
+    >>> default_block_size(rows=1024, keys=4096), default_block_size(rows=1, keys=2**20)
+    (512, 16384)
+    """
+    wanted = BLOCK_ENTRIES // max(rows, 1)
+    size = 1 << min(max(wanted.bit_length() - 1, 6), 14)
+    return max(min(size, keys), 1)
+
+
+def streaming_attention(
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    bias: Bias = None,
+    mask: Mask = None,
+    *,
+    scale: ArrayLike | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Lengths = None,
+    key_value_seq_lengths: Lengths = None,
+    local_window_size: Window = None,
+    normalizer: Normalizer | str = "softmax",
+    block_size: int | None = None,
+) -> Outputs:
+    """`dot_product_attention` in blocks of `block_size` keys; see there for the other arguments and what they raise.
+
+    Both modes of differentiation work. Raises ValueError for a normalizer without a streaming form and for a
+    block size below 1.
+
+    >>> x = jnp.eye(4).reshape(4, 1, 4)
+    >>> streaming_attention(x, x, x, is_causal=True, normalizer="ssmax", block_size=3)[0, 0]
+    Array([1., 0., 0., 0.], dtype=float32)
+    """
+    lengths = query_seq_lengths, key_value_seq_lengths
+    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size)
+    size, chosen = _checked(normalizer, block_size, shape)
+    operands = scaled_query(q, scale), k, v, bias, mask, *lengths, chosen
+    static = is_causal, local_window_size, size
+    return _compiled(*operands, static=static).astype(query.dtype).reshape(query.shape)
+
+
+def sharded_attention(
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    bias: Bias = None,
+    mask: Mask = None,
+    *,
+    mesh: Mesh,
+    axis: str,
+    scale: ArrayLike | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Lengths = None,
+    key_value_seq_lengths: Lengths = None,
+    local_window_size: Window = None,
+    normalizer: Normalizer | str = "softmax",
+    block_size: int | None = None,
+) -> Outputs:
+    """`streaming_attention` with the keys divided over the devices along one axis of a mesh.
+
+    Each device makes the passes over its own keys; their sums, as many numbers as the output, are added up over
+    the devices, and maxima compared. Queries and output are the same on all. Keys whose number is no multiple of
+    the devices are filled up with hidden ones.
+
+    Raises as `streaming_attention`, and ValueError for an axis that the mesh lacks.
+
+    >>> mesh = jax.make_mesh((1,), ("keys",))
+    >>> x = jnp.eye(4).reshape(4, 1, 4)
+    >>> sharded_attention(x, x, x, normalizer="hardmax", mesh=mesh, axis="keys")[2, 0]
+    Array([0., 0., 1., 0.], dtype=float32)
+    """
+    if axis not in mesh.shape:
+        raise ValueError(f"axis is {axis!r}; it must be one of the mesh, which has {', '.join(mesh.shape)}")
+    lengths = query_seq_lengths, key_value_seq_lengths
+    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size)
+    per_device = -(-shape[-1] // mesh.shape[axis])
+    size, chosen = _checked(normalizer, block_size, (*shape[:-1], per_device))
+    operands = scaled_query(q, scale), k, v, bias, mask, *lengths, chosen
+    static = is_causal, local_window_size, size
+    # Axes of the type that follows the arrays wherever they are, whatever the type of those given.
+    mesh = Mesh(mesh.devices, mesh.axis_names)
+    return _compiled(*operands, static=static, mesh=mesh, axis=axis).astype(query.dtype).reshape(query.shape)
+
+
+def _checked(normalizer: Normalizer | str, block_size: int | None, shape: tuple[int, ...]) -> tuple[int, Normalizer]:
+    """The block size and the normalizer. Raises unless both will do."""
+    chosen = as_normalizer(normalizer)
+    check_streaming_form(chosen)
+    if block_size is not None and block_size < 1:
+        raise ValueError(f"block_size is {block_size}; it must be at least 1, such as 1024")
+    # Its own checks of its numbers run here, where plain numbers still are plain.
+    jax.eval_shape(lambda logits: chosen(logits), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
+    batch, heads, queries, keys = shape
+    return block_size or default_block_size(batch * heads * queries, keys), chosen
+
+
+@functools.partial(jax.jit, static_argnames=("static", "mesh", "axis"))
+def _compiled(
+    *operands: Any, static: tuple[bool, Window, int], mesh: Mesh | None = None, axis: str | None = None
+) -> Outputs:
+    """Attention over keys that are here, or divided over an axis of a mesh."""
+    query, key, value, bias, mask, *rest = operands
+    attend = functools.partial(_attend, static=static, keys=key.shape[1], axis=axis)
+    if mesh is None or axis is None:
+        return attend(0, query, key, value, bias, mask, *rest)
+    devices = mesh.shape[axis]
+    key, value = (_filled_up(array, 1, devices) for array in (key, value))
+    bias, mask = (array if _one_key(array) else _filled_up(array, -1, devices) for array in (bias, mask))
+    along_keys = PartitionSpec(None, axis)
+    specs = [PartitionSpec(), along_keys, along_keys]
+    specs += [
+        PartitionSpec() if array is None or _one_key(array) else PartitionSpec(*(None,) * (array.ndim - 1), axis)
+        for array in (bias, mask)
+    ]
+
+    def on_each(*operands: Any) -> Outputs:
+        return attend(jax.lax.axis_index(axis) * operands[1].shape[1], *operands)
+
+    # What is replicated becomes so by sums and maxima over the devices, which the check does not follow.
+    divided = jax.shard_map(
+        on_each,
+        mesh=mesh,
+        in_specs=(*specs, *(PartitionSpec() for _ in rest)),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    return divided(query, key, value, bias, mask, *rest)
+
+
+def _attend(
+    first_key: ArrayLike,
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    bias: Bias,
+    mask: Mask,
+    query_seq_lengths: Lengths,
+    key_value_seq_lengths: Lengths,
+    normalizer: Normalizer,
+    *,
+    static: tuple[bool, Window, int],
+    keys: int,
+    axis: str | None,
+) -> Outputs:
+    """Attention over the blocks of some keys, of which the first is the `first_key` of all `keys`."""
+    is_causal, window, size = static
+    batch, queries, heads, _ = query.shape
+    blocks = max(-(-key.shape[1] // size), 1)
+    shape = (batch, heads, queries, size)
+    # Whatever all blocks share sums up its gradient in the type it has here.
+    bias = bias.astype(query.dtype) if bias is not None and _one_key(bias) else bias
+    shared_bias, own_bias = (bias, None) if _one_key(bias) else (None, bias)
+    shared_mask, own_mask = (mask, None) if _one_key(mask) else (None, mask)
+    filled = blocks * size != key.shape[1] or axis is not None
+
+    def read(operand: Any) -> Block:
+        index, k, v, bias, mask = operand
+        start = first_key + index * size
+        hiding = query_seq_lengths, key_value_seq_lengths, window
+        where = visible_entries(shape, shared_mask if mask is None else mask, is_causal, *hiding, first_key=start)
+        if filled:
+            there = index * size + jnp.arange(size, dtype=jnp.int32) < key.shape[1]
+            there &= start + jnp.arange(size, dtype=jnp.int32) < keys
+            where = align(there, 4) if where is None else where & align(there, 4)
+        logits = attention_logits(query, k, shared_bias if bias is None else bias, 1.0)
+        return Block(logits, _weighing(v), where)
+
+    split = functools.partial(_in_blocks, size=size, blocks=blocks)
+    operands = jnp.arange(blocks, dtype=jnp.int32), split(key, 1), split(value, 1), split(own_bias), split(own_mask)
+    output = stream(normalizer, read, operands, axis_name=axis).attended
+    return jnp.moveaxis(output, 1, 2)
+
+
+def _weighing(
+    value: Keys,
+) -> Callable[[Float[Array, "batch heads queries keys"]], Float[Array, "batch heads queries size"]]:
+    """Weighted sums of these values, with the rows first."""
+
+    def attend(weights: Array) -> Array:
+        batch, heads, queries, keys = weights.shape
+        kv_heads, size = value.shape[-2:]
+        grouped = weights.reshape(batch, kv_heads, heads // kv_heads, queries, keys)
+        output = jnp.einsum("bhgqk,bkhd->bhgqd", grouped, value.astype(weights.dtype))
+        return output.reshape(batch, heads, queries, size)
+
+    return attend
+
+
+def _one_key(array: Array | None) -> bool:
+    """Whether the array is the same for all keys."""
+    return array is None or array.ndim == 0 or array.shape[-1] == 1
+
+
+def _filled_up(array: Array, axis: int, multiple: int) -> Array:
+    """The array with zeros at the end of an axis, up to a multiple of this length."""
+    padding = [(0, 0)] * array.ndim
+    padding[axis] = (0, -array.shape[axis] % multiple)
+    return jnp.pad(array, padding)
+
+
+def _in_blocks(array: Array | None, axis: int = -1, *, size: int, blocks: int) -> Array | None:
+    """The array cut along an axis into blocks, along a new first axis; zeros fill the last one up."""
+    if array is None:
+        return None
+    axis %= array.ndim
+    padding = [(0, 0)] * array.ndim
+    padding[axis] = (0, blocks * size - array.shape[axis])
+    cut = jnp.pad(array, padding).reshape(*array.shape[:axis], blocks, size, *array.shape[axis + 1 :])
+    return jnp.moveaxis(cut, axis, 0)

@@ -1,0 +1,99 @@
+import functools
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.fused import rides
+from softmax_jax.normalizers.facts import FACTS
+
+from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays
+
+ON_GPU = jax.default_backend() == "gpu"
+RIDES = [name for name in sj.METHODS if rides(sj.normalizer(name))]
+fused = functools.partial(dot_product_attention, implementation="xla")
+
+
+def test_what_rides_a_kernel_is_what_the_facts_say():
+    assert [name for name, facts in FACTS.items() if facts.fused != "no"] == RIDES
+
+
+@pytest.mark.parametrize("name", RIDES)
+def test_values_and_gradients_are_those_of_dense_attention(name):
+    dense, ridden = each((dense_attention, fused), with_arrays(name), arrays()[:3])
+    assert_equal(dense, ridden)
+    output, (*_, to_query, _, _) = ridden
+    np.testing.assert_array_equal(output[0, EMPTY], 0)
+    np.testing.assert_array_equal(to_query[0, EMPTY], 0)
+
+
+@pytest.mark.parametrize("name", ["softmax", "ssmax"])
+def test_a_bias_is_scaled_too(name):
+    @jax.jit
+    def run(query, key, value, bias):
+        def loss(attention, bias):
+            output = attention(query, key, value, bias, is_causal=True, normalizer=name)
+            return jnp.sum(output[..., 0]), output
+
+        return [jax.grad(functools.partial(loss, attend), has_aux=True)(bias) for attend in (dense_attention, fused)]
+
+    query, key, value, bias = arrays()
+    (gradient, dense), (ridden_gradient, ridden) = run(query, key, value, jnp.where(jnp.isfinite(bias), bias, 0)[:1])
+    np.testing.assert_allclose(ridden, dense, atol=2e-6)
+    np.testing.assert_allclose(ridden_gradient, gradient, atol=2e-6)
+
+
+def test_half_precision_is_computed_in_float32():
+    half = tuple(array.astype(jnp.bfloat16) for array in arrays()[:3])
+    whole = tuple(array.astype(jnp.float32) for array in half)
+    output = jax.jit(functools.partial(fused, normalizer="adaptive"))(*half)
+    assert output.dtype == jnp.bfloat16
+    dense = jax.jit(functools.partial(dense_attention, normalizer="adaptive"))(*whole)
+    np.testing.assert_allclose(output.astype(jnp.float32), dense, rtol=2.0**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "bias", "message"),
+    [
+        (
+            "softpick",
+            False,
+            r"the map softpick is no softmax and rides no fused kernel: use implementation='streaming'",
+        ),
+        (sj.Normalizer(sj.softmax, cast(Any, lambda *_: 2.0)), False, r"the scale function needs whole rows"),
+        ("adaptive", True, r"a fused kernel does not give the mean of a bias, of which the entropy needs it: leave"),
+        ("sink_softmax", True, r"a fused kernel does not give the mean of a bias, of which sink_softmax needs it"),
+    ],
+)
+def test_what_rides_no_kernel_is_refused_in_one_line(normalizer, bias, message):
+    query, key, value, some_bias = arrays()
+    with pytest.raises(ValueError, match=message) as caught:
+        fused(query, key, value, some_bias if bias else None, normalizer=normalizer)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="cuDNN needs a GPU")
+@pytest.mark.parametrize("name", RIDES)
+def test_cudnn_gives_what_dense_attention_gives(name):
+    generator = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(generator.normal(size=(2, 128, 4, 64)), jnp.bfloat16) for _ in range(3))
+
+    @jax.jit
+    def run(*half):
+        def loss(attention, *arrays):
+            output = attention(*arrays, is_causal=True, normalizer=name).astype(jnp.float32)
+            return jnp.sum(jnp.cos(jnp.arange(64, dtype=jnp.float32)) * output), output
+
+        kernel = functools.partial(dot_product_attention, implementation="cudnn")
+        dense = jax.grad(functools.partial(loss, dense_attention), (0, 1, 2), has_aux=True)
+        return dense(*half), jax.grad(functools.partial(loss, kernel), (0, 1, 2), has_aux=True)(*half)
+
+    (gradients, dense), (ridden_gradients, ridden) = run(query, key, value)
+    np.testing.assert_allclose(ridden, dense, atol=0.05)
+    for ours, theirs in zip(ridden_gradients, gradients):
+        scale = float(jnp.abs(theirs).max())
+        np.testing.assert_allclose(ours.astype(jnp.float32), theirs.astype(jnp.float32), atol=0.05 * scale)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import tyro
 from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
+from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.evaluation import (
     CSV_COLUMNS,
     DEFAULT_NORMALIZERS,
@@ -46,6 +48,7 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
         for length in self.lengths:
@@ -61,18 +64,20 @@ def main() -> None:
     """Loads, measures, prints, writes."""
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
-    with one_line_errors(Console(stderr=True)):
+    with one_line_errors(Console(stderr=True)), joined(arguments.cluster):
         named = named_normalizers(arguments.normalizers, arguments.checkpoint)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
-        arguments.output.mkdir(parents=True, exist_ok=True)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
-        rows = []
         start = time.perf_counter()
         measured = evaluate(
             parameters, named, seeds=seeds, lengths=lengths, sets=arguments.sets, protocol=arguments.protocol
         )
-        for some in with_progress(measured, lengths, "measuring"):
-            rows.extend(some)
+        if not is_leader():
+            for _ in measured:  # its share of the work
+                pass
+            return
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        rows = [row for some in with_progress(measured, lengths, "measuring") for row in some]
         seconds = time.perf_counter() - start
         summaries = summarize(rows)
         print_evaluation(Console(), summaries)
@@ -81,7 +86,7 @@ def main() -> None:
         if warning := extrapolation_warning(summaries):
             print(warning, file=sys.stderr)
         paths = write(arguments, seeds, rows, summaries)
-    print(f"evaluated {len(seeds)} seeds in {seconds:.0f} s; wrote {', '.join(map(str, paths))}")
+        print(f"evaluated {len(seeds)} seeds in {seconds:.0f} s; wrote {', '.join(map(str, paths))}")
 
 
 def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> str | None:
@@ -102,6 +107,7 @@ def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> st
 def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: list[Summary]) -> list[Path]:
     """Writes the rows, the summary and the chart."""
     settings = dataclasses.asdict(arguments) | {"seeds": seeds}
+    del settings["cluster"]
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     summary = [summary._asdict() for summary in summaries]
     write_csv(arguments.output / "evaluation.csv", CSV_COLUMNS, (row[: len(CSV_COLUMNS)] for row in rows))

@@ -11,6 +11,7 @@ from rich.console import Console
 from configs import load_presets
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
 from softmax_jax.config import Config
+from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.run import Interrupted, NotFiniteError, run
 
 
@@ -21,6 +22,7 @@ class Arguments:
     config: tyro.conf.OmitArgPrefixes[Config]
     workdir: Path | None = None
     """Directory of the run, runs/PRESET by default; a run that it holds is continued."""
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
 def main() -> None:
@@ -39,16 +41,18 @@ def main() -> None:
     workdir = arguments.workdir or Path("runs") / (name or "quick")
     one_device_per_core()
     errors = Console(stderr=True)
-    with one_line_errors(errors):
+    with one_line_errors(errors), joined(arguments.cluster):
         try:
-            run(arguments.config, workdir, Console())
+            run(arguments.config, workdir, Console(quiet=not is_leader()))
         except Interrupted as interruption:
             errors.print(str(interruption), soft_wrap=True, markup=False)
             raise SystemExit(130) from None
         except NotFiniteError as error:
             errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
             raise SystemExit(1) from None
-    print(f"trained {arguments.config.seeds} seeds; evaluate them with: python evaluate.py --checkpoint {workdir}")
+        if is_leader():
+            trained = f"trained {arguments.config.seeds} seeds"
+            print(f"{trained}; evaluate them with: python evaluate.py --checkpoint {workdir}")
 
 
 def _preset_name(arguments: list[str], presets: list[str]) -> tuple[str | None, list[str]]:

@@ -75,7 +75,7 @@ def spread_over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def own_sets(batch: Any, parts: int) -> Any:
-    """This device's part of a batch that every device of a seed has drawn whole; call it under the mesh.
+    """The part of this device of a batch that every device of a seed has drawn whole; call it under the mesh.
 
     Drawing is cheap beside a training step, and a part of the same draw is the same to the bit.
     """

@@ -54,7 +54,9 @@ class Cluster:
             raise ValueError(f"--coordinator is {self.coordinator}: it must be HOST:PORT, as in 10.0.0.1:1234")
         if not 0 <= int(self.process or 0) < int(self.processes or 1):
             last = int(self.processes or 1) - 1
-            raise ValueError(f"--process is {self.process}: with --processes {self.processes} it must be from 0 to {last}")
+            raise ValueError(
+                f"--process is {self.process}: with --processes {self.processes} it must be from 0 to {last}"
+            )
 
 
 ALONE = Cluster()

@@ -14,7 +14,15 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.evaluation import DEFAULT_NORMALIZERS, Row, evaluate, for_each_seed, fresh_batches, fresh_draw, on_devices
+from softmax_jax.evaluation import (
+    DEFAULT_NORMALIZERS,
+    Row,
+    evaluate,
+    for_each_seed,
+    fresh_batches,
+    fresh_draw,
+    on_devices,
+)
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer

@@ -58,7 +58,7 @@ def device_mesh(seeds: int, sets: int = 1) -> Mesh:
     return Mesh(chosen, (SEEDS, SETS), axis_types=(AxisType.Auto,) * 2)
 
 
-def available_devices() -> Sequence[jax.Device]:
+def available_devices() -> Sequence[Any]:
     """The devices of every process, those of one process after another."""
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 

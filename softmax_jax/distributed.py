@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
@@ -164,7 +165,7 @@ def placed(tree: Any, sharding: NamedSharding) -> Any:
         return jax.device_put(tree, sharding)
 
     def place(leaf: Any) -> jax.Array:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(place(jax.random.key_data(leaf)))
         whole = np.asarray(leaf)
         return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,8 @@ def numbers(tree):
 def compiled():
     """The program of a chunk of training."""
     state = training.initial_state(TINY)
-    return training.chunk_trainer(TINY).lower(state, 0, steps=TINY.chunk).compile()
+    trainer: Any = training.chunk_trainer(TINY)
+    return trainer.lower(state, 0, steps=TINY.chunk).compile()
 
 
 def drawn():

@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -54,7 +55,7 @@ def main(address, process, output):
     if process == "1":
         run._check_finite = ask_to_stop
     charts.save_chart = lambda *arguments: []
-    found = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
+    found: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
     measured = ("--lengths", 8, "--sets", 16, "--normalizers", "softmax", "--output", output / f"evaluation{process}")
     found["evaluated"] = script("evaluate.py", "--checkpoint", output / "run", *measured, *cluster)
     found["one seed"] = one_seed_on_all_devices()
@@ -62,4 +63,4 @@ def main(address, process, output):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

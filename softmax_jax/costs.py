@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from softmax_jax.config import Config
-from softmax_jax.devices import shares
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
 
 FLOAT = 4
@@ -49,15 +48,16 @@ def all_reduce_bytes(payload: int, devices: int) -> float:
     return 2 * (devices - 1) / devices * payload
 
 
-def training_bytes(config: Config, steps: int, devices: int, processes: int = 1) -> float:
+def training_bytes(config: Config, steps: int, by_seed: int, by_set: int) -> float:
     """Bytes that each device sends in `steps` training steps: gradients every step, three measures of it at the end.
 
-    >>> training_bytes(Config(seeds=2), steps=1, devices=2), training_bytes(Config(seeds=2), steps=1, devices=8)
-    (0.0, 712014.0)
-    >>> training_bytes(Config(seeds=1), steps=1, devices=8) == 2 * 7 / 8 * 4 * (118_666 + 3)
+    `by_seed` and `by_set` are the parts into which the mesh divides seeds and sets.
+
+    >>> training_bytes(Config(seeds=2), steps=1, by_seed=2, by_set=1)
+    0.0
+    >>> training_bytes(Config(seeds=1), steps=1, by_seed=1, by_set=4) == 2 * 3 / 4 * 4 * (118_666 + 3)
     True
     """
-    by_seed, by_set = shares(config.seeds, config.sets, devices, processes)
     payload = FLOAT * (parameter_count(config.width) + 3) * steps
     return all_reduce_bytes(config.seeds // by_seed * payload, by_set)
 

@@ -7,7 +7,7 @@ its number, the step and the place of a set in its batch, never on the mesh.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,14 +18,35 @@ SEEDS, SETS = "seeds", "sets"
 """The axes of the mesh."""
 
 
-def shares(seeds: int, sets: int, devices: int, processes: int = 1) -> tuple[int, int]:
+class Habits(NamedTuple):
+    """How training goes best on a kind of device."""
+
+    one_seed_at_a_time: bool
+    """Whether a device trains its seeds one after the other, each on its visible items alone, or all side by side."""
+    least_sets: int
+    """Sets of a batch that a device must keep for dividing them further to be worth an all-reduce in every step."""
+
+
+def habits() -> Habits:
+    """Those of this machine's devices.
+
+    A CPU core keeps one seed in its cache, and a set costs it about 10 µs where the all-reduce of the paper's model
+    costs some hundred. An accelerator is filled by many seeds at once and has fast links.
+    """
+    return Habits(True, 32) if jax.default_backend() == "cpu" else Habits(False, 1)
+
+
+def shares(seeds: int, sets: int, devices: int, processes: int = 1, least_sets: int = 1) -> tuple[int, int]:
     """Into how many equal parts seeds and sets are divided: parts of seeds × parts of sets ≤ devices.
 
     As many devices work as can, equally many of each process; of equal choices the one that divides the seeds more,
-    as only divided sets communicate. Raises ValueError if a process would be left without work.
+    as only divided sets communicate. A part has at least `least_sets` sets, unless a process would be left without
+    work; raises ValueError if one is nevertheless.
 
     >>> shares(10, 128, 2), shares(10, 128, 8), shares(3, 128, 8), shares(1, 100, 8)
     ((2, 1), (2, 4), (1, 8), (1, 5))
+    >>> shares(10, 128, 64), shares(10, 128, 64, least_sets=32)
+    ((2, 32), (10, 4))
     """
     choices = [
         (by_seed * by_set, by_seed, by_set)
@@ -38,11 +59,12 @@ def shares(seeds: int, sets: int, devices: int, processes: int = 1) -> tuple[int
             f"{seeds} seeds of {sets} sets do not divide evenly among {processes} processes: "
             "let a multiple of the processes divide seeds × sets"
         )
-    _, by_seed, by_set = max(choices)
+    worthwhile = [choice for choice in choices if choice[2] == 1 or sets // choice[2] >= least_sets]
+    _, by_seed, by_set = max(worthwhile or choices)
     return by_seed, by_set
 
 
-def device_mesh(seeds: int, sets: int = 1) -> Mesh:
+def device_mesh(seeds: int, sets: int = 1, least_sets: int = 1) -> Mesh:
     """The mesh with axes ("seeds", "sets") on which so many seeds, with so many sets each, are computed.
 
     The devices that share a seed are neighbours: of one process where they can be, since they alone communicate.
@@ -50,7 +72,7 @@ def device_mesh(seeds: int, sets: int = 1) -> Mesh:
     devices = available_devices()
     by_process = [list(own) for _, own in itertools.groupby(devices, lambda device: device.process_index)]
     usable = min(map(len, by_process)) * len(by_process)
-    by_seed, by_set = shares(seeds, sets, usable, len(by_process))
+    by_seed, by_set = shares(seeds, sets, usable, len(by_process), least_sets)
     if by_seed * by_set == len(devices):
         return jax.make_mesh((by_seed, by_set), (SEEDS, SETS), axis_types=(AxisType.Auto,) * 2, devices=devices)
     each = by_seed * by_set // len(by_process)
@@ -63,9 +85,9 @@ def available_devices() -> Sequence[Any]:
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
-def seed_sharding(seeds: int, sets: int = 1) -> NamedSharding:
+def seed_sharding(seeds: int) -> NamedSharding:
     """Leading axes divided among the devices as `device_mesh` divides the seeds."""
-    return NamedSharding(device_mesh(seeds, sets), P(SEEDS))
+    return NamedSharding(device_mesh(seeds), P(SEEDS))
 
 
 def spread_over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:

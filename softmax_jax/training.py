@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.config import Config
-from softmax_jax.devices import SEEDS, SETS, device_mesh, mean_over_sets, own_sets, seed_sharding
+from softmax_jax.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
 from softmax_jax.tasks import max_retrieval
 
 Parameters = Any
@@ -80,6 +81,11 @@ def build_model(width: int) -> tuple[nnx.GraphDef, Callable[[Key[Array, ""]], Pa
     return structure, initialize
 
 
+def training_mesh(config: Config) -> Mesh:
+    """The devices that train, as seeds × sets."""
+    return device_mesh(config.seeds, config.sets, habits().least_sets)
+
+
 def initial_state(config: Config) -> TrainState:
     """Parameters and optimizer state of every seed before the first step."""
     _, initialize = build_model(config.width)
@@ -89,7 +95,7 @@ def initial_state(config: Config) -> TrainState:
         parameters = initialize(jax.random.fold_in(jax.random.key(seed), 0))
         return TrainState(parameters, build_optimizer(config).init(parameters), seed)
 
-    return jax.jit(jax.vmap(one), out_shardings=seed_sharding(config.seeds, config.sets))(seeds)
+    return jax.jit(jax.vmap(one), out_shardings=NamedSharding(training_mesh(config), P(SEEDS)))(seeds)
 
 
 def training_batch(config: Config, seed: Int[Array, ""], step: Int[Array, ""]) -> max_retrieval.Batch:
@@ -171,12 +177,11 @@ def train_steps(
 def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[TrainState, Metrics]]:
     """A compiled function from (state, first step, number of steps) to the next state and its metrics.
 
-    Seeds divide among the devices, and the sets of each batch among the devices that are left over. On a CPU each
-    device trains its seeds one after the other, which keeps them in cache; an accelerator trains them side by side
-    under vmap.
+    Seeds divide among the devices, and the sets of each batch among the devices that are left over. `habits` says
+    whether a device trains its seeds one after the other or side by side.
     """
-    mesh = device_mesh(config.seeds, config.sets)
-    one_at_a_time = jax.default_backend() == "cpu"
+    mesh = training_mesh(config)
+    one_at_a_time = habits().one_seed_at_a_time
     gradient = trimmed_gradient(config) if one_at_a_time else padded_gradient(config)
 
     @functools.partial(jax.jit, static_argnames="steps")

@@ -19,7 +19,7 @@ from softmax_jax.config import Config
 from softmax_jax.normalizers.registry import normalizer
 
 TINY = Config(
-    steps=12, seeds=2, sets=16, min_items=3, max_items=3, width=8, chunk=6, optimizer="sgd", learning_rate=0.1
+    steps=12, seeds=2, sets=128, min_items=3, max_items=3, width=8, chunk=6, optimizer="sgd", learning_rate=0.1
 )
 
 
@@ -34,14 +34,14 @@ def numbers(tree):
 
 def compiled():
     """The program of a chunk of training."""
-    state = training.initial_state(TINY)
+    state = jax.eval_shape(lambda: training.initial_state(TINY))
     trainer: Any = training.chunk_trainer(TINY)
     return trainer.lower(state, 0, steps=TINY.chunk).compile()
 
 
 def drawn():
     """The batches of two steps, as the devices that share a seed hold them."""
-    mesh = devices.device_mesh(TINY.seeds, TINY.sets)
+    mesh = training.training_mesh(TINY)
 
     def own(seed, step):
         return devices.own_sets(training.training_batch(TINY, seed, step), mesh.shape["sets"])
@@ -57,7 +57,7 @@ def evaluated():
     _, initialize = training.build_model(8)
     parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    rows = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=16)
+    rows = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=128)
     return [row[1:] for some in rows for row in some]
 
 
@@ -81,8 +81,9 @@ def main(output):
     for count in (1, 2, 4, 8):
         use(count)
         programs[count] = compiled()
-        moved = costs.moved_bytes(programs[count].as_text()), costs.training_bytes(TINY, TINY.chunk, count)
-        found[f"on {count}"] = {"moved": moved}
+        mesh = training.training_mesh(TINY).devices.shape
+        moved = costs.moved_bytes(programs[count].as_text()), costs.training_bytes(TINY, TINY.chunk, *mesh)
+        found[f"on {count}"] = {"moved": moved, "mesh": mesh}
         if count in (1, 8):
             state, metrics = programs[count](training.initial_state(TINY), 0)
             found[f"on {count}"] |= {"trained": numbers((state.parameters, metrics))}

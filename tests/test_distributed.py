@@ -83,6 +83,7 @@ def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
         moved, predicted = found[f"on {count}"]["moved"]
         assert moved == predicted
         assert (moved > 0) == (count > TINY.seeds)
+        assert found[f"on {count}"]["mesh"] == [min(count, 2), max(count // 2, 1)]
     assert RunDirectory(tmp_path / "run", TINY).resume()[0] == TINY.chunk
     assert close(run(tmp_path / "run"), uninterrupted)
 
@@ -170,6 +171,11 @@ def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     with pytest.raises(ValueError, match=r"by what Open MPI says"):
         distributed.join()
+
+
+@pytest.mark.parametrize(("processes", "expected"), [(1, (1, 4)), (4, (1, 4)), (8, (1, 8))])
+def test_parts_keep_a_few_sets_where_every_process_has_work(processes, expected):
+    assert devices.shares(1, 128, 8, processes, least_sets=32) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
 from softmax_jax.compilation_cache import CompileTime, keep_compiled_programs
+from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.evaluation import (
     CSV_COLUMNS,
     DEFAULT_NORMALIZERS,
@@ -52,6 +53,7 @@ class Arguments:
     """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
     no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
     """Keep no compiled program and use none that was kept."""
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
         for length in self.lengths:
@@ -68,18 +70,20 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
-    with one_line_errors(Console(stderr=True)), CompileTime() as compiling:
+    with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
         named = named_normalizers(arguments.normalizers, arguments.checkpoint)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
-        arguments.output.mkdir(parents=True, exist_ok=True)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
-        rows = []
         start = time.perf_counter()
         measured = evaluate(
             parameters, named, seeds=seeds, lengths=lengths, sets=arguments.sets, protocol=arguments.protocol
         )
-        for some in with_progress(measured, lengths, "measuring"):
-            rows.extend(some)
+        if not is_leader():
+            for _ in measured:  # its share of the work
+                pass
+            return
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        rows = [row for some in with_progress(measured, lengths, "measuring") for row in some]
         seconds = time.perf_counter() - start
         summaries = summarize(rows)
         print_evaluation(Console(), summaries)
@@ -88,8 +92,8 @@ def main() -> None:
         if warning := extrapolation_warning(summaries):
             print(warning, file=sys.stderr)
         paths = write(arguments, seeds, rows, summaries)
-    took = f"{seconds:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
-    print(f"evaluated {len(seeds)} seeds in {took}; wrote {', '.join(map(str, paths))}")
+        took = f"{seconds:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
+        print(f"evaluated {len(seeds)} seeds in {took}; wrote {', '.join(map(str, paths))}")
 
 
 def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> str | None:
@@ -110,6 +114,7 @@ def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> st
 def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: list[Summary]) -> list[Path]:
     """Writes the rows, the summary and the chart."""
     settings = dataclasses.asdict(arguments) | {"seeds": seeds}
+    del settings["cluster"]
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     del settings["compilation_cache"], settings["no_compilation_cache"]  # which change no number
     summary = [summary._asdict() for summary in summaries]

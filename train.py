@@ -12,6 +12,7 @@ from configs import load_presets
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
 from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.config import Config
+from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.run import Interrupted, NotFiniteError, run
 
 
@@ -26,6 +27,7 @@ class Arguments:
     """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
     no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
     """Keep no compiled program and use none that was kept."""
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
 def main() -> None:
@@ -45,16 +47,18 @@ def main() -> None:
     one_device_per_core()
     keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
     errors = Console(stderr=True)
-    with one_line_errors(errors):
+    with one_line_errors(errors), joined(arguments.cluster):
         try:
-            run(arguments.config, workdir, Console())
+            run(arguments.config, workdir, Console(quiet=not is_leader()))
         except Interrupted as interruption:
             errors.print(str(interruption), soft_wrap=True, markup=False)
             raise SystemExit(130) from None
         except NotFiniteError as error:
             errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
             raise SystemExit(1) from None
-    print(f"trained {arguments.config.seeds} seeds; evaluate them with: python evaluate.py --checkpoint {workdir}")
+        if is_leader():
+            trained = f"trained {arguments.config.seeds} seeds"
+            print(f"{trained}; evaluate them with: python evaluate.py --checkpoint {workdir}")
 
 
 def _preset_name(arguments: list[str], presets: list[str]) -> tuple[str | None, list[str]]:

@@ -24,13 +24,13 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import theory
-from softmax_jax.evaluation import KEY, Row, extrapolated_share, for_each_seed, fresh_batches, fresh_draw
+from softmax_jax.evaluation import KEY, Row, extrapolated_share, for_each_seed, fresh_batches, fresh_draw, on_devices
 from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval
-from softmax_jax.training import Parameters, build_model, seed_sharding
+from softmax_jax.training import Parameters, build_model
 
 AnyArray = Any
 """JAX arrays in compiled code, numpy arrays out of it."""
@@ -246,14 +246,10 @@ def look_at_seeds(
     draw: Callable[[Any], Batch],
 ) -> Sets:
     """What is seen of every set; leading axes (seeds, sets)."""
-    return for_each_seed(
-        lambda model, batch: look(model, normalizers, batch),
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]),
-        parameters,
-        batches,
-        structure=structure,
-        draw=draw,
+    seen = for_each_seed(
+        lambda model, batch: look(model, normalizers, batch), parameters, batches, structure=structure, draw=draw
     )
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1, *leaf.shape[3:]), seen)
 
 
 def measure_sets(
@@ -277,14 +273,11 @@ def measure_sets(
     structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     key = jax.random.key(KEY) if key is None else key
     seed_array = jnp.asarray(seeds, jnp.int32)
-    by_seed = seed_sharding(len(seeds))
-    parameters = jax.device_put(parameters, by_seed)
 
     def at(items: int) -> Sets:
-        batches = jax.device_put(fresh_batches(key, seed_array, items, sets_at(items, sets)), by_seed)
-        seen = look_at_seeds(
-            parameters, tuple(normalizers.values()), batches, structure=structure, draw=fresh_draw(items)
-        )
+        batches = fresh_batches(key, seed_array, items, sets_at(items, sets))
+        own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
+        seen = look_at_seeds(own_parameters, everywhere, own_batches, structure=structure, draw=fresh_draw(items))
         return jax.tree.map(np.asarray, seen)
 
     return Measured(tuple(normalizers), tuple(seeds), dict(zip(lengths, watch(two_at_a_time(at, lengths)))))

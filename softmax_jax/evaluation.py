@@ -11,8 +11,12 @@ import numpy as np
 import optax
 import scipy.stats
 from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.devices import SEEDS, SETS, device_mesh
+from softmax_jax.distributed import gathered, placed
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
@@ -27,7 +31,7 @@ from softmax_jax.tasks.max_retrieval import (
     set_block,
     set_query,
 )
-from softmax_jax.training import Parameters, build_model, seed_sharding, spread_over_seeds
+from softmax_jax.training import Parameters, build_model
 
 LENGTHS = tuple(2**power for power in range(1, 15))
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
@@ -155,9 +159,11 @@ def extrapolated_share(
 def fresh_batches(key: Key[Array, ""], seeds: Int[Array, " seeds"], items: int, sets: int) -> Key[Array, "seeds ..."]:
     """Keys of `sets` sets of each seed, grouped into batches: shape (seeds, batches, sets per batch).
 
-    A set depends on the key, its seed, `items` and its index alone, not on how sets are grouped.
+    Batches divide evenly among the devices of a seed. A set depends on the key, its seed, `items` and its index
+    alone, not on how sets are grouped.
     """
-    per_batch = math.gcd(sets, max(1, 2 ** int(math.log2(max(1, ITEMS_PER_BATCH // items)))))
+    of_device = sets // device_mesh(len(seeds), sets).shape[SETS]
+    per_batch = math.gcd(of_device, max(1, 2 ** int(math.log2(max(1, ITEMS_PER_BATCH // items)))))
 
     def keys(seed: Int[Array, ""]) -> Key[Array, " sets"]:
         return jax.random.split(jax.random.fold_in(jax.random.fold_in(key, seed), items), sets)
@@ -218,38 +224,52 @@ def measure_seeds(
     draw: Callable[[Any], Any],
     compute: Callable[..., Measures] = measure,
 ) -> Measures:
-    """Measures of shape (seeds, normalizers)."""
+    """Measures of shape (seeds, batches, normalizers)."""
     return for_each_seed(
-        lambda model, batch: compute(model, normalizers, batch),
-        lambda leaf: leaf.mean(0),
-        parameters,
-        batches,
-        structure=structure,
-        draw=draw,
+        lambda model, batch: compute(model, normalizers, batch), parameters, batches, structure=structure, draw=draw
     )
 
 
 def for_each_seed(
     compute: Callable[[MaxRetrieval, Any], Any],
-    combine: Callable[[Array], Array],
     parameters: Parameters,
     batches: Any,
     *,
     structure: nnx.GraphDef,
     draw: Callable[[Any], Any],
 ) -> Any:
-    """`compute` on every batch of every seed, batch after batch; `combine` joins the leaves of one seed's batches.
+    """`compute` on every batch of every seed, batch after batch: leaves with leading axes (seeds, batches).
 
-    Seeds are divided among the devices. Every leaf of the result has a leading seed axis.
+    Seeds are divided among the devices, and batches among those left over; no device waits for another. The
+    arguments are those that `on_devices` returns.
     """
 
     def one_seed(arguments: tuple[Parameters, Any]) -> Any:
         own_parameters, own_batches = arguments
         model = nnx.merge(structure, own_parameters)
-        by_batch = jax.lax.map(lambda batch: compute(model, draw(batch)), own_batches)
-        return jax.tree.map(combine, by_batch)
+        return jax.lax.map(lambda batch: compute(model, draw(batch)), own_batches)
 
-    return spread_over_seeds(lambda *arguments: jax.lax.map(one_seed, arguments), parameters, batches)
+    def on_device(*arguments: Any) -> Any:
+        return jax.lax.map(one_seed, arguments)
+
+    by_batch = P(SEEDS, SETS)
+    spread = jax.shard_map(
+        on_device, mesh=_mesh_of(batches), in_specs=(P(SEEDS), by_batch), out_specs=by_batch, check_vma=False
+    )
+    return spread(parameters, batches)
+
+
+def _mesh_of(batches: Any) -> jax.sharding.Mesh:
+    return device_mesh(*jax.tree.leaves(batches)[0].shape[:2])
+
+
+def on_devices(parameters: Parameters, batches: Any, everywhere: Any = ()) -> tuple[Parameters, Any, Any]:
+    """Parameters of every seed, its batches, and what all seeds share, each where `for_each_seed` needs them."""
+    mesh = _mesh_of(batches)
+    specs = (P(SEEDS), P(SEEDS, SETS), P())
+    return tuple(
+        placed(tree, NamedSharding(mesh, spec)) for tree, spec in zip((parameters, batches, everywhere), specs)
+    )
 
 
 def evaluate(
@@ -272,10 +292,8 @@ def evaluate(
     structure, _ = build_model(width)
     key = jax.random.key(KEY) if key is None else key
     seed_array = jnp.asarray(seeds, jnp.int32)
-    by_seed = seed_sharding(len(seeds))
-    parameters = jax.device_put(parameters, by_seed)
 
-    def rows(items: int) -> list[Row]:
+    def measures_at(items: int) -> Measures:
         compute, draw = measure, as_given
         if protocol == "notebook":
             batches = notebook_batches(seed_array, items)
@@ -285,19 +303,21 @@ def evaluate(
                 compute = blockwise_measure(items)
             else:
                 draw = fresh_draw(items)
-        batches = jax.device_put(batches, by_seed)
-        measures = measure_seeds(
-            parameters, tuple(normalizers.values()), batches, structure=structure, draw=draw, compute=compute
+        own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
+        return jax.block_until_ready(
+            measure_seeds(own_parameters, everywhere, own_batches, structure=structure, draw=draw, compute=compute)
         )
-        table = np.stack([np.asarray(column, np.float64) for column in measures], -1)
-        return [
+
+    # Two sets of a million items at once would take twice the memory.
+    measured = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(measures_at, lengths)
+    # Gathered here and not by the threads, as processes must gather in the same order.
+    for items, measures in zip(lengths, measured):
+        table = np.stack([column.mean(1, dtype=np.float64) for column in gathered(measures)], -1)
+        yield [
             Row(name, items, seed, *table[seed_index, name_index].tolist())
             for name_index, name in enumerate(normalizers)
             for seed_index, seed in enumerate(seeds)
         ]
-
-    # Two sets of a million items at once would take twice the memory.
-    yield from map(rows, lengths) if max(lengths) > LONGEST_WHOLE else two_at_a_time(rows, lengths)
 
 
 class Summary(NamedTuple):

@@ -14,7 +14,15 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.evaluation import DEFAULT_NORMALIZERS, Row, evaluate, for_each_seed, fresh_batches, fresh_draw
+from softmax_jax.evaluation import (
+    DEFAULT_NORMALIZERS,
+    Row,
+    evaluate,
+    for_each_seed,
+    fresh_batches,
+    fresh_draw,
+    on_devices,
+)
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -22,7 +30,7 @@ from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.temperature import Rows, TemperatureFit
-from softmax_jax.training import Parameters, build_model, seed_sharding
+from softmax_jax.training import Parameters, build_model
 
 ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
@@ -86,14 +94,8 @@ def search_seeds(
     parameters: Parameters, batches: Any, *, structure: nnx.GraphDef, draw: Callable[[Any], Batch]
 ) -> Rows:
     """Rows of shape (seeds, sets)."""
-    return for_each_seed(
-        search_model,
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]),
-        parameters,
-        batches,
-        structure=structure,
-        draw=draw,
-    )
+    rows = for_each_seed(search_model, parameters, batches, structure=structure, draw=draw)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1, *leaf.shape[3:]), rows)
 
 
 def search_lengths(
@@ -101,15 +103,14 @@ def search_lengths(
 ) -> Iterator[list[Rows]]:
     """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
     structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
-    by_seed = seed_sharding(len(seeds))
-    parameters = jax.device_put(parameters, by_seed)
     seed_array = jnp.asarray(seeds, jnp.int32)
 
     def rows(items: int) -> list[Rows]:
         found = []
         for key in keys:
-            batches = jax.device_put(fresh_batches(key, seed_array, items, sets_of(items, sets)), by_seed)
-            found.append(search_seeds(parameters, batches, structure=structure, draw=fresh_draw(items)))
+            batches = fresh_batches(key, seed_array, items, sets_of(items, sets))
+            own_parameters, own_batches, _ = on_devices(parameters, batches)
+            found.append(search_seeds(own_parameters, own_batches, structure=structure, draw=fresh_draw(items)))
         return jax.tree.map(np.asarray, found)
 
     yield from two_at_a_time(rows, lengths)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from softmax_jax.compilation_cache import CompileTime
 from softmax_jax.config import Config
+from softmax_jax.distributed import any_process, gathered
 from softmax_jax.run_directory import RunDirectory
 from softmax_jax.training import Metrics, TrainState, build_optimizer, chunk_trainer
 
@@ -29,7 +30,9 @@ class Interrupted(Exception):  # noqa: N818
 def run(config: Config, workdir: Path, console: Console) -> TrainState:
     """Trains every seed to `config.steps`, continuing what the directory already holds.
 
-    A continued run ends with the same bits as one that was never stopped. Raises NotFiniteError when a loss
+    A continued run ends with the same bits as one that was never stopped, given as many devices; on another number
+    sums round differently. Of several processes all call this, and an interruption of any of them stops all after
+    the same chunk. Raises NotFiniteError when a loss
     is not finite, after the last good state was saved, Interrupted after Ctrl-C, likewise, and ValueError, with
     nothing written, for an optimizer or a schedule that optax cannot build.
     """
@@ -61,7 +64,7 @@ def _train(
 ) -> tuple[int, TrainState]:
     """Chunk after chunk until the end or an interruption; the step reached and the state there."""
     train_chunk = chunk_trainer(config)
-    while step < config.steps and not interrupted():
+    while step < config.steps and not any_process(interrupted()):
         steps = min(config.chunk - step % config.chunk, config.steps - step)
         start = time.perf_counter()
         with CompileTime() as compiling:
@@ -70,13 +73,14 @@ def _train(
         seconds = time.perf_counter() - start - compiling.seconds
         if compiling.seconds:
             console.print(f"compiled in {compiling.seconds:.1f} s", soft_wrap=True, highlight=False)
+        metrics = gathered(metrics)
         try:
-            _check_finite(metrics, new_state, step, directory)
+            _check_finite(metrics, config, step, directory)
         except NotFiniteError:
             directory.save(step, state)
             raise
         step, state = step + steps, new_state
-        lines = _lines(metrics, state, step, steps / seconds)
+        lines = _lines(metrics, config, step, steps / seconds)
         directory.log(lines)
         report(step, lines)
         if step % (config.chunk * config.chunks_per_checkpoint) == 0:
@@ -84,8 +88,12 @@ def _train(
     return step, state
 
 
-def _check_finite(metrics: Metrics, state: TrainState, step: int, directory: RunDirectory) -> None:
-    for seed, bad_step in zip(np.asarray(state.seed), np.asarray(metrics.first_bad_step)):
+def _seeds(config: Config) -> range:
+    return range(config.first_seed, config.first_seed + config.seeds)
+
+
+def _check_finite(metrics: Metrics, config: Config, step: int, directory: RunDirectory) -> None:
+    for seed, bad_step in zip(_seeds(config), metrics.first_bad_step):
         if bad_step >= 0:
             raise NotFiniteError(
                 f"the loss of seed {seed} is not finite at step {bad_step}: try a smaller --learning-rate; "
@@ -93,9 +101,9 @@ def _check_finite(metrics: Metrics, state: TrainState, step: int, directory: Run
             )
 
 
-def _lines(metrics: Metrics, state: TrainState, step: int, steps_per_second: float) -> list[dict[str, Any]]:
+def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float) -> list[dict[str, Any]]:
     """One line of metrics per seed."""
-    columns = zip(*(np.asarray(column).tolist() for column in (state.seed, *metrics[:3])))
+    columns = zip(_seeds(config), *(np.asarray(column).tolist() for column in metrics[:3]))
     return [
         {
             "step": step,

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from softmax_jax import distributed
 from softmax_jax.config import Config
 from softmax_jax.files import versions, write_json, write_whole
 from softmax_jax.tasks.flax_msgpack import from_bytes
@@ -30,31 +31,47 @@ def read_config(directory: Path) -> Config:
 class RunDirectory:
     """The files of one training run; opening a directory that holds a run continues it.
 
-    Raises ValueError if the directory holds a run of other settings.
+    Of several processes all open it, save and resume together, and the first alone writes the other files. A run
+    continues on any number of devices and processes. Raises ValueError if the directory holds a run of other
+    settings, cannot be written, or is not the same one for all processes.
     """
 
     def __init__(self, path: Path, config: Config):
         self.path = path.absolute()
         self.config = config
-        self._refuse_other_settings()
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "config.json", dataclasses.asdict(config))
-        write_json(self.path / "versions.json", versions())
+        distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
+        distributed.agree(self._other_settings(required=True))
         self._checkpointer = ocp.training.Checkpointer(
             self.path / "checkpoints",  # pyright: ignore[reportArgumentType]
             preservation_policy=ocp.training.preservation_policies.LatestN(KEPT_CHECKPOINTS),  # pyright: ignore[reportArgumentType]
         )
 
-    def _refuse_other_settings(self) -> None:
+    def _start(self) -> str | None:
+        """Writes what a run begins with; what is wrong if that cannot be."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / "config.json", dataclasses.asdict(self.config))
+            write_json(self.path / "versions.json", versions())
+        except OSError as error:
+            return f"--workdir cannot be written: {error}"
+        return None
+
+    def _other_settings(self, required: bool = False) -> str | None:
+        """What is wrong with the settings in the directory; `required` if there must be some."""
         if not (self.path / "config.json").exists():
-            return
-        old, new = dataclasses.asdict(read_config(self.path)), dataclasses.asdict(self.config)
+            unseen = f"{self.path} holds no config.json here: --workdir must be a directory that all processes share"
+            return unseen if required else None
+        try:
+            old, new = dataclasses.asdict(read_config(self.path)), dataclasses.asdict(self.config)
+        except ValueError as error:
+            return str(error)
         changed = [f"{name} is {old[name]} there and {new[name]} here" for name in new if old[name] != new[name]]
-        if changed:
-            raise ValueError(
-                f"{self.path} holds a run of other settings: {'; '.join(changed)}. "
-                "Choose another --workdir, or repeat its settings to continue it"
-            )
+        if not changed:
+            return None
+        return (
+            f"{self.path} holds a run of other settings: {'; '.join(changed)}. "
+            "Choose another --workdir, or repeat its settings to continue it"
+        )
 
     def resume(self) -> tuple[int, TrainState]:
         """The steps done and the state after them, from the newest checkpoint; a fresh start if there is none."""
@@ -63,7 +80,8 @@ class RunDirectory:
         step = 0 if newest is None else newest.step
         if step:
             state = self._checkpointer.load(step, jax.tree.map(_abstract, state))
-        self._drop_metrics_after(step)
+        if distributed.is_leader():
+            self._drop_metrics_after(step)
         return step, state
 
     def save(self, step: int, state: TrainState) -> None:
@@ -79,6 +97,8 @@ class RunDirectory:
 
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Appends lines of metrics and leaves them on disk."""
+        if not distributed.is_leader():
+            return
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -103,7 +123,7 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
     config = read_config(directory)
     _, initialize = build_model(config.width)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.seeds))
-    parameters = jax.tree.map(_abstract, jax.eval_shape(jax.vmap(initialize), keys))
+    parameters = jax.tree.map(_abstract_here, jax.eval_shape(jax.vmap(initialize), keys))
     try:
         if (directory / "parameters").is_dir():
             return config, _load_shaped(directory / "parameters", parameters)
@@ -152,10 +172,16 @@ def _newest_state(directory: Path, config: Config) -> TrainState:
     with ocp.training.Checkpointer(directory / "checkpoints") as checkpointer:  # pyright: ignore[reportArgumentType]
         if checkpointer.latest is None:
             raise FileNotFoundError
-        return checkpointer.load(checkpointer.latest.step, jax.tree.map(_abstract, initial_state(config)))
+        shapes = jax.tree.map(_abstract_here, jax.eval_shape(lambda: initial_state(config)))
+        return checkpointer.load(checkpointer.latest.step, shapes)
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def _abstract(leaf: jax.Array) -> jax.ShapeDtypeStruct:
     """What a leaf must be when it is read back, so that a wrong shape or a missing leaf raises."""
-    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _abstract_here(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The same for a leaf that each process reads whole."""
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)

@@ -1,21 +1,22 @@
-"""The jit-compiled training loop: many seeds at once, data drawn on the device, one call per chunk of steps."""
+"""The jit-compiled training loop: many seeds on many devices, data drawn there, one call per chunk of steps."""
 
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.config import Config
+from softmax_jax.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
 from softmax_jax.tasks import max_retrieval
 
 Parameters = Any
@@ -80,33 +81,21 @@ def build_model(width: int) -> tuple[nnx.GraphDef, Callable[[Key[Array, ""]], Pa
     return structure, initialize
 
 
-def seed_mesh(seeds: int) -> jax.sharding.Mesh:
-    """The most devices among which the seeds divide evenly, as one mesh axis."""
-    devices = math.gcd(seeds, jax.device_count())
-    return jax.make_mesh((devices,), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-
-
-def seed_sharding(seeds: int) -> NamedSharding:
-    """Leading axes divided among the devices as `seed_mesh` divides the seeds."""
-    return NamedSharding(seed_mesh(seeds), P("seed"))
-
-
-def spread_over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function on each device's own share of the seeds; every leaf, in and out, has a leading seed axis."""
-    mesh = seed_mesh(jax.tree.leaves(arguments)[0].shape[0])
-    return jax.shard_map(function, mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)(*arguments)
+def training_mesh(config: Config) -> Mesh:
+    """The devices that train, as seeds × sets."""
+    return device_mesh(config.seeds, config.sets, habits().least_sets)
 
 
 def initial_state(config: Config) -> TrainState:
     """Parameters and optimizer state of every seed before the first step."""
     _, initialize = build_model(config.width)
-    seeds = config.first_seed + jnp.arange(config.seeds)
+    seeds = np.arange(config.first_seed, config.first_seed + config.seeds, dtype=np.int32)
 
     def one(seed: Int[Array, ""]) -> TrainState:
         parameters = initialize(jax.random.fold_in(jax.random.key(seed), 0))
         return TrainState(parameters, build_optimizer(config).init(parameters), seed)
 
-    return jax.jit(jax.vmap(one), out_shardings=seed_sharding(config.seeds))(seeds)
+    return jax.jit(jax.vmap(one), out_shardings=NamedSharding(training_mesh(config), P(SEEDS)))(seeds)
 
 
 def training_batch(config: Config, seed: Int[Array, ""], step: Int[Array, ""]) -> max_retrieval.Batch:
@@ -155,14 +144,22 @@ def trimmed_gradient(config: Config) -> Callable[..., Any]:
 
 
 def train_steps(
-    config: Config, value_and_gradient: Callable[..., Any], state: Any, *, first_step: Int[Array, ""], steps: int
+    config: Config,
+    value_and_gradient: Callable[..., Any],
+    state: Any,
+    *,
+    first_step: Int[Array, ""],
+    steps: int,
+    parts: int = 1,
 ) -> tuple[TrainState, Metrics]:
-    """Runs one seed for `steps` steps."""
+    """Runs one seed for `steps` steps, its sets divided into `parts`: the others are on the devices beside this one."""
     optimizer = build_optimizer(config)
 
     def step(state: TrainState, index: Int[Array, ""]) -> tuple[TrainState, Any]:
-        batch = training_batch(config, state.seed, index)
+        batch = own_sets(training_batch(config, state.seed, index), parts)
         (loss, (cross_entropy, accuracy)), gradient = value_and_gradient(state.parameters, batch)
+        # Every part has the whole penalty in its loss, so the mean has it once.
+        gradient = mean_over_sets(gradient, parts)
         # Optax raises floats to the integer step, which strict promotion forbids.
         with jax.numpy_dtype_promotion("standard"):
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.parameters)
@@ -170,7 +167,8 @@ def train_steps(
         return TrainState(parameters, optimizer_state, state.seed), (loss, cross_entropy, accuracy)
 
     indices = first_step + jnp.arange(steps)
-    state, (loss, cross_entropy, accuracy) = jax.lax.scan(step, state, indices)
+    state, by_step = jax.lax.scan(step, state, indices)
+    loss, cross_entropy, accuracy = mean_over_sets(by_step, parts)
     bad = ~jnp.isfinite(loss)
     first_bad_step = jnp.where(bad.any(), indices[jnp.argmax(bad)], -1)
     return state, Metrics(loss.mean(), cross_entropy.mean(), accuracy.mean(), first_bad_step)
@@ -179,18 +177,20 @@ def train_steps(
 def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[TrainState, Metrics]]:
     """A compiled function from (state, first step, number of steps) to the next state and its metrics.
 
-    Seeds divide among the devices. On a CPU each device trains its seeds one after the other, which keeps
-    them in cache; an accelerator trains them side by side under vmap.
+    Seeds divide among the devices, and the sets of each batch among the devices that are left over. `habits` says
+    whether a device trains its seeds one after the other or side by side.
     """
-    one_at_a_time = jax.default_backend() == "cpu"
+    mesh = training_mesh(config)
+    one_at_a_time = habits().one_seed_at_a_time
     gradient = trimmed_gradient(config) if one_at_a_time else padded_gradient(config)
 
     @functools.partial(jax.jit, static_argnames="steps")
     def train_chunk(state: TrainState, first_step: ArrayLike, steps: int) -> tuple[TrainState, Metrics]:
         def on_device(state: TrainState) -> tuple[TrainState, Metrics]:
-            one = functools.partial(train_steps, config, gradient, first_step=jnp.asarray(first_step), steps=steps)
+            chunk = {"first_step": jnp.asarray(first_step), "steps": steps, "parts": mesh.shape[SETS]}
+            one = functools.partial(train_steps, config, gradient, **chunk)
             return jax.lax.map(one, state) if one_at_a_time else jax.vmap(one)(state)
 
-        return spread_over_seeds(on_device, state)
+        return jax.shard_map(on_device, mesh=mesh, in_specs=P(SEEDS), out_specs=P(SEEDS), check_vma=False)(state)
 
     return train_chunk

@@ -122,7 +122,7 @@ def set_block(
     """
     item_key, _ = jax.random.split(key)
     rho, kappa = _draw_block(item_key, index, 1, min(items, BLOCK))
-    return rho[0], kappa[0], index * BLOCK + jnp.arange(rho.shape[1]) < items
+    return rho[0], kappa[0], jnp.asarray(index) * BLOCK + jnp.arange(rho.shape[1]) < items
 
 
 def set_query(key: Key[Array, ""]) -> Float[Array, "1"]:

@@ -1,0 +1,189 @@
+"""Several processes as one run: which of them this is, what they agree on, and how their parts come together.
+
+All processes run the same program on the same arguments and call every function here in the same order. With one
+process none of them touches the network.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import glob
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Which of several processes this is. Leave it out to run alone, or where SLURM, Open MPI, Kubernetes or a Cloud
+    TPU starts the processes and knows.
+
+    Raises ValueError for options that do not go together.
+
+    >>> Cluster("10.0.0.1:1234", processes=2, process=2)
+    Traceback (most recent call last):
+    ValueError: --process is 2: with --processes 2 it must be from 0 to 1
+    """
+
+    coordinator: str | None = None
+    """HOST:PORT of process 0, the same for all; goes with --processes and --process."""
+    processes: int | None = None
+    """How many processes work together; 1 by itself runs alone whatever the environment says."""
+    process: int | None = None
+    """Which of them this is, from 0."""
+
+    def __post_init__(self) -> None:
+        given = {f"--{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
+        if self.processes is not None and self.processes < 1:
+            raise ValueError(f"--processes is {self.processes}: it must be at least 1")
+        if given in ({}, {"--processes": 1}):
+            return
+        if len(given) < 3:
+            said = " and ".join(f"{name} {value}" for name, value in given.items())
+            raise ValueError(f"{said} alone: several processes need --coordinator, --processes and --process")
+        host, _, port = str(self.coordinator).rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) < 2**16:
+            raise ValueError(f"--coordinator is {self.coordinator}: it must be HOST:PORT, as in 10.0.0.1:1234")
+        if not 0 <= int(self.process or 0) < int(self.processes or 1):
+            last = int(self.processes or 1) - 1
+            raise ValueError(
+                f"--process is {self.process}: with --processes {self.processes} it must be from 0 to {last}"
+            )
+
+
+ALONE = Cluster()
+
+
+def scheduler(environment: Mapping[str, str]) -> str | None:
+    """What started this process as one of several, by its environment; None for a process of its own.
+
+    >>> scheduler({"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node[1-2]"}), scheduler({"SLURM_NTASKS": "2"})
+    ('SLURM', None)
+    """
+
+    def several(name: str) -> bool:
+        count = environment.get(name, "1")
+        return count.isdecimal() and int(count) > 1
+
+    if several("SLURM_NTASKS") and "SLURM_STEP_NODELIST" in environment:  # a batch script alone is no step
+        return "SLURM"
+    if several("OMPI_COMM_WORLD_SIZE"):
+        return "Open MPI"
+    if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
+        return "Kubernetes"
+    hosts = environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
+    has_tpu = (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")) and importlib.util.find_spec("libtpu")
+    return "Cloud TPU" if "," in hosts or has_tpu else None
+
+
+def join(cluster: Cluster = ALONE) -> None:
+    """Makes this process part of the run: as `cluster` says, or as its scheduler does; does nothing for one process.
+
+    Call it before JAX first touches a device. Raises ValueError if the processes do not find each other. Details of
+    a scheduler are read by `jax.distributed.initialize`.
+    """
+    started_by = None if cluster.processes else scheduler(os.environ)
+    alone = cluster.processes == 1 or (cluster == ALONE and started_by is None)
+    if alone or jax.distributed.is_initialized():
+        return
+    # The service would take over SIGTERM, which ends a run at the end of a chunk here.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        if started_by:
+            jax.distributed.initialize()
+        else:
+            jax.distributed.initialize(
+                cluster.coordinator, cluster.processes, cluster.process, cluster_detection_method="deactivate"
+            )
+    except (ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        how = f"what {started_by} says" if started_by else f"--coordinator {cluster.coordinator}"
+        raise ValueError(
+            f"the processes did not find each other by {how}: {reason}. Name a reachable --coordinator HOST:PORT with "
+            "--processes and --process, or run alone by --processes 1"
+        ) from None
+
+
+@contextlib.contextmanager
+def joined(cluster: Cluster = ALONE) -> Iterator[None]:
+    """`join` around a script's work. An error of this process alone ends it at once.
+
+    An orderly exit waits for the other processes. ValueErrors are alike on all of them; anything else is not, and
+    waiting for processes that wait for this one would take minutes.
+    """
+    join(cluster)
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, RuntimeError) as error:
+        if jax.process_count() == 1:
+            raise
+        if isinstance(error, KeyboardInterrupt):
+            _leave(130)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        print(f"error: process {jax.process_index()} stops: {reason}", file=sys.stderr)
+        _leave(2 if isinstance(error, OSError) else 1)
+
+
+def _leave(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def is_leader() -> bool:
+    """Whether this is the process that writes and prints: the first, or the only one."""
+    return jax.process_index() == 0
+
+
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set in any process; all of them wait here for each other.
+
+    >>> any_process(False), any_process(True)
+    (False, True)
+    """
+    return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.asarray(flag)).any())
+
+
+def agree(problem: str | None) -> None:
+    """Raises ValueError with the problem, on every process if any of them has one."""
+    if any_process(problem is not None):
+        raise ValueError(problem or "another process cannot go on; its own error says why")
+
+
+def placed(tree: Any, sharding: NamedSharding) -> Any:
+    """The leaves divided among devices, of other processes too; each process brings the whole of every leaf."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, sharding)
+
+    def place(leaf: Any) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(place(jax.random.key_data(leaf)))
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
+
+    return jax.tree.map(place, tree)
+
+
+def gathered(tree: Any) -> Any:
+    """The leaves as whole numpy arrays, on every process."""
+
+    def gather(leaf: Any) -> np.ndarray:
+        if leaf.is_fully_addressable:
+            return np.asarray(leaf)
+        return np.asarray(_replicator(leaf.sharding.mesh)(leaf).addressable_data(0))
+
+    return jax.tree.map(gather, tree)
+
+
+@functools.cache
+def _replicator(mesh: jax.sharding.Mesh) -> Any:
+    return jax.jit(lambda leaf: leaf, out_shardings=NamedSharding(mesh, P()))

@@ -1,0 +1,96 @@
+"""Run by test_distributed in a process of eight simulated devices: what it computes on them, and on one of them."""
+
+import io
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from rich.console import Console
+
+from softmax_jax import costs, devices, distributed, evaluation, run, training
+from softmax_jax.config import Config
+from softmax_jax.normalizers.registry import normalizer
+
+TINY = Config(
+    steps=12, seeds=2, sets=128, min_items=3, max_items=3, width=8, chunk=6, optimizer="sgd", learning_rate=0.1
+)
+
+
+def use(count):
+    devices.available_devices = lambda: jax.devices()[:count]
+    jax.clear_caches()
+
+
+def numbers(tree):
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(distributed.gathered(tree))]
+
+
+def compiled():
+    """The program of a chunk of training."""
+    state = jax.eval_shape(lambda: training.initial_state(TINY))
+    trainer: Any = training.chunk_trainer(TINY)
+    return trainer.lower(state, 0, steps=TINY.chunk).compile()
+
+
+def drawn():
+    """The batches of two steps, as the devices that share a seed hold them."""
+    mesh = training.training_mesh(TINY)
+
+    def own(seed, step):
+        return devices.own_sets(training.training_batch(TINY, seed, step), mesh.shape["sets"])
+
+    def of_device(seeds):
+        return [jax.vmap(own, (0, None))(seeds, step) for step in (jnp.int32(0), jnp.int32(1))]
+
+    specs = {"in_specs": P("seeds"), "out_specs": P("seeds", "sets"), "check_vma": False}
+    return numbers(jax.jit(jax.shard_map(of_device, mesh=mesh, **specs))(jnp.arange(TINY.seeds)))
+
+
+def evaluated():
+    _, initialize = training.build_model(8)
+    parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), 2))
+    named = {name: normalizer(name) for name in ("softmax", "ssmax")}
+    rows = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=128)
+    return [row[1:] for some in rows for row in some]
+
+
+def stop_after_a_chunk(program, path):
+    """A run that is interrupted in its first chunk."""
+
+    def train_chunk(state, step, steps):
+        os.kill(os.getpid(), signal.SIGINT)
+        return program(state, step)
+
+    run.chunk_trainer = lambda config: train_chunk
+    try:
+        run.run(TINY, path, Console(file=io.StringIO()))
+    except run.Interrupted:
+        return
+    raise AssertionError("the run was not interrupted")
+
+
+def main(output):
+    found, programs = {}, {}
+    for count in (1, 2, 4, 8):
+        use(count)
+        programs[count] = compiled()
+        mesh = training.training_mesh(TINY).devices.shape
+        moved = costs.moved_bytes(programs[count].as_text()), costs.training_bytes(TINY, TINY.chunk, *mesh)
+        found[f"on {count}"] = {"moved": moved, "mesh": mesh}
+        if count in (1, 8):
+            state, metrics = programs[count](training.initial_state(TINY), 0)
+            found[f"on {count}"] |= {"trained": numbers((state.parameters, metrics))}
+            found[f"on {count}"] |= {"drawn": drawn(), "evaluated": evaluated()}
+    stop_after_a_chunk(programs[8], output / "run")
+    (output / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

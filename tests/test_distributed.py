@@ -1,0 +1,264 @@
+"""Several devices, simulated, and several processes give the numbers of one, and move the bytes that were predicted."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from softmax_jax import costs, devices, distributed, training
+from softmax_jax import run as run_module
+from softmax_jax.command_line import parse
+from softmax_jax.config import Config
+from softmax_jax.distributed import Cluster
+from softmax_jax.evaluation import evaluate
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.run_directory import RunDirectory, load_parameters
+from tests.eight_devices import TINY
+
+ROOT = Path(__file__).parents[1]
+
+
+def start(script, count, *arguments):
+    """A script of this directory in a process of its own, with so many simulated devices."""
+    flags = re.sub(r"device_count=\d+", f"device_count={count}", os.environ["XLA_FLAGS"])
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, ROOT / "tests" / script, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process):
+    out, error = process.communicate(timeout=280)
+    assert process.returncode == 0, error
+    return out
+
+
+def run(path):
+    run_module.run(TINY, path, Console(file=io.StringIO()))
+    return jax.tree.leaves(load_parameters(path)[1])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Parameters of a run that one process, which has two devices, finished at once."""
+    return run(tmp_path_factory.mktemp("run") / "whole")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """One program for all runs in this process."""
+    trainer = training.chunk_trainer(TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "chunk_trainer", lambda config: trainer)
+        yield
+
+
+def close(a, b, tolerance=1e-6):
+    return all(np.allclose(x, y, rtol=0, atol=tolerance) for x, y in zip(a, b, strict=True))
+
+
+def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
+    finish(start("eight_devices.py", 8, tmp_path))
+    found = json.loads((tmp_path / "found.json").read_text())
+    one, eight = found["on 1"], found["on 8"]
+    for step, drawn in enumerate((one["drawn"][:4], one["drawn"][4:])):
+        whole = jax.vmap(training.training_batch, (None, 0, None))(TINY, jnp.arange(TINY.seeds), jnp.int32(step))
+        assert all(np.array_equal(x, y) for x, y in zip(drawn, jax.tree.leaves(whole), strict=True))
+    assert eight["drawn"] == one["drawn"]
+    assert close(eight["trained"], one["trained"])
+    assert close(eight["evaluated"], one["evaluated"], 1e-5)
+    for count in (1, 2, 4, 8):
+        moved, predicted = found[f"on {count}"]["moved"]
+        assert moved == predicted
+        assert (moved > 0) == (count > TINY.seeds)
+        assert found[f"on {count}"]["mesh"] == [min(count, 2), max(count // 2, 1)]
+    assert RunDirectory(tmp_path / "run", TINY).resume()[0] == TINY.chunk
+    assert close(run(tmp_path / "run"), uninterrupted)
+
+
+def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    leader, other = [start("two_processes.py", 2, address, process, tmp_path) for process in (0, 1)]
+    said = finish(leader)
+    assert "step" not in re.sub(r"stopped at step|\[Gloo\].*", "", finish(other))
+    assert f"step {TINY.chunk}/{TINY.steps}" in said
+    by_process = [json.loads((tmp_path / f"found{process}.json").read_text()) for process in (0, 1)]
+    assert [found["trained"] for found in by_process] == [130, 130]
+    assert [found["evaluated"] for found in by_process] == [0, 0]
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["seed"]) for line in metrics] == [(TINY.chunk, 0), (TINY.chunk, 1)]
+    stopped = load_parameters(tmp_path / "run")[1]
+    for found in by_process:
+        assert close(found["one seed"], [leaf[:1] for leaf in jax.tree.leaves(stopped)])
+    assert not (tmp_path / "evaluation1").exists()
+    with (tmp_path / "evaluation0" / "evaluation.csv").open() as file:
+        theirs = [float(row["loss"]) for row in csv.DictReader(file)]
+    (ours,) = evaluate(stopped, {"softmax": normalizer("softmax")}, seeds=(0, 1), lengths=(8,), sets=16)
+    assert np.allclose(theirs, [row.loss for row in ours], atol=1e-5)
+    assert close(run(tmp_path / "run"), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--coordinator", "a:1"], "--coordinator a:1 alone"),
+        (["--processes", "2"], "--processes 2 alone"),
+        (["--process", "0"], "--process 0 alone"),
+        (["--processes", "0"], "--processes is 0"),
+        (["--coordinator", "a", "--processes", "2", "--process", "0"], "HOST:PORT"),
+        (["--coordinator", "a:99999", "--processes", "2", "--process", "0"], "HOST:PORT"),
+        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "from 0 to 1"),
+        (["--coordinator", "a:1", "--processes", "2", "--process", "-1"], "from 0 to 1"),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(capsys, options, words):
+    with pytest.raises(SystemExit) as stop:
+        parse(Cluster, args=options)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "a"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, "Kubernetes"),
+        ({"TPU_WORKER_HOSTNAMES": "a"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "Cloud TPU"),
+    ],
+)
+def test_schedulers_are_known_by_their_environment(environment, expected, monkeypatch):
+    monkeypatch.setattr(distributed.glob, "glob", lambda pattern: [])
+    assert distributed.scheduler(environment) == expected
+
+
+@pytest.mark.parametrize("cluster", [Cluster(), Cluster(processes=1)])
+def test_one_process_joins_nothing(cluster, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments: pytest.fail("it must not be called"))
+    for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JOB_COMPLETION_INDEX", "TPU_WORKER_HOSTNAMES"):
+        monkeypatch.delenv(name, raising=False)
+    if cluster.processes:
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    with distributed.joined(cluster):
+        assert distributed.is_leader()
+
+
+def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("DEADLINE_EXCEEDED: nobody there\nat line 1")
+
+    monkeypatch.setattr(jax.distributed, "initialize", fail)
+    with pytest.raises(ValueError, match=r"by --coordinator a:1: DEADLINE_EXCEEDED: nobody there\. Name a reachable"):
+        distributed.join(Cluster("a:1", 2, 0))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    with pytest.raises(ValueError, match=r"by what Open MPI says"):
+        distributed.join()
+
+
+@pytest.mark.parametrize(("processes", "expected"), [(1, (1, 4)), (4, (1, 4)), (8, (1, 8))])
+def test_parts_keep_a_few_sets_where_every_process_has_work(processes, expected):
+    assert devices.shares(1, 128, 8, processes, least_sets=32) == expected
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sets", "count", "processes", "expected"),
+    [
+        (1, 128, 1, 1, (1, 1)),
+        (10, 128, 2, 1, (2, 1)),
+        (10, 128, 16, 1, (2, 8)),
+        (4, 128, 8, 1, (4, 2)),
+        (3, 7, 4, 1, (3, 1)),
+        (2, 1, 8, 1, (2, 1)),
+        (3, 128, 4, 2, (1, 4)),
+        (3, 128, 4, 4, (1, 4)),
+        (2, 5, 4, 2, (2, 1)),
+    ],
+)
+def test_shares_use_what_divides_evenly(seeds, sets, count, processes, expected):
+    assert devices.shares(seeds, sets, count, processes) == expected
+
+
+def test_a_process_without_work_is_refused():
+    with pytest.raises(ValueError, match="3 seeds of 5 sets do not divide evenly among 2 processes"):
+        devices.shares(3, 5, 8, 2)
+
+
+def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="--workdir cannot be written"):
+        RunDirectory(tmp_path / "file" / "run", TINY)
+    monkeypatch.setattr(distributed, "any_process", lambda flag: True)
+    with pytest.raises(ValueError, match="another process cannot go on"):
+        distributed.agree(None)
+
+
+def test_the_formulas_are_those_of_the_model():
+    config = Config(min_items=16, max_items=16, width=1024)
+    state = jax.eval_shape(lambda: training.initial_state(config))
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.parameters)) == costs.parameter_count(config.width)
+    batch = jax.eval_shape(lambda: training.training_batch(config, jnp.int32(0), jnp.int32(0)))
+    own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.parameters)
+    # As written, before compiling. What is no matrix product grows with the width and not with its square.
+    program = jax.jit(training.padded_gradient(dataclasses.replace(config, l2=0.0))).lower(own, batch)
+    counted: Any = program.cost_analysis()
+    predicted = 2 * costs.step_multiply_adds(16, config.sets, config.width)
+    assert predicted < counted["flops"] < 1.03 * predicted
+
+
+PROGRAM = """HloModule jit_f, is_scheduled=true
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%body (arguments: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %reduced = (f32[8]{0}, f32[2,3]{1,0}) all-reduce(%a, %b), replica_groups=[2,4]<=[8], to_apply=%add
+}
+
+%condition (arguments: (s32[], f32[8])) -> pred[] {
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %loop = (s32[], f32[8]{0}) while(%start), condition=%condition, body=%body, backend_config={COUNT}
+  %last = f32[8]{0} all-reduce(%y), replica_groups={{0,1},{2,3}}, to_apply=%add
+}
+"""
+
+
+def test_collectives_are_counted_as_often_as_their_loop_runs():
+    program = PROGRAM.replace("COUNT", '"known_trip_count":{"n":"5"}')
+    loop, last = costs.collectives(program)
+    assert loop == ("all-reduce", 4 * (8 + 6), 4, 5)
+    assert last == ("all-reduce", 4 * 8, 2, 1)
+    assert costs.moved_bytes(program) == 5 * 1.5 * 56 + 32
+    with pytest.raises(ValueError, match="how often this loop runs"):
+        costs.moved_bytes(PROGRAM)
+    with pytest.raises(ValueError, match="also holds all-gather"):
+        costs.moved_bytes(program.replace("all-reduce(%y)", "all-gather(%y)"))
+
+
+def test_arrays_are_placed_and_gathered_whole():
+    sharding = devices.seed_sharding(2)
+    tree = {"numbers": np.arange(6.0).reshape(2, 3), "keys": jax.random.split(jax.random.key(0), 2)}
+    there = distributed.placed(tree, sharding)
+    assert there["numbers"].sharding == there["keys"].sharding == sharding
+    assert np.array_equal(distributed.gathered(there["numbers"]), tree["numbers"])

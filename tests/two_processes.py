@@ -1,0 +1,66 @@
+"""Run by test_distributed as each of two processes, of two simulated devices each.
+
+`train.py` until process 1 gets a SIGTERM, `evaluate.py` of what was saved, then one seed on the devices of both.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from softmax_jax import run, training
+from softmax_jax.distributed import gathered
+from softmax_jax.report import charts
+from tests.eight_devices import TINY
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = [
+    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--sets", TINY.sets, "--chunk", TINY.chunk, "--width", TINY.width),
+    *("--min-items", TINY.min_items, "--max-items", TINY.max_items),
+    *("--optimizer", TINY.optimizer, "--learning-rate", TINY.learning_rate),
+]
+
+
+def script(name, *arguments):
+    """The exit status of a script of the project."""
+    sys.argv = [name, *map(str, arguments)]
+    try:
+        runpy.run_path(str(ROOT / name), run_name="__main__")
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def ask_to_stop(*arguments, check=run._check_finite):
+    """A SIGTERM in the first chunk of this process alone."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    check(*arguments)
+
+
+def one_seed_on_all_devices():
+    """Its parameters after a chunk: each step sums gradients of both processes."""
+    config = TINY.__class__(**{**vars(TINY), "seeds": 1})
+    state, _ = training.chunk_trainer(config)(training.initial_state(config), 0, config.chunk)
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(gathered(state.parameters))]
+
+
+def main(address, process, output):
+    cluster = ("--coordinator", address, "--processes", 2, "--process", process)
+    if process == "1":
+        run._check_finite = ask_to_stop
+    charts.save_chart = lambda *arguments: []
+    found: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
+    measured = ("--lengths", 8, "--sets", 16, "--normalizers", "softmax", "--output", output / f"evaluation{process}")
+    found["evaluated"] = script("evaluate.py", "--checkpoint", output / "run", *measured, *cluster)
+    found["one seed"] = one_seed_on_all_devices()
+    (output / f"found{process}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

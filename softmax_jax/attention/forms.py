@@ -329,12 +329,14 @@ def _threshold(
     def weigh(block: Block, moved: Array) -> Array:
         return sparse.weights_at(family, threshold, eps, excess(rows.logits(block)), moved)
 
-    def sums(block: Block) -> tuple[Array, Array]:
-        weights = weigh(block, jnp.zeros_like(threshold))
-        slopes, _ = sparse.derivatives(weights, fixed)
-        return weights.sum(-1, keepdims=True), jax.lax.stop_gradient(slopes.sum(-1, keepdims=True))
+    still = jnp.zeros_like(threshold)
 
-    moved = solution_moved(*rows.rows.total(sums))
+    def slope(block: Block) -> Array:
+        return sparse.derivatives(weigh(block, still), eps)[0].sum(-1, keepdims=True)
+
+    # Two sums, of which a derivative needs the value of one and the derivative of the other.
+    reached_still = rows.rows.total(lambda block: weigh(block, still).sum(-1, keepdims=True))
+    moved = solution_moved(reached_still, rows.rows.total(slope))
     attended = rows.rows.total(lambda block: block.attend(weigh(block, moved)))
     return Found(jax.tree.map(lambda leaf: leaf / reached, attended), lambda block: weigh(block, moved) / reached)
 

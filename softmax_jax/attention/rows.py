@@ -42,7 +42,7 @@ def attach(value: Tree, equal: Tree) -> Tree:
 
 @attach.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Tree, Tree]:
-    return primals[0], tangents[1]
+    return attach(*primals), tangents[1]
 
 
 @jax.custom_jvp
@@ -53,7 +53,21 @@ def solution_moved(total: Float[Array, "*row"], slope: Float[Array, "*row"]) -> 
 
 @solution_moved.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return solution_moved(*primals), tangents[0] / jnp.where(primals[1] == 0, 1, primals[1])
+    slope = _once(primals[1])
+    return solution_moved(*primals), tangents[0] / jnp.where(slope == 0, 1, slope)
+
+
+@jax.custom_jvp
+def _once(slope: Float[Array, "*row"]) -> Float[Array, "*row"]:
+    """The slope, which is that at the solution alone, so that it has no derivative to go on with."""
+    return slope
+
+
+@_once.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    raise NotImplementedError(
+        "a threshold found in blocks has a first derivative alone: use implementation='dense' for the second"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

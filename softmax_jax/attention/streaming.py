@@ -67,7 +67,8 @@ def streaming_attention(
 ) -> Outputs:
     """`dot_product_attention` in blocks of `block_size` keys; see there for the other arguments and what they raise.
 
-    Both modes of differentiation work. Raises ValueError for a normalizer without a streaming form and for a
+    Both modes of differentiation work, and second derivatives, which sparsemax, entmax and Stieltjes refuse with
+    NotImplementedError. Raises ValueError for a normalizer without a streaming form and for a
     block size below 1.
 
     >>> x = jnp.eye(4).reshape(4, 1, 4)

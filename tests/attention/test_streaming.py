@@ -103,6 +103,27 @@ def test_any_inverse_temperature(map):
         np.testing.assert_allclose(streamed_gradient.scale.beta, gradient.scale.beta, atol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["softmax", "adaptive"])
+def test_second_derivatives(name):
+    query, key, value, _ = arrays()
+    small = query[:1, :1, :2, :3], key[:1, :, :1, :3], value[:1, :, :1, :3]
+
+    def loss(attention, query):
+        return jnp.sum(attention(query, *small[1:], normalizer=name) ** 2)
+
+    attentions = (dense_attention, in_blocks)
+    run = jax.jit(lambda query: [jax.hessian(functools.partial(loss, attend))(query) for attend in attentions])
+    dense, streamed = run(small[0])
+    np.testing.assert_allclose(streamed, dense, atol=1e-5 * float(jnp.abs(dense).max()))
+
+
+def test_a_threshold_has_no_second_derivative():
+    query, key, value, _ = arrays()
+    attend = functools.partial(in_blocks, key=key, value=value, normalizer="sparsemax")
+    with pytest.raises(NotImplementedError, match=r"first derivative alone: use implementation='dense'"):
+        jax.hessian(lambda scale: jnp.sum(attend(query * scale) ** 2))(jnp.float32(1))
+
+
 def test_large_logits_lose_no_more_digits_than_in_dense_attention():
     @jax.jit
     def run(*arrays):

@@ -113,11 +113,14 @@ def _bytes_of(shape: str) -> int:
 
 
 def _group_size(line: str) -> int:
-    """Devices of a group, written out as {{0,1},{2,3}} or by shape as [2,2]<=[4]."""
+    """Devices of a group, written out as {{0,1},{2,3}}, by shape as [2,2]<=[4], or as axes of a mesh."""
     if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", line):
         return listed[1].count(",") + 1
     if shaped := re.search(r"replica_groups=\[(?:\d+,)*(\d+)\]<=", line):
         return int(shaped[1])
+    if axes := re.search(r"replica_groups=mesh\[(.*?)\][^{]*\{(.*?)\}", line):  # as in mesh['a'=2,'b'=4] {'b'}
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", axes[1]))
+        return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", axes[2]))
     raise ValueError(f"no groups of devices in: {line.strip()[:120]}")
 
 

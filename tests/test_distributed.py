@@ -250,6 +250,8 @@ def test_collectives_are_counted_as_often_as_their_loop_runs():
     assert loop == ("all-reduce", 4 * (8 + 6), 4, 5)
     assert last == ("all-reduce", 4 * 8, 2, 1)
     assert costs.moved_bytes(program) == 5 * 1.5 * 56 + 32
+    by_axes = program.replace("replica_groups=[2,4]<=[8]", "replica_groups=mesh['seeds'=2,'sets'=4] {'sets'}")
+    assert costs.collectives(by_axes) == [loop, last]
     with pytest.raises(ValueError, match="how often this loop runs"):
         costs.moved_bytes(PROGRAM)
     with pytest.raises(ValueError, match="also holds all-gather"):

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
-from benchmarks.timing import machine, milliseconds
+from benchmarks.timing import Result, machine, milliseconds
 from softmax_jax.attention.streaming import default_block_size
 from softmax_jax.command_line import parse
 
@@ -77,13 +77,30 @@ def programs(queries: int, keys: int, names: tuple[str, ...], backward: bool) ->
     return compiled
 
 
-def measure(contenders: dict[str, Program], rounds: int) -> None:
+def let_turns(contenders: dict[str, Program], rounds: int) -> None:
     """Lets the contenders take turns."""
     for _ in range(rounds):
         for program in contenders.values():
             start = time.perf_counter()
             program.run()
             program.seconds.append(time.perf_counter() - start)
+
+
+def measure(quick: bool) -> list[Result]:
+    """Attention in blocks against the dense form and JAX's own, forward and backward, at 2048 × 2048."""
+    queries, keys = SIZES[2]
+    names = ("softmax", "adaptive")
+    contenders = programs(queries, keys, names, backward=True)
+    let_turns(contenders, 3 if quick else 9)
+    seconds = {name: program.seconds for name, program in contenders.items()}
+    chosen = default_block_size(HEADS * queries, keys)
+    of_jax = next(iter(seconds))
+    results = []
+    for name in names:
+        ours = seconds[f"{name}, blocks of {chosen}"]
+        what = f"{name} attention in blocks, forward and backward, {queries} queries and keys, {HEADS} heads of {SIZE}"
+        results += [Result(what, peer, ours, seconds[peer], "s per call") for peer in (f"{name}, dense", of_jax)]
+    return results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +119,7 @@ def main() -> None:
     for queries, keys in SIZES:
         for backward in (False, True):
             contenders = programs(queries, keys, arguments.names, backward)
-            measure(contenders, arguments.rounds)
+            let_turns(contenders, arguments.rounds)
             jax_median = statistics.median(next(iter(contenders.values())).seconds)
             what = "forward and backward" if backward else "forward"
             title = (

@@ -69,4 +69,5 @@ def assert_equal(wanted, other, values=2e-6, gradients=1e-5):
     np.testing.assert_allclose(other[0], wanted[0], atol=values * max(1.0, float(np.abs(wanted[0]).max())), rtol=0)
     assert len(wanted[1]) == len(other[1])
     for ours, theirs in zip(other[1], wanted[1]):
+        assert np.isfinite(ours).all()
         np.testing.assert_allclose(ours, theirs, atol=gradients * max(1.0, float(np.abs(theirs).max())), rtol=0)

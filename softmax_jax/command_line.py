@@ -41,7 +41,7 @@ def unboxed(box: str) -> str:
     _title, *inside = [text for line in box.splitlines() if (text := line.strip("│╭╮╰╯ "))]
     joined = " ".join("|" if set(text) <= {"─", "-"} else text for text in inside)
     sections = [text for section in joined.split("|") if (text := section.strip()) and "For full helptext" not in text]
-    return re.sub(r"^Error parsing (Arguments|config): ", "", ". ".join(sections))
+    return re.sub(r"^Error parsing (Arguments|config|cluster|Cluster): ", "", ". ".join(sections))
 
 
 def one_device_per_core() -> None:

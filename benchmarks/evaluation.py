@@ -65,7 +65,9 @@ def measure(quick: bool) -> list[Result]:
         print(f"{name}: at most {size / 1e9:.2f} GB")
     first = items_of(LENGTHS[0])
     results = [
-        Result(f"an item in {items_of(length)}", f"in {first}", seconds[items_of(length)], seconds[first], "s per item")
+        Result(
+            f"an item in {items_of(length)}", f"one in {first}", seconds[items_of(length)], seconds[first], "s per item"
+        )
         for length in LENGTHS[1:]
     ]
     shared = Result("an item under five normalizers", APART, seconds[first], seconds[APART], "s per item")

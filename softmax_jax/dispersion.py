@@ -246,9 +246,7 @@ def look_at_seeds(
     draw: Callable[[Any], Batch],
 ) -> Sets:
     """What is seen of every set; leading axes (seeds, sets)."""
-    seen = for_each_seed(
-        lambda model, batch: look(model, normalizers, batch), parameters, batches, structure=structure, draw=draw
-    )
+    seen = for_each_seed(look, parameters, batches, normalizers, structure=structure, draw=draw)
     return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1, *leaf.shape[3:]), seen)
 
 

@@ -225,38 +225,36 @@ def measure_seeds(
     compute: Callable[..., Measures] = measure,
 ) -> Measures:
     """Measures of shape (seeds, batches, normalizers)."""
-    return for_each_seed(
-        lambda model, batch: compute(model, normalizers, batch), parameters, batches, structure=structure, draw=draw
-    )
+    return for_each_seed(compute, parameters, batches, normalizers, structure=structure, draw=draw)
 
 
 def for_each_seed(
-    compute: Callable[[MaxRetrieval, Any], Any],
+    compute: Callable[..., Any],
     parameters: Parameters,
     batches: Any,
-    *,
+    *everywhere: Any,
     structure: nnx.GraphDef,
     draw: Callable[[Any], Any],
 ) -> Any:
-    """`compute` on every batch of every seed, batch after batch: leaves with leading axes (seeds, batches).
+    """`compute(model, *everywhere, batch)` on every batch of every seed: leaves with leading axes (seeds, batches).
 
     Seeds are divided among the devices, and batches among those left over; no device waits for another. The
     arguments are those that `on_devices` returns.
     """
 
-    def one_seed(arguments: tuple[Parameters, Any]) -> Any:
-        own_parameters, own_batches = arguments
-        model = nnx.merge(structure, own_parameters)
-        return jax.lax.map(lambda batch: compute(model, draw(batch)), own_batches)
+    def on_device(parameters: Parameters, batches: Any, everywhere: Any) -> Any:
+        def one_seed(arguments: tuple[Parameters, Any]) -> Any:
+            own_parameters, own_batches = arguments
+            model = nnx.merge(structure, own_parameters)
+            return jax.lax.map(lambda batch: compute(model, *everywhere, draw(batch)), own_batches)
 
-    def on_device(*arguments: Any) -> Any:
-        return jax.lax.map(one_seed, arguments)
+        return jax.lax.map(one_seed, (parameters, batches))
 
     by_batch = P(SEEDS, SETS)
     spread = jax.shard_map(
-        on_device, mesh=_mesh_of(batches), in_specs=(P(SEEDS), by_batch), out_specs=by_batch, check_vma=False
+        on_device, mesh=_mesh_of(batches), in_specs=(P(SEEDS), by_batch, P()), out_specs=by_batch, check_vma=False
     )
-    return spread(parameters, batches)
+    return spread(parameters, batches, everywhere)
 
 
 def _mesh_of(batches: Any) -> jax.sharding.Mesh:

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import row_sum, visible_logits
+from softmax_jax.normalizers.masking import row_sum, visible_logits, visible_or_lowest
 
 Tree = Any
 """An array, or a tuple, list or dictionary of them."""
@@ -203,8 +203,7 @@ class Rows:
 
 def visible(block: Block) -> Float[Array, "*rows entries"]:
     """Logits of a block in float32 (float64 stays), with -inf in the place of every masked entry."""
-    z = visible_logits(block.logits, block.where)
-    return z if block.where is None else jnp.where(jnp.broadcast_to(block.where, z.shape), z, -jnp.inf)
+    return visible_or_lowest(block.logits, block.where)
 
 
 def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:

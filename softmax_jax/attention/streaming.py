@@ -31,6 +31,7 @@ from softmax_jax.attention.logits import (
     check_inputs,
     scaled_query,
     visible_entries,
+    weighted_values,
 )
 from softmax_jax.attention.rows import Block
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -221,11 +222,7 @@ def _weighing(
     """Weighted sums of these values, with the rows first."""
 
     def attend(weights: Array) -> Array:
-        batch, heads, queries, keys = weights.shape
-        kv_heads, size = value.shape[-2:]
-        grouped = weights.reshape(batch, kv_heads, heads // kv_heads, queries, keys)
-        output = jnp.einsum("bhgqk,bkhd->bhgqd", grouped, value.astype(weights.dtype))
-        return output.reshape(batch, heads, queries, size)
+        return jnp.moveaxis(weighted_values(weights, value), 2, 1)
 
     return attend
 

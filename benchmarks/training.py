@@ -30,6 +30,7 @@ from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core, parse
 from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.config import Config
+from softmax_jax.costs import step_multiply_adds
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, sample
 
 NOTEBOOK_ITEMS = 4096
@@ -37,25 +38,9 @@ OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port
 FLOOR = "its matrix products alone"
 
 
-def multiply_adds(config: Config, items: float) -> float:
-    r"""Multiplications with an addition in the matrix products of one training step on sets of `items` items.
-
-    With width w, F features and C classes, forward and backward:
-    sets · (items · (3w² + 2Fw + 6w) + 18w² + (3C + 8)w).
-
-    An item passes w² + Fw forward, as much again for the gradients of both kernels and w² for that of the hidden
-    layer; logits and weighted sum take w each, and twice that backward. A set passes six square kernels thrice, the
-    reading thrice, the query's first kernel twice, and each of the biases of key and value as a product, thrice.
-    The penalty Σw², a sum over the parameters, is left out.
-    """
-    w = config.width
-    per_item = 3 * w * w + 2 * FEATURES * w + 6 * w
-    return config.sets * (items * per_item + 18 * w * w + (3 * CLASSES + 8) * w)
-
-
 def mean_multiply_adds(config: Config) -> float:
-    """The same on average over the lengths that a batch may have."""
-    return multiply_adds(config, (config.min_items + config.max_items) / 2)
+    """Multiply-adds of a step, on average over the lengths that a batch may have."""
+    return step_multiply_adds((config.min_items + config.max_items) / 2, config.sets, config.width)
 
 
 class StockModel(linen.Module):

@@ -1,7 +1,7 @@
 r"""What training costs: multiply-adds and moved bytes as formulas, and the bytes that a compiled program says it moves.
 
 With width $w$, $n$ items per set, $S$ sets per batch and $P = 7w^2 + 31w + 10$ parameters, a step of one seed takes
-$S\,(n\,(3w^2 + 28w) + 18w^2 + 35w)$ multiply-adds. Divided over $d$ devices each takes a $d$-th of them, and an
+$S\,(n\,(3w^2 + 28w) + 18w^2 + 38w)$ multiply-adds. Divided over $d$ devices each takes a $d$-th of them, and an
 all-reduce of the gradient, in which a ring sends $2\,\frac{d-1}{d} \cdot 4P$ bytes from each device.
 """
 
@@ -26,15 +26,16 @@ def parameter_count(width: int) -> int:
     return 7 * width**2 + (FEATURES + 1 + CLASSES) * width + 9 * width + CLASSES
 
 
-def step_multiply_adds(items: int, sets: int, width: int) -> int:
+def step_multiply_adds(items: int | float, sets: int, width: int) -> int | float:
     """Multiply-adds of the matrix products in one training step of one seed, forward and backward.
 
-    The backward pass takes twice the forward one, less what would be the gradient of the data.
+    The backward pass takes twice the forward one, less what would be the gradient of the data. The biases of key and
+    value enter by products. The penalty Σw², a sum over the parameters, is left out.
 
     >>> step_multiply_adds(items=16, sets=128, width=128)
-    146325504
+    146374656
     """
-    forward = items * (FEATURES * width + width**2 + 2 * width) + 6 * width**2 + (1 + 1 + CLASSES) * width
+    forward = items * (FEATURES * width + width**2 + 2 * width) + 6 * width**2 + (1 + 2 + CLASSES) * width
     of_data = items * FEATURES * width + width
     return sets * (3 * forward - of_data)
 

@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks import all as all_benchmarks
 from benchmarks import table, timing
-from benchmarks import training as training_benchmark
 from benchmarks.timing import Result, device_name
 from softmax_jax import training
 from softmax_jax.config import Config
+from softmax_jax.costs import step_multiply_adds
 
 RESULT = Result("a step", "a port", ours=(1e-3, 2e-3, 4e-3), peers=(6e-3, 8e-3, 6e-3), unit="s per step")
 
@@ -40,7 +40,7 @@ def test_the_formula_counts_the_products_of_the_step(items):
     parameters = jax.eval_shape(training.build_model(config.width)[1], jax.random.key(0))
     batch = jax.eval_shape(lambda: training.training_batch(config, jnp.int32(0), jnp.int32(0)))
     program = jax.make_jaxpr(training.padded_gradient(config))(parameters, batch)
-    assert sum(products(program.jaxpr)) == training_benchmark.multiply_adds(config, items)
+    assert sum(products(program.jaxpr)) == step_multiply_adds(items, config.sets, config.width)
 
 
 def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():

@@ -6,16 +6,14 @@ The default normalizers read two of the shipped models, one on each core. Conten
 its own, whose memory is printed. Compiling is not counted.
 """
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
-from benchmarks.timing import Result, machine, print_results, processes_in_turn, serve
+from benchmarks.timing import Result, contest, processes_in_turn
 from benchmarks.timing import timed as timed_run
-from softmax_jax.command_line import one_device_per_core, parse
-from softmax_jax.compilation_cache import keep_compiled_programs
+from softmax_jax.command_line import one_device_per_core
 from softmax_jax.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.run_directory import load_checkpoint
@@ -74,26 +72,5 @@ def measure(quick: bool) -> list[Result]:
     return [*results, shared]
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """What the command line may say."""
-
-    quick: bool = False
-    """Three rounds in place of nine."""
-    contender: str | None = None
-    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
-
-
-def main() -> None:
-    """Runs every contender in turn and prints the ratios."""
-    arguments = parse(Arguments, description=__doc__)
-    if arguments.contender:
-        keep_compiled_programs()
-        serve(CONTENDERS[arguments.contender]())
-        return
-    print_results(measure(arguments.quick))
-    print(machine())
-
-
 if __name__ == "__main__":
-    main()
+    contest(measure, CONTENDERS, __doc__)

@@ -7,21 +7,21 @@ side by side under vmap; and one seed after the other, with all cores or the who
 times are those of one step of ten seeds, times 100,000. Compiling is not counted.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks.timing import Result, duration, machine, print_results, processes_in_turn, results_against, serve
+from benchmarks.timing import Result, contest, duration, processes_in_turn, results_against
 from benchmarks.timing import timed as timed_run
 from softmax_jax import training
-from softmax_jax.command_line import one_device_per_core, parse
-from softmax_jax.compilation_cache import keep_compiled_programs
+from softmax_jax.command_line import one_device_per_core
 from softmax_jax.config import Config
 
 SEEDS, STEPS = 10, 100_000
+TURN = 20
+"""Steps in one turn, from which the time of `STEPS` is predicted."""
 OURS, VMAPPED, IN_TURN = "ours", "seeds under vmap", "one seed after the other"
 
 
@@ -31,23 +31,23 @@ def timed(config: Config, train: Callable[[training.TrainState], object]) -> Cal
     return timed_run(lambda: train(state), config.chunk / STEPS)
 
 
-def ours(steps: int) -> Callable[[], float]:
+def ours() -> Callable[[], float]:
     """The loop of train.py with its device settings."""
     one_device_per_core()
-    config = Config(seeds=SEEDS, chunk=steps)
+    config = Config(seeds=SEEDS, chunk=TURN)
     train_chunk = training.chunk_trainer(config)
-    return timed(config, lambda state: train_chunk(state, 0, steps))
+    return timed(config, lambda state: train_chunk(state, 0, TURN))
 
 
-def on_one_device(steps: int, *, side_by_side: bool) -> Callable[[], float]:
+def on_one_device(*, side_by_side: bool) -> Callable[[], float]:
     """All seeds on the first device, which has all cores."""
-    config = Config(seeds=SEEDS, chunk=steps)
+    config = Config(seeds=SEEDS, chunk=TURN)
     gradient = training.padded_gradient(config) if side_by_side else training.trimmed_gradient(config)
-    one = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(0), steps=steps)
+    one = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(0), steps=TURN)
     return timed(config, jax.jit(jax.vmap(one) if side_by_side else functools.partial(jax.lax.map, one)))
 
 
-CONTENDERS: dict[str, Callable[[int], Callable[[], float]]] = {
+CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
     OURS: ours,
     VMAPPED: functools.partial(on_one_device, side_by_side=True),
     IN_TURN: functools.partial(on_one_device, side_by_side=False),
@@ -63,28 +63,5 @@ def measure(quick: bool) -> list[Result]:
     return results_against(f"ten seeds of {STEPS:,} steps, predicted", OURS, seconds, "s")
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """What the command line may say."""
-
-    quick: bool = False
-    """Three rounds in place of fifteen."""
-    steps: int = 20
-    """Training steps per turn."""
-    contender: str | None = None
-    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
-
-
-def main() -> None:
-    """Runs every contender in turn and prints the ratios."""
-    arguments = parse(Arguments, description=__doc__)
-    if arguments.contender:
-        keep_compiled_programs()
-        serve(CONTENDERS[arguments.contender](arguments.steps))
-        return
-    print_results(measure(arguments.quick))
-    print(machine())
-
-
 if __name__ == "__main__":
-    main()
+    contest(measure, CONTENDERS, __doc__)

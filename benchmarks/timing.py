@@ -19,6 +19,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from softmax_jax.command_line import parse
+from softmax_jax.compilation_cache import keep_compiled_programs
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -123,6 +126,31 @@ def processes_in_turn(module: str, names: Sequence[str], rounds: int) -> tuple[d
             process.peak_bytes()  # comes when it has compiled, so that no turn falls into another's compiling
         seconds = take_turns({name: process.measure for name, process in processes.items()}, rounds)
         return seconds, {name: process.peak_bytes() for name, process in processes.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line of a benchmark with contenders may say."""
+
+    quick: bool = False
+    """Fewer rounds."""
+    contender: str | None = None
+    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
+
+
+def contest(
+    measure: Callable[[bool], Sequence[Result]],
+    contenders: Mapping[str, Callable[[], Callable[[], float]]],
+    description: str | None,
+) -> None:
+    """The command of a benchmark: measures all contenders and prints the ratios, or serves as one of them."""
+    arguments = parse(Arguments, description=description)
+    if arguments.contender:
+        keep_compiled_programs()
+        serve(contenders[arguments.contender]())
+        return
+    print_results(measure(arguments.quick))
+    print(machine())
 
 
 def serve(run: Callable[[], float]) -> None:

@@ -14,7 +14,6 @@ The floor is the time that the step's matrix products alone take at the rate of 
 contender runs in a process of its own, and all take turns.
 """
 
-import dataclasses
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,10 +24,9 @@ import jax.numpy as jnp
 import optax
 from flax import linen
 
-from benchmarks.timing import Result, machine, print_results, processes_in_turn, results_against, serve, timed
+from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
 from softmax_jax import training
-from softmax_jax.command_line import one_device_per_core, parse
-from softmax_jax.compilation_cache import keep_compiled_programs
+from softmax_jax.command_line import one_device_per_core
 from softmax_jax.config import Config
 from softmax_jax.costs import step_multiply_adds
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, sample
@@ -181,26 +179,5 @@ def measure(quick: bool) -> list[Result]:
     return results_against("a training step of one seed", OURS, seconds, "s per step")
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """What the command line may say."""
-
-    quick: bool = False
-    """Three rounds in place of fifteen."""
-    contender: str | None = None
-    """Measure this one whenever a line comes in; what the benchmark calls itself with."""
-
-
-def main() -> None:
-    """Runs every contender in turn and prints the ratios."""
-    arguments = parse(Arguments, description=__doc__)
-    if arguments.contender:
-        keep_compiled_programs()
-        serve(CONTENDERS[arguments.contender]())
-        return
-    print_results(measure(arguments.quick))
-    print(machine())
-
-
 if __name__ == "__main__":
-    main()
+    contest(measure, CONTENDERS, __doc__)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -113,4 +114,8 @@ def own_sets(batch: Any, parts: int) -> Any:
 
 def mean_over_sets(tree: Any, parts: int) -> Any:
     """The mean over the devices that share a seed, on each of them; call it under the mesh."""
-    return tree if parts == 1 else jax.lax.pmean(tree, SETS)
+    if parts == 1:
+        return tree
+    # All leaves as one vector: devices wait for each other once, not once a leaf.
+    vector, as_tree = ravel_pytree(tree)
+    return as_tree(jax.lax.pmean(vector, SETS))

@@ -3,7 +3,8 @@
     python -m benchmarks.evaluation
 
 The default normalizers read two of the shipped models, one on each core. Contenders take turns, each in a process of
-its own, whose memory is printed. Compiling is not counted.
+its own, whose memory is printed. Compiling is not counted. The floor is that of the multiply-adds alone, at the rate of
+large matrix products on all cores.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import jax
 
+from benchmarks.products import products_alone
 from benchmarks.timing import Result, contest, processes_in_turn
 from benchmarks.timing import timed as timed_run
 from softmax_jax.command_line import one_device_per_core
+from softmax_jax.config import Config
+from softmax_jax.costs import item_multiply_adds
 from softmax_jax.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.run_directory import load_checkpoint
@@ -24,6 +28,7 @@ LENGTHS = (4096, 16384, 65536, 262144, 1048576)
 ITEMS = 2**20
 """Per seed and turn."""
 APART = "the encoder run once for each normalizer"
+FLOOR = "its matrix products alone"
 
 
 def items_of(length: int) -> str:
@@ -53,6 +58,7 @@ def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]
 CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
     **{items_of(length): lambda length=length: seconds_per_item(length) for length in LENGTHS},
     APART: lambda: seconds_per_item(LENGTHS[0], apart=True),
+    FLOOR: lambda: products_alone(item_multiply_adds(Config().width, len(DEFAULT_NORMALIZERS))),
 }
 
 
@@ -68,8 +74,9 @@ def measure(quick: bool) -> list[Result]:
         )
         for length in LENGTHS[1:]
     ]
-    shared = Result("an item under five normalizers", APART, seconds[first], seconds[APART], "s per item")
-    return [*results, shared]
+    for peer in (APART, FLOOR):
+        results.append(Result("an item under five normalizers", peer, seconds[first], seconds[peer], "s per item"))
+    return results
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 Short runs, in turn, each in a process of its own: the loop of train.py, whose choice depends on the platform; all seeds
 side by side under vmap; and one seed after the other, with all cores or the whole accelerator for each product. The
-times are those of one step of ten seeds, times 100,000. Compiling is not counted.
+times are those of one step of ten seeds, times 100,000. Compiling is not counted. The floor is that of the products in
+them alone, at the rate of large ones on all cores.
 """
 
 import functools
@@ -13,8 +14,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from benchmarks.products import products_alone
 from benchmarks.timing import Result, contest, duration, processes_in_turn, results_against
 from benchmarks.timing import timed as timed_run
+from benchmarks.training import mean_multiply_adds
 from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core
 from softmax_jax.config import Config
@@ -23,6 +26,7 @@ SEEDS, STEPS = 10, 100_000
 TURN = 20
 """Steps in one turn, from which the time of `STEPS` is predicted."""
 OURS, VMAPPED, IN_TURN = "ours", "seeds under vmap", "one seed after the other"
+FLOOR = "their matrix products alone"
 
 
 def timed(config: Config, train: Callable[[training.TrainState], object]) -> Callable[[], float]:
@@ -51,6 +55,7 @@ CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
     OURS: ours,
     VMAPPED: functools.partial(on_one_device, side_by_side=True),
     IN_TURN: functools.partial(on_one_device, side_by_side=False),
+    FLOOR: lambda: products_alone(SEEDS * STEPS * mean_multiply_adds(Config())),
 }
 
 

@@ -3,15 +3,15 @@
     python -m benchmarks.training
 
 The setting: 128 sets of 5 to 16 items, width 128, Adam. Ours is the loop of train.py for one seed, with the device
-settings of train.py, which give a seed one core. The peers have all cores:
+settings of train.py. All contenders have all cores:
 
 - the notebook's algorithm: items padded to 4096 with -1, stock Flax attention, one jitted step per Python call, a batch
   that is shuffled between steps;
 - a plain port: stock Flax layers and attention, items padded to 16, all steps in one `lax.scan`;
 - PyTorch in eager mode, padded to 16, where it is installed.
 
-The floor is the time that the step's matrix products alone take at the rate of a large product on one core. Each
-contender runs in a process of its own, and all take turns.
+The floor is the time that the step's matrix products alone take at the rate of large ones on all cores. Each contender
+runs in a process of its own, and all take turns.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen
 
+from benchmarks.products import products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
 from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core
@@ -141,12 +142,9 @@ def with_torch(steps: int = 20) -> Callable[[], float]:
     return timed(lambda: [step() for _ in range(steps)] and None, steps)
 
 
-def floor(size: int = 1024) -> Callable[[], float]:
-    """A large product on one core, scaled to the multiply-adds of a step."""
-    one_device_per_core()
-    square = jnp.full((size, size), 1 / size)
-    product = jax.jit(lambda a: jax.lax.fori_loop(0, 4, lambda _, x: x @ a, a))
-    return timed(lambda: product(square), 4 * size**3 / mean_multiply_adds(Config()))
+def floor() -> Callable[[], float]:
+    """The multiply-adds of a step alone."""
+    return products_alone(mean_multiply_adds(Config()))
 
 
 def ours(steps: int = 100) -> Callable[[], float]:

@@ -26,6 +26,15 @@ def parameter_count(width: int) -> int:
     return 7 * width**2 + (FEATURES + 1 + CLASSES) * width + 9 * width + CLASSES
 
 
+def item_multiply_adds(width: int, normalizers: int = 1) -> int:
+    """Multiply-adds that one more item costs forward: two layers, its logit, and its place in every weighted sum.
+
+    >>> item_multiply_adds(width=128)
+    18048
+    """
+    return FEATURES * width + width**2 + (1 + normalizers) * width
+
+
 def step_multiply_adds(items: int | float, sets: int, width: int) -> int | float:
     """Multiply-adds of the matrix products in one training step of one seed, forward and backward.
 
@@ -35,7 +44,7 @@ def step_multiply_adds(items: int | float, sets: int, width: int) -> int | float
     >>> step_multiply_adds(items=16, sets=128, width=128)
     146374656
     """
-    forward = items * (FEATURES * width + width**2 + 2 * width) + 6 * width**2 + (1 + 2 + CLASSES) * width
+    forward = items * item_multiply_adds(width) + 6 * width**2 + (1 + 2 + CLASSES) * width
     of_data = items * FEATURES * width + width
     return sets * (3 * forward - of_data)
 

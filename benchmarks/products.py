@@ -1,0 +1,30 @@
+"""The floor of a computation on this machine: the time that its multiply-adds take as large matrix products."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from benchmarks.timing import timed
+from softmax_jax.command_line import one_device_per_core
+
+PRODUCTS = 4
+"""In a turn, on each device."""
+
+
+def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float]:
+    """Seconds of so many multiply-adds at the rate of large products on all devices at once, a core each on CPUs.
+
+    All at once, because cores may share their arithmetic units, so that two of them are hardly faster than one.
+    """
+    one_device_per_core()
+    devices = jax.device_count()
+    mesh = jax.make_mesh((devices,), ("devices",))
+
+    def multiply(squares: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, PRODUCTS, lambda _, square: square @ squares, squares)
+
+    spread = jax.jit(jax.shard_map(multiply, mesh=mesh, in_specs=P("devices"), out_specs=P("devices")))
+    squares = jnp.full((devices, size, size), 1 / size)
+    return timed(lambda: spread(squares), devices * PRODUCTS * size**3 / multiply_adds)

@@ -1,13 +1,14 @@
 """The floor of a computation on this machine: the time that its multiply-adds take as large matrix products."""
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from benchmarks.timing import timed
 from softmax_jax.command_line import one_device_per_core
+from softmax_jax.devices import spread_over_seeds
 
 PRODUCTS = 4
 """In a turn, on each device."""
@@ -20,11 +21,10 @@ def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float
     """
     one_device_per_core()
     devices = jax.device_count()
-    mesh = jax.make_mesh((devices,), ("devices",))
 
     def multiply(squares: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, PRODUCTS, lambda _, square: square @ squares, squares)
 
-    spread = jax.jit(jax.shard_map(multiply, mesh=mesh, in_specs=P("devices"), out_specs=P("devices")))
+    spread = jax.jit(functools.partial(spread_over_seeds, multiply))
     squares = jnp.full((devices, size, size), 1 / size)
     return timed(lambda: spread(squares), devices * PRODUCTS * size**3 / multiply_adds)

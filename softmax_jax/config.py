@@ -22,8 +22,12 @@ class Config:
     """Most items of a set."""
     steps_per_batch: int = 1
     """Steps that reuse a batch before a new one is drawn."""
+    nearest_of: int = 1
+    """So many sets are drawn for each that a batch keeps: those whose two largest ρ are nearest. 1 keeps all."""
     width: int = 128
     """Width of every layer."""
+    normalizer: str = "softmax"
+    """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`."""
     l2: float = 0.001
     """λ of the penalty λ·Σw² over all parameters, added to the cross-entropy."""
     optimizer: str = "adam"
@@ -42,11 +46,18 @@ class Config:
     """Chunks between checkpoints."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "seeds", "sets", "min_items", "steps_per_batch", "width", "chunk", "chunks_per_checkpoint")
+        counts = ("steps", "seeds", "sets", "min_items", "steps_per_batch", "nearest_of", "width", "chunk")
+        counts += ("chunks_per_checkpoint",)
         for name in counts:
             _require(getattr(self, name) >= 1, self, name, "it must be at least 1")
         _require(0 <= self.first_seed < 2**31, self, "first_seed", "it must be at least 0 and below 2**31")
         _require(self.max_items >= self.min_items, self, "max_items", f"it must be at least min_items={self.min_items}")
+        _require(
+            self.nearest_of == 1 or self.min_items > 1,
+            self,
+            "nearest_of",
+            "sets of one item (--min-items 1) have no tie: leave it at 1",
+        )
         _require(math.isfinite(self.l2) and self.l2 >= 0, self, "l2", "it must be finite and at least 0")
         positive = math.isfinite(self.learning_rate) and self.learning_rate > 0
         _require(positive, self, "learning_rate", "it must be finite and above 0")

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from softmax_jax.compilation_cache import CompileTime
 from softmax_jax.config import Config
 from softmax_jax.distributed import any_process, gathered
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.run_directory import RunDirectory
 from softmax_jax.training import Metrics, TrainState, build_optimizer, chunk_trainer
 
@@ -34,9 +35,11 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     sums round differently. Of several processes all call this, and an interruption of any of them stops all after
     the same chunk. Raises NotFiniteError when a loss
     is not finite, after the last good state was saved, Interrupted after Ctrl-C, likewise, and ValueError, with
-    nothing written, for an optimizer or a schedule that optax cannot build.
+    nothing written, for an optimizer or a schedule that optax cannot build and for an unknown normalizer.
     """
-    build_optimizer(config)  # refuses an optimizer or a schedule that cannot be, before anything is written
+    # Refuse what cannot be before anything is written.
+    build_optimizer(config)
+    normalizer(config.normalizer)
     directory = RunDirectory(workdir, config)
     try:
         with _interruptions(console) as interrupted, _progress(config, console) as report:

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.config import Config
 from softmax_jax.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks import max_retrieval
 
 Parameters = Any
@@ -103,14 +105,15 @@ def training_batch(config: Config, seed: Int[Array, ""], step: Int[Array, ""]) -
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step // config.steps_per_batch)
     length_key, data_key = jax.random.split(key)
     length = jax.random.randint(length_key, (1,), config.min_items, config.max_items + 1)
-    return max_retrieval.sample(data_key, config.sets, config.max_items, length)
+    drawn = max_retrieval.sample(data_key, config.sets * config.nearest_of, config.max_items, length)
+    return drawn if config.nearest_of == 1 else max_retrieval.nearest_ties(drawn, config.sets)
 
 
 def loss_function(
-    parameters: Parameters, batch: max_retrieval.Batch, *, structure: nnx.GraphDef, l2: float
+    parameters: Parameters, batch: max_retrieval.Batch, *, structure: nnx.GraphDef, l2: float, normalizer: Normalizer
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
     """Cross-entropy plus λ·Σw², in nats; with the cross-entropy alone and the accuracy in percent."""
-    scores = nnx.merge(structure, parameters)(batch).scores
+    scores = nnx.merge(structure, parameters)(batch, normalizer).scores
     cross_entropy = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
     accuracy = 100 * (scores.argmax(-1) == batch.answer).mean()
     squares = sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
@@ -120,7 +123,8 @@ def loss_function(
 def padded_gradient(config: Config) -> Callable[..., Any]:
     """The loss and its gradient on a batch as it comes, padding and all."""
     structure, _ = build_model(config.width)
-    return jax.value_and_grad(functools.partial(loss_function, structure=structure, l2=config.l2), has_aux=True)
+    settings = {"structure": structure, "l2": config.l2, "normalizer": normalizer(config.normalizer)}
+    return jax.value_and_grad(functools.partial(loss_function, **settings), has_aux=True)
 
 
 def trimmed_gradient(config: Config) -> Callable[..., Any]:

@@ -4,10 +4,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from softmax_jax import training
 from softmax_jax.config import Config
+from softmax_jax.normalizers.registry import normalizer
 
 SMALL = Config(steps=40, seeds=2, sets=16, min_items=2, max_items=4, width=8, chunk=20)
 
@@ -48,6 +51,33 @@ def test_a_batch_is_reused_as_often_as_the_config_says():
     queries = [training.training_batch(config, jnp.int32(0), jnp.int32(step)).query for step in (0, 9, 10)]
     assert np.array_equal(queries[0], queries[1])
     assert not np.array_equal(queries[1], queries[2])
+
+
+def gaps(batch):
+    second, best = np.sort(np.where(batch.mask, batch.items[..., 0], -1), 1)[:, -2:].T
+    return best - second
+
+
+def test_of_the_sets_drawn_a_batch_keeps_those_with_the_nearest_ties():
+    config = dataclasses.replace(SMALL, nearest_of=5)
+    arguments = jnp.int32(0), jnp.int32(3)
+    drawn = training.training_batch(dataclasses.replace(SMALL, sets=5 * SMALL.sets), *arguments)
+    kept = training.training_batch(config, *arguments)
+    assert np.array_equal(gaps(kept), np.sort(gaps(drawn))[: SMALL.sets])
+    best = np.where(kept.mask, kept.items[..., 0], -1).argmax(1)
+    assert np.array_equal(kept.items[np.arange(SMALL.sets), best, 1:].argmax(-1), kept.answer)
+
+
+def test_the_loss_is_that_of_the_answers_under_the_training_normalizer():
+    parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
+    batch = training.training_batch(SMALL, jnp.int32(0), jnp.int32(0))
+    config = dataclasses.replace(SMALL, normalizer="temperature(0.01)", l2=0.0)
+    (loss, _), _ = jax.jit(training.padded_gradient(config))(parameters, batch)
+    structure, _ = training.build_model(SMALL.width)
+    scores = nnx.merge(structure, parameters)(batch, normalizer("temperature(0.01)")).scores
+    expected = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
+    assert np.isclose(loss, expected, rtol=1e-6)
+    assert not np.isclose(loss, jax.jit(training.padded_gradient(SMALL))(parameters, batch)[0][1][0], rtol=1e-4)
 
 
 def test_training_learns():

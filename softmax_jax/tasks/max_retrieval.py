@@ -82,6 +82,18 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     return Batch(features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
 
 
+def nearest_ties(batch: Batch, sets: int) -> Batch:
+    """The `sets` of a batch whose two largest visible ρ are nearest to each other: the hardest to tell apart.
+
+    >>> batch = sample(jax.random.key(0), sets=100, items=16)
+    >>> nearest_ties(batch, sets=3).items.shape
+    (3, 16, 11)
+    """
+    best, second = jax.lax.top_k(jnp.where(batch.mask, batch.items[..., 0], -1), 2)[0].T
+    _, nearest = jax.lax.top_k(second - best, sets)
+    return jax.tree.map(lambda leaf: leaf[nearest], batch)
+
+
 def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
     return jnp.full(sets, items) if lengths is None else jnp.broadcast_to(lengths, (sets,))
 

@@ -71,6 +71,7 @@ def test_one_thread_and_one_device_give_the_numbers_of_all(here, tmp_path):
     assert near(one, here), apart(one, here)
 
 
+@pytest.mark.slow  # as it compiles everything again
 def test_a_second_run_gives_the_same_bits(here):
     jax.clear_caches()
     assert identical(same_numbers.numbers(), here)

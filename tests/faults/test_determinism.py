@@ -25,8 +25,8 @@ def start(path, devices, threads, *cluster, own_flags=False):
     if own_flags:
         environment.pop("XLA_FLAGS", None)
     command = [sys.executable, "-m", "tests.faults.same_numbers", path, devices, threads, *cluster]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(list(map(str, command)), env=environment, cwd=ROOT, text=True, **pipes)
+    command = list(map(str, command))
+    return subprocess.Popen(command, env=environment, cwd=ROOT, text=True, stderr=subprocess.PIPE)
 
 
 def finish(process, path):

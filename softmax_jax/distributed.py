@@ -165,9 +165,10 @@ def placed(tree: Any, sharding: NamedSharding) -> Any:
         return jax.device_put(tree, sharding)
 
     def place(leaf: Any) -> jax.Array:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        dtype = jnp.result_type(leaf)  # a normalizer's number may be a plain one, which has no dtype
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(place(jax.random.key_data(leaf)))
-        whole = np.asarray(leaf)
+        whole = np.asarray(leaf, dtype)
         return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
 
     return jax.tree.map(place, tree)

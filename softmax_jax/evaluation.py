@@ -74,6 +74,26 @@ class Row(NamedTuple):
 CSV_COLUMNS = Row._fields[:-1]
 
 
+class FreshSets(NamedTuple):
+    """Sets to draw. Every set keeps its first `lengths` items visible, of the items that the program has room for."""
+
+    keys: Key[Array, "*sets"]
+    lengths: Int[Array, "*sets"]
+
+
+def bucket(items: int) -> int:
+    """The items that the program for sets of `items` has room for; the rest are masked.
+
+    Four to a doubling, so that a program is compiled for a few lengths and not for each, at a quarter more items
+    at the most. Powers of two, as `LENGTHS` are, need no padding.
+
+    >>> [bucket(items) for items in (1, 5, 8, 9, 100, 1000, 1024, 1025)]
+    [1, 5, 8, 10, 112, 1024, 1024, 1280]
+    """
+    step = max(1, 2 ** ((items - 1).bit_length() - 3))
+    return -(-items // step) * step
+
+
 def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -> Measures:
     """The measures of one batch under each normalizer, which all read the same logits."""
     hidden, logits = model.encode(batch.items, batch.query)
@@ -83,23 +103,22 @@ def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
     return _measures(normalizers, logits, batch.mask, weights, scores, batch.answer)
 
 
-def measure_blocks(
-    model: MaxRetrieval, normalizers: Sequence[Normalizer], key: Key[Array, "1"], *, items: int
-) -> Measures:
-    """The measures of the one set of `sample(key, 1, items)`, of which no more than a block is encoded at once.
+def measure_blocks(model: MaxRetrieval, normalizers: Sequence[Normalizer], one: FreshSets, *, items: int) -> Measures:
+    """The measures of the one set of `draw_padded(one, items=items)`, of which a block at most is encoded at once.
 
     All logits are kept, at four bytes an item, so that every normalizer sees its whole row. A second pass sums the
     hidden items under the weights, and encodes again only those that some normalizer gives a weight that float32
     can tell from 0 beside the others.
     """
-    (key,) = key
+    (key,), (length,) = one
     query = set_query(key)
 
     def encode(rho: Array, kappa: Array, mask: Array) -> Any:
         return model.encode(features(rho[None], kappa[None], mask[None]), query[None])
 
     def draw(_: None, index: Array) -> tuple[None, tuple[Array, ...]]:
-        rho, kappa, mask = set_block(key, index, items)
+        rho, kappa, inside = set_block(key, index, items)
+        mask = inside & (index * BLOCK + jnp.arange(rho.size) < length)
         return None, (rho, kappa.astype(jnp.int8), mask, encode(rho, kappa, mask).logits[0])
 
     _, drawn = jax.lax.scan(draw, None, jnp.arange(-(-items // BLOCK)))
@@ -182,9 +201,21 @@ def fresh_draw(items: int) -> Callable[[Any], Batch]:
     return functools.partial(draw_fresh, items=items)
 
 
+def draw_padded(sets: FreshSets, *, items: int) -> Batch:
+    """Sets with room for `items` items. Those visible are the same whatever the room, as each has its own bits."""
+    drawn = jax.vmap(lambda key, length: sample(key, 1, items, length[None]))(*sets)
+    return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
+
+
+@functools.cache
+def padded_draw(items: int) -> Callable[[Any], Batch]:
+    """One function object per bucket, likewise."""
+    return functools.partial(draw_padded, items=items)
+
+
 @functools.cache
 def blockwise_measure(items: int) -> Callable[..., Measures]:
-    """One function object per length, likewise."""
+    """One function object per bucket, likewise."""
     return functools.partial(measure_blocks, items=items)
 
 
@@ -284,7 +315,8 @@ def evaluate(
 
     `parameters` have a leading axis over `seeds`. Protocol "fresh" draws `sets` new sets for every seed and
     length from `key`, the same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than
-    `LONGEST_WHOLE` items are encoded block by block. Compiles once a length.
+    `LONGEST_WHOLE` items are encoded block by block. Compiles once for the lengths of a `bucket`, which are masked to
+    their own; under "notebook" once a length.
     """
     width = parameters["item_in"]["kernel"].shape[-1]
     structure, _ = build_model(width)
@@ -296,11 +328,12 @@ def evaluate(
         if protocol == "notebook":
             batches = notebook_batches(seed_array, items)
         else:
-            batches = fresh_batches(key, seed_array, items, sets)
+            keys = fresh_batches(key, seed_array, items, sets)
+            batches = FreshSets(keys, jnp.full(keys.shape, items, jnp.int32))
             if items > LONGEST_WHOLE:
-                compute = blockwise_measure(items)
+                compute = blockwise_measure(bucket(items))
             else:
-                draw = fresh_draw(items)
+                draw = padded_draw(bucket(items))
         own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
         return jax.block_until_ready(
             measure_seeds(own_parameters, everywhere, own_batches, structure=structure, draw=draw, compute=compute)

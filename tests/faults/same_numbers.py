@@ -1,0 +1,92 @@
+"""What test_determinism compares, computed by a process of its own: what is drawn, evaluated and trained.
+
+    python -m tests.faults.same_numbers OUTPUT DEVICES THREADS [COORDINATOR PROCESSES PROCESS]
+
+Two seeds at the width of the shipped models, so that operations are large enough to be divided among threads.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from softmax_jax import devices, evaluation, training
+from softmax_jax.config import Config
+from softmax_jax.distributed import ALONE, Cluster, gathered, joined
+from softmax_jax.normalizers.registry import normalizer
+
+# By sgd: adam would blow up the rounding of gradients that are zero in theory, as those of the key's bias.
+CONFIG = Config(steps=6, seeds=2, sets=128, min_items=16, max_items=16, chunk=6, optimizer="sgd", learning_rate=0.1)
+SEEDS = tuple(range(CONFIG.seeds))
+ITEMS = 300
+SETS = 64
+
+
+def named(name: str, tree: Any) -> dict[str, np.ndarray]:
+    """The leaves of a tree as numpy arrays, by name."""
+    return {name + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def drawn_for_training() -> dict[str, np.ndarray]:
+    """The batches of two steps, as the devices that share a seed hold them."""
+    mesh = training.training_mesh(CONFIG)
+
+    def own(seed: Any, step: Any) -> Any:
+        return devices.own_sets(training.training_batch(CONFIG, seed, step), mesh.shape["sets"])
+
+    def of_device(seeds: Any) -> Any:
+        return [jax.vmap(own, (0, None))(seeds, jnp.int32(step)) for step in (0, 1)]
+
+    spread = jax.shard_map(of_device, mesh=mesh, in_specs=P("seeds"), out_specs=P("seeds", "sets"), check_vma=False)
+    return named("data of training", gathered(jax.jit(spread)(np.arange(CONFIG.seeds, dtype=np.int32))))
+
+
+def drawn_for_evaluation(parameters: training.Parameters) -> dict[str, np.ndarray]:
+    """The sets, as the devices hold them, whatever batches they come in."""
+    keys = evaluation.fresh_batches(jax.random.key(evaluation.KEY), jnp.arange(CONFIG.seeds), ITEMS, SETS)
+    sets = evaluation.FreshSets(keys, jnp.full(keys.shape, ITEMS, jnp.int32))
+    own_parameters, own_sets, _ = evaluation.on_devices(parameters, sets)
+    draw = evaluation.padded_draw(evaluation.bucket(ITEMS))
+    structure, _ = training.build_model(CONFIG.width)
+
+    def whole(parameters: Any, batches: Any) -> Any:
+        return evaluation.for_each_seed(lambda _, batch: batch, parameters, batches, structure=structure, draw=draw)
+
+    found = jax.jit(whole)(own_parameters, own_sets)
+    found = jax.tree.map(lambda leaf: leaf.reshape(CONFIG.seeds, SETS, *leaf.shape[3:]), gathered(found))
+    return named("data of evaluation", found)
+
+
+def numbers() -> dict[str, np.ndarray]:
+    """Everything, by name: data, rows of an evaluation, losses and parameters of a training."""
+    state, metrics = training.chunk_trainer(CONFIG)(training.initial_state(CONFIG), 0, CONFIG.chunk)
+    found = named("trained", gathered(state.parameters)) | named("training", gathered(metrics))
+    normalizers = {name: normalizer(name) for name in ("softmax", "ssmax")}
+    _, initialize = training.build_model(CONFIG.width)
+    parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), CONFIG.seeds))
+    rows = evaluation.evaluate(parameters, normalizers, seeds=SEEDS, lengths=(ITEMS,), sets=SETS)
+    found["evaluated"] = np.array([row[3:] for some in rows for row in some])
+    return found | drawn_for_evaluation(parameters) | drawn_for_training()
+
+
+def main(output: str, count: str, threads: str, *cluster: str) -> None:
+    # Before JAX starts its threads, of which it makes one for each core that it may use.
+    usable = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, usable[: int(threads)])
+    flags = re.sub(r"\S*device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}"
+    coordinator, processes, process = cluster or (None, 1, None)
+    joining = Cluster(coordinator, int(processes), int(process or 0)) if coordinator else ALONE
+    with joined(joining):
+        found = numbers()
+        np.savez(Path(output), **found)  # pyright: ignore[reportArgumentType]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

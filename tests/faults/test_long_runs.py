@@ -1,0 +1,103 @@
+"""However many lengths an evaluation meets, memory stays flat and a program is compiled for a bucket of them alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from softmax_jax import evaluation
+from softmax_jax.evaluation import bucket
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.tasks.max_retrieval import BLOCK
+from softmax_jax.training import build_model
+from tests.faults.long_runs import Compilations, slope
+
+ROOT = Path(__file__).parents[2]
+MINUTES = float(os.environ.get("LONG_RUN_MINUTES", "30"))
+MOST_A_MINUTE = 1.0
+"""Megabytes."""
+
+
+def test_random_lengths_compile_one_program_a_bucket():
+    _, initialize = build_model(8)
+    parameters = jax.vmap(initialize)(jax.random.split(jax.random.key(0), 2))
+    named = {name: normalizer(name) for name in ("softmax", "ssmax")}
+    programs: Any = evaluation.measure_seeds
+
+    def measure(lengths):
+        rows = list(evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=lengths, sets=4))
+        assert [some[0].n for some in rows] == list(lengths)
+
+    before = programs._cache_size()
+    # Both lengths of a bucket are measured at the same time, and still it is compiled once.
+    with Compilations() as once:
+        measure((57, 64))
+    with Compilations() as again:
+        measure((58, 63))
+    assert once.count > 0
+    assert again.count == 0
+    measure((49,))
+    assert programs._cache_size() - before == 2
+    random = np.random.default_rng(0)
+    with Compilations() as later:
+        for _ in range(20):
+            measure(tuple(random.integers(49, 65, 2).tolist()))
+    assert later.count == 0
+    assert programs._cache_size() - before == 2
+
+
+def test_lengths_of_a_bucket_share_a_program():
+    """Its room, and how sets are grouped."""
+    most = evaluation.ITEMS_PER_BATCH
+    for items in (*range(1, 4200), 2**14, 2**14 + 1, 2**20 - 1, 2**20):
+        room = bucket(items)
+        assert items <= room < 1.25 * items + 1
+        assert bucket(room) == room
+        assert items > evaluation.LONGEST_WHOLE or room <= evaluation.LONGEST_WHOLE
+        assert room < 4 * BLOCK or room % BLOCK == 0
+        assert (most // items).bit_length() == (most // room).bit_length()
+    assert len({bucket(items) for items in range(1, 2**14 + 1)}) == 52
+    assert {bucket(items) for items in evaluation.LENGTHS} == set(evaluation.LENGTHS)
+
+
+def test_padding_changes_nothing_that_is_drawn():
+    key = jax.random.key(0)
+    seeds = jnp.arange(2)
+    for items in (57, BLOCK + 60):
+        keys = evaluation.fresh_batches(key, seeds, items, 2).reshape(-1)
+        whole = jax.jit(evaluation.fresh_draw(items))(keys)
+        lengths = jnp.full(keys.shape, items)
+        padded = jax.jit(evaluation.padded_draw(bucket(items)))(evaluation.FreshSets(keys, lengths))
+        assert padded.items.shape[1] > items
+        assert np.array_equal(padded.items[:, :items], whole.items)
+        assert not padded.items[:, items:].any()
+        assert np.array_equal(padded.mask.sum(1), lengths)
+        assert np.array_equal(padded.query, whole.query)
+        assert np.array_equal(padded.answer, whole.answer)
+
+
+def test_the_slope_is_that_of_least_squares():
+    minutes = np.arange(30.0)
+    assert np.isclose(slope(minutes, 200 + 1.5 * minutes + np.cos(np.pi * minutes)), 1.5, atol=0.02)
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_a_long_evaluation():
+    """For `LONG_RUN_MINUTES` minutes, 30 by default."""
+    command = [sys.executable, "-m", "tests.faults.long_runs", str(MINUTES)]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    limit = 60 * MINUTES + 1200
+    done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=limit)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["evaluations"] > 0
+    assert found["lengths"] > 4 * found["evaluations"] ** 0.5
+    assert found["programs_after"] == 0
+    assert found["megabytes_a_minute"] < MOST_A_MINUTE

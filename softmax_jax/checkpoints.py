@@ -47,18 +47,18 @@ def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
     distributed.any_process(False)
 
 
-def read_checkpoint(path: Path, config: Config, shapes: T) -> T:
+def read_checkpoint(path: Path, config: Config, shapes: Callable[[], T]) -> T:
     """The arrays of a checkpoint, whole on this process's first device.
 
     Raises ValueError, in one line, unless every file is as it was written, for a run of these settings, and holds
-    the arrays of these names, shapes and types (`shapes` as from `jax.eval_shape`) and no others.
+    the arrays of these names, shapes and types (`shapes()` as `jax.eval_shape` gives them) and no others.
     """
     verify(path)
     own = read_config(path)
     if own != config:
         raise ValueError(f"its settings are not those of the run's config.json: {differences(own, config)}")
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes())
     try:
         _check_arrays(path, abstract)
         return ocp.load(path, abstract)  # pyright: ignore[reportArgumentType, reportReturnType]

@@ -27,7 +27,7 @@ from softmax_jax.config import Config
 from softmax_jax.devices import SEEDS
 from softmax_jax.files import versions, write_json, write_whole
 from softmax_jax.tasks.flax_msgpack import from_bytes
-from softmax_jax.training import Parameters, TrainState, build_model, initial_state, training_mesh
+from softmax_jax.training import Parameters, TrainState, initial_state, training_mesh
 
 KEPT_CHECKPOINTS = 2
 
@@ -78,8 +78,11 @@ class RunDirectory:
 
         Raises ValueError if all checkpoints are damaged, or gone from a finished run.
         """
-        shapes = jax.eval_shape(lambda: initial_state(self.config))
-        found = first_good(step_checkpoints(self.path), lambda path: read_checkpoint(path, self.config, shapes))
+
+        def read(path: Path) -> TrainState:
+            return read_checkpoint(path, self.config, lambda: state_shapes(self.config))
+
+        found = first_good(step_checkpoints(self.path), read)
         if found is None:
             gone = f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
             distributed.agree(gone if (self.path / PARAMETERS).exists() else None)
@@ -148,8 +151,8 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
 
     def read(path: Path) -> Parameters:
         if path.name == PARAMETERS:
-            return read_checkpoint(path, config, _parameter_shapes(config))
-        return read_checkpoint(path, config, jax.eval_shape(lambda: initial_state(config))).parameters
+            return read_checkpoint(path, config, lambda: state_shapes(config).parameters)
+        return read_checkpoint(path, config, lambda: state_shapes(config)).parameters
 
     directory = directory.absolute()
     trained = directory / PARAMETERS
@@ -177,7 +180,6 @@ def longest_in_training(path: Path) -> int:
     return Config.max_items if path.is_file() else read_config(path).max_items
 
 
-def _parameter_shapes(config: Config) -> Parameters:
-    _, initialize = build_model(config.width)
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.seeds))
-    return jax.eval_shape(jax.vmap(initialize), keys)
+def state_shapes(config: Config) -> TrainState:
+    """Names, shapes and types of all that training carries."""
+    return jax.eval_shape(lambda: initial_state(config))

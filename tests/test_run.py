@@ -158,7 +158,5 @@ def test_a_checkpoint_of_other_shapes_is_refused(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, copy)
     settings = json.loads((copy / "config.json").read_text()) | {"width": 4}
     (copy / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(
-        ValueError, match=r"settings are not those of .*: width is 8 there and 4 here"
-    ):
+    with pytest.raises(ValueError, match=r"settings are not those of .*: width is 8 there and 4 here"):
         load_parameters(copy)

@@ -71,8 +71,8 @@ def main() -> None:
     one_device_per_core()
     keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
     with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
-        named = named_normalizers(arguments.normalizers, arguments.checkpoint)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
+        named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
         start = time.perf_counter()
         measured = evaluate(

@@ -41,19 +41,16 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     build_optimizer(config)
     normalizer(config.normalizer)
     directory = RunDirectory(workdir, config)
-    try:
-        with _interruptions(console) as interrupted, _progress(config, console) as report:
-            step, state = directory.resume()
-            if step:
-                console.print(f"continuing {workdir} at step {step}")
-            step, state = _train(config, directory, step, state, report, interrupted, console)
-        directory.save(step, state)
-        if step < config.steps:
-            raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
-        directory.finish(state)
-        return state
-    finally:
-        directory.close()
+    with _interruptions(console) as interrupted, _progress(config, console) as report:
+        step, state = directory.resume()
+        if step:
+            console.print(f"continuing {workdir} at step {step}")
+        step, state = _train(config, directory, step, state, report, interrupted, console)
+    directory.save(step, state)
+    if step < config.steps:
+        raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
+    directory.finish(state)
+    return state
 
 
 def _train(

@@ -195,7 +195,7 @@ def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> O
         share = jax.nn.sigmoid(row.log_sum_exp(query, residual) - sink)
         output = output * _per_feature(share)
     # The kernel weighs all keys alike where nothing is visible.
-    return jnp.where(_per_feature(row.empty()), 0, output)
+    return jnp.where(jnp.moveaxis(row.empty(), 1, 2), 0, output)
 
 
 def _weighed(mask: Mask, bias: Bias) -> Mask:
@@ -214,7 +214,7 @@ def _largest_factor(query: Queries, key: Keys) -> PerQuery:
         return jnp.full((batch, heads, queries, 1), jnp.inf, jnp.float32)
     query, key = jax.lax.stop_gradient((query, key))
     furthest = jnp.repeat(jnp.max(jnp.abs(key), 1, keepdims=True, initial=0), heads // key.shape[2], 2)
-    reach = _product(jnp.abs(query), furthest)
+    reach = _per_query(jnp.sum(jnp.abs(query) * furthest, -1, keepdims=True))
     # Of logits that are not finite, the row is NaN.
     return jnp.where(jnp.isfinite(reach), LARGEST_LOGIT / reach, jnp.inf)
 
@@ -226,14 +226,19 @@ def _bounded(bias: Float[Array, "..."], beta: Float[Array, "..."]) -> Float[Arra
     return jnp.where(finite, at_most(at_least(product, -LARGEST_LOGIT), LARGEST_LOGIT), bias)
 
 
-def _per_feature(number: Array) -> Array:
+def _per_feature(number: PerQuery) -> Float[Array, "batch queries heads 1"]:
     """A number of each query, laid out like the queries."""
+    return jnp.moveaxis(number, 1, 2)
+
+
+def _per_query(number: Float[Array, "batch queries heads 1"]) -> PerQuery:
+    """The way back."""
     return jnp.moveaxis(number, 1, 2)
 
 
 def _product(query: Queries, key: Queries) -> PerQuery:
     """Logit of each query with a key of its own."""
-    return jnp.moveaxis(jnp.sum(query * key, -1, keepdims=True), 1, 2)
+    return _per_query(jnp.sum(query * key, -1, keepdims=True))
 
 
 def _function(normalizer: Normalizer) -> Any:

@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Prints which rows are marked, from within a compiled program."""
 
-    def show(with_nan: np.ndarray, with_inf: np.ndarray, silent: np.ndarray) -> None:
+    def show(with_nan: Array, with_inf: Array, silent: Array) -> None:
         if (found := line(name_of(normalizer), np.asarray(with_nan), np.asarray(with_inf))) and not silent:
             print(found, file=sys.stderr)
 

@@ -14,6 +14,8 @@ from softmax_jax.normalizers.facts import FACTS
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
 FORMS = "dense", "streaming", "sharded", "xla"
+TWICE = frozenset({"dense"})
+"""Forms whose second derivative is taken, unless told otherwise: it doubles the time to compile."""
 ONE_DERIVATIVE = {"sparsemax", "entmax15", "entmax", "asentmax", "adaptive_entmax15", "stieltjes", "as_stieltjes"}
 """In blocks, these have no second derivative."""
 
@@ -156,9 +158,9 @@ def weigh(normalizer: sj.Normalizer, logits: jax.Array, where: jax.Array, *, for
     return out, weights, gradient, second
 
 
-def weighed(name: str, form: str, rows: Rows) -> Weighed:
+def weighed(name: str, form: str, rows: Rows, forms_twice: frozenset[str]) -> Weighed:
     """The rows under a registered normalizer, in one program."""
-    twice = form == "dense" or (form == "streaming" and name not in ONE_DERIVATIVE)
+    twice = form in forms_twice and (form == "dense" or name not in ONE_DERIVATIVE)
     static = {"form": form, "keys": through_keys(form, name), "twice": twice}
     with jax.enable_x64(rows.logits.dtype == np.float64):
         made = weigh(sj.normalizer(name), jnp.asarray(rows.logits), jnp.asarray(rows.where), **static)
@@ -166,10 +168,12 @@ def weighed(name: str, form: str, rows: Rows) -> Weighed:
     return Weighed(output, weights, gradient, second[0] if second else None)
 
 
-def broken_laws(name: str, form: str, rows: Rows, dtype: str) -> dict[str, set[str]]:
+def broken_laws(
+    name: str, form: str, rows: Rows, dtype: str, forms_twice: frozenset[str] = TWICE
+) -> dict[str, set[str]]:
     """By law, the kinds of rows on which it is broken, of these and the same rows turned round."""
     both = joined(rows, rows.turned())
-    found = weighed(name, form, both)
+    found = weighed(name, form, both, forms_twice)
     broken: dict[str, set[str]] = {}
     for law, marked in check(name, form, both, found, dtype):
         if marked.any():
@@ -184,11 +188,8 @@ def check(name: str, form: str, rows: Rows, found: Weighed, dtype: str) -> Itera
     above = where & (z != -np.inf)
     empty = ~above.any(-1)
     derivatives = {"gradient": found.gradient} | ({} if found.second is None else {"second derivative": found.second})
-    if through_keys(form, name):
-        # A key of -inf under a mean of the keys is 0 · -inf.
-        lawful = ~poisoned & ~np.isinf(z).any(-1) & ~np.isnan(z).any(-1)
-    else:
-        lawful = ~poisoned
+    # A key that is not finite has no mean with others, whatever its weight.
+    lawful = ~poisoned & (np.isfinite(z).all(-1) | (not through_keys(form, name)))
     w, limits = found.weights, jnp.finfo(dtype)
     size, n = np.abs(w).sum(-1), z.shape[-1]
     rounding = n * float(limits.smallest_subnormal) + (4 + n**0.5) * max(float(limits.eps), 1e-6 * (form != "dense"))

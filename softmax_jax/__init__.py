@@ -32,6 +32,7 @@ from softmax_jax.normalizers.methods import (
     ssmax,
     temperature_softmax,
 )
+from softmax_jax.normalizers.naming import name_bad_rows
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer, register
 from softmax_jax.normalizers.sampling import gumbel_softmax, sample, straight_through, top_k_mask, top_p_mask
@@ -81,6 +82,7 @@ __all__ = [
     "hardmax",
     "length_scaled_softmax",
     "log_softmax",
+    "name_bad_rows",
     "normalizer",
     "register",
     "sample",

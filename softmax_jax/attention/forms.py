@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.attention.rows import Block, Rows, Tree, below, settled, solution_moved, visible
+from softmax_jax.attention.rows import Block, Rows, Tree, below, solution_moved, visible
 from softmax_jax.normalizers import maps, sparse
-from softmax_jax.normalizers.masking import hide
+from softmax_jax.normalizers.masking import at_least, at_most, hide, settled
+from softmax_jax.normalizers.naming import bad_logits, naming, report
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import OfRow
 
@@ -49,10 +50,10 @@ class ScaledRows:
         z = visible(block)
         if self.beta is None:
             return z
-        finite = z > -jnp.inf
+        finite = jnp.isfinite(z)
         kept = jnp.where(finite, z, 0)
         scaled = kept * self.sign if self.shift_invariant else _product(self.beta, kept)
-        return jnp.where(finite, scaled, -jnp.inf)
+        return jnp.where(finite, scaled, z)
 
     def below(self, logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
         """Scaled distance of such logits to a pivot: at most 0 if the pivot is the largest."""
@@ -91,8 +92,8 @@ class ScaledRows:
 
 def _product(beta: Float[Array, "..."], logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """β·z, clipped as in `Normalizer`."""
-    largest = jnp.finfo(logits.dtype).max
-    return jnp.clip(jnp.clip(beta, -largest, largest) * logits, -largest, largest)
+    largest = float(jnp.finfo(logits.dtype).max)
+    return at_most(at_least(jnp.clip(beta, -largest, largest) * logits, -largest), largest)
 
 
 Form = Callable[..., Found]
@@ -182,6 +183,8 @@ def stream(
     """
     check_streaming_form(normalizer)
     rows = Rows(read, blocks, axis_name)
+    if naming():
+        _name_rows(normalizer, rows)
     beta = None if normalizer.scale is None else cast(OfRow, normalizer.scale).of_row(rows)
     scaled = ScaledRows(rows, beta, getattr(_function(normalizer), "shift_invariant", False))
     form = _form_of(normalizer)
@@ -199,10 +202,20 @@ def stream(
     return Streamed(found.attended, rows.total(lambda block: measure(found.weigh(block))), settled(rows.largest(seen)))
 
 
+def _name_rows(normalizer: Normalizer, rows: Rows) -> None:
+    """Prints the rows with a visible NaN or +inf, in a pass of its own."""
+
+    def count(block: Block) -> Tree:
+        return tuple(jnp.sum(found, -1, dtype=jnp.int32) for found in bad_logits(visible(block)))
+
+    device = 0 if rows.axis_name is None else jax.lax.axis_index(rows.axis_name)
+    report(normalizer, *(number > 0 for number in rows.total(count)), device != 0)
+
+
 def _exponentials(rows: ScaledRows, block: Block, pivot: Float[Array, "*rows 1"]) -> Float[Array, "*rows entries"]:
     """exp(z - pivot), exactly 0 where no weight goes."""
     z = rows.logits(block)
-    return jnp.where(z > -jnp.inf, jnp.exp(rows.below(z, pivot)), 0)
+    return jnp.where(z != -jnp.inf, jnp.exp(rows.below(z, pivot)), 0)
 
 
 @streaming_form(maps.softmax)
@@ -253,11 +266,11 @@ def _softpick(rows: ScaledRows, *, eps: ArrayLike = 1e-6) -> Found:
 @streaming_form(maps.hardmax)
 def _hardmax(rows: ScaledRows) -> Found:
     def is_largest(logits: Array, pivot: Array) -> Array:
-        return (rows.below(logits, pivot) == 0).astype(logits.dtype)
+        return 1 + jnp.sign(rows.below(logits, pivot))
 
     def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
         z = rows.logits(block)
-        largest = jnp.where(z > -jnp.inf, is_largest(z, pivot), 0)
+        largest = jnp.where(z != -jnp.inf, is_largest(z, pivot), 0)
         return largest, largest
 
     return rows.quotient(terms, lambda total, _: total, decay=is_largest)
@@ -270,7 +283,8 @@ def _signed_l1(rows: ScaledRows) -> Found:
         return jnp.where(z == -jnp.inf, 0, z)
 
     def size(block: Block) -> Array:
-        return jnp.minimum(jnp.abs(logits(block)), 1e37)  # its reciprocal is not subnormal
+        sizes = jnp.abs(logits(block))
+        return jnp.where(sizes == jnp.inf, sizes, at_most(sizes, 1e37))  # its reciprocal is not subnormal
 
     def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
         ratio = logits(block) / pivot
@@ -312,7 +326,7 @@ def _threshold(
 
     def excess(logits: Array) -> Array:
         gap = rows.below(logits, pivot)
-        return jnp.where(logits > -jnp.inf, gap if factor is None else factor * gap, -jnp.inf)
+        return jnp.where(logits != -jnp.inf, gap if factor is None else factor * gap, -jnp.inf)
 
     def total(threshold: Array) -> Array:
         def weights(block: Block) -> Array:
@@ -351,7 +365,7 @@ def _top_k_softmax(rows: ScaledRows, *, k: ArrayLike = 8) -> Found:
 
     def ranked(logits: Array) -> Array:
         # Rounding may make logits tie once they are scaled; which are among the k largest is asked of those.
-        return logits if rows.beta is None else jnp.where(logits > -jnp.inf, rows.below(logits, pivot), -jnp.inf)
+        return logits if rows.beta is None else jnp.where(logits != -jnp.inf, rows.below(logits, pivot), -jnp.inf)
 
     def count(threshold: Array) -> Array:
         def reach(block: Block) -> Array:
@@ -364,7 +378,7 @@ def _top_k_softmax(rows: ScaledRows, *, k: ArrayLike = 8) -> Found:
     least = jax.lax.stop_gradient(sparse.find_kth_largest(count, rank, low, high))
 
     def exponentials(block: Block) -> Array:
-        return jnp.where(ranked(rows.logits(block)) >= least, _exponentials(rows, block, pivot), 0)
+        return jnp.where(ranked(rows.logits(block)) < least, 0, _exponentials(rows, block, pivot))
 
     def sums(block: Block) -> Tree:
         numerators = exponentials(block)

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from softmax_jax.attention.logits import (
     Bias,
@@ -25,6 +25,7 @@ from softmax_jax.attention.logits import (
     Window,
     align,
     as_normalizer,
+    attention_logits,
     check_inputs,
     scaled_query,
     visible_entries,
@@ -32,6 +33,8 @@ from softmax_jax.attention.logits import (
 from softmax_jax.attention.rows import attach
 from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.masking import at_least, at_most
+from softmax_jax.normalizers.naming import name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import OfRow
 
@@ -39,6 +42,9 @@ SOFTMAXES = maps.softmax, maps.shifted_softmax
 WITH_SINK = maps.softmax1, maps.sink_softmax
 
 PerQuery = Float[Array, "batch heads queries 1"]
+
+LARGEST_LOGIT = 1e38
+"""What logits are kept below on "xla": those that it masks are -2.4e38."""
 
 
 def fused_attention(
@@ -65,6 +71,9 @@ def fused_attention(
     an entropy so carries the rounding of that type. A query that sees nothing gets 0, unlike in JAX. The gradient
     is of reverse mode alone in "cudnn".
 
+    "xla" marks what is masked by a logit of -2.4e38. To stay above it, the factor on a query whose logits might
+    be beyond ±1e38, judged by Σ |q| times the largest |k|, is less, down to where they cannot.
+
     Raises ValueError for a map that is no softmax, for a scale without `of_row`, and for a bias together with an
     entropy or a sink, to both of which a kernel does not give the mean of the bias.
 
@@ -80,17 +89,22 @@ def fused_attention(
     _check_rides(chosen, bias)
     jax.eval_shape(lambda logits: chosen(logits), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
     dtype = query.dtype if implementation == "cudnn" else jnp.float32
+    visible = visible_entries(shape, mask, is_causal, *lengths, local_window_size)
+    if naming():
+        name_rows(chosen, attention_logits(q, k, bias, scale), -1, visible)
     kernel = functools.partial(
         jax.nn.dot_product_attention,
-        mask=None if mask is None else align(mask, 4),
+        mask=_weighed(mask, bias),
         is_causal=is_causal,
         query_seq_lengths=query_seq_lengths,
         key_value_seq_lengths=key_value_seq_lengths,
         local_window_size=local_window_size,
         implementation=implementation,
     )
-    visible = visible_entries(shape, mask, is_causal, *lengths, local_window_size)
-    row = FusedRow(kernel, scaled_query(q, scale).astype(jnp.float32), k.astype(dtype), shape, visible, bias is None)
+    weighed = visible_entries(shape, _weighed(mask, bias), is_causal, *lengths, local_window_size)
+    scaled, k = scaled_query(q, scale).astype(jnp.float32), k.astype(dtype)
+    scaled = scaled * _per_feature(jnp.minimum(_largest_factor(scaled, k), 1))
+    row = FusedRow(kernel, scaled, k, shape, visible, weighed, bias is None)
     output = _attend(chosen, row, v.astype(dtype), bias)
     return output.astype(query.dtype).reshape(query.shape)
 
@@ -110,16 +124,24 @@ class FusedRow:
     key: Keys
     shape: tuple[int, int, int, int]
     visible: Mask
+    weighed: Mask
     without_bias: bool
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         return against(value, jnp.zeros((1,) * 4))
 
     def count(self) -> PerQuery:
+        return self._sum(self.visible)
+
+    def empty(self) -> Bool[Array, "batch heads queries 1"]:
+        """Where nothing has a logit above -inf."""
+        return self._sum(self.weighed) == 0
+
+    def _sum(self, mask: Mask) -> PerQuery:
         keys = self.shape[-1]
-        if self.visible is None:
+        if mask is None:
             return jnp.full((*self.shape[:-1], 1), keys, jnp.float32)
-        own = jnp.broadcast_to(self.visible, (*self.visible.shape[:-1], keys))
+        own = jnp.broadcast_to(mask, (*mask.shape[:-1], keys))
         count = jnp.sum(own, -1, keepdims=True).astype(jnp.float32)
         return jnp.broadcast_to(count, (*self.shape[:-1], 1))
 
@@ -133,7 +155,8 @@ class FusedRow:
         mean_key, lse = self.call(self.query, fixed_key, return_residual=True)
         # dH = -Σ z dp: where the entropy moves, it is because the weights do, and not for the logits they weigh.
         entropy = jax.lax.stop_gradient(lse) - _product(fixed_query, mean_key)
-        return jnp.where(self.count() > 0, entropy, 0)
+        # The difference of two large numbers may be rounded to what no entropy can be.
+        return jnp.clip(entropy, 0, jnp.log(jnp.maximum(self.count(), 1)))
 
     def log_sum_exp(self, query: Queries, residual: PerQuery) -> PerQuery:
         """The residual for this query, with its derivative: that of the mean logit at fixed weights."""
@@ -159,22 +182,63 @@ def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> O
     query, bias = row.query, None if bias is None else align(bias, 4).astype(jnp.float32)
     if normalizer.scale is not None:
         beta = cast(OfRow, normalizer.scale).of_row(row)
-        bias = None if bias is None else beta * bias
-        query = query * jnp.moveaxis(jnp.broadcast_to(beta, (*row.shape[:-1], 1)), 1, 2)
+        bias = None if bias is None else _bounded(bias, beta)
+        most = _largest_factor(query, row.key)
+        query = query * _per_feature(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
+    elif bias is not None:
+        bias = _bounded(bias, jnp.ones((1,) * 4))
     if _function(normalizer) in SOFTMAXES:
         output = row.call(query, value, bias=bias)
     else:
         output, residual = row.call(query, value, return_residual=True)
         sink = row.number(getattr(normalizer.map, "keywords", {}).get("sink", 0.0))
         share = jax.nn.sigmoid(row.log_sum_exp(query, residual) - sink)
-        output = output * jnp.moveaxis(share, 1, 2)
+        output = output * _per_feature(share)
     # The kernel weighs all keys alike where nothing is visible.
-    return jnp.where(jnp.moveaxis(row.count() > 0, 1, 2), output, 0)
+    return jnp.where(jnp.moveaxis(row.empty(), 1, 2), 0, output)
+
+
+def _weighed(mask: Mask, bias: Bias) -> Mask:
+    """The mask less what a bias of -inf hides, of which a row that has nothing else would be NaN."""
+    mask = None if mask is None else align(mask, 4)
+    if bias is None:
+        return mask
+    above = align(bias, 4) != -jnp.inf
+    return above if mask is None else mask & above
+
+
+def _largest_factor(query: Queries, key: Keys) -> PerQuery:
+    """The factor at which the logits of a query might reach `LARGEST_LOGIT`; infinite on kernels that do not care."""
+    batch, queries, heads, _ = query.shape
+    if key.dtype != jnp.float32:
+        return jnp.full((batch, heads, queries, 1), jnp.inf, jnp.float32)
+    query, key = jax.lax.stop_gradient((query, key))
+    furthest = jnp.repeat(jnp.max(jnp.abs(key), 1, keepdims=True, initial=0), heads // key.shape[2], 2)
+    reach = _per_query(jnp.sum(jnp.abs(query) * furthest, -1, keepdims=True))
+    # Of logits that are not finite, the row is NaN.
+    return jnp.where(jnp.isfinite(reach), LARGEST_LOGIT / reach, jnp.inf)
+
+
+def _bounded(bias: Float[Array, "..."], beta: Float[Array, "..."]) -> Float[Array, "..."]:
+    """β times the bias, within ±`LARGEST_LOGIT`; what is not finite stays."""
+    finite = jnp.isfinite(bias)
+    product = beta * jnp.where(finite, bias, 0)
+    return jnp.where(finite, at_most(at_least(product, -LARGEST_LOGIT), LARGEST_LOGIT), bias)
+
+
+def _per_feature(number: PerQuery) -> Float[Array, "batch queries heads 1"]:
+    """A number of each query, laid out like the queries."""
+    return jnp.moveaxis(number, 1, 2)
+
+
+def _per_query(number: Float[Array, "batch queries heads 1"]) -> PerQuery:
+    """The way back."""
+    return jnp.moveaxis(number, 1, 2)
 
 
 def _product(query: Queries, key: Queries) -> PerQuery:
     """Logit of each query with a key of its own."""
-    return jnp.moveaxis(jnp.sum(query * key, -1, keepdims=True), 1, 2)
+    return _per_query(jnp.sum(query * key, -1, keepdims=True))
 
 
 def _function(normalizer: Normalizer) -> Any:

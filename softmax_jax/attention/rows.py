@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import row_sum, visible_logits, visible_or_lowest
+from softmax_jax.normalizers.masking import at_least, row_sum, settled, visible_logits, visible_or_lowest
 
 Tree = Any
 """An array, or a tuple, list or dictionary of them."""
@@ -127,8 +127,8 @@ class Rows:
         """
 
         def moved(sums: Tree, old: Array, new: Array) -> Tree:
-            # Until something is visible all sums are 0, and stay so.
-            return jax.tree.map(lambda a, b: jnp.where(old == -jnp.inf, a, b), sums, move(sums, settled(old), new))
+            # Until something is visible all sums are 0, and stay so from any pivot: here from where they go.
+            return move(sums, jnp.where(old == -jnp.inf, new, old), new)
 
         def step(carry: tuple[Array, Tree], operand: Any) -> tuple[tuple[Array, Tree], None]:
             old, sums = carry
@@ -172,7 +172,9 @@ class Rows:
 
         def move(sums: tuple[Array, Array], old: Array, new: Array) -> tuple[Array, Array]:
             gap = below(old, new)
-            return jnp.exp(gap) * sums[0], jnp.exp(gap) * (sums[1] + gap * sums[0])
+            decay = jnp.exp(gap)
+            # The product with the gap first: it is bounded, where that of the gap and a sum is not.
+            return decay * sums[0], decay * sums[1] + (decay * gap) * sums[0]
 
         _, (exponentials, products) = self.online(visible, -jnp.inf, terms, move)
         total = row_sum(exponentials, -1)
@@ -208,12 +210,7 @@ def visible(block: Block) -> Float[Array, "*rows entries"]:
 
 def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
     """Logits less a pivot, but never below the most negative finite number, as in `masking.centre`."""
-    return jnp.maximum(logits - pivot, jnp.finfo(logits.dtype).min)
-
-
-def settled(pivot: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
-    """The pivot, or 0 where a row has none."""
-    return jnp.where(pivot == -jnp.inf, jnp.zeros((), pivot.dtype), pivot)
+    return at_least(logits - pivot, float(jnp.finfo(logits.dtype).min))
 
 
 def _zeros(shapes: Tree) -> Tree:

@@ -7,7 +7,7 @@ formulas `z` are the logits of one row, `p` is its softmax, and every sum runs o
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_logits
+from softmax_jax.normalizers.masking import Axis, Mask, at_least, centre, hide, row_sum, visible_logits
 
 
 def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
@@ -27,7 +27,7 @@ def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = N
     """
     z = visible_logits(logits, where)
     # Stops at the lowest number of the type itself, so that a half-precision result is finite too.
-    logarithms = jnp.maximum(_log_weights(z, axis, where), float(jnp.finfo(logits.dtype).min))
+    logarithms = at_least(_log_weights(z, axis, where), float(jnp.finfo(logits.dtype).min))
     return jnp.where(_possible(z, where), logarithms, -jnp.inf).astype(logits.dtype)
 
 
@@ -39,7 +39,7 @@ def _log_weights(z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Ar
 
 def _possible(z: Float[Array, "*shape"], where: Mask) -> Bool[Array, "*shape"]:
     """True at the entries that softmax can give weight: visible, with a logit above -inf."""
-    above = z > -jnp.inf
+    above = z != -jnp.inf
     return above if where is None else above & jnp.broadcast_to(where, z.shape)
 
 

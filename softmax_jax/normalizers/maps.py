@@ -17,10 +17,13 @@ from softmax_jax.normalizers.checks import against, finite, positive
 from softmax_jax.normalizers.masking import (
     Axis,
     Mask,
+    at_least,
+    at_most,
     centre,
     hide,
     row_maximum,
     row_sum,
+    shares,
     visible_count,
     visible_logits,
 )
@@ -53,7 +56,7 @@ def softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     """
     z = visible_logits(logits, where)
     exponentials = hide(jnp.exp(centre(z, axis, where)), where)
-    return (exponentials / row_sum(exponentials, axis)).astype(logits.dtype)
+    return shares(exponentials, row_sum(exponentials, axis), where).astype(logits.dtype)
 
 
 def softmax1(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
@@ -94,11 +97,11 @@ def sink_softmax(
     z = visible_logits(logits, where)
     s = against(sink, z)
     # The maximum cancels, so it counts as a constant in derivatives.
-    maximum = jax.lax.stop_gradient(jnp.maximum(row_maximum(z, axis, where), s))
+    maximum = jax.lax.stop_gradient(at_least(row_maximum(z, axis, where), s))
     exponentials = hide(jnp.exp(z - maximum), where)
     total = jnp.exp(s - maximum) + jnp.sum(exponentials, axis, keepdims=True)
     # It is 0 in an empty row alone, if the sink is so low that its exponential vanishes.
-    return (exponentials / jnp.where(total == 0, jnp.ones((), z.dtype), total)).astype(logits.dtype)
+    return shares(exponentials, jnp.where(total == 0, jnp.ones((), z.dtype), total), where).astype(logits.dtype)
 
 
 def softpick(
@@ -119,10 +122,10 @@ def softpick(
     """
     positive("eps", eps)
     z = visible_logits(logits, where)
-    maximum = jnp.maximum(row_maximum(z, axis, where), 0)
+    maximum = at_least(row_maximum(z, axis, where), 0)
     difference = hide(less_one(z, maximum), where)
     total = jnp.sum(jnp.abs(difference), axis, keepdims=True) + against(eps, z)
-    return (jnp.where(difference > 0, difference, 0) / total).astype(logits.dtype)
+    return shares(jnp.where(difference > 0, difference, 0), total, where).astype(logits.dtype)
 
 
 def less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[Array, "*shape"]:
@@ -146,8 +149,9 @@ def hardmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     Array([0. , 0.5, 0.5, 0. ], dtype=float32)
     """
     z = visible_logits(logits, where)
-    largest = hide((z == row_maximum(z, axis, where)).astype(z.dtype), where)
-    return (largest / row_sum(largest, axis)).astype(logits.dtype)
+    # The sign is 0 at the largest and -1 below. Of NaN it is NaN, which a comparison would not hand on.
+    largest = hide(1 + jnp.sign(z - row_maximum(z, axis, where)), where)
+    return shares(largest, row_sum(largest, axis), where).astype(logits.dtype)
 
 
 @shift_invariant
@@ -186,6 +190,7 @@ def signed_l1(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = Non
     z = visible_logits(logits, where)
     z = jnp.where(z == -jnp.inf, 0, z)
     # Dividing through by the largest term keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.
-    largest = jnp.clip(row_maximum(jnp.abs(z), axis, where), 1, 1e37)
+    largest = at_most(at_least(row_maximum(jnp.abs(z), axis, where), 1), 1e37)
     ratio = z / largest
-    return (ratio / (1 / largest + jnp.sum(jnp.abs(ratio), axis, keepdims=True))).astype(logits.dtype)
+    total = 1 / largest + jnp.sum(jnp.abs(ratio), axis, keepdims=True)
+    return shares(ratio, total, where).astype(logits.dtype)

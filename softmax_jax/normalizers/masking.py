@@ -4,10 +4,16 @@ A mask, called `where` as in `jax.nn.softmax`, is True at the visible entries. M
 maximum, no sum and no count, get a weight of exactly 0, and send back a gradient of exactly 0, whatever
 number stands in them. A visible logit of -inf gets a weight of exactly 0 too. A row with nothing else is
 empty: all its weights are 0.
+
+A visible NaN or +inf leaves its row without weights, as in `jax.nn.softmax`: they are NaN wherever a visible logit
+is above -inf. Masked entries keep their 0, and other rows their weights. `name_bad_rows` says which rows those are.
+What hands a NaN on are sums: on CPU the maximum of a row forgets it, and so does that of two numbers in a loop
+that adds them up, for which `at_least` and `at_most` stand in.
 """
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 Axis = int | tuple[int, ...]
@@ -53,10 +59,15 @@ def visible_count(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Fl
 
 
 def row_maximum(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:
-    """Largest visible logit of each row, 0 for an empty row, with the reduced axes kept at size 1."""
+    """Largest visible logit of each row as `settled` has it, with the reduced axes kept at size 1."""
     visible = None if where is None else jnp.broadcast_to(where, logits.shape)
-    maximum = jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf)
-    return jnp.where(maximum == -jnp.inf, jnp.zeros((), logits.dtype), maximum)
+    return settled(jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf))
+
+
+def settled(maximum: Float[Array, "*row"]) -> Float[Array, "*row"]:
+    """What to subtract from the logits of a row, from their maximum: 0 for an empty row, NaN for one with +inf."""
+    zero = jnp.zeros((), maximum.dtype)
+    return jnp.where(maximum == -jnp.inf, zero, jnp.where(maximum == jnp.inf, jnp.nan, maximum))
 
 
 def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
@@ -67,10 +78,25 @@ def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Arr
     this only where adding a constant to a row changes nothing.
     """
     maximum = jax.lax.stop_gradient(row_maximum(logits, axis, where))
-    return hide(jnp.maximum(logits - maximum, jnp.finfo(logits.dtype).min), where)
+    return hide(at_least(logits - maximum, float(jnp.finfo(logits.dtype).min)), where)
+
+
+def at_least(values: Float[Array, "*shape"], low: ArrayLike) -> Float[Array, "*shape"]:
+    """The larger of the two, and NaN where the values are."""
+    return jnp.where(values < low, low, values)
+
+
+def at_most(values: Float[Array, "*shape"], high: ArrayLike) -> Float[Array, "*shape"]:
+    """The smaller of the two, and NaN where the values are."""
+    return jnp.where(values > high, high, values)
 
 
 def row_sum(values: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
     """Sum of each row for use as a divisor: 1 where the sum is 0, which is the case of an empty row alone."""
     total = jnp.sum(values, axis, keepdims=True)
     return jnp.where(total == 0, jnp.ones((), values.dtype), total)
+
+
+def shares(values: Float[Array, "*shape"], total: Float[Array, "*row"], where: Mask) -> Float[Array, "*shape"]:
+    """Values over a number of their row, which where it is NaN makes the whole row NaN, but for masked entries."""
+    return hide(values / total, where)

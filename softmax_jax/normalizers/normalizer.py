@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
+from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.scales import Scale
 
 
@@ -36,14 +37,15 @@ class Normalizer:
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits."""
+        name_rows(self, logits, axis, where)
         if self.scale is None:
             return self.map(logits, axis, where)
         z = visible_logits(logits, where)
         beta = self.scale(z, axis, where)
-        infinite = z == -jnp.inf
+        own, finite = z, jnp.isfinite(z)
         if getattr(getattr(self.map, "func", None), "shift_invariant", False):
             z = centre(z, axis, where)
         largest = jnp.finfo(z.dtype).max
-        # The clips keep 0 · inf out of the product; -inf, a logit that gets no weight at any β, passes by them.
+        # The clips keep 0 · inf out of the product. Logits that are not finite pass by it: no β changes what they say.
         scaled = jnp.clip(jnp.clip(beta, -largest, largest) * z, -largest, largest)
-        return self.map(jnp.where(infinite, -jnp.inf, scaled), axis, where).astype(logits.dtype)
+        return self.map(jnp.where(finite, scaled, own), axis, where).astype(logits.dtype)

@@ -34,7 +34,7 @@ def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Ma
     require("k", k, "that is at least 1, such as 10", lambda k: k >= 1)
     z = visible_or_lowest(logits, where)
     largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
-    return (z >= jnp.min(largest, axis, keepdims=True)) & (z > -jnp.inf)
+    return ~(z < jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
 
 
 def top_p_mask(
@@ -65,7 +65,7 @@ def top_p_mask(
     total = jnp.take(mass, jnp.array([-1]), axis)
     kept = mass > (1 - against(p, z)) * total
     smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
-    return (z >= smallest) & (z > -jnp.inf)
+    return ~(z < smallest) & (z != -jnp.inf)
 
 
 def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1) -> Int[Array, "..."]:

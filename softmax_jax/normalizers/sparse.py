@@ -20,8 +20,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.normalizers.checks import against, positive, require
-from softmax_jax.normalizers.maps import shift_invariant, softmax
-from softmax_jax.normalizers.masking import Axis, Mask, centre, row_sum, visible_or_lowest
+from softmax_jax.normalizers.maps import shift_invariant
+from softmax_jax.normalizers.masking import Axis, Mask, at_least, centre, hide, row_sum, shares, visible_or_lowest
 
 Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
 """From logits, and a threshold and an ε that broadcast against them, to weights."""
@@ -72,7 +72,7 @@ def sparsemax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = Non
     Array([0.75, 0.25, 0.  ], dtype=float32)
     """
     x = _rows(logits, axis, where)
-    return _back(_power_of_excess(1, x), logits, axis)
+    return _back(_power_of_excess(1, x), logits, axis, where)
 
 
 @shift_invariant
@@ -89,7 +89,7 @@ def entmax15(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = _rows(logits, axis, where)
-    return _back(_power_of_excess(2, x), logits, axis)
+    return _back(_power_of_excess(2, x), logits, axis, where)
 
 
 @shift_invariant
@@ -115,7 +115,7 @@ def entmax(
     """
     require("alpha", alpha, "above 1, such as 1.5", lambda value: value > 1)
     x = _rows(logits, axis, where)
-    return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis)
+    return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis, where)
 
 
 @shift_invariant
@@ -140,9 +140,9 @@ def stieltjes(
     x = _rows(logits, axis, where)
     power = _per_row(q, logits, axis, x.dtype)
     # Replaced before the product, because the derivative in q of one with -inf is not finite.
-    product = jnp.where(x > -jnp.inf, power * jnp.where(x > -jnp.inf, x, 0), -jnp.inf)
+    product = jnp.where(x != -jnp.inf, power * jnp.where(x != -jnp.inf, x, 0), -jnp.inf)
     # The family of entmax goes on below α = 1, where its weights are these.
-    return _back(_tsallis(product, -1 / power), logits, axis)
+    return _back(_tsallis(product, -1 / power), logits, axis, where)
 
 
 @shift_invariant
@@ -167,22 +167,25 @@ def top_k_softmax(
     z = visible_or_lowest(logits, where)
     rank = jnp.asarray(k, jnp.int32)
     rank = rank.reshape((1,) * (z.ndim - rank.ndim) + rank.shape)
-    kept = z >= kth_largest(jax.lax.stop_gradient(z), rank, axis)
-    return softmax(z, axis, kept & (z > -jnp.inf)).astype(logits.dtype)
+    kept = ~(z < kth_largest(jax.lax.stop_gradient(z), rank, axis)) & (z != -jnp.inf)
+    exponentials = hide(jnp.exp(centre(z, axis, kept)), kept)
+    return shares(exponentials, row_sum(exponentials, axis), where).astype(logits.dtype)
 
 
 def _rows(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*rows n"]:
     """Logits less the largest of their row, the row along the last axis, with -inf where no weight goes."""
     z = visible_or_lowest(logits, where)
-    return _last(jnp.where(z > -jnp.inf, centre(z, axis, where), -jnp.inf), axis)
+    return _last(jnp.where(z != -jnp.inf, centre(z, axis, where), -jnp.inf), axis)
 
 
-def _back(weights: Float[Array, "*rows n"], logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
-    """Undoes the layout of `_rows`, in the type of the logits."""
+def _back(
+    weights: Float[Array, "*rows n"], logits: Float[Array, "*shape"], axis: Axis, where: Mask
+) -> Float[Array, "*shape"]:
+    """Undoes the layout of `_rows`, in the type of the logits, with 0 behind the mask even in a row of NaN."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     last = tuple(range(-len(axes), 0))
     moved = jnp.moveaxis(jnp.empty(logits.shape, bool), axes, last).shape
-    return jnp.moveaxis(weights.reshape(moved), last, axes).astype(logits.dtype)
+    return hide(jnp.moveaxis(weights.reshape(moved), last, axes), where).astype(logits.dtype)
 
 
 def _last(array: Array, axis: Axis) -> Array:
@@ -308,7 +311,7 @@ def excess(power: int) -> Family:
     """Weights max((x - τ) / power, 0)^power, with ε = 1 / power."""
 
     def weigh(x: Array, tau: Array, eps: Array) -> Array:
-        return jnp.maximum(eps * (x - tau), 0) ** power
+        return at_least(eps * (x - tau), 0) ** power
 
     def advance(before: Array, tau: Array, times: Array, eps: Array) -> Array:
         # The total to the power ε is a norm of the weights' bases, which is convex in τ and nearly straight.
@@ -336,7 +339,7 @@ def _(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
 # without a branch, which XLA does not turn into vector instructions on CPU.
 def _weigh_tsallis(x: Array, t: Array, eps: Array) -> Array:
     limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
-    excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+    excess = at_least(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
     return jnp.exp(jnp.log1p(excess) / eps - t)
 
 

@@ -1,7 +1,11 @@
 """A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
 
+import contextlib
 import dataclasses
 import json
+import logging
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,24 @@ from orbax.checkpoint import v1 as ocp
 
 from softmax_jax import distributed
 from softmax_jax.config import Config
-from softmax_jax.files import versions, write_json, write_whole
+from softmax_jax.files import (
+    append_whole,
+    check_output,
+    in_words,
+    reason,
+    remove_directory,
+    remove_partials,
+    versions,
+    write_json,
+    write_whole,
+)
+from softmax_jax.locks import DirectoryLock
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.training import Parameters, TrainState, build_model, initial_state
 
 KEPT_CHECKPOINTS = 2
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""The end of the name of a checkpoint that is being written: Orbax takes it away in one step once all is there."""
 
 
 def read_config(directory: Path) -> Config:
@@ -32,29 +49,45 @@ class RunDirectory:
     """The files of one training run; opening a directory that holds a run continues it.
 
     Of several processes all open it, save and resume together, and the first alone writes the other files. A run
-    continues on any number of devices and processes. Raises ValueError if the directory holds a run of other
-    settings, cannot be written, or is not the same one for all processes.
+    continues on any number of devices and processes, one run at a time in a directory: until `close`, or the end of
+    the process, nobody else opens it. Opening it deletes what a killed process left half written. Raises ValueError
+    if the directory is in use, holds a run of other settings, cannot be written, or is not the same one for all
+    processes; saving and logging raise OSError where the disk is full, and leave no part of what they were writing.
     """
 
     def __init__(self, path: Path, config: Config):
         self.path = path.absolute()
         self.config = config
-        distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
-        distributed.agree(self._other_settings(required=True))
-        self._checkpointer = ocp.training.Checkpointer(
-            self.path / "checkpoints",  # pyright: ignore[reportArgumentType]
-            preservation_policy=ocp.training.preservation_policies.LatestN(KEPT_CHECKPOINTS),  # pyright: ignore[reportArgumentType]
-        )
+        self._lock: DirectoryLock | None = None
+        try:
+            distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
+            distributed.agree(self._other_settings(required=True))
+        except BaseException:
+            self.close()
+            raise
+        self._saved = saved_steps(self.path)
 
     def _start(self) -> str | None:
         """Writes what a run begins with; what is wrong if that cannot be."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            check_output(self.path, "--workdir")
+            with in_words(self.path / "lock"):
+                (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+                self._lock = DirectoryLock(self.path)
+            if problem := self._other_settings():  # another run may have begun and ended since they were compared
+                return problem
+            self._remove_leftovers()
             write_json(self.path / "config.json", dataclasses.asdict(self.config))
             write_json(self.path / "versions.json", versions())
-        except OSError as error:
-            return f"--workdir cannot be written: {error}"
+        except (OSError, ValueError) as error:
+            return str(error)
         return None
+
+    def _remove_leftovers(self) -> None:
+        for directory in (self.path, self.path / "checkpoints"):
+            remove_partials(directory)
+            for unfinished in directory.glob(f"*{UNFINISHED}"):
+                shutil.rmtree(unfinished, ignore_errors=True)
 
     def _other_settings(self, required: bool = False) -> str | None:
         """What is wrong with the settings in the directory; `required` if there must be some."""
@@ -76,31 +109,34 @@ class RunDirectory:
     def resume(self) -> tuple[int, TrainState]:
         """The steps done and the state after them, from the newest checkpoint; a fresh start if there is none."""
         state = initial_state(self.config)
-        newest = self._checkpointer.latest
-        step = 0 if newest is None else newest.step
+        step = max(self._saved, default=0)
         if step:
-            state = self._checkpointer.load(step, jax.tree.map(_abstract, state))
+            state = ocp.load(_checkpoint(self.path, step), jax.tree.map(_abstract, state))  # pyright: ignore[reportArgumentType]
         if distributed.is_leader():
             self._drop_metrics_after(step)
         return step, state
 
     def save(self, step: int, state: TrainState) -> None:
         """Saves the state after `step` steps, unless that is saved already, and drops all but the newest two."""
-        newest = self._checkpointer.latest
-        if newest is None or newest.step < step:
-            self._checkpointer.save(step, state)
+        if self._saved and max(self._saved) >= step:
+            return
+        _save(_checkpoint(self.path, step), state)
+        self._saved.append(step)
+        while len(self._saved) > KEPT_CHECKPOINTS:
+            oldest = self._saved.pop(0)
+            if distributed.is_leader():
+                with contextlib.suppress(OSError):  # a checkpoint too many does no harm
+                    remove_directory(_checkpoint(self.path, oldest))
 
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
         if not (self.path / "parameters").exists():
-            ocp.save(self.path / "parameters", state.parameters)  # pyright: ignore[reportArgumentType]
+            _save(self.path / "parameters", state.parameters)
 
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Appends lines of metrics and leaves them on disk."""
-        if not distributed.is_leader():
-            return
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        if distributed.is_leader():
+            append_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def _drop_metrics_after(self, step: int) -> None:
         """Drops the lines that a resumed run will write again, and any that a crash cut short."""
@@ -110,8 +146,42 @@ class RunDirectory:
             write_whole(path, "".join(line for line in complete if json.loads(line)["step"] <= step))
 
     def close(self) -> None:
-        """Waits for open writes."""
-        self._checkpointer.close()
+        """Lets others open the directory."""
+        if self._lock:
+            self._lock.release()
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """The steps after which the run in a directory has been saved, in order."""
+    names = (path.name for path in (directory / "checkpoints").glob("*"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _checkpoint(directory: Path, step: int) -> Path:
+    return directory / "checkpoints" / str(step)
+
+
+def _save(path: Path, tree: Any) -> None:
+    """Writes arrays as a checkpoint, whole or not at all. Raises OSError, in words for the user, if that cannot be."""
+    try:
+        with _silent_orbax():
+            ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
+    except Exception as error:  # Orbax and TensorStore raise many types for a full disk.
+        if distributed.is_leader():
+            shutil.rmtree(path.with_name(path.name + UNFINISHED), ignore_errors=True)
+        raise OSError(f"{path} cannot be written: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _silent_orbax() -> Iterator[None]:
+    """Keeps the traceback of each of its threads out of the log: the exception itself is raised and says it once."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def load_parameters(directory: Path) -> tuple[Config, Parameters]:
@@ -167,13 +237,11 @@ def _load_shaped(path: Path, abstract: Parameters) -> Parameters:
 
 
 def _newest_state(directory: Path, config: Config) -> TrainState:
-    if not (directory / "checkpoints").is_dir():
+    saved = saved_steps(directory)
+    if not saved:
         raise FileNotFoundError
-    with ocp.training.Checkpointer(directory / "checkpoints") as checkpointer:  # pyright: ignore[reportArgumentType]
-        if checkpointer.latest is None:
-            raise FileNotFoundError
-        shapes = jax.tree.map(_abstract_here, jax.eval_shape(lambda: initial_state(config)))
-        return checkpointer.load(checkpointer.latest.step, shapes)
+    shapes = jax.tree.map(_abstract_here, jax.eval_shape(lambda: initial_state(config)))
+    return ocp.load(_checkpoint(directory, saved[-1]), shapes)  # pyright: ignore[reportArgumentType]
 
 
 def _abstract(leaf: jax.Array) -> jax.ShapeDtypeStruct:

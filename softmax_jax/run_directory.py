@@ -5,6 +5,8 @@ import dataclasses
 import json
 import logging
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,13 +165,22 @@ def _checkpoint(directory: Path, step: int) -> Path:
 
 def _save(path: Path, tree: Any) -> None:
     """Writes arrays as a checkpoint, whole or not at all. Raises OSError, in words for the user, if that cannot be."""
-    try:
-        with _silent_orbax():
+    with _silent_orbax():
+        before = set(threading.enumerate())
+        try:
             ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
-    except Exception as error:  # Orbax and TensorStore raise many types for a full disk.
-        if distributed.is_leader():
-            shutil.rmtree(path.with_name(path.name + UNFINISHED), ignore_errors=True)
-        raise OSError(f"{path} cannot be written: {reason(error)}") from error
+        except Exception as error:  # Orbax and TensorStore raise many types for a full disk.
+            _wait_for(set(threading.enumerate()) - before)
+            if distributed.is_leader():
+                shutil.rmtree(path.with_name(path.name + UNFINISHED), ignore_errors=True)
+            raise OSError(f"{path} cannot be written: {reason(error)}") from error
+
+
+def _wait_for(threads: set[threading.Thread], seconds: float = 5.0) -> None:
+    """Waits for threads of a save that failed, which go on writing beside the one that raised."""
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 @contextlib.contextmanager

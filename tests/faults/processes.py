@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import runpy
+import select
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ class Script:
     """A script of the project in a process of its own, its output in `<logs>/stdout` and `<logs>/stderr`."""
 
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload([__name__])
+    server.set_forkserver_preload([__name__, "train", "evaluate", "fit_temperature", "report", "shootout"])
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Script:
     ):
         self.logs = logs
         logs.mkdir(exist_ok=True)
+        self._pipes = [] if largest_file is None else [_pipe(logs / stream) for stream in ("stdout", "stderr")]
         options = (name, arguments, str(logs), pause, largest_file, kill_at)
         self.process: ForkServerProcess = self.server.Process(target=_run_script, args=options)
         self.process.start()
@@ -85,7 +87,19 @@ class Script:
 
     def errors(self) -> str:
         """What it wrote to stderr."""
-        return (self.logs / "stderr").read_text()
+        if not self._pipes:
+            return (self.logs / "stderr").read_text()
+        said = [os.read(pipe, 2**16).decode() for pipe in self._pipes if select.select([pipe], [], [], 0)[0]]
+        for pipe in self._pipes:
+            os.close(pipe)
+        return said[-1]
+
+
+def _pipe(path: Path) -> int:
+    """Where a process writes that may write no file; it stands open here."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return os.open(path, os.O_RDWR)
 
 
 def _run_script(
@@ -97,7 +111,7 @@ def _run_script(
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if kill_at is not None:
-        _kill_at(kill_at, arguments[arguments.index("--workdir") + 1])
+        _kill_at(kill_at, arguments[arguments.index("--workdir" if "--workdir" in arguments else "--output") + 1])
     os.chdir(logs)
     sys.argv = [name, *arguments]
     runpy.run_path(str(ROOT / name), run_name="__main__")

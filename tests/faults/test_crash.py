@@ -1,11 +1,15 @@
 """Killed, stopped, out of disk, locked out: a run ends with the bits of one that nothing happened to."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,13 +18,14 @@ import pytest
 from softmax_jax import files, locks
 from softmax_jax.files import PARTIAL
 from softmax_jax.locks import DirectoryLock
-from softmax_jax.run_directory import UNFINISHED, saved_steps
+from softmax_jax.run_directory import UNFINISHED, load_parameters, saved_steps
 from tests.faults.processes import (
     SMALL,
     Script,
     SmallDisk,
     check_finished,
     check_whole,
+    equal,
     leftovers,
     metrics_of,
     small_disk,
@@ -50,7 +55,7 @@ def metrics(tmp_path_factory, expected):
 @pytest.fixture
 def disk(tmp_path):
     """A small file system in memory; the test is skipped where none can be mounted."""
-    for found in small_disk(tmp_path / "disk"):
+    for found in small_disk(tmp_path / "disk", "16m"):
         if not isinstance(found, SmallDisk):
             pytest.skip(f"no file system in memory: {found}")
         yield found
@@ -179,7 +184,7 @@ def test_a_run_whose_files_may_not_grow_says_so_and_continues_when_they_may(tmp_
     workdir = tmp_path / "run"
     for limit in LIMITS:
         script = train(workdir, tmp_path / "logs", largest_file=limit)
-        assert script.status() == 2, (limit, script.errors())
+        assert script.status() == 2, limit
         one_line(script, "cannot be written: File too large; raise the limit", str(workdir))
         assert not leftovers(workdir)
         check_whole(workdir, expected, metrics)
@@ -356,15 +361,139 @@ def test_a_leftover_that_was_deleted_before_it_was_locked_is_made_again(tmp_path
 
 ROOT = Path(files.__file__).parents[1]
 WRITERS = ("open(", ".write_text(", ".write_bytes(", ".savefig(", ".save(", "np.save", "to_csv(")
+WHOLE = ("found.save(paths[-1])", "directory.save(step, state)", "ocp.save(path, tree)")
+"""A fit, by `write_json`; and a checkpoint, by Orbax."""
 
 
 def test_nothing_is_written_but_by_the_functions_that_write_whole_files():
     sources = [*ROOT.glob("*.py"), *(ROOT / "softmax_jax").rglob("*.py")]
-    found = {
+    found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in sources
         for line in path.read_text().splitlines()
         if any(word in line for word in WRITERS) and path.name not in ("files.py", "locks.py", "conftest.py")
-    }
-    print(json.dumps(sorted(found), indent=1))
-    assert not found
+    ]
+    assert [line for line in found if not any(whole in line for whole in WHOLE)] == []
+    assert len(found) == len(WHOLE)
+
+
+# The scripts as a user runs them
+
+
+LONG = dataclasses.replace(SMALL, steps=600)
+"""A run of 150 checkpoints."""
+
+
+def start_train(path, cache):
+    """A new Python with `train.py`, nothing of it replaced."""
+    command = [sys.executable, ROOT / "train.py", *train_options(path / "run", LONG)[:-1], "--compilation-cache", cache]
+    with (path / "stdout").open("w") as out, (path / "stderr").open("w") as error:
+        return subprocess.Popen(command, stdout=out, stderr=error)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run of `train.py` that nothing happens to, and its cache of compiled programs."""
+    path = tmp_path_factory.mktemp("undisturbed")
+    assert start_train(path, path / "cache").wait(600) == 0
+    return path
+
+
+def kill_train(path, cache, draw):
+    """Kills the script while it writes a checkpoint, or after a random time from its start or its first chunk on."""
+    before, process = metrics_of(path / "run"), start_train(path, cache)
+    aim = draw.choice(["checkpoint", "checkpoint", "start", "chunk"])
+    end = time.monotonic() + 600
+    while process.poll() is None and aim != "start" and time.monotonic() < end:
+        if metrics_of(path / "run") > before and (aim == "chunk" or leftovers(path / "run" / "checkpoints")):
+            break
+        time.sleep(0.0005)
+    time.sleep({"checkpoint": 0.0, "start": draw.uniform(0, 4), "chunk": draw.uniform(0, 0.5)}[aim])
+    process.kill()
+    assert process.wait(600) == -signal.SIGKILL, (path / "stderr").read_text()
+    return aim
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_train_py_killed_fifty_times_ends_with_the_same_bits(seed, tmp_path, undisturbed):
+    """Ten times per seed."""
+    draw, (_, parameters) = random.Random(seed), load_parameters(undisturbed / "run")
+    metrics = metrics_of(undisturbed / "run")
+    for _ in range(10):
+        aim = kill_train(tmp_path, undisturbed / "cache", draw)
+        found = metrics_of(tmp_path / "run")
+        print(f"{aim}: {len(found.splitlines()) // 2} chunks, {[path.name for path in leftovers(tmp_path / 'run')]}")
+        assert metrics.startswith(found)
+        if saved_steps(tmp_path / "run"):
+            load_parameters(tmp_path / "run")
+    assert start_train(tmp_path, undisturbed / "cache").wait(600) == 0
+    assert equal(load_parameters(tmp_path / "run")[1], parameters)
+    assert metrics_of(tmp_path / "run") == metrics
+    assert not leftovers(tmp_path / "run")
+
+
+SCRIPTS = {
+    "evaluate.py": ["--lengths", "4", "16", "--sets", "8", "--normalizers", "softmax"],
+    "fit_temperature.py": ["--lengths", "8", "16", "256", "--sets", "8", "--degree", "1"],
+    "report.py": ["--lengths", "16", "--sets", "8", "--normalizers", "softmax", "hardmax"],
+    "shootout.py": [
+        *("--length", "8", "--hidden", "8", "--heads", "2", "--epochs", "1", "--seeds", "1"),
+        *("--normalizers", "softmax"),
+    ],
+}
+ENDS = {".svg": b"</svg>", ".png": b"IEND\xaeB`\x82", ".html": b"</html>"}
+
+
+def whole_files(output):
+    """The files that a reader sees, each of which is whole, with the rows of the tables."""
+    found = {}
+    for path in output.rglob("*"):
+        name, data = path.relative_to(output), path.read_bytes() if path.is_file() else b""
+        if path.is_dir() or path.name.startswith("."):
+            continue
+        if path.suffix == ".json":
+            json.loads(data)
+        elif path.suffix == ".csv":
+            assert data.endswith(b"\n")
+        else:
+            assert data.rstrip().endswith(ENDS[path.suffix]), name
+        found[str(name)] = data.count(b"\n") if path.suffix == ".csv" else 0
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_killed_while_it_writes_leaves_whole_files_alone(name, tmp_path):
+    arguments = [*SCRIPTS[name], "--output", str(tmp_path / "out")]
+    assert Script(name, arguments, tmp_path / "logs").status() == 0
+    complete, draw = whole_files(tmp_path / "out"), random.Random(name)
+    shutil.rmtree(tmp_path / "out")
+    for _ in range(4):
+        script = Script(name, arguments, tmp_path / "logs", kill_at=draw.randrange(3, 3 + 5 * len(complete)))
+        assert script.status() in (-signal.SIGKILL, 0)
+        left = whole_files(tmp_path / "out")
+        print(f"{len(left)} of {len(complete)} files, {[path.name for path in leftovers(tmp_path / 'out')]}")
+        assert left.items() <= complete.items()
+    assert Script(name, arguments, tmp_path / "logs").status() == 0
+    assert whole_files(tmp_path / "out") == complete
+    assert not leftovers(tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_on_a_full_disk_says_so_and_leaves_whole_files_alone(name, disk, tmp_path):
+    arguments, status = [*SCRIPTS[name], "--output", str(disk.path / "out")], 2
+    for free in (0, 3, 20):
+        disk.leave(free)
+        script = Script(name, arguments, tmp_path / "logs")
+        status = script.status()
+        disk.clear()
+        whole_files(disk.path / "out")
+        assert not leftovers(disk.path)
+        last = script.errors().splitlines()[-1]
+        assert status == 2, last
+        assert last.startswith("error: ")
+        assert "cannot be written: No space left on device; free some and repeat the command" in last
+        assert "Traceback" not in script.errors()
+    assert Script(name, arguments, tmp_path / "logs").status() == 0

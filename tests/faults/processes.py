@@ -63,7 +63,10 @@ class Script:
     ):
         self.logs = logs
         logs.mkdir(exist_ok=True)
-        self._pipes = [] if largest_file is None else [_pipe(logs / stream) for stream in ("stdout", "stderr")]
+        streams = [logs / "stdout", logs / "stderr"]
+        for stream in streams:
+            stream.unlink(missing_ok=True)
+        self._pipes = [] if largest_file is None else [_pipe(stream) for stream in streams]
         options = (name, arguments, str(logs), pause, largest_file, kill_at)
         self.process: ForkServerProcess = self.server.Process(target=_run_script, args=options)
         self.process.start()
@@ -97,7 +100,6 @@ class Script:
 
 def _pipe(path: Path) -> int:
     """Where a process writes that may write no file; it stands open here."""
-    path.unlink(missing_ok=True)
     os.mkfifo(path)
     return os.open(path, os.O_RDWR)
 
@@ -168,9 +170,9 @@ def states(config: Config = SMALL) -> dict[int, TrainState]:
     return found
 
 
-def train(workdir: Path, logs: Path, **faults: Any) -> Script:
-    """`train.py` on the small run."""
-    return Script("train.py", train_options(workdir), logs, **faults)
+def train(workdir: Path, logs: Path, config: Config = SMALL, **faults: Any) -> Script:
+    """`train.py` on the small run, or another."""
+    return Script("train.py", train_options(workdir, config), logs, **faults)
 
 
 def equal(a: Any, b: Any) -> bool:

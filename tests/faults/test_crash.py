@@ -106,15 +106,18 @@ def killed_before_random_operations(draw, kills, path, expected, metrics):
 
 @pytest.mark.slow
 def test_a_run_killed_before_every_one_of_its_file_operations(tmp_path, expected, metrics):
-    """A run of its own for each, killed and continued once."""
+    """A run of its own for each, of three checkpoints, killed and continued once."""
+    config = dataclasses.replace(SMALL, steps=12)
+    expected = {step: state for step, state in expected.items() if step <= config.steps}
+    metrics = b"".join(metrics.splitlines(keepends=True)[: config.seeds * config.steps // config.chunk])
     for count in range(1, 10_000):
         workdir = tmp_path / str(count)
-        if train(workdir, tmp_path / "logs", kill_at=count).status() == 0:
+        if train(workdir, tmp_path / "logs", config, kill_at=count).status() == 0:
             break
         check_whole(workdir, expected, metrics)
-        assert train(workdir, tmp_path / "logs").status() == 0
+        assert train(workdir, tmp_path / "logs", config).status() == 0
         check_finished(workdir, expected, metrics)
-    assert count > 100
+    assert count > 50
     print(f"killed before each of {count - 1} file operations")
 
 
@@ -374,7 +377,7 @@ def test_nothing_is_written_but_by_the_functions_that_write_whole_files():
         if any(word in line for word in WRITERS) and path.name not in ("files.py", "locks.py", "conftest.py")
     ]
     assert [line for line in found if not any(whole in line for whole in WHOLE)] == []
-    assert len(found) == len(WHOLE)
+    assert all(any(whole in line for line in found) for whole in WHOLE)
 
 
 # The scripts as a user runs them

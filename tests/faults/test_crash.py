@@ -31,6 +31,7 @@ from tests.faults.processes import (
     small_disk,
     states,
     train,
+    train_options,
     wait_for,
 )
 
@@ -110,13 +111,13 @@ def test_a_run_killed_before_every_one_of_its_file_operations(tmp_path, expected
     config = dataclasses.replace(SMALL, steps=12)
     expected = {step: state for step, state in expected.items() if step <= config.steps}
     metrics = b"".join(metrics.splitlines(keepends=True)[: config.seeds * config.steps // config.chunk])
-    for count in range(1, 10_000):
-        workdir = tmp_path / str(count)
-        if train(workdir, tmp_path / "logs", config, kill_at=count).status() == 0:
-            break
+    count = 1
+    while status := train(workdir := tmp_path / str(count), tmp_path / "logs", config, kill_at=count).status():
+        assert status == -signal.SIGKILL
         check_whole(workdir, expected, metrics)
         assert train(workdir, tmp_path / "logs", config).status() == 0
         check_finished(workdir, expected, metrics)
+        count += 1
     assert count > 50
     print(f"killed before each of {count - 1} file operations")
 

@@ -73,8 +73,8 @@ def main() -> None:
     with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
         if is_leader():
             check_output(arguments.output)
-        named = named_normalizers(arguments.normalizers, arguments.checkpoint)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
+        named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
         start = time.perf_counter()
         measured = evaluate(

@@ -22,7 +22,7 @@ from softmax_jax.dispersion import (
 from softmax_jax.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.files import check_output, versions, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.refit import FITS, fits_directory, named_normalizers, search_lengths
+from softmax_jax.refit import fits_beside, named_normalizers, search_lengths
 from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, listed, report_sections, sets_in_words
 from softmax_jax.report.show import show
@@ -75,7 +75,7 @@ def main() -> None:
     with one_line_errors(Console(stderr=True)):
         check_output(arguments.output)
         loaded = [(path, *load_checkpoint(path)) for path in arguments.runs]
-        named = [named_normalizers(arguments.normalizers, path) for path in arguments.runs]
+        named = [named_normalizers(arguments.normalizers, path, parameters) for path, _, parameters in loaded]
         measured = [measure(arguments, *some, normalizers) for some, normalizers in zip(loaded, named)]
         runs = [
             Evaluated(name, longest_in_training(path), sets_of(some), evaluation_rows(some))
@@ -121,8 +121,7 @@ def look_closer(
     keys = [jax.random.key(SEARCH_KEY)]
     found = search_lengths(parameters, seeds=seeds, lengths=lengths, sets=sets, keys=keys)
     searched = {n: rows for n, (rows,) in zip(lengths, with_progress(found, lengths, "searching"))}
-    files = {name: fits_directory(path) / file for name, file in FITS.items()}
-    fits = {name: TemperatureFit.load(file) for name, file in files.items() if file.exists()}
+    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
     return Study(name, measured, resolution(parameters), searched, fits)
 
 

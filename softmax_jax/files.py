@@ -23,13 +23,21 @@ PARTIAL = ".softmax_jax-partial"
 """The end of the name of whatever is being written or deleted; what bears it and is in nobody's hands is a leftover."""
 
 
+class NotWritten(OSError):  # noqa: N818
+    """A line that says which file could not be written, why, and what to do."""
+
+    def __init__(self, path: Path, why: str):
+        super().__init__(f"{path} cannot be written: {why}")
+        self.why = why
+
+
 @contextlib.contextmanager
 def in_words(path: Path) -> Iterator[None]:
-    """Turns an OSError into one that says in a line which file could not be written, why, and what to do."""
+    """Turns an OSError into NotWritten."""
     try:
         yield
     except OSError as error:
-        raise OSError(f"{path} cannot be written: {reason(error)}") from error
+        raise NotWritten(path, reason(error)) from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -87,11 +95,8 @@ def check_output(directory: Path, option: str = "--output") -> None:
 
 
 def remove_partials(directory: Path) -> None:
-    """Deletes what killed processes left half written or half deleted in a directory; not what others are writing."""
+    """Deletes the files that killed processes left half written in a directory; not what others are writing."""
     for path in directory.glob(f".*{PARTIAL}"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-            continue
         with contextlib.suppress(OSError):  # another process was faster, or may not be told apart from a dead one
             handle = os.open(path, os.O_RDWR)
             try:
@@ -103,7 +108,7 @@ def remove_partials(directory: Path) -> None:
 
 def remove_directory(path: Path) -> None:
     """Deletes a directory so that under its name there is all of it or nothing."""
-    partial = path.with_name(f".{path.name}{PARTIAL}")
+    partial = path.with_name(f".{path.name}.old{PARTIAL}")
     path.rename(partial)
     shutil.rmtree(partial, ignore_errors=True)
 
@@ -114,6 +119,8 @@ def reason(error: Exception) -> str:
     >>> reason(OSError(28, "No space left on device"))
     'No space left on device; free some and repeat the command'
     """
+    if isinstance(error, NotWritten):
+        return error.why
     code = getattr(error, "errno", None)
     if found := re.search(r"os_error_code='(\d+)'", str(error)):  # TensorStore's words for it take several lines
         code = int(found[1])

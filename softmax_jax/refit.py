@@ -23,6 +23,7 @@ from softmax_jax.evaluation import (
     fresh_draw,
     on_devices,
 )
+from softmax_jax.normalizers.fit_file import read_fit
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -46,16 +47,34 @@ def fits_directory(checkpoint: Path) -> Path:
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
-def named_normalizers(specs: Sequence[str], checkpoint: Path) -> dict[str, Normalizer]:
-    """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint."""
-    directory = fits_directory(checkpoint)
-    fits = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
+def named_normalizers(specs: Sequence[str], checkpoint: Path, parameters: Parameters) -> dict[str, Normalizer]:
+    """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint.
+
+    Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters.
+    """
     with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
+    fits = fits_beside(checkpoint, parameters) if with_fits else {}
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
         after = specs.index("adaptive") + 1
         specs = (*specs[:after], *fits, *specs[after:])
     return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}
+
+
+def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:
+    """The temperature fits beside a checkpoint, by name.
+
+    Raises ValueError, in one line, for a damaged one and for one that was fitted to other parameters.
+    """
+    directory = fits_directory(checkpoint)
+    paths = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
+    for path in paths.values():
+        if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
+            raise ValueError(
+                f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
+                f"--checkpoint {checkpoint}, or move the file and name it, as in adaptive(fit=elsewhere/{path.name})"
+            )
+    return paths
 
 
 def sets_of(items: int, sets: int) -> int:

@@ -21,7 +21,7 @@ import scipy.optimize
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.files import versions, write_json
-from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial, read_fit
+from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial, read_fit, signed
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.scales import EntropyPolynomial, entropy
 
@@ -378,7 +378,7 @@ class TemperatureFit:
         """Writes the fit as JSON, whole or not at all. Raises ValueError if no reader would accept it."""
         content = dataclasses.asdict(self)
         check_polynomial(f"the fit by {self.criterion!r}", content)
-        write_json(path, content)
+        write_json(path, signed(content))
 
     @classmethod
     def load(cls, path: Path) -> "TemperatureFit":

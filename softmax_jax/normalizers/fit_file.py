@@ -1,13 +1,14 @@
 """The file of a temperature fit: what must stand in it, and how the adaptive method reads it."""
 
+import hashlib
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256")
+KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256", "sha256")
 LARGEST_BETA = 64.0
 """No fit searches beyond this inverse temperature, so no polynomial should go there within its own range."""
 
@@ -18,17 +19,36 @@ def fitted_numbers(path: str) -> dict[str, tuple[float, ...]]:
     return {name: tuple(map(float, content[name])) for name in ("coefficients", "entropy_range")}
 
 
+def signed(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a fit with the SHA-256 of all of it, as a reader wants it.
+
+    >>> signed({"degree": 4})["sha256"][:8]
+    '1d13e6ff'
+    """
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
 def read_fit(path: Path) -> dict[str, Any]:
-    """The content of a fit's file. Raises ValueError, in one line, for a file that is missing or no valid fit."""
+    """The content of a fit's file, less its checksum.
+
+    Raises ValueError, in one line, for a file that is missing, is no valid fit, or is not as it was written.
+    """
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}; run fit_temperature.py anew") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
         raise ValueError(f"{path} is no temperature fit: it lacks {', '.join(missing)}; run fit_temperature.py anew")
+    sha256 = content.pop("sha256")
+    if signed(content)["sha256"] != sha256:
+        raise ValueError(
+            f"{path} is not as it was written: its sha256 is that of other content; run "
+            "fit_temperature.py anew, or restore it from a copy"
+        )
     check_polynomial(str(path), content)
     return content
 
@@ -38,25 +58,34 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
     coefficients, entropy_range = content["coefficients"], content["entropy_range"]
     for key in ("coefficients", "entropy_range"):
         numbers = content[key]
-        if not isinstance(numbers, list) or not numbers or not all(map(_is_finite_number, numbers)):
+        if not _are_finite_numbers(numbers):
             raise ValueError(f"{name}: {key} is {numbers!r}; it must be a list of finite numbers")
     if len(entropy_range) != 2 or not 0 <= entropy_range[0] < entropy_range[1]:
         raise ValueError(f"{name}: entropy_range is {entropy_range!r}; it must be [low, high], 0 ≤ low < high, in nats")
     entropies = np.linspace(entropy_range[0], entropy_range[1], 1001)
-    betas = np.polyval(coefficients, entropies)
-    worst = int(np.argmax(np.abs(betas)))
-    if abs(betas[worst]) > LARGEST_BETA:
+    with np.errstate(over="ignore", invalid="ignore"):
+        betas = np.polyval(coefficients, entropies)
+    worst = int(np.argmax(np.abs(betas)))  # a NaN if there is one
+    if not abs(betas[worst]) <= LARGEST_BETA:
         raise ValueError(
             f"{name}: the polynomial gives β = {betas[worst]:.4g} at H = {entropies[worst]:.3g} nats, within its own "
             f"range, where |β| is at most {LARGEST_BETA:g}: coefficients go highest power first"
         )
     at_ends = content.get("beta_at_ends")
-    if at_ends is not None and not np.allclose(at_ends, betas[[0, -1]], rtol=1e-6, atol=1e-6):
+    if at_ends is None:
+        return
+    if not _are_finite_numbers(at_ends) or len(at_ends) != 2:
+        raise ValueError(f"{name}: beta_at_ends is {at_ends!r}; it must be β at both ends of entropy_range")
+    if not np.allclose(at_ends, betas[[0, -1]], rtol=1e-6, atol=1e-6):
         raise ValueError(
             f"{name}: the polynomial gives β = {betas[0]:.4g} and {betas[-1]:.4g} at the ends of its range, and "
             f"beta_at_ends says {at_ends!r}: coefficients go highest power first"
         )
 
 
-def _is_finite_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _are_finite_numbers(values: Any) -> bool:
+    def is_finite(value: Any) -> bool:
+        # A comparison, for an integer may be too large for a float.
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+    return isinstance(values, list) and bool(values) and all(map(is_finite, values))

@@ -28,7 +28,8 @@ PROJECTIONS = ("query", "key", "value", "out")
 def from_bytes(data: bytes) -> dict[str, Any]:
     """Parameters of our model, as nested dicts, from the msgpack bytes, with or without a `params` level.
 
-    Raises ValueError, in one line, for bytes that are no msgpack and for a tree of another model.
+    Raises ValueError, in one line, for bytes that are no msgpack, for a tree of another model, and for numbers that
+    are not finite.
     """
     try:
         tree = flax.serialization.msgpack_restore(data)
@@ -37,17 +38,15 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     tree = tree.get("params", tree) if isinstance(tree, dict) else {}
     try:
         width = tree["Dense_0"]["kernel"].shape[1]
+        _check_tree(tree, width)
         parameters = {ours: dict(tree[theirs]) for ours, theirs in DENSE.items()}
-        for name in PROJECTIONS:
-            layer = tree[ATTENTION][name]
-            parameters[f"attention_{name}"] = {
-                "kernel": layer["kernel"].reshape(width, width),
-                "bias": layer["bias"].reshape(width),
-            }
-    except (KeyError, AttributeError, ValueError, TypeError) as error:
+    except (KeyError, AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"not the parameters of the max-retrieval model: {error!r} while reading the tree") from None
-    _check_shapes(parameters, width)
-    return jax.tree.map(jnp.asarray, parameters)
+    for name in PROJECTIONS:
+        layer = tree[ATTENTION][name]
+        kernel, bias = layer["kernel"].reshape(width, width), layer["bias"].reshape(width)
+        parameters[f"attention_{name}"] = {"kernel": kernel, "bias": bias}
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), parameters)
 
 
 def to_bytes(parameters: dict[str, Any]) -> bytes:
@@ -67,13 +66,25 @@ def to_bytes(parameters: dict[str, Any]) -> bytes:
     return flax.serialization.msgpack_serialize(tree)
 
 
-def _check_shapes(parameters: dict[str, Any], width: int) -> None:
-    inputs = {"item_in": FEATURES, "query_in": 1}
-    for name, layer in parameters.items():
-        columns = CLASSES if name == "read_out" else width
-        expected = {"kernel": (inputs.get(name, width), columns), "bias": (columns,)}
-        found = {leaf: np.shape(array) for leaf, array in layer.items()}
-        if found != expected:
-            raise ValueError(
-                f"layer {DENSE.get(name, name)} has shapes {found}; the max-retrieval model has {expected}"
-            )
+def _check_tree(tree: dict[str, Any], width: int) -> None:
+    """Raises ValueError unless the tree has the layers of the model, each with its shapes, and nothing else."""
+    inputs, outputs = {"Dense_0": FEATURES, "Dense_2": 1}, {"Dense_5": CLASSES}
+    expected: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name in DENSE.values():
+        columns = outputs.get(name, width)
+        expected[name] = {"kernel": (inputs.get(name, width), columns), "bias": (columns,)}
+    for name in PROJECTIONS[:-1]:
+        expected[f"{ATTENTION}/{name}"] = {"kernel": (width, 1, width), "bias": (1, width)}
+    expected[f"{ATTENTION}/out"] = {"kernel": (1, width, width), "bias": (width,)}
+    layers = {name: tree[name] for name in tree if name != ATTENTION}
+    layers |= {f"{ATTENTION}/{name}": layer for name, layer in tree[ATTENTION].items()}
+    for name in sorted(layers.keys() | expected.keys()):
+        found = {leaf: np.shape(array) for leaf, array in layers[name].items()} if name in layers else "missing"
+        wanted = expected.get(name, "no such layer")
+        if found != wanted:
+            raise ValueError(f"layer {name} is {found}; the max-retrieval model has {wanted}")
+        for leaf, array in layers[name].items():
+            with np.errstate(over="ignore"):
+                finite = jnp.issubdtype(array.dtype, jnp.floating) and np.isfinite(array.astype(np.float32)).all()
+            if not finite:
+                raise ValueError(f"{name}/{leaf} is damaged: it must hold finite floating-point numbers")

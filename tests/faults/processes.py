@@ -26,9 +26,9 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from softmax_jax import run, run_directory
+from softmax_jax.checkpoints import read_config, step_checkpoints, verify
 from softmax_jax.config import Config
 from softmax_jax.files import PARTIAL
-from softmax_jax.run_directory import UNFINISHED, read_config, saved_steps
 from softmax_jax.training import Metrics, TrainState
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +202,7 @@ def check_whole(workdir: Path, expected: dict[int, TrainState], metrics: bytes) 
         json.loads((workdir / "versions.json").read_text())
     assert metrics.startswith(metrics_of(workdir))
     for step in saved_steps(workdir):
+        verify(workdir / "checkpoints" / str(step))
         assert equal(load(workdir / "checkpoints" / str(step), expected[step]), expected[step]), step
     if (workdir / "parameters").exists():
         parameters = expected[max(expected)].parameters
@@ -218,9 +219,14 @@ def check_finished(workdir: Path, expected: dict[int, TrainState], metrics: byte
     assert len(list((workdir / "checkpoints").iterdir())) == 2
 
 
+def saved_steps(workdir: Path) -> list[int]:
+    """The steps after which a run has been saved, in order."""
+    return sorted(int(path.name) for path in step_checkpoints(workdir))
+
+
 def leftovers(directory: Path) -> list[Path]:
     """Files and directories that are not whole, by their names."""
-    return [path for path in directory.rglob("*") if path.name.endswith((PARTIAL, UNFINISHED))]
+    return [path for path in directory.rglob("*") if PARTIAL in path.name]
 
 
 def wait_for(condition: Callable[[], Any], process: Script, seconds: float = 600.0) -> bool:

@@ -18,7 +18,7 @@ import pytest
 from softmax_jax import files, locks
 from softmax_jax.files import PARTIAL
 from softmax_jax.locks import DirectoryLock
-from softmax_jax.run_directory import UNFINISHED, load_parameters, saved_steps
+from softmax_jax.run_directory import load_parameters
 from tests.faults.processes import (
     SMALL,
     Script,
@@ -28,6 +28,7 @@ from tests.faults.processes import (
     equal,
     leftovers,
     metrics_of,
+    saved_steps,
     small_disk,
     states,
     train,
@@ -73,7 +74,7 @@ def one_line(script: Script, *words: str) -> None:
 # Killed
 
 
-@pytest.mark.parametrize("aim", [UNFINISHED, PARTIAL])
+@pytest.mark.parametrize("aim", [".orbax-checkpoint-tmp", PARTIAL, f".old{PARTIAL}"])
 def test_a_run_killed_while_it_writes_a_checkpoint_or_drops_one(aim, tmp_path, expected, metrics):
     workdir = tmp_path / "run"
     script = train(workdir, tmp_path / "logs")
@@ -338,13 +339,13 @@ def test_leftovers_are_deleted_and_what_others_are_writing_is_not(tmp_path):
     dead.write_text("normalizer,n")
     kept = tmp_path / ".table.csv.12345678"
     kept.write_text("somebody else's")
-    dropped = tmp_path / f".20{PARTIAL}"
-    (dropped / "state").mkdir(parents=True)
+    checkpoint = tmp_path / f".parameters{PARTIAL}"
+    (checkpoint / "state").mkdir(parents=True)  # which may be that of a run beside
     files.check_output(tmp_path)
-    assert set(tmp_path.iterdir()) == {Path(writing), kept}
+    assert set(tmp_path.iterdir()) == {Path(writing), kept, checkpoint}
     os.close(handle)
     files.check_output(tmp_path)
-    assert set(tmp_path.iterdir()) == {kept}
+    assert set(tmp_path.iterdir()) == {kept, checkpoint}
 
 
 def test_a_leftover_that_was_deleted_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
@@ -365,8 +366,8 @@ def test_a_leftover_that_was_deleted_before_it_was_locked_is_made_again(tmp_path
 
 ROOT = Path(files.__file__).parents[1]
 WRITERS = ("open(", ".write_text(", ".write_bytes(", ".savefig(", ".save(", "np.save", "to_csv(")
-WHOLE = ("found.save(paths[-1])", "directory.save(step, state)", "ocp.save(path, tree)")
-"""A fit, by `write_json`; and a checkpoint, by Orbax."""
+WHOLE = ("found.save(paths[-1])", "directory.save(step, state)", "ocp.save(path, tree)", 'path.open("rb")')
+"""A fit, by `write_json`; a checkpoint, by Orbax; and reading."""
 
 
 def test_nothing_is_written_but_by_the_functions_that_write_whole_files():

@@ -3,7 +3,7 @@ import json
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.normalizers.fit_file import KEYS, read_fit
+from softmax_jax.normalizers.fit_file import KEYS, read_fit, signed
 
 CONTENT = {
     "coefficients": [0.5, -1.0, 4.0],
@@ -15,14 +15,16 @@ CONTENT = {
     "versions": {"jax": "0"},
     "checkpoint_sha256": "0",
 }
+"""Of a fit less its checksum."""
 
 
 @pytest.fixture
 def write(tmp_path):
     def written(**changes):
         path = tmp_path / "a fit-1.json"
-        content = {key: value for key, value in (CONTENT | changes).items() if value is not None}
-        path.write_text(json.dumps(content))
+        content = signed({key: value for key, value in (CONTENT | changes).items() if value is not None})
+        kept = {key: value for key, value in content.items() if key not in changes or changes[key] is not None}
+        path.write_text(json.dumps(kept))
         return path
 
     return written

@@ -20,8 +20,8 @@ NORMALIZERS = ("softmax", "adaptive", "hardmax")
 def small_study() -> tuple[Evaluated, Study]:
     """The run and its study: two seeds, two lengths, three normalizers."""
     seeds, parameters = load_checkpoint(PAPER)
+    named = named_normalizers(NORMALIZERS, PAPER, parameters)
     seeds, parameters = seeds[:2], jax.tree.map(lambda leaf: leaf[:2], parameters)
-    named = named_normalizers(NORMALIZERS, PAPER)
     measured = measure_sets(parameters, named, seeds=seeds, lengths=LENGTHS, sets=32)
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}

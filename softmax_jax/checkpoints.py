@@ -1,0 +1,284 @@
+"""A checkpoint on disk: a directory of Orbax's files, the settings they belong to, and the SHA-256 of each of them.
+
+It gets its name once all of that is written, and nothing in it is parsed before its sums are verified: Orbax finds
+some damage late, with tracebacks of its own, and some not at all. `python -m softmax_jax.checkpoints RUN` gives sums
+to the checkpoints of a run that has none, such as one of an earlier version.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from softmax_jax import distributed
+from softmax_jax.config import Config
+from softmax_jax.files import (
+    PARTIAL,
+    NotWritten,
+    in_words,
+    reason,
+    remove_directory,
+    remove_partials,
+    write_json,
+    write_whole,
+)
+
+SUMS = "SHA256SUMS"
+"""As `sha256sum` writes and checks it."""
+PARAMETERS, STEPS = "parameters", "checkpoints"
+"""Where a run keeps its trained parameters, and the checkpoints to continue from, each named by its step."""
+
+T = TypeVar("T")
+
+
+def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
+    """Writes a checkpoint whole or not at all, in place of any that stands there; all processes call it together.
+
+    Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}{PARTIAL}")
+    if distributed.is_leader():
+        remove_unfinished(path.parent)
+    distributed.any_process(False)  # all wait
+    with in_words(path):
+        try:
+            _save(unfinished, tree)
+            if distributed.is_leader():
+                sign(unfinished, config)
+                if path.exists():
+                    remove_directory(path)
+                unfinished.rename(path)
+        except OSError:
+            if distributed.is_leader():
+                remove_unfinished(path.parent)
+            raise
+    distributed.any_process(False)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Deletes what killed processes left half written in a directory that is this run's alone."""
+    for path in directory.glob(f".*{PARTIAL}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    remove_partials(directory)
+
+
+def _save(path: Path, tree: Any) -> None:
+    """`ocp.save`, which writes beside `path` first; of all that it may raise for a full disk it raises OSError."""
+    with _silent_orbax():
+        before = set(threading.enumerate())
+        try:
+            ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
+        except Exception as error:  # Orbax and TensorStore raise many types
+            _wait_for(set(threading.enumerate()) - before)
+            raise NotWritten(path, reason(error)) from error
+
+
+def _wait_for(threads: set[threading.Thread], seconds: float = 5.0) -> None:
+    """Waits for threads of a save that failed, which go on writing beside the one that raised."""
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+@contextlib.contextmanager
+def _silent_orbax() -> Iterator[None]:
+    """Keeps the traceback of each of its threads out of the log: the exception itself is raised and says it once."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def read_checkpoint(path: Path, config: Config, shapes: Callable[[], T]) -> T:
+    """The arrays of a checkpoint, whole on this process's first device.
+
+    Raises ValueError, in one line, unless every file is as it was written, for a run of these settings, and holds
+    the arrays of these names, shapes and types (`shapes()` as `jax.eval_shape` gives them) and no others.
+    """
+    verify(path)
+    own = read_config(path)
+    if own != config:
+        raise ValueError(f"its settings are not those of the run's config.json: {differences(own, config)}")
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes())
+    try:
+        _check_arrays(path, abstract)
+        return ocp.load(path, abstract)  # pyright: ignore[reportArgumentType, reportReturnType]
+    except Exception as error:  # Orbax and TensorStore raise many types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"it cannot be read: {reason[:200]}") from error
+
+
+def first_good(candidates: Iterable[Path], read: Callable[[Path], T]) -> tuple[Path, T] | None:
+    """The first of these checkpoints that can be read, and what it holds; None if there are none.
+
+    If that is not the first of all, one line on stderr says so and why. Raises ValueError, in one line, if none can
+    be read. All processes call it together and use the same one.
+    """
+    problems: dict[str, list[str]] = {}
+    for path in candidates:
+        found, problem = None, None
+        try:
+            found = read(path)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+        if not distributed.any_process(problem is not None):
+            if problems and distributed.is_leader():
+                print(f"warning: {_in_words(problems)}. Using {path} instead", file=sys.stderr)
+            return path, found  # pyright: ignore[reportReturnType]
+        problems.setdefault(problem or "another process cannot read it", []).append(str(path))
+    if problems:
+        raise ValueError(f"{_in_words(problems)}. Restore it from a copy, or train anew in another --workdir")
+    return None
+
+
+def step_checkpoints(run: Path) -> list[Path]:
+    """The checkpoints that a run can continue from, newest first."""
+    path = run / STEPS
+    steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.exists() else []
+    return sorted(steps, key=lambda entry: int(entry.name), reverse=True)
+
+
+def sign(checkpoint: Path, config: Config) -> None:
+    """Adds the settings, and the sums of all files, to a directory that is trusted to be whole."""
+    write_json(checkpoint / "config.json", dataclasses.asdict(config))
+    lines = (f"{sha256(path)}  {name}\n" for name, path in sorted(_files(checkpoint).items()))
+    write_whole(checkpoint / SUMS, "".join(lines))
+
+
+def verify(checkpoint: Path) -> None:
+    """Raises ValueError, in one line, unless the directory holds exactly the files of its sums, as they were then."""
+    if not (checkpoint / SUMS).is_file():
+        raise ValueError(
+            f"it has no {SUMS}: it was not copied whole, or an earlier version wrote it "
+            f"(python -m softmax_jax.checkpoints {_run_of(checkpoint)} makes one for files that you trust)"
+        )
+    expected, found = read_sums(checkpoint), _files(checkpoint)
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            raise ValueError(f"{name} is missing")
+        if name not in expected:
+            raise ValueError(f"{name} is not among its {SUMS}")
+        if sha256(found[name]) != expected[name]:
+            raise ValueError(f"{name} has another SHA-256 than its {SUMS} says")
+
+
+def verify_file(path: Path) -> None:
+    """Verifies a single file by the sums in its directory, or says on stderr that they do not know it.
+
+    Raises ValueError, in one line, if it is not as it was when its sum was made.
+    """
+    expected = read_sums(path.parent) if (path.parent / SUMS).is_file() else {}
+    if path.name in expected:
+        if sha256(path) != expected[path.name]:
+            raise ValueError(f"{path} has another SHA-256 than the {SUMS} beside it says: restore it from a copy")
+    elif distributed.is_leader():
+        add = f"cd {path.parent} && sha256sum {path.name} >> {SUMS}"
+        print(f"warning: nothing tells whether {path} is as it was made: it has no checksum ({add})", file=sys.stderr)
+
+
+def read_sums(directory: Path) -> dict[str, str]:
+    """The sums of a directory by the names of its files. Raises ValueError, in one line, if they are not such."""
+    path = directory / SUMS
+    lines = path.read_bytes().decode(errors="replace").splitlines()
+    matches = [re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines]
+    if not all(matches):
+        raise ValueError(f"{path} is damaged: its lines must be as sha256sum writes them")
+    return {match[2]: match[1] for match in matches if match}
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_config(directory: Path) -> Config:
+    """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+    path = directory / "config.json"
+    try:
+        config = Config(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ValueError(f"{directory} holds no run (no config.json): name a directory that train.py made") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is not the config of a run: {reason}") from None
+    for name, default in dataclasses.asdict(Config()).items():
+        value, types = getattr(config, name), {type(default), int} if isinstance(default, float) else {type(default)}
+        if type(value) not in types:
+            raise ValueError(f"{path} is not the config of a run: {name} is {value!r}, not of type {type(default)}")
+    return config
+
+
+def differences(there: Config, here: Config) -> str:
+    """What differs between two settings, in words.
+
+    >>> differences(Config(width=8), Config(width=16))
+    'width is 8 there and 16 here'
+    """
+    old, new = dataclasses.asdict(there), dataclasses.asdict(here)
+    return "; ".join(f"{name} is {old[name]} there and {new[name]} here" for name in new if old[name] != new[name])
+
+
+def _check_arrays(path: Path, abstract: Any) -> None:
+    """Raises ValueError unless names, shapes and types are right, which Orbax finds late and leaves reads open."""
+    stored = ocp.metadata(path).metadata  # pyright: ignore[reportArgumentType]
+    found, expected = (
+        {
+            jax.tree_util.keystr(key, simple=True, separator="/"): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
+            for key, leaf in jax.tree.leaves_with_path(tree)
+        }
+        for tree in (stored, abstract)
+    )
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise ValueError(f"{name} is {found.get(name, 'missing')}, not {expected.get(name, 'to be there')}")
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    """All files below a directory by name, but its sums."""
+    files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if not path.is_dir()}
+    files.pop(SUMS, None)
+    return files
+
+
+def _in_words(problems: dict[str, list[str]]) -> str:
+    return "; ".join(f"{' and '.join(paths)} cannot be used: {problem}" for problem, paths in problems.items())
+
+
+def _run_of(checkpoint: Path) -> Path:
+    return checkpoint.parent.parent if checkpoint.parent.name == STEPS else checkpoint.parent
+
+
+def main(runs: list[str]) -> None:
+    """Signs the checkpoints of runs that are trusted to be whole."""
+    for run in map(Path, runs):
+        try:
+            config = read_config(run)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        for checkpoint in [path for path in (run / PARAMETERS,) if path.is_dir()] + step_checkpoints(run):
+            sign(checkpoint, config)
+            print(f"wrote {checkpoint / SUMS}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

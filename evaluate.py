@@ -23,7 +23,7 @@ from softmax_jax.evaluation import (
     evaluate,
     summarize,
 )
-from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.files import check_output, versions, write_csv, write_json
 from softmax_jax.refit import ALL_LENGTHS, named_normalizers
 from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
@@ -71,6 +71,8 @@ def main() -> None:
     one_device_per_core()
     keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
     with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
+        if is_leader():
+            check_output(arguments.output)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
         named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
@@ -82,7 +84,6 @@ def main() -> None:
             for _ in measured:  # its share of the work
                 pass
             return
-        arguments.output.mkdir(parents=True, exist_ok=True)
         rows = [row for some in with_progress(measured, lengths, "measuring") for row in some]
         seconds = time.perf_counter() - start
         summaries = summarize(rows)

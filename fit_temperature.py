@@ -11,7 +11,7 @@ from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
 from softmax_jax.evaluation import CSV_COLUMNS, LENGTHS, Row
-from softmax_jax.files import write_csv
+from softmax_jax.files import check_output, write_csv
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refit import (
     ALL_LENGTHS,
@@ -75,8 +75,10 @@ def main() -> None:
     one_device_per_core()
     start = time.perf_counter()
     with one_line_errors(Console(stderr=True)):
-        seeds, parameters = load_checkpoint(arguments.checkpoint)
         output = arguments.output or fits_directory(arguments.checkpoint)
+        for directory in (output, output / "temperature"):
+            check_output(directory)
+        seeds, parameters = load_checkpoint(arguments.checkpoint)
         lengths = sorted(arguments.lengths)
         rows, fresh = search(arguments, parameters, seeds, lengths)
         longest = longest_in_training(arguments.checkpoint)

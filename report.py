@@ -20,7 +20,7 @@ from softmax_jax.dispersion import (
     resolution,
 )
 from softmax_jax.evaluation import DEFAULT_NORMALIZERS
-from softmax_jax.files import versions, write_whole
+from softmax_jax.files import check_output, versions, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refit import fits_beside, named_normalizers, search_lengths
 from softmax_jax.report.page import Figure, page, write_figure
@@ -73,6 +73,7 @@ def main() -> None:
     one_device_per_core()
     start = time.perf_counter()
     with one_line_errors(Console(stderr=True)):
+        check_output(arguments.output)
         loaded = [(path, *load_checkpoint(path)) for path in arguments.runs]
         named = [named_normalizers(arguments.normalizers, path, parameters) for path, _, parameters in loaded]
         measured = [measure(arguments, *some, normalizers) for some, normalizers in zip(loaded, named)]

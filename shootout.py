@@ -9,7 +9,7 @@ from typing import Literal
 from rich.console import Console
 
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, progress_bar
-from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.files import check_output, versions, write_csv, write_json
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import Chart, save_chart
@@ -109,10 +109,10 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     with one_line_errors(Console(stderr=True)):
+        check_output(arguments.output)
         start, task = time.perf_counter(), arguments.build_task()
         specs = tuple(METHODS) if arguments.normalizers == ("all",) else arguments.normalizers
         named = {spec: normalizer(spec) for spec in specs}
-        arguments.output.mkdir(parents=True, exist_ok=True)
         console = Console(width=max(Console().width, 120))
         found = report.sweep(named)
         report.print_looks(console, named, found)

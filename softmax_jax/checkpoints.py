@@ -5,13 +5,17 @@ some damage late, with tracebacks of its own, and some not at all. `python -m so
 to the checkpoints of a run that has none, such as one of an earlier version.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +25,16 @@ from orbax.checkpoint import v1 as ocp
 
 from softmax_jax import distributed
 from softmax_jax.config import Config
-from softmax_jax.files import write_json, write_whole
+from softmax_jax.files import (
+    PARTIAL,
+    NotWritten,
+    in_words,
+    reason,
+    remove_directory,
+    remove_partials,
+    write_json,
+    write_whole,
+)
 
 SUMS = "SHA256SUMS"
 """As `sha256sum` writes and checks it."""
@@ -32,19 +45,65 @@ T = TypeVar("T")
 
 
 def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
-    """Writes a checkpoint whole or not at all, in place of any that stands there; all processes call it together."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    """Writes a checkpoint whole or not at all, in place of any that stands there; all processes call it together.
+
+    Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}{PARTIAL}")
     if distributed.is_leader():
-        for leftover in path.parent.glob(".*.unfinished*"):
-            shutil.rmtree(leftover)
+        remove_unfinished(path.parent)
     distributed.any_process(False)  # all wait
-    ocp.save(unfinished, tree)  # pyright: ignore[reportArgumentType]
-    if distributed.is_leader():
-        sign(unfinished, config)
-        if path.exists():
-            shutil.rmtree(path)
-        unfinished.rename(path)
+    with in_words(path):
+        try:
+            _save(unfinished, tree)
+            if distributed.is_leader():
+                sign(unfinished, config)
+                if path.exists():
+                    remove_directory(path)
+                unfinished.rename(path)
+        except OSError:
+            if distributed.is_leader():
+                remove_unfinished(path.parent)
+            raise
     distributed.any_process(False)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Deletes what killed processes left half written in a directory that is this run's alone."""
+    for path in directory.glob(f".*{PARTIAL}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    remove_partials(directory)
+
+
+def _save(path: Path, tree: Any) -> None:
+    """`ocp.save`, which writes beside `path` first; of all that it may raise for a full disk it raises OSError."""
+    with _silent_orbax():
+        before = set(threading.enumerate())
+        try:
+            ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
+        except Exception as error:  # Orbax and TensorStore raise many types
+            _wait_for(set(threading.enumerate()) - before)
+            raise NotWritten(path, reason(error)) from error
+
+
+def _wait_for(threads: set[threading.Thread], seconds: float = 5.0) -> None:
+    """Waits for threads of a save that failed, which go on writing beside the one that raised."""
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+@contextlib.contextmanager
+def _silent_orbax() -> Iterator[None]:
+    """Keeps the traceback of each of its threads out of the log: the exception itself is raised and says it once."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def read_checkpoint(path: Path, config: Config, shapes: Callable[[], T]) -> T:

@@ -34,23 +34,27 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     A continued run ends with the same bits as one that was never stopped, given as many devices; on another number
     sums round differently. Of several processes all call this, and an interruption of any of them stops all after
     the same chunk. Raises NotFiniteError when a loss
-    is not finite, after the last good state was saved, Interrupted after Ctrl-C, likewise, and ValueError, with
-    nothing written, for an optimizer or a schedule that optax cannot build and for an unknown normalizer.
+    is not finite, after the last good state was saved, Interrupted after Ctrl-C or SIGTERM, likewise, and ValueError,
+    with nothing written, for an optimizer or a schedule that optax cannot build, an unknown normalizer, or a directory
+    that another run is in; OSError when the disk is full, which loses the steps since the newest checkpoint and no more.
     """
     # Refuse what cannot be before anything is written.
     build_optimizer(config)
     normalizer(config.normalizer)
     directory = RunDirectory(workdir, config)
-    with _interruptions(console) as interrupted, _progress(config, console) as report:
-        step, state = directory.resume()
-        if step:
-            console.print(f"continuing {workdir} at step {step}")
-        step, state = _train(config, directory, step, state, report, interrupted, console)
-    directory.save(step, state)
-    if step < config.steps:
+    try:
+        with _interruptions(console) as interrupted, _progress(config, console) as report:
+            step, state = directory.resume()
+            if step:
+                console.print(f"continuing {workdir} at step {step}")
+            step, state = _train(config, directory, step, state, report, interrupted, console)
+            directory.save(step, state)
+            if step == config.steps:
+                directory.finish(state)
+                return state
         raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
-    directory.finish(state)
-    return state
+    finally:
+        directory.close()
 
 
 def _train(

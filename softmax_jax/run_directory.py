@@ -1,8 +1,8 @@
 """A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
 
+import contextlib
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from softmax_jax.checkpoints import (
     first_good,
     read_checkpoint,
     read_config,
+    remove_unfinished,
     step_checkpoints,
     verify,
     verify_file,
@@ -25,7 +26,8 @@ from softmax_jax.checkpoints import (
 )
 from softmax_jax.config import Config
 from softmax_jax.devices import SEEDS
-from softmax_jax.files import versions, write_json, write_whole
+from softmax_jax.files import append_whole, check_output, in_words, remove_directory, versions, write_json, write_whole
+from softmax_jax.locks import DirectoryLock
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.training import Parameters, TrainState, initial_state, training_mesh
 
@@ -36,25 +38,39 @@ class RunDirectory:
     """The files of one training run; opening a directory that holds a run continues it.
 
     Of several processes all open it, save and resume together, and the first alone writes the other files. A run
-    continues on any number of devices and processes. Raises ValueError if the directory holds a run of other
-    settings, cannot be written, or is not the same one for all processes.
+    continues on any number of devices and processes, one run at a time in a directory: until `close`, or the end of
+    the process, nobody else opens it. Opening it deletes what a killed process left half written. Raises ValueError
+    if the directory is in use, holds a run of other settings, cannot be written, or is not the same one for all
+    processes; saving and logging raise OSError where the disk is full, and leave no part of what they were writing.
     """
 
     def __init__(self, path: Path, config: Config):
         self.path = path.absolute()
         self.config = config
-        distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
-        distributed.agree(self._other_settings(required=True))
+        self._lock: DirectoryLock | None = None
         self._saved: int | None = None
+        try:
+            distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
+            distributed.agree(self._other_settings(required=True))
+        except BaseException:
+            self.close()
+            raise
 
     def _start(self) -> str | None:
         """Writes what a run begins with; what is wrong if that cannot be."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            check_output(self.path, "--workdir")
+            with in_words(self.path / "lock"):
+                (self.path / STEPS).mkdir(parents=True, exist_ok=True)
+                self._lock = DirectoryLock(self.path)
+            if problem := self._other_settings():  # another run may have begun and ended since they were compared
+                return problem
+            remove_unfinished(self.path)
+            remove_unfinished(self.path / STEPS)
             write_json(self.path / "config.json", dataclasses.asdict(self.config))
             write_json(self.path / "versions.json", versions())
-        except OSError as error:
-            return f"--workdir cannot be written: {error}"
+        except (OSError, ValueError) as error:
+            return str(error)
         return None
 
     def _other_settings(self, required: bool = False) -> str | None:
@@ -103,7 +119,8 @@ class RunDirectory:
             saved = step_checkpoints(self.path)
             damaged = [path for path in saved if int(path.name) > step]  # or this step would be done already
             for path in damaged + saved[len(damaged) + KEPT_CHECKPOINTS :]:
-                shutil.rmtree(path)
+                with contextlib.suppress(OSError):  # a checkpoint too many does no harm
+                    remove_directory(path)
 
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
@@ -120,10 +137,8 @@ class RunDirectory:
 
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Appends lines of metrics and leaves them on disk."""
-        if not distributed.is_leader():
-            return
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        if distributed.is_leader():
+            append_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def _drop_metrics_after(self, step: int) -> str | None:
         """Drops the lines that a resumed run will write again, and any that a crash cut short; what is wrong if one
@@ -139,6 +154,11 @@ class RunDirectory:
             return f"{path} is damaged: restore it from a copy, or remove it to continue without the metrics so far"
         write_whole(path, b"".join(kept))
         return None
+
+    def close(self) -> None:
+        """Lets others open the directory."""
+        if self._lock:
+            self._lock.release()
 
 
 def load_parameters(directory: Path) -> tuple[Config, Parameters]:

@@ -136,7 +136,7 @@ def test_every_module_has_a_place_in_the_api():
 
 
 INTERNAL = {
-    f"softmax_jax.{name}" for name in ("command_line", "files", "pipeline", "report.page", "report.sections")
+    f"softmax_jax.{name}" for name in ("command_line", "files", "locks", "pipeline", "report.page", "report.sections")
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "page")}
 """Modules that only the project itself calls."""
 

@@ -1,14 +1,16 @@
 """The one idea of the package: a normalizer is a map over a scale."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
-from softmax_jax.normalizers.scales import Scale
+from softmax_jax.normalizers.scales import OfRow, Scale
 
 
 @jax.tree_util.register_dataclass
@@ -36,6 +38,7 @@ class Normalizer:
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits."""
+        self._check(logits, axis)
         if self.scale is None:
             return self.map(logits, axis, where)
         z = visible_logits(logits, where)
@@ -47,3 +50,30 @@ class Normalizer:
         # The clips keep 0 · inf out of the product; -inf, a logit that gets no weight at any β, passes by them.
         scaled = jnp.clip(jnp.clip(beta, -largest, largest) * z, -largest, largest)
         return self.map(jnp.where(infinite, -jnp.inf, scaled), axis, where).astype(logits.dtype)
+
+    def _check(self, logits: Any, axis: Axis) -> None:
+        """Raises unless map and scale are such, and β is a number for each row, before anything is computed."""
+        if not callable(self.map):
+            raise TypeError(
+                f"map is {checks.shown(self.map)}; it must be a function with the signature of jax.nn.softmax: "
+                "give one, such as softmax_jax.softmax, or build by name with softmax_jax.normalizer"
+            )
+        if self.scale is None:
+            return
+        if isinstance(self.scale, type) or not callable(self.scale):
+            raise TypeError(
+                f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
+                "give one, such as softmax_jax.LogLength(), or None"
+            )
+        checks.row(logits, axis)
+        # Plain numbers in our own scales make one β for each row.
+        if not isinstance(self.scale, OfRow) or any(map(jnp.ndim, jax.tree.leaves(self.scale))):
+            like = jax.eval_shape(visible_logits, logits)
+            name = type(self.scale).__name__
+            try:
+                beta = jax.eval_shape(lambda z: jnp.asarray(self.scale and self.scale(z, axis, None)), like)
+            except (TypeError, ValueError):
+                for path, number in jax.tree_util.tree_leaves_with_path(self.scale):
+                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, like.shape, axis)
+                raise
+            checks.per_row(f"β of the scale {name}", beta, like.shape, axis)

@@ -67,7 +67,7 @@ class Arguments:
         for length in self.lengths:
             if not 2 <= length <= 2**20:
                 raise ValueError(
-                    f"--lengths has {length}: a set must have 2 to {2**20} items, such as 16; one alone has no temperature"
+                    f"--lengths has {length}: a set must have 2 to {2**20} items, such as 16, as one has no temperature"
                 )
         each_once("--lengths", self.lengths)
         within("--sets", self.sets, 1, 2**14, 64)

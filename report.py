@@ -64,9 +64,7 @@ class Arguments:
     def __post_init__(self) -> None:
         for length in self.lengths:
             if not 2 <= length <= 2**20:
-                raise ValueError(
-                    f"--lengths has {length}: a set must have 2 to {2**20} items, such as 16"
-                )
+                raise ValueError(f"--lengths has {length}: a set must have 2 to {2**20} items, such as 16")
         each_once("--lengths", self.lengths)
         if max(self.lengths) < TOP:
             given = " ".join(map(str, self.lengths))

@@ -22,8 +22,8 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
-from softmax_jax.attention.streaming import default_block_size
 from softmax_jax.attention.forms import check_streaming_form
+from softmax_jax.attention.streaming import default_block_size
 from softmax_jax.command_line import each_once, parse, within
 
 HEADS, SIZE = 4, 64

@@ -96,7 +96,7 @@ def attend(
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     check_numbers(normalizer, shape)
     check_broadcasts("bias", bias, shape)
-    if checks.is_array(mask):
+    if mask is not None and checks.is_array(mask):
         check_shape("mask", jnp.shape(mask), shape)
         mask = mask.astype(bool)
     check_broadcasts("mask", mask, shape)
@@ -148,7 +148,7 @@ def _check_fits(normalizer: Any, query: Any, key: Any, value: Any, dtype: Any) -
 
 def _check_dropout(rng: Any, rate: Any) -> None:
     """Raises unless there is a rate, and a key for it."""
-    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
+    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= float(rate) < 1:
         raise ValueError(
             f"dropout_rate is {checks.shown(rate)}; it must be at least 0 and below 1: use 0 for no dropout"
         )

@@ -146,7 +146,7 @@ def check_broadcasts(name: Literal["bias", "mask"], array: Bias | Mask, shape: t
 def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
     """Raises unless the numbers of a normalizer keep the rules of its map and are one for each row of such logits."""
     keywords = getattr(normalizer.map, "keywords", {})
-    if keywords or any(map(jnp.ndim, jax.tree.leaves(normalizer))):
+    if keywords or checks.has_axes(normalizer):
         jax.eval_shape(lambda z: normalizer(z), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
 
 
@@ -223,8 +223,10 @@ def check_lengths(name: str, lengths: Array | None, batch: int) -> None:
 
 def check_window(window: Window) -> None:
     """Raises unless a window is one whole number or two."""
+    if window is None:
+        return
     sides = window if isinstance(window, tuple) else (window, window)
-    if window is not None and not (len(sides) == 2 and all(checks.is_whole(side) and side >= 0 for side in sides)):
+    if not (len(sides) == 2 and all(checks.is_whole(side) and side >= 0 for side in sides)):
         raise ValueError(
             f"local_window_size is {checks.shown(window)}; it must be one whole number of at least 0, or a tuple of "
             "two: give (left, right)"

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -69,6 +70,16 @@ def is_array(value: Any) -> bool:
     """Whether a value is an array of JAX or numpy, or stands for one, as a shape or a parameter of Flax does."""
     known = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
     return isinstance(value, known) or hasattr(type(value), "__jax_array__")
+
+
+def is_traced(value: Any) -> bool:
+    """Whether the numbers of an array are not known yet."""
+    return isinstance(value, Tracer)
+
+
+def has_axes(tree: Any) -> bool:
+    """Whether a leaf of a tree is an array of more than one number."""
+    return any(is_array(leaf) and jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(tree))
 
 
 def is_jax(value: Any) -> bool:
@@ -174,7 +185,7 @@ def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
 
 def axes(axis: Any, ndim: int, *, several: bool = True) -> None:
     """Raises unless an axis, or a tuple of them if several will do, is one of an array of this rank, each once."""
-    named = axis if isinstance(axis, tuple) and several else (axis,)
+    named: tuple[Any, ...] = axis if isinstance(axis, tuple) and several else (axis,)
     if not all(map(is_whole, named)):
         kind = "a whole number or a tuple of them" if several else "a whole number"
         raise TypeError(f"axis is {shown(axis)}; it must be {kind}, such as -1")

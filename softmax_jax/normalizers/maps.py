@@ -122,7 +122,7 @@ def softpick(
     Array([0.2, 0.6, 0. ], dtype=float32)
     """
     # No less is a normal number in float32.
-    checks.require("eps", eps, "of at least 1e-37, such as 1e-06", lambda value: value >= 1e-37)
+    checks.require("eps", eps, "above 0, at least 1e-37, such as 1e-06", lambda value: value >= 1e-37)
     checks.row(logits, axis, eps=eps)
     z = visible_logits(logits, where)
     maximum = jnp.maximum(row_maximum(z, axis, where), 0)

@@ -58,22 +58,24 @@ class Normalizer:
                 f"map is {checks.shown(self.map)}; it must be a function with the signature of jax.nn.softmax: "
                 "give one, such as softmax_jax.softmax, or build by name with softmax_jax.normalizer"
             )
-        if self.scale is None:
+        scale = self.scale
+        if scale is None:
             return
-        if isinstance(self.scale, type) or not callable(self.scale):
+        if isinstance(scale, type) or not callable(scale):
             raise TypeError(
-                f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
+                f"scale is {checks.shown(scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )
         checks.row(logits, axis)
         # Plain numbers in our own scales make one β for each row.
-        if not isinstance(self.scale, OfRow) or any(map(jnp.ndim, jax.tree.leaves(self.scale))):
+        if not isinstance(scale, OfRow) or checks.has_axes(scale):
             like = jax.eval_shape(visible_logits, logits)
-            name = type(self.scale).__name__
+            name = type(scale).__name__
             try:
-                beta = jax.eval_shape(lambda z: jnp.asarray(self.scale and self.scale(z, axis, None)), like)
+                beta = jax.eval_shape(lambda z: jnp.asarray(scale(z, axis, None)), like)
             except (TypeError, ValueError):
-                for path, number in jax.tree_util.tree_leaves_with_path(self.scale):
-                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, like.shape, axis)
+                for path, number in jax.tree_util.tree_leaves_with_path(scale):
+                    if checks.is_array(number):
+                        checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, like.shape, axis)
                 raise
             checks.per_row(f"β of the scale {name}", beta, like.shape, axis)

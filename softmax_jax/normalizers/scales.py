@@ -354,7 +354,7 @@ class EntropyInterpolation(OfRow):
                 f"entropies has shape {jnp.shape(self.entropies)} and betas {jnp.shape(self.betas)}; they must be "
                 "alike: give one β for each entropy"
             )
-        known = None if isinstance(self.entropies, jax.core.Tracer) else np.asarray(self.entropies)
+        known = None if checks.is_traced(self.entropies) else np.asarray(self.entropies)
         if known is not None and not np.all(np.diff(known) >= 0):
             raise ValueError(f"entropies is {known.tolist()}; they must ascend: sort them, and betas with them")
 

@@ -423,7 +423,8 @@ def whole_ranks(k: ArrayLike) -> Int[Array, "..."]:
     """The k of a search in int32. Raises TypeError for an array that is not of whole numbers."""
     if checks.is_array(k) and not jnp.issubdtype(jnp.result_type(k), jnp.integer):
         raise TypeError(f"k is {checks.shown(k)}; it must be whole: call .astype('int32') on it")
-    return jnp.asarray(k if checks.is_array(k) else min(int(k), jnp.iinfo(jnp.int32).max), jnp.int32)
+    most = jnp.iinfo(jnp.int32).max  # which no row is longer than
+    return jnp.asarray(min(int(k), most) if isinstance(k, int | float) else k, jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -1,5 +1,8 @@
 """Bad arguments of every public function, and what the answer to each must name: the value, the rule, the remedy."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false
+# Wrong types are what this table is about.
+
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -142,7 +145,9 @@ def numbers() -> Iterator[Case]:
             call = functools.partial(of, **{number: jnp.full(shape, 2, jnp.int32 if number == "k" else jnp.float32)})
             yield Case(f"{name}.{number}", call, ("has shape", str((2, 3)), *PER_ENTRY))
     for name, value in ("s", jnp.ones(2, complex)), ("bias", jnp.ones(2, bool)):
-        yield Case(f"ssmax.{name}", functools.partial(sj.ssmax, Z, **{name: value}), (f"{name} is a", "must be a number"))
+        yield Case(
+            f"ssmax.{name}", functools.partial(sj.ssmax, Z, **{name: value}), (f"{name} is a", "must be a number")
+        )
     yield Case("top_k_softmax.k", lambda: sj.top_k_softmax(Z, k=jnp.ones(())), ("k is", "must be whole", ".astype"))
     yield Case("ClippedLogLength.high", lambda: sj.ClippedLogLength(low=2.0, high=1.0), ("low is 2.0", "below", "give"))
     polynomial, adaptive = sj.EntropyPolynomial, functools.partial(sj.adaptive_temperature_softmax, Z)
@@ -171,7 +176,9 @@ def numbers() -> Iterator[Case]:
         ("threshold", (knots, knots, "low"), "'low'", "must be a number", "such as"),
         ("floor", (knots, knots, 0.5, NAN), "nan", "finite number", "such as"),
     ):
-        yield Case(f"EntropyInterpolation.{field}", functools.partial(sj.EntropyInterpolation, *arguments), (field, *words))
+        yield Case(
+            f"EntropyInterpolation.{field}", functools.partial(sj.EntropyInterpolation, *arguments), (field, *words)
+        )
 
 
 def calculus() -> Iterator[Case]:
@@ -191,7 +198,9 @@ def calculus() -> Iterator[Case]:
             yield Case(f"{name}.weights", functools.partial(of, value), (*words,))
     for name in "softmax_jvp", "softmax_vjp":
         of = functools.partial(getattr(sj, name), W)
-        yield Case(f"{name}.tangent", functools.partial(of, Z[0]), ("tangent has shape (3,)", "must be (2, 3)", "broadcast"))
+        yield Case(
+            f"{name}.tangent", functools.partial(of, Z[0]), ("tangent has shape (3,)", "must be (2, 3)", "broadcast")
+        )
         yield Case(f"{name}.tangent", functools.partial(of, WHOLE), ("tangent has dtype int32", "must be", ".astype"))
         yield Case(f"{name}.axis", functools.partial(of, Z, axis=5), ("axis is 5", "must be from -2 to 1", "each once"))
         yield Case(f"{name}.where", functools.partial(of, Z, where=W), ("float32", "must be bool", "mask == 0"))
@@ -210,8 +219,13 @@ def calculus() -> Iterator[Case]:
         (WHOLE, "int32", "must be floating point"),
         (None, "None", "must be an array"),
     ):
-        yield Case("soft_cross_entropy.targets", functools.partial(sj.soft_cross_entropy, Z, targets), ("targets", *words))
-    for name, of in ("sample", lambda key: sj.sample(key, W)), ("gumbel_softmax", lambda key: sj.gumbel_softmax(key, Z)):
+        yield Case(
+            "soft_cross_entropy.targets", functools.partial(sj.soft_cross_entropy, Z, targets), ("targets", *words)
+        )
+    for name, of in (
+        ("sample", lambda key: sj.sample(key, W)),
+        ("gumbel_softmax", lambda key: sj.gumbel_softmax(key, Z)),
+    ):
         for key, *words in (
             (0, "0", "must be a random key", "jax.random.key(0)"),
             (Z, "float32", "must be a random key", "jax.random.key(0)"),
@@ -219,13 +233,25 @@ def calculus() -> Iterator[Case]:
         ):
             yield Case(f"{name}.key", functools.partial(of, key), ("key", *words))
     yield Case("gumbel_softmax.hard", lambda: sj.gumbel_softmax(KEY, Z, hard="yes"), ("'yes'", "must be True or False"))
-    for k, *words in ((0, "at least 1"), (-2, "at least 1"), (2.5, "whole number"), ("3", "whole number"), (NAN, "whole")):
-        yield Case("top_k_mask.k", functools.partial(sj.top_k_mask, Z, k), (f"k is {k!r}", "must be", *words, "such as 10"))
+    for k, *words in (
+        (0, "at least 1"),
+        (-2, "at least 1"),
+        (2.5, "whole number"),
+        ("3", "whole number"),
+        (NAN, "whole"),
+    ):
+        yield Case(
+            "top_k_mask.k", functools.partial(sj.top_k_mask, Z, k), (f"k is {k!r}", "must be", *words, "such as 10")
+        )
     for p in (0, -0.1, 1.5, NAN, "most", None):
         yield Case("top_p_mask.p", functools.partial(sj.top_p_mask, Z, p), (f"p is {p!r}", "at most 1", "such as 0.9"))
     yield Case("top_p_mask.p", lambda: sj.top_p_mask(Z, jnp.ones(3)), ("(3,)", *PER_ENTRY))
-    yield Case("straight_through.soft", lambda: sj.straight_through(Z, Z[0]), ("(3,)", "must be (2, 3)", "broadcast it"))
-    yield Case("straight_through.hard", lambda: sj.straight_through([1.0], Z), ("[1.0]", "must be an array", "jnp.asarray"))
+    yield Case(
+        "straight_through.soft", lambda: sj.straight_through(Z, Z[0]), ("(3,)", "must be (2, 3)", "broadcast it")
+    )
+    yield Case(
+        "straight_through.hard", lambda: sj.straight_through([1.0], Z), ("[1.0]", "must be an array", "jnp.asarray")
+    )
     yield Case("straight_through.soft", lambda: sj.straight_through(Z, WHOLE), ("int32", "must be floating", ".astype"))
 
 
@@ -255,7 +281,9 @@ def registry() -> Iterator[Case]:
         ("adaptive(fit=nowhere.json, coefficients=(1,))", "nowhere.json", "does not exist", "fit_temperature.py"),
     ):
         yield Case("normalizer.spec", functools.partial(sj.normalizer, spec), (*words,))
-    yield Case("normalizer.numbers", lambda: sj.normalizer("ssmax", s="big"), ("s is 'big'", "must be a number", "such as"))
+    yield Case(
+        "normalizer.numbers", lambda: sj.normalizer("ssmax", s="big"), ("s is 'big'", "must be a number", "such as")
+    )
     yield Case("normalizer.numbers", lambda: sj.normalizer("ssmax", t=1.0), ("no number 't'", "it takes: s="))
     yield Case("normalizer.numbers", lambda: sj.normalizer("ssmax(1)", s=1.0), ("s twice", "give each number once"))
     for name, bad, *words in (
@@ -268,7 +296,9 @@ def registry() -> Iterator[Case]:
     ):
         yield Case(f"register.{name}", functools.partial(sj.register, *bad), (*words,))
     yield Case(
-        "register.fit", lambda: sj.register("mine", sj.softmax, fit="a.json"), ("fit is 'a.json'", "must be a function", "path")
+        "register.fit",
+        lambda: sj.register("mine", sj.softmax, fit="a.json"),
+        ("fit is 'a.json'", "must be a function", "path"),
     )
     for field, bad, *words in (
         ("map", ("softmax",), "map is 'softmax'", "must be a function", "softmax_jax.normalizer"),
@@ -280,9 +310,13 @@ def registry() -> Iterator[Case]:
         ("scale", (sj.softmax, sj.LogLength(jnp.ones((4, 1, 1)))), "LogLength has shape", *PER_ENTRY),
     ):
         yield Case(f"Normalizer.{field}", lambda bad=bad: sj.Normalizer(*bad)(Z), (*words,))
-    yield Case("scale.cls", lambda: sj.scale(5), ("5", "must be a class", "@scale"))  # pyright: ignore[reportArgumentType]
-    yield Case("shift_invariant.map", lambda: sj.shift_invariant("softmax"), ("'softmax'", "must be a function", "such as"))  # pyright: ignore[reportArgumentType]
-    yield Case("streaming_form.map", lambda: sj.streaming_form("softmax"), ("'softmax'", "must be a function", "such as"))  # pyright: ignore[reportArgumentType]
+    yield Case("scale.cls", lambda: sj.scale(5), ("5", "must be a class", "@scale"))
+    yield Case(
+        "shift_invariant.map", lambda: sj.shift_invariant("softmax"), ("'softmax'", "must be a function", "such as")
+    )
+    yield Case(
+        "streaming_form.map", lambda: sj.streaming_form("softmax"), ("'softmax'", "must be a function", "such as")
+    )
 
 
 MESH = jax.make_mesh((1,), ("keys",))
@@ -325,11 +359,19 @@ SHARED: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("local_window_size", {"local_window_size": -1}, ("-1", "at least 0", "give (left, right)")),
     ("local_window_size", {"local_window_size": (1, 2, 3)}, ("(1, 2, 3)", "a tuple of two", "give (left, right)")),
     ("normalizer", {"normalizer": "sofmax"}, ("'sofmax'", "did you mean 'softmax'", "known are")),
-    ("normalizer", {"normalizer": sj.softmax}, ("the function softmax", "must be a Normalizer", "give 'ssmax(s=0.43)'")),
+    (
+        "normalizer",
+        {"normalizer": sj.softmax},
+        ("the function softmax", "must be a Normalizer", "give 'ssmax(s=0.43)'"),
+    ),
     ("normalizer", {"normalizer": sj.LogLength()}, ("LogLength", "must be a Normalizer", "Normalizer(map, scale)")),
     ("normalizer", {"normalizer": None}, ("None", "must be a Normalizer", "give")),
     ("normalizer", {"normalizer": "temperature(-1)"}, ("theta is -1.0", "above 0", "such as")),
-    ("normalizer", {"normalizer": sj.normalizer("ssmax", s=jnp.ones((3, 1, 1)))}, ("LogLength.s has shape", *PER_ENTRY)),
+    (
+        "normalizer",
+        {"normalizer": sj.normalizer("ssmax", s=jnp.ones((3, 1, 1)))},
+        ("LogLength.s has shape", *PER_ENTRY),
+    ),
 )
 OWN: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("dot_product_attention", "implementation", {"implementation": "stream"}, ("did you mean 'streaming'", "one of")),
@@ -353,7 +395,12 @@ OWN: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("sharded_attention", "axis", {"axis": None}, ("None", "must be one of the mesh", "keys")),
     ("fused_attention", "implementation", {"implementation": "cuddn"}, ("did you mean 'cudnn'", "must be one of")),
     ("fused_attention", "normalizer", {"normalizer": "entmax15"}, ("entmax15", "is no softmax", "implementation=")),
-    ("fused_attention", "bias", {"normalizer": "softmax1", "bias": Z[:1, :1]}, ("softmax1", "leave bias out", "or use")),
+    (
+        "fused_attention",
+        "bias",
+        {"normalizer": "softmax1", "bias": Z[:1, :1]},
+        ("softmax1", "leave bias out", "or use"),
+    ),
 )
 
 
@@ -384,7 +431,11 @@ def attention() -> Iterator[Case]:
         ("dropout_rate", {"dropout_rate": -0.1}, ("-0.1", "must be at least 0 and below 1", "use 0")),
         ("dropout_rate", {"dropout_rate": "0.1"}, ("'0.1'", "must be at least 0 and below 1", "use 0")),
         ("dropout_rng", {"dropout_rate": 0.1}, ("dropout_rng is None", "dropout_rate is 0.1", "give a key")),
-        ("dropout_rng", {"dropout_rate": 0.1, "dropout_rng": 3}, ("key is 3", "must be a random key", "jax.random.key")),
+        (
+            "dropout_rng",
+            {"dropout_rate": 0.1, "dropout_rng": 3},
+            ("key is 3", "must be a random key", "jax.random.key"),
+        ),
         ("dtype", {"dtype": "float33"}, ("'float33'", "must be a floating-point type", "such as 'float32'")),
         ("dtype", {"dtype": jnp.int32}, ("int32", "must be a floating-point type", "such as 'float32'")),
         ("is_causal", {"is_causal": 1}, ("1", "must be True or False", "give")),
@@ -407,7 +458,9 @@ def attention() -> Iterator[Case]:
         ):
             if name == "NnxAttention" or bad[2:] == ():  # Linen compares its heads with those of the layer first
                 yield Case(f"{name}.{field}", functools.partial(of, *bad), (*words,))
-    yield Case("LinenAttention.heads", lambda: linen["LinenAttention"]("ssmax", ("s",), 3), ("3 heads", "has 4", "give"))
+    yield Case(
+        "LinenAttention.heads", lambda: linen["LinenAttention"]("ssmax", ("s",), 3), ("3 heads", "has 4", "give")
+    )
     for field, bad, *words in (
         ("heads", (0, 8), "heads is 0", "at least 1", "such as"),
         ("heads", ("4", 8), "'4'", "must be a whole number", "such as"),
@@ -461,7 +514,14 @@ def bounds() -> Iterator[Case]:
             yield Case(f"{name}.{argument}", functools.partial(of, *bad), (*words,))
     for argument, of, bad, *words in (
         ("counts", theory.largest_weight_from_nearest, ([0, 2], [0.0, 1.0]), "counts is 0", "at least 1"),
-        ("counts", theory.largest_weight_from_nearest, ([1, 2], [0.0, 1.0, 2.0]), "(2,)", "must be that of", "give one"),
+        (
+            "counts",
+            theory.largest_weight_from_nearest,
+            ([1, 2], [0.0, 1.0, 2.0]),
+            "(2,)",
+            "must be that of",
+            "give one",
+        ),
         ("spreads", theory.largest_weight_from_nearest, ([1, 2], [0.0, -1.0]), "spreads is -1", "at least 0"),
         ("beta", theory.largest_weight_from_nearest, ([1, 2], [0.0, 1.0], "b"), "'b'", "must be a real number"),
         ("threshold", theory.length_forced_below, (0, 1.0), "threshold is 0", "between 0 and 1", "such as"),
@@ -513,12 +573,20 @@ def measuring() -> Iterator[Case]:
     yield Case("nearest_counts.items", lambda: dispersion.nearest_counts(-1), ("items is -1", "at least 1", "such as"))
     yield Case("forced_rows.threshold", lambda: dispersion.forced_rows([], 2.0), ("2.0", "between 0 and 1", "such as"))
     yield Case("crossing.values", lambda: dispersion.crossing([1, 2], [1.0], 0.5), ("1;", "must pair up", "give"))
-    yield Case("resolution.points", lambda: dispersion.resolution(PARAMETERS, points=1), ("points is 1", "from 2", "such as"))
+    yield Case(
+        "resolution.points", lambda: dispersion.resolution(PARAMETERS, points=1), ("points is 1", "from 2", "such as")
+    )
     yield Case("resolution.query", lambda: dispersion.resolution(PARAMETERS, query=NAN), ("nan", "finite", "such as"))
-    yield Case("resolution.parameters", lambda: dispersion.resolution({}), ("{}", "max-retrieval model", "load_checkpoint"))
+    yield Case(
+        "resolution.parameters", lambda: dispersion.resolution({}), ("{}", "max-retrieval model", "load_checkpoint")
+    )
     found = dispersion.Measured(("softmax",), (3, 4), {})
-    yield Case("attention_maps.seed", lambda: dispersion.attention_maps(found, 5), ("seed is 5", "must be one of", "3, 4"))
-    yield Case("attention_maps.sets", lambda: dispersion.attention_maps(found, sets=0), ("sets is 0", "at least 1", "such as"))
+    yield Case(
+        "attention_maps.seed", lambda: dispersion.attention_maps(found, 5), ("seed is 5", "must be one of", "3, 4")
+    )
+    yield Case(
+        "attention_maps.sets", lambda: dispersion.attention_maps(found, sets=0), ("sets is 0", "at least 1", "such as")
+    )
     here = temperature.Path()
     for specs, *words in (((), "()", "at least one", "give"), ("softmax", "'softmax'", "must be a tuple", "give")):
         yield Case("named_normalizers.specs", functools.partial(refit.named_normalizers, specs, here), (*words,))
@@ -549,7 +617,13 @@ def measuring() -> Iterator[Case]:
         ("fit.seeds", lambda: temperature.fit({16: some}, {16: some}, seeds=(0,)), "seeds are 1", "as many", "shape"),
         ("fit.degree", lambda: fit({16: some}, {16: some}, degree=-1), "degree is -1", "from 0", "such as"),
         ("fit.criterion", lambda: fit({16: some}, {16: some}, criterion="best"), "'best'", "must be one of", "'bins'"),
-        ("cross_validate.folds", lambda: temperature.cross_validate(some, "bins", 1), "folds is 1", "at least 2", "such as"),
+        (
+            "cross_validate.folds",
+            lambda: temperature.cross_validate(some, "bins", 1),
+            "folds is 1",
+            "at least 2",
+            "such as",
+        ),
         ("cross_validate.criterion", lambda: temperature.cross_validate(some, "x"), "'x'", "must be one of", "'bins'"),
         (
             *("TemperatureFit.load", lambda: temperature.TemperatureFit.load(here / "none.json")),
@@ -561,7 +635,10 @@ def measuring() -> Iterator[Case]:
 
 def tasks() -> Iterator[Case]:
     """Data, models and settings."""
-    for name, of in ("sample", max_retrieval.sample), ("sample_blocks", lambda *bad: list(max_retrieval.sample_blocks(*bad))):
+    for name, of in (
+        ("sample", max_retrieval.sample),
+        ("sample_blocks", lambda *bad: list(max_retrieval.sample_blocks(*bad))),
+    ):
         for argument, bad, *words in (
             ("key", (0, 2, 4), "key is 0", "must be a random key", "jax.random.key(0)"),
             ("sets", (KEY, 0, 4), "sets is 0", "from 1", "such as 128"),
@@ -578,7 +655,13 @@ def tasks() -> Iterator[Case]:
     transformer = functools.partial(Transformer, features=3, classes=5, normalizer=sj.normalizer("softmax"), rngs=rngs)
     for of, call, *words in (
         ("MaxRetrieval.width", lambda: max_retrieval.MaxRetrieval(0, rngs=rngs), "width is 0", "from 1", "such as 128"),
-        ("MaxRetrieval.rngs", lambda: max_retrieval.MaxRetrieval(8, rngs=KEY), "key<fry>", "keys of Flax", "nnx.Rngs(0)"),
+        (
+            "MaxRetrieval.rngs",
+            lambda: max_retrieval.MaxRetrieval(8, rngs=KEY),
+            "key<fry>",
+            "keys of Flax",
+            "nnx.Rngs(0)",
+        ),
         ("Transformer.hidden", lambda: transformer(hidden=10, heads=4), "hidden is 10", "multiple of heads", "give"),
         ("Transformer.heads", lambda: transformer(heads=0), "heads is 0", "from 1", "such as 4"),
         ("Transformer.layers", lambda: transformer(layers=1.5), "1.5", "must be a whole number", "such as 2"),
@@ -592,14 +675,20 @@ def tasks() -> Iterator[Case]:
         ("Signal.classes", lambda: Signal(classes=1), "--classes is 1", "at least 2", "such as 4"),
         ("Signal.classes", lambda: Signal(classes=65), "--classes is 65", "from 2 to 64", "the features"),
         ("Signal.batch", lambda: Signal(batch=0), "--batch is 0", "from 1", "such as 32"),
-        ("Signal.pooling", lambda: Signal(pooling="max"), "'max'", "must be one of", "'mean'"),  # pyright: ignore[reportArgumentType]
-        ("Signal.examples", lambda: signal.examples(KEY, "tset", LABELS, 8), "did you mean 'test'", "one of"),  # pyright: ignore[reportArgumentType]
+        ("Signal.pooling", lambda: Signal(pooling="max"), "'max'", "must be one of", "'mean'"),
+        ("Signal.examples", lambda: signal.examples(KEY, "tset", LABELS, 8), "did you mean 'test'", "one of"),
         ("Signal.examples", lambda: signal.examples(KEY, "test", LABELS, 2), "length is 2", "at least 3", "such as"),
-        ("Retrieval.kind", lambda: Retrieval("srt"), "'srt'", "did you mean 'sort'", "must be one of"),  # pyright: ignore[reportArgumentType]
+        ("Retrieval.kind", lambda: Retrieval("srt"), "'srt'", "did you mean 'sort'", "must be one of"),
         ("Retrieval.length", lambda: Retrieval("copy", length=1), "--length is 1", "from 2", "such as 64"),
         ("Retrieval.classes", lambda: Retrieval("copy", classes=0), "--classes is 0", "from 2", "such as 10"),
         ("Retrieval.queries", lambda: Retrieval("copy", queries=0), "--queries is 0", "from 1", "such as 16"),
-        ("Retrieval.test_batch", lambda: asked.test_batch(KEY, 10**6, jnp.int32(0), 2), "1000000", "to 16384", "such as"),
+        (
+            "Retrieval.test_batch",
+            lambda: asked.test_batch(KEY, 10**6, jnp.int32(0), 2),
+            "1000000",
+            "to 16384",
+            "such as",
+        ),
         ("Recipe.hidden", lambda: Recipe(hidden=0), "--hidden is 0", "from 1", "such as 64"),
         ("Recipe.hidden", lambda: Recipe(hidden=10), "--hidden is 10", "multiple of --heads, 4", "such as 8"),
         ("Recipe.dropout", lambda: Recipe(dropout=NAN), "dropout is nan", "below 1", "such as 0.05"),

@@ -74,14 +74,24 @@ TRAIN = (
     ("quick --optimizer-options b1", "--optimizer-options", "must be names, each with a number", "as in"),
     ("quick --optimizer-options b1 x", "--optimizer-options", "must be names, each with a number", "as in"),
     ("quick --optimizer-options b1 nan", "b1 is nan", "must be a finite number", "such as"),
-    ("quick --optimizer-options wieght_decay 0.1 --optimizer adamw", "'wieght_decay'", "did you mean 'weight_decay'", "takes"),
+    (
+        "quick --optimizer-options wieght_decay 0.1 --optimizer adamw",
+        "'wieght_decay'",
+        "did you mean 'weight_decay'",
+        "takes",
+    ),
     ("quick --optimizer-options weight_decay 0.1", "'weight_decay'", "adam takes", "b1"),
     ("quick --optimizer-options learning_rate 0.1", "learning_rate 0.1", "must be given as", "--learning-rate"),
     ("quick --schedule cosine", "cosine", "must be one of optax", "cosine_decay_schedule"),
     ("quick --schedule cosine_decay_schedul", "did you mean 'cosine_decay_schedule'", "must be one of optax"),
     ("quick --schedule-options alpha 0.1", "'alpha'", "constant_schedule takes", "value"),
     ("quick --schedule cosine_decay_schedule --schedule-options alfa 0.1", "'alfa'", "did you mean 'alpha'", "takes"),
-    ("quick --schedule cosine_decay_schedule --schedule-options decay_steps 0", "--schedule-options", "says", "give others"),
+    (
+        "quick --schedule cosine_decay_schedule --schedule-options decay_steps 0",
+        "--schedule-options",
+        "says",
+        "give others",
+    ),
     ("quick --schedule exponential_decay", "exponential_decay", "optax"),
     ("quick --chunk 0", "--chunk is 0", "from 1", "such as 500"),
     ("quick --chunks-per-checkpoint 0", "--chunks-per-checkpoint is 0", "from 1", "such as 10"),
@@ -241,8 +251,14 @@ OTHERS = (
     ("benchmarks.table", "a.txt", "a.txt", "is no result file", "name one"),
     ("benchmarks.table", "a.txt a.txt", "a.txt twice", "each once", "leave one out"),
     ("benchmarks.table", "a.txt --write --wirte", "--wirte is no option", "did you mean --write", HELP),
-    *((f"benchmarks.{name}", "--quick yes", "yes", "must follow the name", HELP) for name in ("seeds", "training", "evaluation")),
-    *((f"benchmarks.{name}", "--contender us", "'us'", "must be one of") for name in ("seeds", "training", "evaluation")),
+    *(
+        (f"benchmarks.{name}", "--quick yes", "yes", "must follow the name", HELP)
+        for name in ("seeds", "training", "evaluation")
+    ),
+    *(
+        (f"benchmarks.{name}", "--contender us", "'us'", "must be one of")
+        for name in ("seeds", "training", "evaluation")
+    ),
 )
 FILES = {"a.txt": "not what you want\n"}
 COMMANDS = tuple(

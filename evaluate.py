@@ -10,7 +10,16 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
+from softmax_jax.command_line import (
+    check_directory,
+    each_once,
+    normalizer_names,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    with_progress,
+    within,
+)
 from softmax_jax.compilation_cache import CompileTime, keep_compiled_programs
 from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.evaluation import (
@@ -30,6 +39,7 @@ from softmax_jax.report.tables import print_evaluation
 from softmax_jax.run_directory import load_checkpoint
 
 SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
+SETS = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = ()
     """Items per set; 2, 4, … 16384 by default (4096 under the notebook protocol)."""
-    sets: int = 512
+    sets: int = SETS
     """Sets per seed and length."""
     checkpoint: Path = SHIPPED
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
@@ -58,22 +68,25 @@ class Arguments:
     def __post_init__(self) -> None:
         for length in self.lengths:
             if not 1 <= length <= 2**20:
-                raise ValueError(f"--lengths has {length}: a set has between 1 and {2**20} items")
-        if self.sets < 1:
-            raise ValueError(f"--sets is {self.sets}: it must be at least 1")
-        if not self.normalizers or len(set(self.normalizers)) < len(self.normalizers):
-            raise ValueError(f"--normalizers is {' '.join(self.normalizers)!r}: name at least one, each once")
+                raise ValueError(f"--lengths has {length}: a set must have between 1 and {2**20} items, such as 1024")
+        if self.lengths:
+            each_once("--lengths", self.lengths)
+        within("--sets", self.sets, 1, 2**20, 512)
+        if self.protocol == "notebook" and self.sets != SETS:
+            raise ValueError(f"--sets is {self.sets}: --protocol notebook must have its own 32, so leave --sets out")
+        normalizer_names(self.normalizers)
+        check_directory("--output", self.output)
 
 
 def main() -> None:
     """Loads, measures, prints, writes."""
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
-    keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
     with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
         if is_leader():
             check_output(arguments.output)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
+        keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
         start = time.perf_counter()

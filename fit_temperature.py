@@ -9,7 +9,15 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, with_progress
+from softmax_jax.command_line import (
+    check_directory,
+    each_once,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    with_progress,
+    within,
+)
 from softmax_jax.evaluation import CSV_COLUMNS, LENGTHS, Row
 from softmax_jax.files import check_output, write_csv
 from softmax_jax.normalizers.registry import normalizer
@@ -59,14 +67,13 @@ class Arguments:
         for length in self.lengths:
             if not 2 <= length <= 2**20:
                 raise ValueError(
-                    f"--lengths has {length}: give 2 to {2**20} items; a row of one has entropy 0 at any temperature"
+                    f"--lengths has {length}: a set must have 2 to {2**20} items, such as 16, as one has no temperature"
                 )
-        if not self.lengths or len(set(self.lengths)) < len(self.lengths):
-            raise ValueError(f"--lengths is {' '.join(map(str, self.lengths))!r}: name at least one, each once")
-        if self.sets < 1:
-            raise ValueError(f"--sets is {self.sets}: it must be at least 1")
-        if not 1 <= self.degree <= 10:
-            raise ValueError(f"--degree is {self.degree}: it must be between 1 and 10, such as 4")
+        each_once("--lengths", self.lengths)
+        within("--sets", self.sets, 1, 2**14, 64)
+        within("--degree", self.degree, 1, 10, 4)
+        if self.output is not None:
+            check_directory("--output", self.output)
 
 
 def main() -> None:
@@ -76,6 +83,7 @@ def main() -> None:
     start = time.perf_counter()
     with one_line_errors(Console(stderr=True)):
         output = arguments.output or fits_directory(arguments.checkpoint)
+        check_directory("--output", output)
         for directory in (output, output / "temperature"):
             check_output(directory)
         seeds, parameters = load_checkpoint(arguments.checkpoint)

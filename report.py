@@ -9,7 +9,17 @@ import jax
 import tyro
 from rich.console import Console
 
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, progress_bar, with_progress
+from softmax_jax.command_line import (
+    check_directory,
+    each_once,
+    normalizer_names,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    progress_bar,
+    with_progress,
+    within,
+)
 from softmax_jax.dispersion import (
     REPORT_LENGTHS,
     TOP,
@@ -54,17 +64,15 @@ class Arguments:
     def __post_init__(self) -> None:
         for length in self.lengths:
             if not 2 <= length <= 2**20:
-                raise ValueError(f"--lengths has {length}: give 2 to {2**20} items; one item is always the largest")
-        if len(set(self.lengths)) < len(self.lengths) or max(self.lengths, default=0) < TOP:
-            raise ValueError(
-                f"--lengths is {' '.join(map(str, self.lengths))!r}: name each once, and one of at least {TOP} items"
-            )
-        if self.sets < 1:
-            raise ValueError(f"--sets is {self.sets}: it must be at least 1")
-        if not self.normalizers or len(set(self.normalizers)) < len(self.normalizers):
-            raise ValueError(f"--normalizers is {' '.join(self.normalizers)!r}: name at least one, each once")
-        if not self.runs or len(set(self.runs)) < len(self.runs):
-            raise ValueError(f"the runs are {' '.join(map(str, self.runs))!r}: name at least one, each once")
+                raise ValueError(f"--lengths has {length}: a set must have 2 to {2**20} items, such as 16")
+        each_once("--lengths", self.lengths)
+        if max(self.lengths) < TOP:
+            given = " ".join(map(str, self.lengths))
+            raise ValueError(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
+        within("--sets", self.sets, 1, 2**20, 256)
+        normalizer_names(self.normalizers)
+        each_once("RUNS", self.runs)
+        check_directory("--output", self.output)
 
 
 def main() -> None:

@@ -8,7 +8,16 @@ from typing import Literal
 
 from rich.console import Console
 
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, progress_bar
+from softmax_jax.command_line import (
+    check_directory,
+    each_once,
+    normalizer_names,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    progress_bar,
+    within,
+)
 from softmax_jax.files import check_output, versions, write_csv, write_json
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import shootout as report
@@ -57,21 +66,24 @@ class Arguments:
     """Directory for the tables and charts."""
 
     def __post_init__(self) -> None:
-        if not self.normalizers or len(set(self.normalizers)) < len(self.normalizers):
-            raise ValueError(f"--normalizers is {' '.join(self.normalizers)!r}: name at least one, each once")
-        if self.seeds < 1:
-            raise ValueError(f"--seeds is {self.seeds}: it must be at least 1")
+        normalizer_names(self.normalizers)
+        within("--seeds", self.seeds, 1, 2**10, 5)
+        check_directory("--output", self.output)
         for name in ("signal_length", "pooling"):
             if self.task != "signal" and getattr(self, name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} is {getattr(self, name)}: --task {self.task} has none, leave it out")
+                raise ValueError(
+                    f"{option} is {getattr(self, name)}: --task {self.task} has none, so it must be left out"
+                )
         task = self.build_task()
         least = task.signal_length if isinstance(task, Signal) else 2
         for length in self.test_lengths:
             if not least <= length <= LONGEST:
-                raise ValueError(f"--test-lengths has {length}: they must be from {least} to {LONGEST}")
-        if len(set(self.test_lengths)) < len(self.test_lengths):
-            raise ValueError(f"--test-lengths is {' '.join(map(str, self.test_lengths))}: name each once")
+                raise ValueError(
+                    f"--test-lengths has {length}: they must be from {least} to {LONGEST}, such as {max(least, 128)}"
+                )
+        if self.test_lengths:
+            each_once("--test-lengths", self.test_lengths)
         self.recipe()
 
     def build_task(self) -> Task:

@@ -1,7 +1,6 @@
 """Trains the max-retrieval model: python train.py PRESET [options]."""
 
 import dataclasses
-import difflib
 import sys
 from pathlib import Path
 
@@ -9,11 +8,13 @@ import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
+from softmax_jax.command_line import check_directory, one_device_per_core, one_line_errors, parse
 from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.config import Config
 from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.run import Interrupted, NotFiniteError, run
+from softmax_jax.training import build_optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +46,11 @@ def main() -> None:
     )
     workdir = arguments.workdir or Path("runs") / (name or "quick")
     one_device_per_core()
-    keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
     errors = Console(stderr=True)
     with one_line_errors(errors), joined(arguments.cluster):
+        check_directory("--workdir", workdir)
+        build_optimizer(arguments.config)
+        keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         try:
             run(arguments.config, workdir, Console(quiet=not is_leader()))
         except Interrupted as interruption:
@@ -68,9 +71,8 @@ def _preset_name(arguments: list[str], presets: list[str]) -> tuple[str | None, 
     if arguments and arguments[0] in ("-h", "--help"):
         return None, arguments
     given = arguments[0] if arguments else "nothing"
-    close = difflib.get_close_matches(given, presets, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    print(f"error: the first argument must be a preset ({', '.join(presets)}), got {given}.{hint}", file=sys.stderr)
+    rule = f"it must be a preset, one of {', '.join(presets)}"
+    print(f"error: the first argument is {given}: {did_you_mean(given, presets)}{rule}", file=sys.stderr)
     raise SystemExit(2)
 
 

@@ -14,8 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.timing import Result, device_name, machine, print_results
-from softmax_jax.command_line import parse
+from softmax_jax.command_line import check_directory, each_once, parse
 from softmax_jax.files import write_json
+from softmax_jax.normalizers.checks import one_of
 
 MODULES = ("training", "seeds", "evaluation", "attention", "sparse")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
@@ -35,8 +36,10 @@ class Arguments:
 
     def __post_init__(self) -> None:
         for name in self.only:
-            if name not in MODULES:
-                raise ValueError(f"--only has {name!r}: the benchmarks are {', '.join(MODULES)}")
+            one_of("--only", name, MODULES)
+        if self.only:
+            each_once("--only", self.only)
+        check_directory("--output", self.output)
 
 
 def measure_all(names: tuple[str, ...], quick: bool) -> list[Result]:

@@ -22,8 +22,9 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
+from softmax_jax.attention.forms import check_streaming_form
 from softmax_jax.attention.streaming import default_block_size
-from softmax_jax.command_line import parse
+from softmax_jax.command_line import each_once, parse, within
 
 HEADS, SIZE = 4, 64
 SIZES = (256, 256), (1024, 1024), (2048, 2048), (64, 65536)
@@ -111,6 +112,12 @@ class Arguments:
     """Turns of every contender."""
     names: tuple[str, ...] = ("softmax", "adaptive", "entmax15")
     """Normalizers to measure."""
+
+    def __post_init__(self) -> None:
+        within("--rounds", self.rounds, 1, 10_000, 7)
+        each_once("--names", self.names)
+        for name in self.names:
+            check_streaming_form(sj.normalizer(name))
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ float32, drawn from N(0, 3²), the same for all; `jax.nn.softmax` takes part as 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -78,7 +78,7 @@ def ulp(weights: np.ndarray) -> np.ndarray:
     return np.spacing(np.abs(weights).astype(np.float32)).astype(np.float64)
 
 
-def contenders() -> dict[str, Callable[[jax.Array], jax.Array]]:
+def contenders() -> Mapping[str, Callable[[jax.Array], jax.Array]]:
     """By name, the peer first."""
     return {PEER: jax.nn.softmax} | {name: sj.normalizer(name) for name in sj.METHODS}
 

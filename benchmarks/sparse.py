@@ -22,7 +22,7 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
-from softmax_jax.command_line import parse
+from softmax_jax.command_line import parse, within
 
 SHAPES = (1024, 4096), (64, 65536)
 
@@ -131,6 +131,9 @@ class Arguments:
 
     rounds: int = 7
     """Turns of every contender."""
+
+    def __post_init__(self) -> None:
+        within("--rounds", self.rounds, 1, 10_000, 7)
 
 
 def main() -> None:

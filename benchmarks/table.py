@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.timing import duration
-from softmax_jax.command_line import one_line_errors, parse
+from softmax_jax.command_line import each_once, one_line_errors, parse
 from softmax_jax.files import write_whole
 
 README = Path(__file__).parents[1] / "README.md"
@@ -33,9 +33,14 @@ class Arguments:
     write: bool = False
     """Put the table into the README instead of printing it."""
 
+    def __post_init__(self) -> None:
+        each_once("FILES", self.files)
+
 
 def read_results(path: Path) -> list[dict[str, Any]]:
     """The list in a result file. Raises ValueError if it is none."""
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: name a result file, which must be one that benchmarks.all wrote")
     try:
         results = json.loads(path.read_text())
         complete = isinstance(results, list) and all(set(result) == KEYS for result in results)

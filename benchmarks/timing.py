@@ -19,8 +19,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.command_line import parse
+from softmax_jax.command_line import one_line_errors, parse
 from softmax_jax.compilation_cache import keep_compiled_programs
+from softmax_jax.normalizers.checks import one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +146,9 @@ def contest(
 ) -> None:
     """The command of a benchmark: measures all contenders and prints the ratios, or serves as one of them."""
     arguments = parse(Arguments, description=description)
-    if arguments.contender:
+    if arguments.contender is not None:
+        with one_line_errors(Console(stderr=True)):
+            one_of("--contender", arguments.contender, contenders)
         keep_compiled_programs()
         serve(contenders[arguments.contender]())
         return

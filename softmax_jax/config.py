@@ -1,7 +1,9 @@
 """The settings of a training run: what a preset fills in and a command line may change."""
 
 import dataclasses
-import math
+from typing import Any
+
+from softmax_jax.normalizers.checks import finite, require, shown, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,24 +48,58 @@ class Config:
     """Chunks between checkpoints."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "seeds", "sets", "min_items", "steps_per_batch", "nearest_of", "width", "chunk")
-        counts += ("chunks_per_checkpoint",)
-        for name in counts:
-            _require(getattr(self, name) >= 1, self, name, "it must be at least 1")
-        _require(0 <= self.first_seed < 2**31, self, "first_seed", "it must be at least 0 and below 2**31")
+        for name, (least, most) in BOUNDS.items():
+            whole(_option(name), getattr(self, name), least, _default(name), most)
         _require(self.max_items >= self.min_items, self, "max_items", f"it must be at least min_items={self.min_items}")
+        ties = self.nearest_of == 1 or self.min_items > 1
+        _require(ties, self, "nearest_of", "sets of one item (--min-items 1) have no tie, so it must be 1")
+        last = self.first_seed + self.seeds - 1
+        _require(last < 2**31, self, "first_seed", f"the last of {self.seeds} seeds must be below 2**31, and is {last}")
+        require("--l2", self.l2, "of at least 0 and at most 1000, such as 0.001", lambda l2: 0 <= l2 <= 1000)
+        rule = "above 0 and at most 1000, such as 0.001"
+        require("--learning-rate", self.learning_rate, rule, lambda rate: 0 < rate <= 1000)
+        for name in ("optimizer", "schedule"):
+            named = isinstance(getattr(self, name), str)
+            _require(named, self, name, f"it must be a name of optax, such as {_default(name)}", TypeError)
+            self._check_numbers(f"{name}_options")
+        named = isinstance(self.normalizer, str)
+        _require(named, self, "normalizer", "it must be the name of a normalizer, such as softmax", TypeError)
+
+    def _check_numbers(self, name: str) -> None:
+        """Raises unless these are finite numbers by name."""
+        options = getattr(self, name)
+        rule = "it must be numbers by name, such as {'weight_decay': 0.1}"
         _require(
-            self.nearest_of == 1 or self.min_items > 1,
-            self,
-            "nearest_of",
-            "sets of one item (--min-items 1) have no tie: leave it at 1",
+            isinstance(options, dict) and all(isinstance(key, str) for key in options), self, name, rule, TypeError
         )
-        _require(math.isfinite(self.l2) and self.l2 >= 0, self, "l2", "it must be finite and at least 0")
-        positive = math.isfinite(self.learning_rate) and self.learning_rate > 0
-        _require(positive, self, "learning_rate", "it must be finite and above 0")
+        for key, value in options.items():
+            finite(f"{_option(name)} {key}", value)
 
 
-def _require(holds: bool, config: Config, name: str, rule: str) -> None:
+BOUNDS: dict[str, tuple[int, int]] = {
+    "steps": (1, 2**31 - 1),
+    "seeds": (1, 2**16),
+    "first_seed": (0, 2**31 - 1),
+    "sets": (1, 2**20),
+    "min_items": (1, 2**20),
+    "max_items": (1, 2**20),
+    "steps_per_batch": (1, 2**31 - 1),
+    "nearest_of": (1, 2**10),
+    "width": (1, 2**14),
+    "chunk": (1, 2**31 - 1),
+    "chunks_per_checkpoint": (1, 2**31 - 1),
+}
+"""The least and the most of each count: steps and seeds are int32 on the device, and sizes beyond fill any memory."""
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _default(name: str) -> Any:
+    return getattr(Config, name)
+
+
+def _require(holds: bool, config: Config, name: str, rule: str, error: type[Exception] = ValueError) -> None:
     if not holds:
-        option = f"--{name.replace('_', '-')}"
-        raise ValueError(f"{option} is {getattr(config, name)}: {rule}")
+        raise error(f"{_option(name)} is {shown(getattr(config, name))}: {rule}")

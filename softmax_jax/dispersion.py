@@ -24,8 +24,18 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import theory
-from softmax_jax.evaluation import KEY, Row, extrapolated_share, for_each_seed, fresh_batches, fresh_draw, on_devices
-from softmax_jax.normalizers import maps
+from softmax_jax.evaluation import (
+    KEY,
+    Row,
+    check_measured,
+    check_parameters,
+    extrapolated_share,
+    for_each_seed,
+    fresh_batches,
+    fresh_draw,
+    on_devices,
+)
+from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.pipeline import two_at_a_time
@@ -177,11 +187,13 @@ class Resolution(NamedTuple):
 
 
 def sets_at(items: int, sets: int) -> int:
-    """Sets to draw at a length: all of them, or fewer of long ones.
+    """Sets to draw at a length: all of them, or fewer of long ones. Raises for numbers below 1.
 
     >>> [sets_at(items, 512) for items in (16, 2048, 16384)]
     [512, 128, 32]
     """
+    checks.whole("items", items, 1, 16)
+    checks.whole("sets", sets, 1, 512)
     return min(sets, max(LEAST_SETS, ITEMS_PER_LENGTH // items))
 
 
@@ -191,6 +203,7 @@ def nearest_counts(items: int) -> list[int]:
     >>> nearest_counts(10)
     [2, 4, 8, 10]
     """
+    checks.whole("items", items, 1, 16)
     return sorted({min(2**power, items) for power in range(1, (items - 1).bit_length() + 1)} | {items})
 
 
@@ -266,8 +279,8 @@ def measure_sets(
     through `watch` one by one, so that a progress bar may count them. Raises ValueError for sets of
     one item, which have no second best.
     """
-    if min(lengths) < 2:
-        raise ValueError(f"lengths has {min(lengths)}: a set needs 2 items for one to be better than another")
+    check_measured(parameters, normalizers, seeds, lengths, sets, key, fewest=2)
+    checks.function("watch", watch, "iter")
     structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     key = jax.random.key(KEY) if key is None else key
     seed_array = jnp.asarray(seeds, jnp.int32)
@@ -320,6 +333,7 @@ def _dispersion(n: int, sets: Sets, index: int) -> tuple[Any, ...]:
 
 def forced_rows(rows: Sequence[DispersionRow], threshold: float = 0.5) -> list[ForcedRow]:
     """A row per normalizer, from those of `dispersion_rows`."""
+    checks.require("threshold", threshold, "between 0 and 1, such as 0.5", lambda weight: 0 < weight < 1)
     found = []
     for name in dict.fromkeys(row.normalizer for row in rows):
         own = [row for row in rows if row.normalizer == name]
@@ -347,6 +361,11 @@ def crossing(lengths: Sequence[int], values: Sequence[float], threshold: float) 
     >>> crossing([4, 16, 64], [0.9, 0.6, 0.4], 0.5)
     32.0
     """
+    if len(lengths) != len(values):
+        raise ValueError(
+            f"lengths has {len(lengths)} numbers and values {len(values)}; they must pair up: give as many"
+        )
+    checks.finite("threshold", threshold)
     above = np.flatnonzero(np.asarray(values) > threshold)
     if len(above) == 0 or above[-1] + 1 == len(values):
         return None
@@ -389,9 +408,10 @@ def attention_maps(measured: Measured, seed: int | None = None, sets: int = 32) 
     At the measured lengths of at least `TOP` items. Raises ValueError for a seed that was not measured, and if no
     length is long enough.
     """
+    checks.whole("sets", sets, 1, 32)
     seed = measured.seeds[0] if seed is None else seed
     if seed not in measured.seeds:
-        raise ValueError(f"seed is {seed}: it must be one of {', '.join(map(str, measured.seeds))}")
+        raise ValueError(f"seed is {seed!r}: it must be one of {', '.join(map(str, measured.seeds))}")
     lengths = [n for n in measured.by_length if n >= TOP]
     if not lengths:
         raise ValueError(f"the longest of the measured sets has {max(measured.by_length)} items: measure {TOP} or more")
@@ -408,6 +428,9 @@ def attention_maps(measured: Measured, seed: int | None = None, sets: int = 32) 
 
 def resolution(parameters: Parameters, *, query: float = 0.5, points: int = 101) -> Resolution:
     """Logits of single items over a grid of ρ, once over its whole range and once where classes begin to differ."""
+    check_parameters(parameters, range(len(jax.tree.leaves(parameters)[0])) if jax.tree.leaves(parameters) else (0,))
+    checks.finite("query", query)
+    checks.whole("points", points, 2, 101, 2**20)
     structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     asked = jnp.full((1, 1), query)
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.devices import SEEDS, SETS, device_mesh
 from softmax_jax.distributed import gathered, placed
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
@@ -34,6 +35,7 @@ from softmax_jax.tasks.max_retrieval import (
 from softmax_jax.training import Parameters, build_model
 
 LENGTHS = tuple(2**power for power in range(1, 15))
+PROTOCOLS = "fresh", "notebook"
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
 KEY = 2**31
 """Of the sets to evaluate on, away from the keys of training seeds."""
@@ -316,10 +318,82 @@ def evaluate(
     `parameters` have a leading axis over `seeds`. Protocol "fresh" draws `sets` new sets for every seed and
     length from `key`, the same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than
     `LONGEST_WHOLE` items are encoded block by block. Compiles once for the lengths of a `bucket`, which are masked to
-    their own; under "notebook" once a length.
+    their own; under "notebook" once a length. Raises, before it computes or yields anything, unless its arguments fit
+    each other.
     """
-    width = parameters["item_in"]["kernel"].shape[-1]
-    structure, _ = build_model(width)
+    check_measured(parameters, normalizers, seeds, lengths, sets, key)
+    checks.one_of("protocol", protocol, PROTOCOLS)
+    return _evaluate(parameters, normalizers, seeds, lengths, sets, protocol, key)
+
+
+def check_measured(
+    parameters: Any, normalizers: Any, seeds: Any, lengths: Any, sets: Any, key: Any, *, fewest: int = 1
+) -> None:
+    """Raises unless parameters of these seeds can be measured under these normalizers on sets of these lengths."""
+    check_parameters(parameters, seeds)
+    if not isinstance(normalizers, Mapping) or not normalizers:
+        raise TypeError(
+            f"normalizers is {checks.shown(normalizers)}; it must be normalizers by name, at least one: "
+            "give {'softmax': softmax_jax.normalizer('softmax')}"
+        )
+    for name, one in normalizers.items():
+        if not isinstance(one, Normalizer):
+            raise TypeError(
+                f"normalizers[{name!r}] is {checks.shown(one)}; it must be a Normalizer: build it by name with "
+                "softmax_jax.normalizer"
+            )
+    check_each_once("lengths", lengths)
+    for length in lengths:
+        checks.whole("each of lengths", length, fewest, 16, 2**20)
+    checks.whole("sets", sets, 1, 512, 2**20)
+    if key is not None:
+        checks.random_key(key)
+
+
+def check_parameters(parameters: Any, seeds: Any) -> None:
+    """Raises unless these are parameters of the max-retrieval model with a leading axis over these seeds."""
+    check_each_once("seeds", seeds)
+    for seed in seeds:
+        checks.whole("each of seeds", seed, 0, 1, 2**31 - 1)
+    try:
+        shape = jnp.shape(parameters["item_in"]["kernel"])
+    except (TypeError, KeyError, IndexError):
+        raise TypeError(
+            f"parameters are {checks.shown(parameters)[:80]}; they must be those of the max-retrieval model: "
+            "load them with softmax_jax.run_directory.load_checkpoint"
+        ) from None
+    if len(shape) != 3 or shape[0] != len(seeds):
+        raise ValueError(
+            f"parameters have an item_in kernel of shape {shape} for {len(seeds)} seeds; it must have a leading axis "
+            "over the seeds: give as many seeds, or add the axis with leaf[None]"
+        )
+
+
+def check_each_once(name: str, values: Any) -> None:
+    """Raises unless these are several values, at least one, each once."""
+    try:
+        given = list(values)
+    except TypeError:
+        given = None
+    if given is None or isinstance(values, str):
+        raise TypeError(f"{name} is {checks.shown(values)}; it must be a sequence of whole numbers, such as (1, 2)")
+    if not given or len(set(given)) < len(given):
+        raise ValueError(
+            f"{name} is {checks.shown(values)}; it must have at least one, each once: leave the others out"
+        )
+
+
+def _evaluate(
+    parameters: Parameters,
+    normalizers: Mapping[str, Normalizer],
+    seeds: Sequence[int],
+    lengths: Sequence[int],
+    sets: int,
+    protocol: str,
+    key: Key[Array, ""] | None,
+) -> Iterator[list[Row]]:
+    """`evaluate` of what was checked."""
+    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     key = jax.random.key(KEY) if key is None else key
     seed_array = jnp.asarray(seeds, jnp.int32)
 
@@ -367,6 +441,8 @@ class Summary(NamedTuple):
 
 def summarize(rows: Sequence[Row], baseline: str = "softmax") -> list[Summary]:
     """Means over seeds, with Student's t interval of the accuracy and the paired t-test against the baseline."""
+    if not rows:
+        raise ValueError("rows is empty; it must have at least one: give those that evaluate yields")
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.normalizer, row.n), []).append(row)

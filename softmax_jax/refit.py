@@ -17,6 +17,7 @@ from softmax_jax import temperature
 from softmax_jax.evaluation import (
     DEFAULT_NORMALIZERS,
     Row,
+    check_parameters,
     evaluate,
     for_each_seed,
     fresh_batches,
@@ -52,6 +53,10 @@ def named_normalizers(specs: Sequence[str], checkpoint: Path, parameters: Parame
 
     Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters.
     """
+    if not specs or isinstance(specs, str):
+        raise ValueError(
+            f"the normalizers are {specs!r}; they must be a tuple of names, at least one: give ('softmax',)"
+        )
     with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
     fits = fits_beside(checkpoint, parameters) if with_fits else {}
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
@@ -121,6 +126,7 @@ def search_lengths(
     parameters: Parameters, *, seeds: Sequence[int], lengths: Sequence[int], sets: int, keys: Sequence[Key[Array, ""]]
 ) -> Iterator[list[Rows]]:
     """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
+    check_parameters(parameters, seeds)
     structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     seed_array = jnp.asarray(seeds, jnp.int32)
 
@@ -159,7 +165,9 @@ def compare(
     `rows` chose the oracles' temperatures and come from other sets; `fresh_rows` are those of `key`.
     """
     for lengths in ([n for n in rows if n <= SHORT], [n for n in rows if n > SHORT]):
-        drawn = sets_of(max(lengths, default=0), sets)
+        if not lengths:
+            continue
+        drawn = sets_of(max(lengths), sets)
         measured = evaluate(parameters, normalizers, seeds=seeds, lengths=lengths, sets=drawn, key=key)
         for n, batch in zip(lengths, measured):
             yield batch + oracle_rows(n, rows[n], fresh_rows[n], seeds)

@@ -36,7 +36,8 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     the same chunk. Raises NotFiniteError when a loss
     is not finite, after the last good state was saved, Interrupted after Ctrl-C or SIGTERM, likewise, and ValueError,
     with nothing written, for an optimizer or a schedule that optax cannot build, an unknown normalizer, or a directory
-    that another run is in; OSError when the disk is full, which loses the steps since the newest checkpoint and no more.
+    that another run is in; OSError when the disk is full, which loses no more than the steps since the newest
+    checkpoint.
     """
     # Refuse what cannot be before anything is written.
     build_optimizer(config)

@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.devices import seed_sharding, spread_over_seeds
+from softmax_jax.normalizers.checks import require, whole
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.sequences import Batch, Task
@@ -31,6 +32,9 @@ LEARNED: Mapping[str, tuple[str, ...]] = {
 }
 """The numbers that train with the model, one per head and layer, by the method's name; others keep theirs."""
 
+MOST = {"hidden": 2**14, "heads": 2**14, "layers": 2**10, "epochs": 2**20}
+"""The largest sizes of a recipe."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -44,11 +48,17 @@ class Recipe:
     epochs: int = 15
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "heads", "layers", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}: it must be at least 1")
+        for name, most in MOST.items():
+            whole(f"--{name}", getattr(self, name), 1, getattr(Recipe, name), most)
         if self.hidden % self.heads:
-            raise ValueError(f"--hidden is {self.hidden}: it must be a multiple of --heads, {self.heads}")
+            nearest = self.heads * max(round(self.hidden / self.heads), 1)
+            raise ValueError(
+                f"--hidden is {self.hidden}: it must be a multiple of --heads, {self.heads}, such as {nearest}"
+            )
+        require("dropout", self.dropout, "of at least 0 and below 1, such as 0.05", lambda rate: 0 <= rate < 1)
+        require(
+            "learning_rate", self.learning_rate, "above 0 and at most 1000, such as 0.0003", lambda r: 0 < r <= 1000
+        )
 
 
 class State(NamedTuple):

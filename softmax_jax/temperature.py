@@ -21,6 +21,7 @@ import scipy.optimize
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.files import versions, write_json
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial, read_fit, signed
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.scales import EntropyPolynomial, entropy
@@ -96,7 +97,10 @@ def search(
     >>> [f"{theta:.1f}" for theta in found.theta], found.border.tolist()
     (['0.7', '6.7'], [False, False])
     """
+    _check_rows(logits, values, where)
     measures = (loss, loss if error is None else error)
+    for name, measure in zip(("loss", "error"), measures):
+        _check_measure(name, measure, values)
 
     def at(log_theta: Float[Array, "rows k"], *wanted: Measure) -> list[Float[Array, "rows k"]]:
         scaled = logits[:, None, :] * jnp.exp(-log_theta)[:, :, None]
@@ -119,6 +123,31 @@ def search(
         losses=losses,
         errors=errors,
     )
+
+
+def _check_rows(logits: Any, values: Any, where: Any) -> None:
+    """Raises unless values and mask fit the logits."""
+    checks.floats("logits", logits)
+    checks.floats("values", values)
+    checks.mask(where, jnp.shape(logits))
+    if logits.ndim != 2 or not logits.size:
+        raise ValueError(f"logits have shape {logits.shape}; they must be (rows, n), at least 1 of each: add an axis")
+    if values.ndim != 3 or values.shape[:2] != logits.shape:
+        raise ValueError(
+            f"values have shape {values.shape}; they must be (rows, n, size) with the logits' {logits.shape} in front: "
+            "give one vector for each logit"
+        )
+
+
+def _check_measure(name: str, measure: Any, values: Any) -> None:
+    """Raises unless a loss or an error gives one number for each row."""
+    checks.function(name, measure, "one from attended values to one number per row")
+    like = jax.ShapeDtypeStruct((values.shape[0], values.shape[2]), jnp.result_type(values))
+    shape = jnp.shape(jax.eval_shape(measure, like))
+    if shape != like.shape[:1]:
+        raise ValueError(
+            f"{name} gives shape {shape} for {like.shape[0]} rows; it must be one number per row: drop mean()"
+        )
 
 
 def golden_section(
@@ -244,8 +273,7 @@ def points(rows: Rows, criterion: str) -> Callable[[np.ndarray], Points]:
     Rows no higher than the threshold have no say, as the adaptive method gives them β = 1 by rule. Raises
     ValueError for a criterion of another name.
     """
-    if criterion not in CRITERIA:
-        raise ValueError(f"the criterion is {criterion!r}; it must be one of {', '.join(CRITERIA)}")
+    checks.one_of("the criterion", criterion, CRITERIA)
     if criterion == "inputs":
         return lambda copies: points_of_inputs(rows, copies)
     bins = pool(rows, criterion)
@@ -261,6 +289,7 @@ def polynomial(points: Points, degree: int) -> np.ndarray:
 
     Raises ValueError if there are too few points for the degree.
     """
+    checks.whole("degree", degree, 0, 4, 20)
     if len(np.unique(points.entropy)) <= degree:
         raise ValueError(
             f"{len(points.entropy)} points with an optimum inside the range are too few for degree {degree}: "
@@ -412,6 +441,15 @@ def fit(
     """
     if not rows:
         raise ValueError("there are no rows to fit to: give lengths within the limit")
+    if not held_out:
+        raise ValueError("held_out is empty: it must have rows of at least one length to measure the fit on")
+    checks.whole("degree", degree, 0, 4, 20)
+    for some in (*rows.values(), *held_out.values()):
+        if len(some.entropy) != len(seeds):
+            raise ValueError(
+                f"seeds are {len(seeds)} and the rows of {len(some.entropy)}; they must be as many: rows have the "
+                "shape (seeds, rows)"
+            )
     by_copies = points(join(rows.values()), criterion)
     found = by_copies(np.ones(len(seeds)))
     degree = min(degree, max(len(found.beta) // POINTS_PER_COEFFICIENT - 1, 0))
@@ -471,6 +509,7 @@ def cross_validate(rows: Rows, criterion: str, folds: int = 5) -> list[Candidate
 
     Forms with more coefficients than a fold has points are left out; a single seed leaves none out, so none is judged.
     """
+    checks.whole("folds", folds, 2, 5)
     seeds = len(rows.entropy)
     parts = np.array_split(np.arange(seeds), min(folds, seeds)) if seeds > 1 else []
     splits = [split(rows, part, criterion) for part in parts]

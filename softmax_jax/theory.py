@@ -21,6 +21,8 @@ import numpy as np
 import scipy.special
 from jax.typing import ArrayLike
 
+from softmax_jax.normalizers import checks
+
 Numbers = ArrayLike | Sequence[int | float]
 """One number or many; functions of several broadcast them, and return float64."""
 
@@ -95,7 +97,15 @@ def largest_weight_from_nearest(counts: Numbers, spreads: Numbers, beta: Numbers
     >>> f"{upper:.3f}, where the whole spread says {largest_weight_bounds(1000, 100.0).upper:.3f}"
     '0.215, where the whole spread says 1.000'
     """
-    return weight_bounds(counts, spreads, np.asarray(beta, np.float64)[..., None]).upper.min(-1)
+    length, spread, factor = _numbers(counts=counts, spreads=spreads, beta=beta)
+    _require(length, length >= 1, "counts", "a row must have at least 1 logit, so give 1 or more")
+    if length.ndim != 1 or not length.size or spread.ndim < 1 or spread.shape[-1] not in (1, length.size):
+        raise ValueError(
+            f"counts has shape {length.shape} and spreads {spread.shape}; the last axis of spreads must be that of "
+            "counts: give one spread for each count"
+        )
+    _require(spread, spread >= 0, "spreads", "it must be at least 0: the largest logit less the k-th largest")
+    return weight_bounds(length, spread, factor[..., None]).upper.min(-1)
 
 
 def entropy_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
@@ -139,7 +149,7 @@ def length_forced_below(threshold: Numbers, spread: Numbers, beta: Numbers = 1.0
     >>> length_forced_below(0.5, 5.0), length_forced_below(0.5, 150.0) > 1e65
     (np.float64(150.0), np.True_)
     """
-    t = np.asarray(threshold, np.float64)
+    (t,) = _numbers(threshold=threshold)
     _require(t, (t > 0) & (t < 1), "threshold", "it must lie between 0 and 1, such as 0.5")
     _, reach = _checked(1, spread, beta)
     with np.errstate(over="ignore"):
@@ -163,19 +173,54 @@ def spread_from_norms(
     >>> float(spread_from_norms(np.diag([3.0, 1.0]), np.diag([1.0, 2.0]), query=1.0, item=0.5))
     6.0
     """
+    kernels = _numbers(query_kernel=query_kernel, key_kernel=key_kernel)
+    for name, kernel in zip(("query_kernel", "key_kernel"), kernels):
+        if kernel.ndim != 2 or not kernel.size:
+            raise ValueError(f"{name} has shape {kernel.shape}; it must be (inputs, size): give the matrix of one head")
+        _require(kernel, np.isfinite(kernel), name, "its numbers must be finite, so leave out what diverged")
+    for name, number in zip(("query", "item", "scale"), _numbers(query=query, item=item, scale=scale)):
+        _require(number, number >= 0, name, "a norm or factor must be at least 0, such as 1.0")
     largest = [np.linalg.norm(np.asarray(kernel, np.float64), 2) for kernel in (query_kernel, key_kernel)]
     return 2 * scale * largest[0] * largest[1] * np.asarray(query, np.float64) * np.asarray(item, np.float64)
 
 
 def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:
     """The length and βδ in float64, if they can be those of a row."""
-    length, width, factor = (np.asarray(numbers, np.float64) for numbers in (n, spread, beta))
-    _require(length, length >= 1, "n", "a row has at least 1 logit")
+    length, width, factor = _numbers(n=n, spread=spread, beta=beta)
+    _require(length, length >= 1, "n", "a row must have at least 1 logit, so give 1 or more")
     _require(width, width >= 0, "spread", "it must be at least 0: the largest logit less the smallest")
-    _require(factor, factor >= 0, "beta", "it must be at least 0")
-    return length, factor * width
+    _require(factor, factor >= 0, "beta", "it must be at least 0, such as 1.0")
+    try:
+        np.broadcast_shapes(length.shape, width.shape, factor.shape)
+    except ValueError:
+        raise ValueError(
+            f"n, spread and beta have shapes {length.shape}, {width.shape} and {factor.shape}; they must broadcast: "
+            "give each axis its full size or 1"
+        ) from None
+    with np.errstate(invalid="ignore"):
+        reach = factor * width
+    _require(
+        width, np.broadcast_to(~np.isnan(reach).any(), width.shape), "spread", "times a beta of 0 it must be finite"
+    )
+    return length, reach
+
+
+def _numbers(**numbers: Any) -> list[Any]:
+    """The numbers in float64. Raises TypeError for what is none."""
+    found = []
+    for name, value in numbers.items():
+        try:
+            array = np.asarray(value)
+            if array.dtype.kind not in "iuf" and not (array.dtype.kind == "V" and checks.is_array(value)):
+                raise TypeError
+            found.append(array.astype(np.float64))
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{name} is {checks.shown(value)}; it must be a real number or an array of them, such as 1.0"
+            ) from None
+    return found
 
 
 def _require(numbers: Any, holds: Any, name: str, rule: str) -> None:
     if not np.all(holds):
-        raise ValueError(f"{name} is {numbers[~holds].flat[0]:g}: {rule}")
+        raise ValueError(f"{name} is {numbers[~np.asarray(holds)].flat[0]:g}: {rule}")

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.config import Config
 from softmax_jax.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
+from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks import max_retrieval
@@ -46,8 +47,9 @@ def build_schedule(config: Config) -> optax.Schedule:
     """The learning rate by step. Raises ValueError for a schedule that optax lacks or that lacks a number."""
     factory = getattr(optax.schedules, config.schedule, None)
     if factory is None or "schedule" not in config.schedule:
-        known = ", ".join(name for name in dir(optax.schedules) if name.endswith("_schedule"))
-        raise ValueError(f"--schedule is {config.schedule}: optax has {known}")
+        known = [name for name in dir(optax.schedules) if name.endswith("_schedule")]
+        near = did_you_mean(config.schedule, known)
+        raise ValueError(f"--schedule is {config.schedule}: {near}it must be one of optax, {', '.join(known)}")
     peak, length = float(config.learning_rate), config.steps
     values = {"value": peak, "init_value": peak, "peak_value": peak, "decay_steps": length, "transition_steps": length}
     parameters = inspect.signature(factory).parameters
@@ -59,18 +61,60 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
     """The optimizer at its schedule. Raises ValueError for one that optax lacks or for an unknown option."""
     factory = getattr(optax, config.optimizer, None)
     if not callable(factory) or "learning_rate" not in inspect.signature(factory).parameters:
-        raise ValueError(f"--optimizer is {config.optimizer}: name one of optax that takes a learning rate, as adam")
+        known = [name for name in dir(optax) if "learning_rate" in _parameters(getattr(optax, name))]
+        near = did_you_mean(config.optimizer, known)
+        rule = "it must be one of optax that takes a learning rate, as adam"
+        raise ValueError(f"--optimizer is {config.optimizer}: {near}{rule}")
+    if "learning_rate" in config.optimizer_options:
+        number = config.optimizer_options["learning_rate"]
+        raise ValueError(f"--optimizer-options has learning_rate {number}: it must be given as --learning-rate")
     arguments = {"learning_rate": build_schedule(config)} | config.optimizer_options
-    return _call(factory, arguments, "--optimizer-options")
+    optimizer = _call(factory, arguments, "--optimizer-options")
+    _check_steps(config, optimizer)
+    return optimizer
+
+
+def _parameters(factory: Any) -> Mapping[str, Any]:
+    """The parameters of a function of optax; none of what is no function."""
+    return inspect.signature(factory).parameters if inspect.isfunction(factory) else {}
+
+
+@functools.lru_cache(maxsize=8)
+def _steps(optimizer: optax.GradientTransformation) -> str | None:
+    """What goes wrong in a step of this optimizer as the loop takes it; nothing is computed."""
+
+    def step(parameters: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.update(parameters, optimizer.init(parameters), parameters)[0]
+
+    like = {"kernel": jax.ShapeDtypeStruct((2, 2), jnp.float32), "bias": jax.ShapeDtypeStruct((2,), jnp.float32)}
+    try:
+        jax.eval_shape(step, like)
+    except Exception as error:  # of many types, as optimizers ask for arguments that the loop does not have
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return None
+
+
+def _check_steps(config: Config, optimizer: optax.GradientTransformation) -> None:
+    """Raises ValueError for an optimizer that cannot take a step in this loop, or not with its options."""
+    if problem := _steps(optimizer):
+        raise ValueError(
+            f"--optimizer is {config.optimizer}: with its options it must take a step from a gradient alone, and says: "
+            f"{problem}; choose another, as adam"
+        )
 
 
 def _call(factory: Callable[..., Any], arguments: dict[str, Any], option: str) -> Any:
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
-        taken = ", ".join(inspect.signature(factory).parameters)
-        raise ValueError(f"{option}: {error}; {factory.__name__} takes {taken}") from None
-    return factory(**arguments)
+        taken = inspect.signature(factory).parameters
+        near = "".join(did_you_mean(name, taken) for name in arguments if name not in taken)
+        raise ValueError(f"{option}: {error}; {near}{factory.__name__} takes {', '.join(taken)}") from None
+    try:
+        return factory(**arguments)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{option}: {factory.__name__} says {' '.join(str(error).split())}; give others") from None
 
 
 def build_model(width: int) -> tuple[nnx.GraphDef, Callable[[Key[Array, ""]], Parameters]]:

@@ -180,7 +180,7 @@ def test_maps_need_a_measured_seed_and_long_sets(measured):
 
 
 def test_one_item_has_no_second_best(parameters):
-    with pytest.raises(ValueError, match="lengths has 1: a set needs 2 items"):
+    with pytest.raises(ValueError, match="each of lengths is 1; it must be from 2 to 1048576"):
         dispersion.measure_sets(parameters, NAMED, seeds=SEEDS, lengths=(1, 4))
 
 

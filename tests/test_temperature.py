@@ -212,7 +212,7 @@ def test_one_seed_has_no_intervals(rows):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"criterion": "best"}, "the criterion is 'best'; it must be one of inputs, bins, accuracy"),
+        ({"criterion": "best"}, "the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy'"),
     ],
 )
 def test_what_cannot_be_fitted_says_so(rows, change, message):

@@ -95,7 +95,7 @@ def test_norms_bound_every_spread():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theory.weight_bounds(0, 1.0), "n is 0: a row has at least 1 logit"),
+        (lambda: theory.weight_bounds(0, 1.0), "n is 0: a row must have at least 1 logit"),
         (lambda: theory.entropy_bounds(3, np.array([1.0, -2.0])), "spread is -2: it must be at least 0"),
         (lambda: theory.largest_weight_bounds(3, 1.0, float("nan")), "beta is nan: it must be at least 0"),
         (lambda: theory.length_forced_below(1.0, 1.0), "threshold is 1: it must lie between 0 and 1"),

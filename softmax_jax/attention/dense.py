@@ -19,10 +19,12 @@ from softmax_jax.attention.logits import (
     as_normalizer,
     attention_logits,
     check_inputs,
+    check_numbers,
     visible_entries,
     weighted_values,
 )
 from softmax_jax.attention.streaming import streaming_attention
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
@@ -130,8 +132,19 @@ def dot_product_attention(
     ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
     """
     lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size)
+    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
+    checks.yes_or_no("return_weights", return_weights)
+    if implementation is not None:
+        checks.one_of("implementation", implementation, get_args(Implementation))
+    if block_size is not None:
+        checks.whole("block_size", block_size, 1, 1024)
+        if implementation not in (None, "streaming"):
+            raise ValueError(
+                f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
+                "'streaming' or None, or leave block_size out"
+            )
     chosen = as_normalizer(normalizer)
+    check_numbers(chosen, shape)
     how = implementation or _implementation(shape, chosen, return_weights)
     if return_weights and how != "dense":
         raise ValueError(f"implementation={how!r} never forms all weights: return_weights needs 'dense'")
@@ -145,9 +158,6 @@ def dot_product_attention(
             attend = functools.partial(streaming_attention, block_size=block_size)
         case "xla" | "cudnn":
             attend = functools.partial(fused_attention, implementation=how)
-        case _:
-            known = ", ".join(map(repr, get_args(Implementation)))
-            raise ValueError(f"implementation is {how!r}; it must be None or one of {known}")
     return attend(
         *(query, key, value, bias, mask),
         scale=scale,

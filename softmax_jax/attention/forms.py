@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.attention.rows import Block, Rows, Tree, below, solution_moved, visible
-from softmax_jax.normalizers import maps, sparse
+from softmax_jax.normalizers import checks, maps, sparse
 from softmax_jax.normalizers.masking import at_least, at_most, hide, settled
 from softmax_jax.normalizers.naming import bad_logits, naming, report
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -103,6 +103,7 @@ FORMS: dict[maps.Map, Form] = {}
 
 def streaming_form(map: maps.Map) -> Callable[[Form], Form]:
     """Makes the decorated function the streaming form of a map, for which it is called as `form(rows, **numbers)`."""
+    checks.function("map", map, "softmax_jax.softmax")
 
     def keep(form: Form) -> Form:
         FORMS[map] = form
@@ -181,7 +182,21 @@ def stream(
     >>> result.attended, result.measured, result.largest
     (Array([[1., 1., 1., 1., 1.]], dtype=float32), Array([0.], dtype=float32), Array([[1.]], dtype=float32))
     """
+    if not isinstance(normalizer, Normalizer):
+        raise TypeError(
+            f"normalizer is {checks.shown(normalizer)}; it must be a Normalizer: build one by name with "
+            "softmax_jax.normalizer"
+        )
     check_streaming_form(normalizer)
+    checks.function("read", read, "one from an index into the blocks to a Block")
+    if measure is not None:
+        checks.function("measure", measure, "one of the weights of a block")
+    counts = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(blocks)}
+    if len(counts) != 1 or counts & {(), (0,)}:
+        raise ValueError(
+            f"blocks has leading axes {sorted(counts)}; it must be a tree of arrays with one leading axis of the same "
+            "length, at least 1: give the blocks along it"
+        )
     rows = Rows(read, blocks, axis_name)
     if naming():
         _name_rows(normalizer, rows)
@@ -209,7 +224,8 @@ def _name_rows(normalizer: Normalizer, rows: Rows) -> None:
         return tuple(jnp.sum(found, -1, dtype=jnp.int32) for found in bad_logits(visible(block)))
 
     device = 0 if rows.axis_name is None else jax.lax.axis_index(rows.axis_name)
-    report(normalizer, *(number > 0 for number in rows.total(count)), device != 0)
+    nans, infinities = rows.total(count)
+    report(normalizer, nans > 0, infinities > 0, device != 0)
 
 
 def _exponentials(rows: ScaledRows, block: Block, pivot: Float[Array, "*rows 1"]) -> Float[Array, "*rows entries"]:
@@ -358,7 +374,7 @@ def _threshold(
 @streaming_form(sparse.top_k_softmax)
 def _top_k_softmax(rows: ScaledRows, *, k: ArrayLike = 8) -> Found:
     """A pass for the maximum, one for each step of the search for the k-th largest, and one for the weights."""
-    rank = jnp.asarray(k, jnp.int32)
+    rank = sparse.whole_ranks(k)
     rank = rank.reshape((1,) * (len(rows.rows.like.shape) - rank.ndim) + rank.shape)
     places = rows.rows.largest(rows.logits)
     pivot = settled(jnp.max(places, -1, keepdims=True))

@@ -31,7 +31,7 @@ from softmax_jax.attention.logits import (
     visible_entries,
 )
 from softmax_jax.attention.rows import attach
-from softmax_jax.normalizers import maps
+from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_rows, naming
@@ -84,7 +84,8 @@ def fused_attention(
     Array([1., 0., 0., 0.], dtype=float32)
     """
     lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size)
+    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
+    checks.one_of("implementation", implementation, ("xla", "cudnn"))
     chosen = as_normalizer(normalizer)
     _check_rides(chosen, bias)
     jax.eval_shape(lambda logits: chosen(logits), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))

@@ -7,14 +7,14 @@ no large negative number ever stands for it.
 
 import functools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int32
 
-from softmax_jax.normalizers import registry
+from softmax_jax.normalizers import checks, registry
 from softmax_jax.normalizers.normalizer import Normalizer
 
 Queries = Float[Array, "*batch queries heads size"]
@@ -29,8 +29,15 @@ Window = int | tuple[int, int] | None
 
 
 def as_normalizer(normalizer: Normalizer | str) -> Normalizer:
-    """The normalizer itself, or the registered one of that name."""
-    return registry.normalizer(normalizer) if isinstance(normalizer, str) else normalizer
+    """The normalizer itself, or the registered one of that name. Raises TypeError for anything else."""
+    if isinstance(normalizer, str):
+        return registry.normalizer(normalizer)
+    if not isinstance(normalizer, Normalizer):
+        raise TypeError(
+            f"normalizer is {checks.shown(normalizer)}; it must be a Normalizer or the name of one: "
+            "give 'ssmax(s=0.43)', or Normalizer(map, scale)"
+        )
+    return normalizer
 
 
 def attention_logits(
@@ -103,9 +110,13 @@ def check_inputs(
     query_seq_lengths: Lengths,
     key_value_seq_lengths: Lengths,
     local_window_size: Window,
+    scale: ArrayLike | None,
+    is_causal: bool,
 ) -> tuple[Array, Array, Array, tuple[int, int, int, int]]:
     """Queries, keys and values with a batch axis, and the shape of the logits. Raises unless all fits."""
     check_layout(query, key, value)
+    check_scale(scale)
+    checks.yes_or_no("is_causal", is_causal)
     q, k, v = (array if array.ndim == 4 else array[None] for array in (query, key, value))
     batch, queries, heads, _ = q.shape
     shape = (batch, heads, queries, k.shape[1])
@@ -121,22 +132,36 @@ def check_broadcasts(name: Literal["bias", "mask"], array: Bias | Mask, shape: t
     """Raises unless a bias or a mask has its type, and a shape that broadcasts to that of the logits."""
     if array is None:
         return
+    if not checks.is_array(array):
+        raise TypeError(f"{name} is {checks.shown(array)}; it must be an array: call jnp.asarray on it")
     if name == "mask" and array.dtype != jnp.bool_:
         raise TypeError(
             f"mask has dtype {array.dtype}; it must be bool: pass a mask to be added to the logits as bias="
         )
     if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"bias has dtype {array.dtype}; it must be floating point: pass a boolean mask as mask=")
-    padded = (1,) * (len(shape) - array.ndim) + array.shape
-    if len(padded) != len(shape) or any(size not in (1, full) for size, full in zip(padded, shape)):
+    check_shape(name, array.shape, shape)
+
+
+def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
+    """Raises unless the numbers of a normalizer keep the rules of its map and are one for each row of such logits."""
+    keywords = getattr(normalizer.map, "keywords", {})
+    if keywords or checks.has_axes(normalizer):
+        jax.eval_shape(lambda z: normalizer(z), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
+
+
+def check_shape(name: str, own: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Raises unless the shape of a bias or a mask broadcasts to that of the logits."""
+    if not checks.broadcasts(own, shape):
         raise ValueError(
-            f"{name} has shape {array.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
+            f"{name} has shape {own}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
 
 
 def check_layout(query: Array, key: Array, value: Array) -> None:
     """Raises unless queries, keys and values fit each other."""
+    check_arrays(query, key, value)
     if query.ndim not in (3, 4):
         raise ValueError(
             f"query has shape {query.shape}; it must be (batch, length, heads, size) or (length, heads, size): "
@@ -151,7 +176,9 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
         raise ValueError(
             f"value has shape {value.shape}; it must be that of the key, {key.shape}: pair each key with one"
         )
-    if query.shape[-2] % key.shape[-2]:
+    if query.shape[-1] < 1:
+        raise ValueError(f"query has shape {query.shape}; a head must have at least 1 feature: give a larger size")
+    if not key.shape[-2] or query.shape[-2] % key.shape[-2]:
         raise ValueError(
             f"query has {query.shape[-2]} heads, which is no multiple of the {key.shape[-2]} of key and value: "
             "let each of theirs serve the same number of query heads"
@@ -163,10 +190,31 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
         )
 
 
+def check_arrays(query: Any, key: Any, value: Any) -> None:
+    """Raises TypeError unless queries, keys and values are arrays."""
+    for name, array in {"query": query, "key": key, "value": value}.items():
+        if not checks.is_array(array):
+            raise TypeError(f"{name} is {checks.shown(array)}; it must be an array: call jnp.asarray on it")
+
+
+def check_scale(scale: Any) -> None:
+    """Raises unless a scale is one finite number, or None."""
+    if scale is None:
+        return
+    checks.finite("scale", scale)
+    if jnp.ndim(scale):
+        raise ValueError(
+            f"scale has shape {jnp.shape(scale)}; it must be one number: give a number per head to the normalizer, "
+            "as in normalizer('temperature', theta=...)"
+        )
+
+
 def check_lengths(name: str, lengths: Array | None, batch: int) -> None:
     """Raises unless lengths are one int32 per batch entry."""
     if lengths is None:
         return
+    if not checks.is_array(lengths):
+        raise TypeError(f"{name} is {checks.shown(lengths)}; it must be an int32 array: call jnp.asarray on it")
     if lengths.dtype != jnp.int32:
         raise TypeError(f"{name} has dtype {lengths.dtype}; it must be int32: call .astype('int32')")
     if lengths.shape != (batch,):
@@ -175,9 +223,14 @@ def check_lengths(name: str, lengths: Array | None, batch: int) -> None:
 
 def check_window(window: Window) -> None:
     """Raises unless a window is one whole number or two."""
+    if window is None:
+        return
     sides = window if isinstance(window, tuple) else (window, window)
-    if window is not None and not (len(sides) == 2 and all(isinstance(side, int) for side in sides)):
-        raise ValueError(f"local_window_size is {window}; it must be one int, or a tuple of two: give (left, right)")
+    if not (len(sides) == 2 and all(checks.is_whole(side) and side >= 0 for side in sides)):
+        raise ValueError(
+            f"local_window_size is {checks.shown(window)}; it must be one whole number of at least 0, or a tuple of "
+            "two: give (left, right)"
+        )
 
 
 def align(array: Array, ndim: int) -> Array:

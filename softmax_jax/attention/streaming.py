@@ -34,6 +34,7 @@ from softmax_jax.attention.logits import (
     weighted_values,
 )
 from softmax_jax.attention.rows import Block
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 
 BLOCK_ENTRIES = 2**19
@@ -77,7 +78,7 @@ def streaming_attention(
     Array([1., 0., 0., 0.], dtype=float32)
     """
     lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size)
+    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
     size, chosen = _checked(normalizer, block_size, shape)
     operands = scaled_query(q, scale), k, v, bias, mask, *lengths, chosen
     static = is_causal, local_window_size, size
@@ -114,10 +115,13 @@ def sharded_attention(
     >>> sharded_attention(x, x, x, normalizer="hardmax", mesh=mesh, axis="keys")[2, 0]
     Array([0., 0., 1., 0.], dtype=float32)
     """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh is {checks.shown(mesh)}; it must be a mesh of devices: call jax.make_mesh")
     if axis not in mesh.shape:
-        raise ValueError(f"axis is {axis!r}; it must be one of the mesh, which has {', '.join(mesh.shape)}")
+        near = checks.did_you_mean(axis, mesh.shape)
+        raise ValueError(f"axis is {axis!r}; {near}it must be one of the mesh, which has {', '.join(mesh.shape)}")
     lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size)
+    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
     per_device = -(-shape[-1] // mesh.shape[axis])
     size, chosen = _checked(normalizer, block_size, (*shape[:-1], per_device))
     operands = scaled_query(q, scale), k, v, bias, mask, *lengths, chosen
@@ -131,12 +135,14 @@ def _checked(normalizer: Normalizer | str, block_size: int | None, shape: tuple[
     """The block size and the normalizer. Raises unless both will do."""
     chosen = as_normalizer(normalizer)
     check_streaming_form(chosen)
-    if block_size is not None and block_size < 1:
-        raise ValueError(f"block_size is {block_size}; it must be at least 1, such as 1024")
+    if block_size is not None:
+        checks.whole("block_size", block_size, 1, 1024)
     # Its own checks of its numbers run here, where plain numbers still are plain.
     jax.eval_shape(lambda logits: chosen(logits), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
     batch, heads, queries, keys = shape
-    return block_size or default_block_size(batch * heads * queries, keys), chosen
+    # A block beyond the keys would be filled up with hidden ones.
+    size = default_block_size(batch * heads * queries, keys) if block_size is None else min(block_size, max(keys, 1))
+    return size, chosen
 
 
 @functools.partial(jax.jit, static_argnames=("static", "mesh", "axis"))

@@ -5,8 +5,10 @@ formulas `z` are the logits of one row, `p` is its softmax, and every sum runs o
 """
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.masking import Axis, Mask, at_least, centre, hide, row_sum, visible_logits
 
 
@@ -25,6 +27,7 @@ def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = N
     >>> log_softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
     Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
     """
+    checks.row(logits, axis)
     z = visible_logits(logits, where)
     # Stops at the lowest number of the type itself, so that a half-precision result is finite too.
     logarithms = at_least(_log_weights(z, axis, where), float(jnp.finfo(logits.dtype).min))
@@ -56,6 +59,7 @@ def softmax_jacobian(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows n 
            [-0.25,  0.25,  0.  ],
            [ 0.  ,  0.  ,  0.  ]], dtype=float32)
     """
+    checks.row(weights, -1, "weights")
     p = visible_logits(weights)
     diagonal = p[..., :, None] * jnp.eye(p.shape[-1], dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (p.shape[-1],) * 2)
     return (diagonal - p[..., :, None] * p[..., None, :]).astype(weights.dtype)
@@ -73,6 +77,9 @@ def softmax_jvp(
     >>> softmax_jvp(jnp.array([0.5, 0.5, 0.0]), jnp.array([1.0, 0.0, 7.0]))
     Array([ 0.25, -0.25,  0.  ], dtype=float32)
     """
+    checks.row(weights, axis, "weights")
+    checks.floats("tangent", tangent)
+    checks.same_shape("tangent", tangent, "the weights", jnp.shape(weights))
     p, g = visible_logits(weights, where), visible_logits(tangent, where)
     return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(weights.dtype)
 
@@ -92,6 +99,7 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Ar
     >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
     Array([0.6931472, 0.       ], dtype=float32)
     """
+    checks.row(weights, axis, "weights")
     w = visible_logits(weights)
     sizes = jnp.where(w == 0, 0, jnp.abs(w))
     shares = sizes / row_sum(sizes, axis)
@@ -116,6 +124,13 @@ def cross_entropy(
     >>> cross_entropy(jnp.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0]]), jnp.array([1, 2]), where=jnp.arange(3)[None] < 2)
     Array([0.6931472,       inf], dtype=float32)
     """
+    checks.row(logits, axis, several=False)
+    rows = tuple(np.delete(jnp.shape(logits), axis).tolist())
+    if not checks.is_array(labels) or not jnp.issubdtype(jnp.result_type(labels), jnp.integer):
+        raise TypeError(
+            f"labels are {checks.shown(labels)}; they must be an integer array: call .astype('int32') first"
+        )
+    checks.same_shape("labels", labels, "the logits less the axis", rows)
     z = visible_logits(logits, where)
     labels = jnp.expand_dims(labels, axis)
     # An index past the end reads NaN by itself; one below 0 would count from the end.
@@ -140,6 +155,9 @@ def soft_cross_entropy(
     >>> soft_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([0.5, 0.5, 0.0]))
     Array(0.6931472, dtype=float32)
     """
+    checks.row(logits, axis)
+    checks.floats("targets", targets)
+    checks.same_shape("targets", targets, "the logits", jnp.shape(logits))
     z, t = visible_logits(logits, where), visible_logits(targets, where)
     possible = _possible(z, where)
     t = jnp.where(jnp.any(possible, axis, keepdims=True), t, 0)

@@ -1,27 +1,234 @@
-"""The numbers of maps and scales: what they may be, said in one line when they are not; how they meet the logits."""
+"""What arguments may be, said in one line when they are not, and how numbers of maps and scales meet the logits.
 
+Every line names the value, the rule and the remedy. What is checked is known before anything is compiled: types,
+shapes, and the values of plain and numpy numbers. The values of JAX arrays are the caller's business, as reading one
+would wait for the device and fail where it is traced.
+"""
+
+import difflib
 import math
-from collections.abc import Callable
+import operator
+import reprlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+WIDTH = 80
+"""Most characters of a value that a line shows."""
+PLURAL = ("logits", "weights", "targets", "values", "parameters")
+
+
+def did_you_mean(given: Any, known: Iterable[str]) -> str:
+    """A question that offers the nearest of the known names, or nothing if none is near.
+
+    >>> did_you_mean("sofmax", ["softmax", "ssmax"]), did_you_mean("SSMax", ["softmax", "ssmax"]), did_you_mean("x", [])
+    ("did you mean 'softmax'? ", "did you mean 'ssmax'? ", '')
+    """
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(given).lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]!r}? " if close else ""
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raises ValueError, with the nearest name, unless the value is one of those known."""
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(
+            f"{name} is {shown(value)}; {did_you_mean(value, names)}it must be one of {', '.join(map(repr, names))}"
+        )
+
+
+def shown(value: Any) -> str:
+    r"""A value in few words on one line: of an array its type and shape, of a function its name.
+
+    >>> shown(jnp.zeros((2, 3))), shown(" a\nb"), shown(shown)
+    ('a float32 array of shape (2, 3)', "' a\\nb'", 'the function shown')
+    """
+    if is_array(value):
+        return f"{_article(jnp.result_type(value))} array of shape {jnp.shape(value)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and hasattr(value, "__name__"):
+        return f"the function {value.__name__}"
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = WIDTH
+    return " ".join(short.repr(value).split())
+
+
+def _article(dtype: Any) -> str:
+    return f"an {dtype}" if str(dtype)[0] in "aeiou" else f"a {dtype}"
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of JAX or numpy, or stands for one, as a shape or a parameter of Flax does."""
+    known = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+    return isinstance(value, known) or hasattr(type(value), "__jax_array__")
+
+
+def is_traced(value: Any) -> bool:
+    """Whether the numbers of an array are not known yet."""
+    return isinstance(value, Tracer)
+
+
+def has_axes(tree: Any) -> bool:
+    """Whether a leaf of a tree is an array of more than one number."""
+    return any(is_array(leaf) and jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(tree))
+
+
+def is_jax(value: Any) -> bool:
+    """Whether a value is an array whose numbers are not looked at."""
+    return is_array(value) and not isinstance(value, np.ndarray | np.generic)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number that is known here and now, and no truth value."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, bool | np.bool_)
+
 
 def require(name: str, number: ArrayLike, rule: str, holds: Callable[[float], bool]) -> None:
-    """Raises ValueError if a plain Python number is not finite or breaks the rule; arrays are the caller's business."""
-    if isinstance(number, int | float) and not (math.isfinite(number) and holds(number)):
-        raise ValueError(f"{name} is {number!r}; it must be a finite number {rule}")
+    """Raises unless a number is real, and, if it is plain or numpy's, finite and by the rule.
+
+    TypeError for what is no number, ValueError for one that is not finite or breaks the rule.
+    """
+    real = (
+        jnp.issubdtype(jnp.result_type(number), jnp.floating) or jnp.issubdtype(jnp.result_type(number), jnp.integer)
+        if is_array(number)
+        else isinstance(number, int | float) and not isinstance(number, bool)
+    )
+    if not real:
+        raise TypeError(f"{name} is {shown(number)}; it must be a number {rule}")
+    if is_jax(number):
+        return
+    for value in np.ravel(np.asarray(number)).tolist():
+        # A whole number may be beyond all floats.
+        if not (abs(value) < math.inf and abs(value) <= sys.float_info.max and holds(value)):
+            raise ValueError(f"{name} is {value!r}; it must be a finite number {rule}")
 
 
 def finite(name: str, number: ArrayLike) -> None:
-    """Raises ValueError unless a plain Python number is finite."""
+    """Raises unless a number is real and, as far as it is known, finite."""
     require(name, number, "such as 1.0", lambda _: True)
 
 
 def positive(name: str, number: ArrayLike) -> None:
-    """Raises ValueError unless a plain Python number is finite and above 0."""
+    """Raises unless a number is real and, as far as it is known, finite and above 0."""
     require(name, number, "above 0, such as 1.0", lambda value: value > 0)
+
+
+def whole(name: str, value: Any, least: int, example: int, most: int | None = None) -> None:
+    """Raises TypeError for what is no whole number, ValueError for one out of bounds."""
+    bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+    if not is_whole(value):
+        raise TypeError(f"{name} is {shown(value)}; it must be a whole number {bounds}, such as {example}")
+    if value < least or (most is not None and value > most):
+        raise ValueError(f"{name} is {value}; it must be {bounds}, such as {example}")
+
+
+def yes_or_no(name: str, value: Any) -> None:
+    """Raises TypeError unless a value is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} is {shown(value)}; it must be True or False: give one of them, not traced")
+
+
+def function(name: str, value: Any, example: str) -> None:
+    """Raises TypeError unless a value can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} is {shown(value)}; it must be a function, such as {example}")
+
+
+def floats(name: str, array: Any) -> None:
+    """Raises TypeError unless a value is an array of real floating point."""
+    are, have, they = ("are", "have", "they") if name in PLURAL else ("is", "has", "it")
+    if not is_array(array):
+        raise TypeError(
+            f"{name} {are} {shown(array)}; {they} must be an array of floating point: call jnp.asarray first"
+        )
+    dtype = jnp.result_type(array)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{name} {have} dtype {dtype}; {they} must be floating point: call .astype('float32') first")
+
+
+def mask(where: Any, shape: tuple[int, ...] | None = None) -> None:
+    """Raises unless a mask is boolean and broadcasts to the shape, if that is given."""
+    if where is None or isinstance(where, bool):
+        return
+    if not is_array(where):
+        raise TypeError(f"the mask is {shown(where)}; it must be a boolean array: call jnp.asarray on it")
+    if jnp.result_type(where) != jnp.bool_:
+        raise TypeError(
+            f"the mask has dtype {jnp.result_type(where)}; it must be bool, True where an entry is visible: "
+            "turn an additive mask into one with `mask == 0`"
+        )
+    if shape is not None and not broadcasts(jnp.shape(where), shape):
+        raise ValueError(
+            f"the mask has shape {jnp.shape(where)}; it must broadcast to that of the logits, {shape}: "
+            "give each axis its full size or 1"
+        )
+
+
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether an array of one shape broadcasts to another, which stays as it is."""
+    padded = (1,) * (len(full) - len(shape)) + tuple(shape)
+    return len(padded) == len(full) and all(size in (1, whole) for size, whole in zip(padded, full))
+
+
+def axes(axis: Any, ndim: int, *, several: bool = True) -> None:
+    """Raises unless an axis, or a tuple of them if several will do, is one of an array of this rank, each once."""
+    named: tuple[Any, ...] = axis if isinstance(axis, tuple) and several else (axis,)
+    if not all(map(is_whole, named)):
+        kind = "a whole number or a tuple of them" if several else "a whole number"
+        raise TypeError(f"axis is {shown(axis)}; it must be {kind}, such as -1")
+    if ndim == 0:
+        raise ValueError(f"axis is {axis}, and the array has shape () and no axis: give it one, as in logits[None]")
+    inside = named and all(-ndim <= one < ndim for one in named)
+    if not inside or len({one % ndim for one in named}) < len(named):
+        raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
+
+
+def same_shape(name: str, array: Any, like: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless an array has the shape of another."""
+    if jnp.shape(array) != shape:
+        raise ValueError(f"{name} has shape {jnp.shape(array)}; it must be {shape}, that of {like}: broadcast it first")
+
+
+def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[int, ...]) -> None:
+    """Raises ValueError unless a number, or array of them, is one for each row of logits of this shape."""
+    own = jnp.shape(number)
+    padded = (1,) * (len(shape) - len(own)) + tuple(own)
+    along = axis if isinstance(axis, tuple) else (axis,)
+    if len(own) > len(shape) or not broadcasts(own, shape) or any(padded[one] != 1 for one in along):
+        raise ValueError(
+            f"{name} has shape {own} for logits of shape {shape}; it must be a number for each row: give an array "
+            f"that broadcasts against the logits and has size 1 along axis {axis}, as (heads, 1, 1), or one number"
+        )
+
+
+def row(logits: Any, axis: Any, name: str = "logits", *, several: bool = True, **numbers: Any) -> None:
+    """Raises unless logits are floating point, have the axis, and the numbers are one for each row, or for all."""
+    floats(name, logits)
+    axes(axis, jnp.ndim(logits), several=several)
+    for own, number in numbers.items():
+        per_row(own, number, jnp.shape(logits), axis)
+
+
+def random_key(key: Any) -> None:
+    """Raises TypeError for what is no random key, ValueError for many of them; keys of the old kind will do."""
+    typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed and not (is_array(key) and jnp.result_type(key) == jnp.uint32):
+        raise TypeError(f"key is {shown(key)}; it must be a random key, such as jax.random.key(0)")
+    if len(jnp.shape(key)) != (0 if typed else 1):
+        raise ValueError(f"key has shape {jnp.shape(key)}; it must be a single key: use jax.vmap for many")
 
 
 def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:

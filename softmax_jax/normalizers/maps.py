@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers.checks import against, finite, positive
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import (
     Axis,
     Mask,
@@ -38,6 +39,7 @@ def shift_invariant(map: AnyMap) -> AnyMap:
     A `Normalizer` subtracts the row's maximum before it scales the logits of such a map, so that large
     logits neither overflow nor lose digits.
     """
+    checks.function("map", map, "softmax_jax.softmax")
     map.shift_invariant = True  # pyright: ignore[reportFunctionMemberAccess]
     return map
 
@@ -54,6 +56,7 @@ def softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     >>> softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
+    checks.row(logits, axis)
     z = visible_logits(logits, where)
     exponentials = hide(jnp.exp(centre(z, axis, where)), where)
     return shares(exponentials, row_sum(exponentials, axis), where).astype(logits.dtype)
@@ -93,7 +96,8 @@ def sink_softmax(
     >>> sink_softmax(jnp.log(jnp.array([1.0, 2.0])), sink=jnp.log(5.0)).round(3)
     Array([0.125, 0.25 ], dtype=float32)
     """
-    finite("sink", sink)
+    checks.finite("sink", sink)
+    checks.row(logits, axis, sink=sink)
     z = visible_logits(logits, where)
     s = against(sink, z)
     # The maximum cancels, so it counts as a constant in derivatives.
@@ -112,7 +116,7 @@ def softpick(
     $$w_i = \frac{\max(e^{z_i - m} - e^{-m}, 0)}{\sum_j |e^{z_j - m} - e^{-m}| + \varepsilon},
       \qquad m = \max(0, \max_j z_j)$$
 
-    `eps` > 0 keeps a row of zeros finite. The weights sum to at most 1. Adding a constant to the row
+    `eps`, at least 1e-37, keeps a row of zeros finite. The weights sum to at most 1. Adding a constant to the row
     changes them.
 
     Source: Zuhri, Fuadi, Aji, "Softpick", arXiv 2504.20966.
@@ -120,7 +124,9 @@ def softpick(
     >>> softpick(jnp.array([jnp.log(2.0), jnp.log(4.0), -1e9])).round(3)
     Array([0.2, 0.6, 0. ], dtype=float32)
     """
-    positive("eps", eps)
+    # No less is a normal number in float32.
+    checks.require("eps", eps, "above 0, at least 1e-37, such as 1e-06", lambda value: value >= 1e-37)
+    checks.row(logits, axis, eps=eps)
     z = visible_logits(logits, where)
     maximum = at_least(row_maximum(z, axis, where), 0)
     difference = hide(less_one(z, maximum), where)
@@ -148,6 +154,7 @@ def hardmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     >>> hardmax(jnp.array([1.0, 3.0, 3.0, 2.0]))
     Array([0. , 0.5, 0.5, 0. ], dtype=float32)
     """
+    checks.row(logits, axis)
     z = visible_logits(logits, where)
     # The sign is 0 at the largest and -1 below. Of NaN it is NaN, which a comparison would not hand on.
     largest = hide(1 + jnp.sign(z - row_maximum(z, axis, where)), where)
@@ -169,6 +176,8 @@ def shifted_softmax(
     >>> bool(jnp.allclose(shifted_softmax(z, s=5.0), softmax(z)))
     True
     """
+    checks.finite("s", s)
+    checks.row(logits, axis, s=s)
     # Centred first, or the shift would round away digits of large logits and so change the weights after all.
     z = visible_logits(logits, where)
     z = z - row_maximum(z, axis, where)
@@ -187,6 +196,7 @@ def signed_l1(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = Non
     >>> signed_l1(jnp.array([1.0, -2.0]))
     Array([ 0.25, -0.5 ], dtype=float32)
     """
+    checks.row(logits, axis)
     z = visible_logits(logits, where)
     z = jnp.where(z == -jnp.inf, 0, z)
     # Dividing through by the largest term keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from softmax_jax.normalizers import checks
+
 Axis = int | tuple[int, ...]
 Mask = Bool[Array, "*#shape"] | None
 
@@ -33,17 +35,12 @@ def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[
     Masked entries are replaced before any arithmetic, so that an infinity or NaN behind the mask reaches
     neither the weights nor the gradient.
 
-    Raises TypeError for logits that are not real floating point, and for a mask that is not boolean.
+    Raises TypeError for logits that are not real floating point and for a mask that is not boolean, ValueError for a
+    mask that does not broadcast to the logits.
     """
-    dtype = jnp.result_type(logits)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"logits have dtype {dtype}; they must be floating point: call .astype('float32') first")
-    if where is not None and jnp.result_type(where) != jnp.bool_:
-        raise TypeError(
-            f"the mask has dtype {jnp.result_type(where)}; it must be bool, True where an entry is visible: "
-            "turn an additive mask into one with `mask == 0`"
-        )
-    return hide(jnp.asarray(logits, jnp.float64 if dtype == jnp.float64 else jnp.float32), where)
+    checks.floats("logits", logits)
+    checks.mask(where, jnp.shape(logits))
+    return hide(jnp.asarray(logits, jnp.float64 if jnp.result_type(logits) == jnp.float64 else jnp.float32), where)
 
 
 def visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:

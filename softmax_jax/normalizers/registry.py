@@ -2,7 +2,7 @@
 
 import ast
 import dataclasses
-import difflib
+import functools
 import inspect
 import re
 from collections import Counter
@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax.normalizers import maps, scales, sparse
-from softmax_jax.normalizers.checks import finite
+from softmax_jax.normalizers import checks, maps, scales, sparse
 from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -50,10 +50,15 @@ class Method:
         for name in numbers:
             if name not in self.numbers:
                 known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
-                raise ValueError(f"normalizer {self.name!r} has no number {name!r}; it takes: {known}")
+                near = checks.did_you_mean(name, self.numbers)
+                raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {known}")
         numbers = {name: _checked(name, value, self.numbers[name]) for name, value in numbers.items()}
         own = {name: value for name, value in numbers.items() if name in _map_numbers(self.map)}
         rest = {name: value for name, value in numbers.items() if name not in own}
+        if own:
+            # The map's own checks, which so do not wait for logits; arrays may need more axes than these have.
+            plain = {name: value for name, value in own.items() if not jnp.ndim(value)}
+            jax.eval_shape(functools.partial(self.map, **plain), jax.ShapeDtypeStruct((1,), jnp.float32))
         map = jax.tree_util.Partial(self.map, **_map_numbers(self.map) | own)
         return Normalizer(map, None if self.scale is None else self.scale(**rest))
 
@@ -78,12 +83,12 @@ def _checked(name: str, value: Any, default: Any) -> Any:
     else:
         rule = f"a number, such as {default}"
         if isinstance(value, int | float) and not isinstance(value, bool):
-            finite(name, value)
+            checks.finite(name, value)
             # A whole number written for a real one is still to be differentiated.
             return float(value) if isinstance(default, float) else value
         if isinstance(value, jax.Array | np.ndarray | np.generic):
             return value
-    raise ValueError(f"{name} is {value!r}; it must be {rule}")
+    raise ValueError(f"{name} is {checks.shown(value)}; it must be {rule}")
 
 
 BARE_FILE = re.compile(r"""\bfit\s*=\s*([^\s'"(),][^'"(),]*)""")
@@ -107,8 +112,17 @@ def register(
     need defaults. `fit`, if given, reads some of them from the file that `name(fit=PATH)` names. Raises
     ValueError if the name is taken or no identifier, or if a number lacks a default or is claimed by both.
     """
-    if not name.isidentifier() or name in _methods:
+    if not isinstance(name, str) or not name.isidentifier() or name in _methods:
         raise ValueError(f"cannot register {name!r}: a name must be new and a Python identifier")
+    checks.function("map", map, "softmax_jax.softmax")
+    if scale is not None and (isinstance(scale, Scale) and not isinstance(scale, type)):
+        raise TypeError(
+            f"scale is {checks.shown(scale)}; it must be a class, so that it has defaults: leave the () out"
+        )
+    if scale is not None:
+        checks.function("scale", scale, "the class softmax_jax.LogLength")
+    if fit is not None:
+        checks.function("fit", fit, "one that takes a path and returns numbers by name")
     clash = _map_numbers(map).keys() & _scale_numbers(scale).keys()
     method = Method(name, map, scale, fit)
     missing = [number for number, default in method.numbers.items() if default is inspect.Parameter.empty]
@@ -130,11 +144,12 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     >>> normalizer("ssmax", s=0.43).scale == normalizer("ssmax(s=0.43)").scale
     True
     """
+    if not isinstance(spec, str):
+        raise TypeError(f"the normalizer is {checks.shown(spec)}; it must be given by name, such as 'softmax'")
     name, positional, written = _parse(spec)
     if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown normalizer {name!r}: {hint}known are {', '.join(METHODS)}")
+        near = checks.did_you_mean(name, METHODS)
+        raise ValueError(f"unknown normalizer {name!r}: {near}known are {', '.join(METHODS)}")
     method = METHODS[name]
     if len(positional) > len(method.numbers):
         raise ValueError(f"{spec!r} gives {len(positional)} numbers; {name!r} takes at most {len(method.numbers)}")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits, visible_or_lowest
@@ -31,7 +32,8 @@ def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Ma
     >>> top_k_mask(jnp.array([3.0, 1.0, 2.0, 2.0]), 2)
     Array([ True, False,  True,  True], dtype=bool)
     """
-    require("k", k, "that is at least 1, such as 10", lambda k: k >= 1)
+    checks.whole("k", k, 1, 10)
+    checks.row(logits, axis, several=False)
     z = visible_or_lowest(logits, where)
     largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
     return ~(z < jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
@@ -58,6 +60,7 @@ def top_p_mask(
     Array([ True,  True,  True,  True], dtype=bool)
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
+    checks.row(logits, axis, several=False, p=p)
     z = visible_or_lowest(logits, where)
     rising = jnp.sort(z, axis)
     # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
@@ -77,6 +80,8 @@ def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1)
     >>> sample(jax.random.key(0), jnp.array([[0.0, 0.0, 0.3], [0.0, 0.0, 0.0]]))
     Array([ 2, -1], dtype=int32)
     """
+    checks.random_key(key)
+    checks.row(weights, axis, "weights", several=False)
     w = visible_logits(weights)
     drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
     return jnp.where(jnp.any(w > 0, axis), drawn, -1)
@@ -106,6 +111,10 @@ def gumbel_softmax(
     >>> gumbel_softmax(jax.random.key(0), jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False]), hard=True)
     Array([0., 1., 0.], dtype=float32)
     """
+    checks.random_key(key)
+    checks.positive("temperature", temperature)
+    checks.yes_or_no("hard", hard)
+    checks.row(logits, axis, temperature=temperature)
     z = visible_logits(logits, where)
     # Centred first, or the noise would be rounded away in large logits.
     noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
@@ -126,5 +135,8 @@ def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"])
     >>> float(value), round(float(gradient), 4)
     (3.0, 6.8)
     """
+    checks.floats("hard", hard)
+    checks.floats("soft", soft)
+    checks.same_shape("soft", soft, "hard", jnp.shape(hard))
     # Not soft + (hard - soft), which rounds.
     return jax.lax.stop_gradient(hard) + (soft - jax.lax.stop_gradient(soft))

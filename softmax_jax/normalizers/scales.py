@@ -13,9 +13,11 @@ from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkabl
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against, finite, positive, require
 from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, visible_count, visible_logits
 
@@ -82,6 +84,8 @@ def scale(cls: type[T]) -> type[T]:
     Its checks run when a user builds one. They do not when JAX rebuilds one, because transformations put
     other things than numbers into the leaves: axes, labels, masks, zeros.
     """
+    if not isinstance(cls, type):
+        raise TypeError(f"the scale is {checks.shown(cls)}; it must be a class with fields: write @scale above one")
     made = dataclasses.dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(made)]  # pyright: ignore[reportArgumentType]
 
@@ -107,6 +111,7 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
     Array([0.], dtype=float32)
     """
+    checks.row(logits, axis)
     z = centre(visible_logits(logits, where), axis, where)
     exponentials = hide(jnp.exp(z), where)
     total = row_sum(exponentials, axis)
@@ -180,7 +185,7 @@ class ClippedLogLength(OfRow):
     def __post_init__(self) -> None:
         for name in ("s", "bias", "low", "high"):
             finite(name, getattr(self, name))
-        if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low >= self.high:
+        if not any(map(checks.is_jax, (self.low, self.high))) and np.any(np.asarray(self.low) >= np.asarray(self.high)):
             raise ValueError(
                 f"low is {self.low!r} and high is {self.high!r}; low must lie below high: give 1.0 and 3.0"
             )
@@ -267,6 +272,11 @@ class EntropyPolynomial(OfRow):
     entropy_range: tuple[ArrayLike, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.coefficients, tuple | list):
+            raise TypeError(
+                f"coefficients is {checks.shown(self.coefficients)}; it must be a tuple of numbers, highest power "
+                "first: call tuple on it, or give (1.0,) for a constant"
+            )
         if not self.coefficients:
             raise ValueError("coefficients is (); it must hold at least one number, such as (1.0,) for a constant")
         for coefficient in self.coefficients:
@@ -274,6 +284,11 @@ class EntropyPolynomial(OfRow):
         finite("threshold", self.threshold)
         finite("floor", self.floor)
         if self.entropy_range is not None:
+            if not isinstance(self.entropy_range, tuple | list):
+                raise TypeError(
+                    f"entropy_range is {checks.shown(self.entropy_range)}; it must be a tuple (low, high), such as "
+                    "(0.5, 6.0), or None"
+                )
             for end in self.entropy_range:
                 finite("each end of entropy_range", end)
             plain = [end for end in self.entropy_range if isinstance(end, int | float)]
@@ -322,6 +337,26 @@ class EntropyInterpolation(OfRow):
     betas: Float[ArrayLike, " knots"]
     threshold: ArrayLike = 0.5
     floor: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        finite("threshold", self.threshold)
+        finite("floor", self.floor)
+        for name in ("entropies", "betas"):
+            knots = getattr(self, name)
+            if not checks.is_array(knots) or jnp.ndim(knots) != 1 or jnp.size(knots) < 1:
+                raise ValueError(
+                    f"{name} is {checks.shown(knots)}; it must be an array of at least one number, such as "
+                    "jnp.array([1.0, 2.0])"
+                )
+            finite(name, knots)
+        if jnp.shape(self.entropies) != jnp.shape(self.betas):
+            raise ValueError(
+                f"entropies has shape {jnp.shape(self.entropies)} and betas {jnp.shape(self.betas)}; they must be "
+                "alike: give one β for each entropy"
+            )
+        known = None if checks.is_traced(self.entropies) else np.asarray(self.entropies)
+        if known is not None and not np.all(np.diff(known) >= 0):
+            raise ValueError(f"entropies is {known.tolist()}; they must ascend: sort them, and betas with them")
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
         row_entropy = row.entropy()

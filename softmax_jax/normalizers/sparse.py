@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.normalizers.checks import against, positive, require
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.maps import shift_invariant
 from softmax_jax.normalizers.masking import Axis, Mask, at_least, centre, hide, row_sum, shares, visible_or_lowest
 
@@ -113,7 +114,8 @@ def entmax(
     >>> entmax(jnp.array([1.0, 1.0, -3.0]), alpha=1.3)
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
-    require("alpha", alpha, "above 1, such as 1.5", lambda value: value > 1)
+    checks.require("alpha", alpha, "above 1, such as 1.5", lambda value: value > 1)
+    checks.row(logits, axis, alpha=alpha)
     x = _rows(logits, axis, where)
     return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis, where)
 
@@ -136,7 +138,8 @@ def stieltjes(
     >>> stieltjes(jnp.array([3.0, 3.0, 3.0, -jnp.inf, 3.0]))
     Array([0.25, 0.25, 0.25, 0.  , 0.25], dtype=float32)
     """
-    positive("q", q)
+    checks.positive("q", q)
+    checks.row(logits, axis, q=q)
     x = _rows(logits, axis, where)
     power = _per_row(q, logits, axis, x.dtype)
     # Replaced before the product, because the derivative in q of one with -inf is not finite.
@@ -163,9 +166,10 @@ def top_k_softmax(
     >>> top_k_softmax(jnp.array([2.0, 1.0, 2.0, 1.5]), k=2)
     Array([0.5, 0. , 0.5, 0. ], dtype=float32)
     """
-    require("k", k, "that is whole and at least 1, such as 8", lambda value: value >= 1 and value == int(value))
+    checks.require("k", k, "that is whole and at least 1, such as 8", lambda value: value >= 1 and value == int(value))
+    checks.row(logits, axis, k=k)
     z = visible_or_lowest(logits, where)
-    rank = jnp.asarray(k, jnp.int32)
+    rank = whole_ranks(k)
     rank = rank.reshape((1,) * (z.ndim - rank.ndim) + rank.shape)
     kept = ~(z < kth_largest(jax.lax.stop_gradient(z), rank, axis)) & (z != -jnp.inf)
     exponentials = hide(jnp.exp(centre(z, axis, kept)), kept)
@@ -174,6 +178,7 @@ def top_k_softmax(
 
 def _rows(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*rows n"]:
     """Logits less the largest of their row, the row along the last axis, with -inf where no weight goes."""
+    checks.row(logits, axis)
     z = visible_or_lowest(logits, where)
     return _last(jnp.where(z != -jnp.inf, centre(z, axis, where), -jnp.inf), axis)
 
@@ -415,6 +420,14 @@ def _second_order(a: Float[Array, "..."]) -> Float[Array, "..."]:
     for power in range(12, -1, -1):
         value = 1 / math.factorial(power + 2) - a * value
     return value
+
+
+def whole_ranks(k: ArrayLike) -> Int[Array, "..."]:
+    """The k of a search in int32. Raises TypeError for an array that is not of whole numbers."""
+    if checks.is_array(k) and not jnp.issubdtype(jnp.result_type(k), jnp.integer):
+        raise TypeError(f"k is {checks.shown(k)}; it must be whole: call .astype('int32') on it")
+    most = jnp.iinfo(jnp.int32).max  # which no row is longer than
+    return jnp.asarray(min(int(k), most) if isinstance(k, int | float) else k, jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnums=2)

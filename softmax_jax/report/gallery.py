@@ -10,7 +10,7 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
-from softmax_jax.command_line import one_line_errors, parse
+from softmax_jax.command_line import check_directory, one_line_errors, parse
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.page import ENTRIES
 from softmax_jax.normalizers.registry import normalizer
@@ -33,6 +33,9 @@ class Arguments:
 
     output: Path = Path("docs/images/normalizers")
     """Directory for a picture of each method, as SVG."""
+
+    def __post_init__(self) -> None:
+        check_directory("--output", self.output)
 
 
 def pictures(names: Sequence[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import treescope
 from treescope import figures, lowering
 
 from softmax_jax.files import write_whole
+from softmax_jax.normalizers import checks
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -52,6 +53,8 @@ def show(
     >>> page.read_text()[:15]
     '<!doctype html>'
     """
+    if path is not None and (not isinstance(path, str | Path) or Path(path).is_dir()):
+        raise ValueError(f"path is {checks.shown(path)}; it must be the name of a file, such as 'weights.html'")
     if axes or labels or columns or limits:
         figure = array_figure(np.asarray(value), list(axes), labels or {}, columns, limits)
     else:
@@ -81,6 +84,9 @@ def array_figure(
     for name, places in labels.items():
         if len(places) != array.shape[axes.index(name)]:
             raise ValueError(f"labels[{name!r}] has {len(places)} names for {array.shape[axes.index(name)]} places")
+    ends = np.asarray(limits or (0.0, 1.0))
+    if ends.shape != (2,) or ends.dtype.kind not in "iuf" or not ends[0] < ends[1]:
+        raise ValueError(f"limits is {limits!r}; it must be (low, high) with low below high, such as (0.0, 1.0)")
     across = [axes.index(name) for name in columns or axes[array.ndim // 2 :]]
     down = [axis for axis in range(array.ndim) if axis not in across]
     low, high = limits or (None, None)

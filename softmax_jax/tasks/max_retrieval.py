@@ -8,7 +8,7 @@ Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, section 
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -48,6 +49,7 @@ def sample_blocks(
     >>> [block.items.shape for block in blocks]
     [(2, 1024, 11), (2, 476, 11)]
     """
+    _check(key, sets, items, lengths)
     item_key, query_key = jax.random.split(key)
     query = jax.random.uniform(query_key, (sets, 1))
     lengths = _lengths(lengths, sets, items)
@@ -72,6 +74,7 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     >>> batch.mask.tolist()
     [[True, True, True, True], [True, False, False, False]]
     """
+    _check(key, sets, items, lengths)
     item_key, query_key = jax.random.split(key)
     # All blocks in one operation: compiling them one after the other would cost more than running them.
     draw = jax.vmap(lambda index: _draw_block(item_key, index, sets, min(items, BLOCK)), out_axes=1)
@@ -92,6 +95,19 @@ def nearest_ties(batch: Batch, sets: int) -> Batch:
     best, second = jax.lax.top_k(jnp.where(batch.mask, batch.items[..., 0], -1), 2)[0].T
     _, nearest = jax.lax.top_k(second - best, sets)
     return jax.tree.map(lambda leaf: leaf[nearest], batch)
+
+
+def _check(key: Any, sets: Any, items: Any, lengths: Any) -> None:
+    """Raises unless sets can be drawn of these sizes."""
+    checks.random_key(key)
+    checks.whole("sets", sets, 1, 128, 2**24)
+    checks.whole("items", items, 1, 16, 2**24)
+    if lengths is None:
+        return
+    if not checks.is_array(lengths) or not jnp.issubdtype(jnp.result_type(lengths), jnp.integer):
+        raise TypeError(f"lengths is {checks.shown(lengths)}; it must be an integer array: call jnp.asarray on it")
+    if not checks.broadcasts(jnp.shape(lengths), (sets,)):
+        raise ValueError(f"lengths has shape {jnp.shape(lengths)}; it must be ({sets},) or (1,): give one for each set")
 
 
 def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
@@ -177,6 +193,9 @@ class MaxRetrieval(nnx.Module):
     """
 
     def __init__(self, width: int = 128, *, rngs: nnx.Rngs):
+        checks.whole("width", width, 1, 128, 2**14)
+        if not isinstance(rngs, nnx.Rngs):
+            raise TypeError(f"rngs is {checks.shown(rngs)}; it must be keys of Flax, such as nnx.Rngs(0)")
         self.item_in = nnx.Linear(FEATURES, width, rngs=rngs)
         self.item_out = nnx.Linear(width, width, rngs=rngs)
         self.query_in = nnx.Linear(1, width, rngs=rngs)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from softmax_jax.normalizers import checks
 from softmax_jax.tasks.sequences import Batch
 
 Kind = Literal["max-retrieval", "sort", "copy", "multi-query"]
@@ -46,10 +47,12 @@ class Retrieval:
     classes: int = CLASSES
 
     def __post_init__(self) -> None:
-        if not LEAST_ITEMS <= self.length <= POSITIONS:
-            raise ValueError(f"--length is {self.length}: a sequence has from {LEAST_ITEMS} to {POSITIONS} items")
-        if self.classes < 2:
-            raise ValueError(f"--classes is {self.classes}: there must be at least 2 to choose from")
+        checks.one_of("--task", self.kind, KINDS)
+        checks.whole("--length", self.length, LEAST_ITEMS, Retrieval.length, POSITIONS)
+        checks.whole("--classes", self.classes, 2, CLASSES, 2**14)
+        for name in ("queries", "batch", "steps_per_epoch"):
+            checks.whole(f"--{name.replace('_', '-')}", getattr(self, name), 1, getattr(Retrieval, name), 2**16)
+        checks.yes_or_no("--causal", self.causal)
 
     @property
     def features(self) -> int:
@@ -63,7 +66,10 @@ class Retrieval:
         return self._draw(key, self.length, lengths)
 
     def test_batch(self, key: Key[Array, ""], length: int, index: Int[Array, ""], sequences: int) -> Batch:
-        """New sequences, all of the given length."""
+        """New sequences, all of the given length. Raises ValueError for more items than there are positions."""
+        checks.random_key(key)
+        checks.whole("length", length, LEAST_ITEMS, self.length, POSITIONS)
+        checks.whole("sequences", sequences, 1, 16)
         key = jax.random.fold_in(jax.random.fold_in(key, 1), index)
         return self._draw(key, length, jnp.full(sequences, length))
 

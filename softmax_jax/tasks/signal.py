@@ -15,9 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from softmax_jax.normalizers import checks
 from softmax_jax.tasks.sequences import Batch
 
 NOISE = 0.3
+LONGEST = 2**14
 SPLITS = ("train", "validation", "test")
 
 
@@ -37,12 +39,18 @@ class Signal:
     causal: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.signal_length <= self.length:
+        for name, most in {"length": LONGEST, "features": 2**14, "sequences": 2**24, "batch": 2**16}.items():
+            checks.whole(f"--{name}", getattr(self, name), 1, getattr(Signal, name), most)
+        checks.whole("--signal-length", self.signal_length, 1, Signal.signal_length)
+        if self.signal_length > self.length:
             raise ValueError(
                 f"--signal-length is {self.signal_length}: it must be at least 1 and at most the length, {self.length}"
             )
-        if not 2 <= self.classes <= self.features:
+        checks.whole("--classes", self.classes, 2, Signal.classes)
+        if self.classes > self.features:
             raise ValueError(f"--classes is {self.classes}: there must be from 2 to {self.features}, the features")
+        checks.one_of("--pooling", self.pooling, ("mean", "last"))
+        checks.yes_or_no("--causal", self.causal)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -71,12 +79,15 @@ class Signal:
         indices: Int[Array, " sequences"],
         length: int,
     ) -> Batch:
-        """The sequences of these indices of a split.
+        """The sequences of these indices of a split. Raises unless they are at least as long as the signal.
 
         >>> batch = Signal().examples(jax.random.key(0), "train", jnp.arange(5), length=16)
         >>> batch.inputs.shape, batch.answer.shape
         ((5, 16, 64), (5,))
         """
+        checks.random_key(key)
+        checks.one_of("split", split, SPLITS)
+        checks.whole("length", length, self.signal_length, self.length)
         split_key = jax.random.fold_in(key, SPLITS.index(split))
         inputs, answer = jax.vmap(lambda index: self._example(jax.random.fold_in(split_key, index), length))(indices)
         return Batch(inputs, None, answer)

@@ -6,6 +6,8 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.flax import NnxAttention
+from softmax_jax.attention.logits import as_normalizer
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 
 
@@ -82,6 +84,16 @@ class Transformer(nnx.Module):
         causal: bool = False,
         rngs: nnx.Rngs,
     ):
+        sizes = {"features": features, "classes": classes, "hidden": hidden, "heads": heads, "layers": layers}
+        for name, size in sizes.items():
+            checks.whole(name, size, 1, {"heads": 4, "layers": 2}.get(name, 64), 2**14)
+        if hidden % heads:
+            raise ValueError(f"hidden is {hidden}; it must be a multiple of heads, {heads}: give {heads * 16}")
+        checks.require("dropout", dropout, "of at least 0 and below 1, such as 0.05", lambda rate: 0 <= rate < 1)
+        checks.yes_or_no("causal", causal)
+        if not isinstance(rngs, nnx.Rngs):
+            raise TypeError(f"rngs is {checks.shown(rngs)}; it must be keys of Flax, such as nnx.Rngs(0)")
+        normalizer = as_normalizer(normalizer)
         self.embed = nnx.Linear(features, hidden, rngs=rngs)
         self.blocks = nnx.List(
             [Block(hidden, heads, normalizer, learn, dropout=dropout, causal=causal, rngs=rngs) for _ in range(layers)]

@@ -76,5 +76,7 @@ def test_the_keys_are_divided_and_only_sums_are_moved():
 
 
 def test_an_axis_that_the_mesh_lacks_is_refused():
-    with pytest.raises(ValueError, match=r"axis is 'key'; it must be one of the mesh, which has keys"):
+    with pytest.raises(
+        ValueError, match=r"axis is 'key'; did you mean 'keys'\? it must be one of the mesh, which has keys"
+    ):
         sharded_attention(*arrays()[:3], mesh=jax.make_mesh((2,), ("keys",)), axis="key")

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -145,61 +144,3 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
     assert done.returncode == 0
     for word in ("--learning-rate", "--l2", "λ·Σw²", "--workdir", "paper:", "--schedule-options"):
         assert word in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "words"),
-    [
-        ("train.py", ["papr"], "Did you mean 'paper'"),
-        ("train.py", ["quick", "--steps", "0"], "--steps is 0"),
-        ("train.py", ["quick", "--optimizer", "adamm"], "adamm"),
-        ("evaluate.py", ["--normalizers", "softmx"], "did you mean 'softmax'"),
-        ("evaluate.py", ["--normalizers", "temperature(0)"], "theta"),
-        ("evaluate.py", ["--lengths", "0"], "--lengths has 0"),
-        ("evaluate.py", ["--checkpoint", "nowhere"], "nowhere"),
-        ("evaluate.py", ["--sets", "0"], "--sets is 0"),
-        ("evaluate.py", ["--sets", "many"], "--sets: invalid literal for int() with base 10: 'many'"),
-        ("evaluate.py", ["--set", "3"], "--sets"),
-        ("evaluate.py", ["--normalizers", "adaptive(fit=none.json)"], "none.json does not exist"),
-        ("fit_temperature.py", ["--lengths", "1", "4"], "--lengths has 1"),
-        ("fit_temperature.py", ["--degree", "0"], "--degree is 0"),
-        ("fit_temperature.py", ["--criterion", "best"], "'inputs', 'bins', 'accuracy'"),
-        ("fit_temperature.py", ["--checkpoint", ROOT / "requirements.txt"], "not Flax msgpack bytes"),
-        ("shootout.py", ["--hidden", "10", "--heads", "4"], "--hidden is 10: it must be a multiple of --heads, 4"),
-        (
-            "shootout.py",
-            ["--signal-length", "40"],
-            "--signal-length is 40: it must be at least 1 and at most",
-        ),
-        (
-            "shootout.py",
-            ["--task", "sort", "--pooling", "last"],
-            "--pooling is last: --task sort has none",
-        ),
-        ("shootout.py", ["--task", "sort", "--classes", "0"], "--classes is 0: there must be at least 2"),
-        ("shootout.py", ["--normalizers", "sotfmax"], "did you mean 'softmax'"),
-        ("shootout.py", ["--normalizers", "softmax", "softmax"], "each once"),
-        ("shootout.py", ["--test-lengths", "0"], "--test-lengths has 0: they must be from 3 to 16384"),
-        ("shootout.py", ["--seeds", "0"], "--seeds is 0: it must be at least 1"),
-        ("report.py", ["nowhere"], "nowhere"),
-        ("report.py", ["--lengths", "1", "16"], "--lengths has 1: give 2 to 1048576 items"),
-        ("report.py", ["--lengths", "4", "8"], "one of at least 16 items"),
-        ("report.py", ["--sets", "0"], "--sets is 0"),
-    ],
-)
-def test_bad_input_is_named_and_leaves_nothing_behind(name, arguments, words, tmp_path, monkeypatch, capsys):
-    """In this process, for a start of Python and JAX takes seconds."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(ROOT / name), *map(str, arguments)])
-    with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(str(ROOT / name), run_name="__main__")
-    said = capsys.readouterr().err
-    assert words in said
-    assert len(said.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_input_ends_a_process_with_exit_status_2(tmp_path):
-    done = script("evaluate.py", "--sets", "0", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1

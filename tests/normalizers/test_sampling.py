@@ -144,7 +144,7 @@ def test_a_p_that_is_no_share_is_refused(p):
 
 
 def test_a_k_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"k is 0; it must be a finite number that is at least 1, such as 10"):
+    with pytest.raises(ValueError, match=r"k is 0; it must be at least 1, such as 10"):
         sj.top_k_mask(jnp.zeros(3), 0)
 
 
@@ -295,7 +295,7 @@ def test_gumbel_softmax_along_any_axis(axis):
 
 
 def test_gumbel_softmax_refuses_a_temperature_that_is_not_positive():
-    with pytest.raises(ValueError, match=r"theta is 0; it must be a finite number above 0"):
+    with pytest.raises(ValueError, match=r"temperature is 0; it must be a finite number above 0"):
         sj.gumbel_softmax(jax.random.key(0), jnp.zeros(3), temperature=0)
 
 

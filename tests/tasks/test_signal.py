@@ -138,7 +138,7 @@ def test_the_answer_is_read_from_the_mean_or_the_last_position():
     [
         ({"signal_length": 0}, "--signal-length is 0"),
         ({"length": 8, "signal_length": 9}, "--signal-length is 9.*at most the length, 8"),
-        ({"length": 0}, "at most the length, 0"),
+        ({"length": 0}, "--length is 0; it must be from 1"),
         ({"classes": 1}, "--classes is 1"),
         ({"classes": 17, "features": 16}, "--classes is 17.*from 2 to 16"),
     ],

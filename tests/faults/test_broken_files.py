@@ -512,12 +512,12 @@ def test_command_lines_use_the_newest_good_checkpoint_and_say_so(tmp_path, canar
 
 
 @pytest.mark.slow
-def test_two_thousand_random_damages(whole, tmp_path, canary, capfd):
+def test_six_hundred_random_damages(whole, tmp_path, canary, capfd):
     """Up to three files of a run at once, in random ways: one line, or the numbers of one of its checkpoints."""
     draw = random.Random(0)
     outcomes = {"right": 0, "refused": 0}
     files = sorted(path.relative_to(whole[0]) for path in whole[0].rglob("*") if path.is_file())
-    for case in range(2000):
+    for case in range(600):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         shutil.copytree(whole[0], tmp_path / "run")
         for name in draw.sample(files, draw.randint(1, 3)):
@@ -537,5 +537,5 @@ def test_two_thousand_random_damages(whole, tmp_path, canary, capfd):
             used = 0 if "checkpoints/10 instead" in message else 1
             assert same(parameters, whole[1][used].parameters), case
         assert message.count("\n") <= 1
-    assert min(outcomes.values()) > 100
+    assert min(outcomes.values()) > 50
     print(outcomes)

@@ -1,5 +1,6 @@
 """What is installed is what was chosen: every pin has its hashes, and the built packages work where nothing else is."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -102,7 +103,10 @@ def interpreters():
 
 
 def run(*command, cwd):
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=1500)
+    """The output of a command, which knows nothing of the flags and paths of this process."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PYTHONPATH")}
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,5 +1,6 @@
 """Damaged checkpoints and fits: the newest good checkpoint is used and said, or one line says what is wrong."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -62,6 +63,7 @@ def whole(shapes, tmp_path_factory):
     for step, state in zip((10, 20), states):
         directory.save(step, state)
     directory.finish(states[1])
+    directory.close()
     return path, states
 
 
@@ -246,6 +248,12 @@ def add_sums(directory):
     (directory / SUMS).write_text("".join(lines))
 
 
+def resumed(path):
+    """What a run in the directory continues from."""
+    with contextlib.closing(RunDirectory(path, CONFIG)) as directory:
+        return directory.resume()
+
+
 @pytest.mark.parametrize(("kind", "name", "amount"), one_each(["state/d/*", SUMS, "_CHECKPOINT_METADATA"]))
 def test_a_run_continues_from_the_newest_good_checkpoint(whole, copy, canary, capfd, kind, name, amount):
     (path,) = (copy / "checkpoints" / "20").glob(name)
@@ -256,8 +264,9 @@ def test_a_run_continues_from_the_newest_good_checkpoint(whole, copy, canary, ca
     assert same(state, whole[1][0])
     assert said(capfd).endswith(f"Using {copy}/checkpoints/10 instead\n")
     directory.save(20, whole[1][1])
+    directory.close()
     verify(copy / "checkpoints" / "20")
-    assert RunDirectory(copy, CONFIG).resume()[0] == 20
+    assert resumed(copy)[0] == 20
     assert said(capfd) == ""
 
 
@@ -265,13 +274,13 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(copy, canary, 
     for step in ("10", "20"):
         damage.do("flipped", next((copy / "checkpoints" / step).glob("state/d/*")), 0.5, canary)
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    refused(capfd, RunDirectory(copy, CONFIG).resume, "checkpoints/20 cannot be used", "checkpoints/10 cannot be used")
+    refused(capfd, lambda: resumed(copy), "checkpoints/20 cannot be used", "checkpoints/10 cannot be used")
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
 def test_a_finished_run_without_its_checkpoints_is_not_trained_anew(copy, capfd):
     shutil.rmtree(copy / "checkpoints")
-    refused(capfd, RunDirectory(copy, CONFIG).resume, "holds a finished run without its checkpoints", "--workdir")
+    refused(capfd, lambda: resumed(copy), "holds a finished run without its checkpoints", "--workdir")
 
 
 def test_damaged_parameters_of_a_finished_run_are_written_again(whole, copy, canary, capfd):
@@ -284,7 +293,7 @@ def test_damaged_parameters_of_a_finished_run_are_written_again(whole, copy, can
 @pytest.mark.parametrize("line", ['{"step": 10, "se', "[]", '{"loss": 1}', "[" * 100_000, "\xff"])
 def test_a_damaged_line_of_metrics_is_named(copy, capfd, line):
     (copy / "metrics.jsonl").write_bytes(line.encode("latin-1") + b"}\n")
-    refused(capfd, RunDirectory(copy, CONFIG).resume, "metrics.jsonl is damaged", "remove it")
+    refused(capfd, lambda: resumed(copy), "metrics.jsonl is damaged", "remove it")
 
 
 def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys):

@@ -9,7 +9,6 @@ import difflib
 import math
 import operator
 import reprlib
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +21,8 @@ from jaxtyping import Array, Float
 
 WIDTH = 80
 """Most characters of a value that a line shows."""
+LARGEST = 1e37
+"""No number may be larger in size: it would be infinite in float32, or its product with another."""
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
 
 
@@ -111,9 +112,10 @@ def require(name: str, number: ArrayLike, rule: str, holds: Callable[[float], bo
     if is_jax(number):
         return
     for value in np.ravel(np.asarray(number)).tolist():
-        # A whole number may be beyond all floats.
-        if not (abs(value) < math.inf and abs(value) <= sys.float_info.max and holds(value)):
+        if not (abs(value) < math.inf and holds(value)):
             raise ValueError(f"{name} is {value!r}; it must be a finite number {rule}")
+        if abs(value) > LARGEST:
+            raise ValueError(f"{name} is {value!r}; it must be at most {LARGEST:g} in size, and a finite number {rule}")
 
 
 def finite(name: str, number: ArrayLike) -> None:

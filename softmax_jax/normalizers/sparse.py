@@ -106,7 +106,7 @@ def entmax(
     array may hold and which is softmax. Above 2 a weight near 0 changes steeply with its logit, and so is only
     as good as the digits of the logits.
 
-    Raises ValueError for a plain number that is not above 1.
+    Raises ValueError for a plain number that is not above 1, or above 1e6.
 
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019; gradient in α: Correia,
     Niculae, Martins, "Adaptively Sparse Transformers", EMNLP 2019.
@@ -114,7 +114,7 @@ def entmax(
     >>> entmax(jnp.array([1.0, 1.0, -3.0]), alpha=1.3)
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
-    checks.require("alpha", alpha, "above 1, such as 1.5", lambda value: value > 1)
+    checks.require("alpha", alpha, "above 1 and at most 1e6, such as 1.5", lambda value: 1 < value <= 1e6)
     checks.row(logits, axis, alpha=alpha)
     x = _rows(logits, axis, where)
     return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis, where)
@@ -131,14 +131,14 @@ def stieltjes(
     `q` > 0 is a number, or an array that broadcasts against the logits with the row's axis at size 1. A logit
     of -inf gets 0.
 
-    Raises ValueError for a plain number that is not above 0.
+    Raises ValueError for a plain number below 1e-6 or above 1e6.
 
     Source: AS-Stieltjes, which is this map with `q` = 4 at a scale that grows with the length of the row.
 
     >>> stieltjes(jnp.array([3.0, 3.0, 3.0, -jnp.inf, 3.0]))
     Array([0.25, 0.25, 0.25, 0.  , 0.25], dtype=float32)
     """
-    checks.positive("q", q)
+    checks.require("q", q, "above 0, from 1e-6 to 1e6, such as 4.0", lambda value: 1e-6 <= value <= 1e6)
     checks.row(logits, axis, q=q)
     x = _rows(logits, axis, where)
     power = _per_row(q, logits, axis, x.dtype)
@@ -353,7 +353,9 @@ def _advance_tsallis(before: Array, t: Array, times: Array, eps: Array) -> Array
     return t - jnp.log1p(-jnp.expm1(eps * (t - before)) * times) / eps
 
 
-TSALLIS = Family(_weigh_tsallis, _advance_tsallis, lambda eps: jnp.abs(eps) > 1, 0.0, math.log)
+TSALLIS = Family(
+    _weigh_tsallis, _advance_tsallis, lambda eps: jnp.abs(eps) > 1, 0.0, lambda entries: math.log(max(entries, 1))
+)
 """Weights (1 + ε·(x - θ))^(1/ε), for any ε but 0, which `away_from_zero` replaces; the threshold stands for θ."""
 
 
@@ -437,7 +439,7 @@ def kth_largest(z: Float[Array, "*shape"], k: Int[Array, "..."], axis: Axis) -> 
     def count(threshold: Float[Array, "..."]) -> Int[Array, "..."]:
         return jnp.sum(z >= threshold, axis, keepdims=True, dtype=jnp.int32)
 
-    ends = jnp.max(z, axis, keepdims=True)
+    ends = jnp.max(z, axis, keepdims=True, initial=-jnp.inf)
     return find_kth_largest(count, k, jnp.full_like(ends, -jnp.inf), jnp.full_like(ends, jnp.inf))
 
 

@@ -98,8 +98,8 @@ NUMBERS: tuple[tuple[str, Callable[..., Any], str, str], ...] = (
     ("sink_softmax", functools.partial(sj.sink_softmax, Z), "sink", ""),
     ("softpick", functools.partial(sj.softpick, Z), "eps", "0 -1.0 1e-60"),
     ("shifted_softmax", functools.partial(sj.shifted_softmax, Z), "s", ""),
-    ("entmax", functools.partial(sj.entmax, Z), "alpha", "1 1.0 0.5 -2"),
-    ("stieltjes", functools.partial(sj.stieltjes, Z), "q", "0 -4"),
+    ("entmax", functools.partial(sj.entmax, Z), "alpha", "1 1.0 0.5 -2 1e30"),
+    ("stieltjes", functools.partial(sj.stieltjes, Z), "q", "0 -4 1e-30 1e30"),
     ("top_k_softmax", functools.partial(sj.top_k_softmax, Z), "k", "0 -1 2.5"),
     ("temperature_softmax", functools.partial(sj.temperature_softmax, Z), "theta", "0 -1.0"),
     ("ssmax", functools.partial(sj.ssmax, Z), "s", ""),
@@ -132,7 +132,14 @@ def numbers() -> Iterator[Case]:
     for name, of, number, broken in NUMBERS:
         for value, said in (
             *(("cold", "'cold'"), (None, "None"), (True, "True"), (1j, "1j"), ([1.0], "[1.0]")),
-            *((NAN, "nan"), (INF, "inf"), (-INF, "-inf"), (10**400, "1000"), (np.float32(NAN), "nan")),
+            *(
+                (NAN, "nan"),
+                (INF, "inf"),
+                (-INF, "-inf"),
+                (10**400, "1000"),
+                (np.float32(NAN), "nan"),
+                (1e300, "1e+300"),
+            ),
             (np.array([INF, 1.0]), "inf"),
         ):
             call = functools.partial(of, **{number: value})
@@ -274,9 +281,9 @@ def registry() -> Iterator[Case]:
         ("entmax(alpha=0.5)", "alpha is 0.5", "above 1", "such as 1.5"),
         ("top_k(k=0)", "k is 0", "at least 1", "such as 8"),
         ("top_k(k=2.5)", "k is 2.5", "whole", "such as 8"),
-        ("stieltjes(q=-1)", "q is -1.0", "above 0", "such as 1.0"),
+        ("stieltjes(q=-1)", "q is -1.0", "above 0", "such as 4.0"),
         ("softpick(eps=0)", "eps is 0.0", "at least 1e-37", "such as 1e-06"),
-        ("as_stieltjes(q=0)", "q is 0.0", "above 0", "such as 1.0"),
+        ("as_stieltjes(q=0)", "q is 0.0", "above 0", "such as 4.0"),
         ("adaptive(fit=nowhere.json)", "nowhere.json", "does not exist", "fit_temperature.py"),
         ("adaptive(fit=nowhere.json, coefficients=(1,))", "nowhere.json", "does not exist", "fit_temperature.py"),
     ):

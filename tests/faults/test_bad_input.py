@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_type_hints
 
+import jax.numpy as jnp
 import pytest
 
 import softmax_jax as sj
@@ -68,6 +69,25 @@ def test_every_bad_option_ends_in_one_line_and_status_2_and_leaves_nothing_behin
         if faults:
             wrong.append(f"{command.script} {' '.join(command.arguments)}: {'; '.join(faults)}: {answer['said']}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_row_without_entries_is_no_bad_input():
+    for name in "entmax", "stieltjes", "top_k":
+        assert sj.normalizer(name)(jnp.zeros((3, 0))).shape == (3, 0)
+
+
+EXTREMES = (
+    "entmax(alpha=1e6)",
+    "stieltjes(q=1e-6)",
+    "stieltjes(q=1e6)",
+    "length_scaled(m=1e37)",
+    "sink_softmax(sink=1e37)",
+)
+
+
+@pytest.mark.parametrize("spec", EXTREMES)
+def test_the_largest_numbers_that_are_allowed_give_finite_weights(spec: str):
+    assert jnp.isfinite(sj.normalizer(spec)(jnp.arange(3.0))).all()
 
 
 def public() -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -18,9 +18,9 @@ from rich.console import Console
 from benchmarks.timing import duration
 from softmax_jax.command_line import each_once, one_line_errors, parse
 from softmax_jax.files import write_whole
+from softmax_jax.report.markdown import put_into
 
 README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
 
 
@@ -77,22 +77,13 @@ def comparison(result: dict[str, Any]) -> str:
     return f"{ratio:,.{0 if ratio >= 20 else 1}f} × faster than {result['peer']}"
 
 
-def insert(page: str, table: str) -> str:
-    """The page with the table between its marks. Raises ValueError if it has no marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no place for the table: put {BEGIN} and {END} into it")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
 def main() -> None:
     """Prints the table, or puts it into the README."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors(Console(stderr=True)):
         table = render(arguments.files)
         if arguments.write:
-            write_whole(README, insert(README.read_text(), table))
+            write_whole(README, put_into(README.read_text(), {"benchmarks": table}))
         else:
             print(table)
 

@@ -19,6 +19,7 @@ from benchmarks.timing import Result, device_name
 from softmax_jax import training
 from softmax_jax.config import Config
 from softmax_jax.costs import step_multiply_adds
+from softmax_jax.report.markdown import put_into
 
 RESULT = Result("a step", "a port", ours=(1e-3, 2e-3, 4e-3), peers=(6e-3, 8e-3, 6e-3), unit="s per step")
 
@@ -99,10 +100,14 @@ def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path)
     assert rows[2:] == [
         "| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | 2026-01-02, 2 cpu cores |"
     ]
-    page = table.insert(f"above\n{table.BEGIN}\nold\n{table.END}\nbelow", "new")
-    assert page == f"above\n{table.BEGIN}\nnew\n{table.END}\nbelow"
-    with pytest.raises(ValueError, match="no place"):
-        table.insert("nothing", "new")
+
+
+def test_a_table_comes_between_its_marks_and_nothing_else_changes():
+    page = "above\n<!-- a -->\n{}\n<!-- /a -->\nbelow"
+    assert put_into(page.format("old"), {"a": "new"}) == page.format("new")
+    for broken in ("nothing", "<!-- a -->", "<!-- /a -->\n<!-- a -->"):
+        with pytest.raises(ValueError, match="no place for a"):
+            put_into(broken, {"a": "new"})
 
 
 @pytest.mark.parametrize(
@@ -117,4 +122,4 @@ def test_what_is_no_result_file_is_refused(tmp_path, name, content):
 def test_the_table_of_the_readme_is_that_of_the_newest_result_file():
     newest = max(all_benchmarks.RESULTS.glob("*.json"))
     readme = table.README.read_text()
-    assert table.insert(readme, table.render((newest,))) == readme
+    assert put_into(readme, {"benchmarks": table.render((newest,))}) == readme

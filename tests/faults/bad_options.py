@@ -56,6 +56,10 @@ TRAIN = (
     ("quick --max-items 4", "--max-items is 4", "at least min_items=5", HELP),
     ("quick --max-items 1000000000", "1000000000", "to 1048576", "such as 16"),
     ("quick --steps-per-batch 0", "--steps-per-batch is 0", "from 1", "such as 1"),
+    ("quick --nearest-of 0", "--nearest-of is 0", "from 1", "such as 1"),
+    ("quick --nearest-of 4 --min-items 1", "--nearest-of is 4", "so it must be 1", HELP),
+    ("quick --normalizer sofmax", "sofmax", "did you mean 'softmax'", "known are"),
+    ("quick --normalizer temperature(0.1", "temperature(0.1", "write a name", "as in"),
     ("quick --width 0", "--width is 0", "from 1", "such as 128"),
     ("quick --width 1000000", "--width is 1000000", "to 16384", "such as 128"),
     ("quick --width wide", "'wide'", WHOLE, "as in 128"),
@@ -260,6 +264,21 @@ OTHERS = (
         for name in ("seeds", "training", "evaluation")
     ),
 )
+ABLATE = (
+    ("--preset papr", "papr", "did you mean 'paper'", "must be one of"),
+    ("--steps 15", "--steps is 15", "at least 16", "such as 20000"),
+    ("--steps many", "'many'", WHOLE, "as in 128"),
+    ("--seeds 0", "--seeds is 0", "at least 1", "such as 3"),
+    ("--groups widht", "widht", "did you mean 'width'", "must be of"),
+    ("--lengths 1", "--lengths is 1", "at least 2", "such as 1024"),
+    ("--lengths 32768", "--lengths is 32768", "at most 16384", "such as 1024"),
+    ("--lengths 16 16", "--lengths has 16 twice", "must have each once", "leave one out"),
+    ("--sets 0", "--sets is 0", "at least 1", "such as 256"),
+    ("--output a.txt", "--output is a.txt", "must be a directory", "name another"),
+    ("--page nowhere.md", "--page is nowhere.md", "must be a Markdown page", "No such file"),
+    ("--page a.txt", "no place for losses", "put <!-- losses -->", HELP),
+    ("--step 100", "--step is no option", "did you mean --steps", HELP),
+)
 FILES = {"a.txt": "not what you want\n"}
 COMMANDS = tuple(
     Command(*refused(script, arguments, *words)[:3], files=FILES)
@@ -269,6 +288,7 @@ COMMANDS = tuple(
         "fit_temperature.py": FIT,
         "shootout.py": SHOOTOUT,
         "report.py": REPORT,
+        "ablate.py": ABLATE,
     }.items()
     for arguments, *words in table
 ) + tuple(Command(*refused(script, arguments, *words)[:3], files=FILES) for script, arguments, *words in OTHERS)

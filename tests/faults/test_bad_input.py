@@ -22,7 +22,7 @@ from tests.faults.bad_arguments import cases
 from tests.faults.bad_input import ROOT
 from tests.faults.bad_options import COMMANDS, GALLERY, NORMALIZERS
 
-SCRIPTS = ("train.py", "evaluate.py", "fit_temperature.py", "shootout.py", "report.py")
+SCRIPTS = ("train.py", "evaluate.py", "fit_temperature.py", "shootout.py", "report.py", "ablate.py")
 MODULES = (NORMALIZERS, GALLERY, *(f"benchmarks.{name}" for name in ("all", "attention", "sparse", "table", "timing")))
 CONTESTS = ("benchmarks.seeds", "benchmarks.training", "benchmarks.evaluation")
 

@@ -1,0 +1,71 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from softmax_jax import ablation, training
+from softmax_jax.config import Config
+from softmax_jax.evaluation import evaluate
+from softmax_jax.normalizers.registry import METHODS
+
+TINY = Config(steps=160, seeds=2, sets=16, min_items=16, width=8, l2=0.0, learning_rate=3e-3)
+
+
+def test_every_recipe_differs_from_the_base_in_what_its_group_says():
+    every = ablation.recipes(TINY) + ablation.scaling_recipes(TINY)
+    names = [(recipe.group, recipe.name) for recipe in every]
+    assert len(set(names)) == len(names)
+    fields = {
+        "penalty": {"l2", "optimizer", "optimizer_options"},
+        "schedule": {"schedule", "learning_rate"},
+        "schedule and penalty": {"schedule", "learning_rate", "l2"},
+        "steps": {"steps"},
+        "sets in a batch": {"sets"},
+        "width": {"width"},
+        "items in training": {"min_items", "max_items"},
+        "ties": {"nearest_of"},
+        "normalizer in training": {"normalizer"},
+        ablation.SCALING: {"width", "steps"},
+        ablation.UNSEEN: {"steps"},
+    }
+    base = dataclasses.asdict(TINY)
+    assert every[0].config == TINY
+    for group, _, config in every[1:]:
+        changed = {name for name, value in dataclasses.asdict(config).items() if value != base[name]}
+        assert changed
+        assert changed <= fields[group]
+    assert {group for group, _, _ in every[1:]} == set(fields)
+    assert {recipe.config.normalizer for recipe in every} == set(METHODS)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    parameters = jax.device_get(training.initial_state(TINY).parameters)
+    normalizers = {name: ablation.normalizer(name) for name in ("softmax", "hardmax", "temperature(0.5)")}
+    measured = ablation.accuracies(parameters, normalizers, seeds=(0, 1), lengths=(4, 8), sets=64)
+    found = [row for of_length in measured for row in of_length]
+    evaluated = evaluate(parameters, normalizers, seeds=(0, 1), lengths=(4, 8), sets=64)
+    return found, {(row.normalizer, row.n, row.seed): row.accuracy for of_length in evaluated for row in of_length}
+
+
+def test_accuracies_are_those_of_an_evaluation_of_the_same_sets(rows):
+    found, evaluated = rows
+    own = {(row.normalizer, row.n, row.seed): row.accuracy for row in found if row.normalizer != ablation.TRUE_ITEM}
+    assert own.keys() == evaluated.keys()
+    assert all(np.isclose(own[key], evaluated[key]) for key in own)
+    assert len(found) == len(own) + 4
+
+
+def test_losses_add_up_and_name_the_best_temperature():
+    names = ("softmax", *map(ablation.at_temperature, ablation.TEMPERATURES), "hardmax", ablation.TRUE_ITEM)
+    accuracy = dict.fromkeys(names, 40.0) | {"softmax": 30.0, "temperature(0.25)": 70.0, "hardmax": 60.0}
+    accuracy[ablation.TRUE_ITEM] = 95.0
+    made = [
+        ablation.AccuracyRow(name, 64, seed, value + spread)
+        for name, value in accuracy.items()
+        for seed, spread in ((0, 1.0), (1, -1.0))
+    ]
+    (one,) = ablation.losses(made)
+    assert one == ablation.Losses(64, 30.0, dispersion=40.0, key=25.0, value=5.0, best="temperature(0.25)")
+    assert one.accuracy + one.dispersion + one.key + one.value == 100

@@ -146,7 +146,7 @@ def test_a_run_asked_to_stop_leaves_a_checkpoint_and_says_where_it_stopped(numbe
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_asked_to_stop_at_random_moments(number, tmp_path, expected, metrics):
-    """Each asks once, after a random time from the first checkpoint on; the last run is left alone."""
+    """Each asks once, after a random time from the first chunk on; the last run is left alone."""
     draw = random.Random(number)
     for index in range(10):
         asked_to_stop_after(draw.uniform(0, 0.8), number, tmp_path / str(index), expected, metrics)
@@ -155,7 +155,7 @@ def test_a_run_asked_to_stop_at_random_moments(number, tmp_path, expected, metri
 def asked_to_stop_after(seconds, number, path, expected, metrics):
     path.mkdir()
     script = train(path / "run", path / "logs", pause=0.02)
-    assert wait_for(lambda: leftovers(path), script)
+    assert wait_for((path / "run" / "metrics.jsonl").exists, script)
     time.sleep(seconds)
     script.send(number)
     assert script.status() in (130, 0)

@@ -476,7 +476,7 @@ def test_a_script_killed_while_it_writes_leaves_whole_files_alone(name, tmp_path
     complete, draw = whole_files(tmp_path / "out"), random.Random(name)
     shutil.rmtree(tmp_path / "out")
     for _ in range(4):
-        script = Script(name, arguments, tmp_path / "logs", kill_at=draw.randrange(3, 3 + 5 * len(complete)))
+        script = Script(name, arguments, tmp_path / "logs", kill_at=draw.randrange(1, 3 * len(complete)))
         assert script.status() in (-signal.SIGKILL, 0)
         left = whole_files(tmp_path / "out")
         print(f"{len(left)} of {len(complete)} files, {[path.name for path in leftovers(tmp_path / 'out')]}")

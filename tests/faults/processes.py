@@ -109,7 +109,8 @@ def _run_script(
 ) -> None:
     for number, stream in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{logs}/{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    without_arithmetic(pause)
+    if name == "train.py":
+        without_arithmetic(pause)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if kill_at is not None:

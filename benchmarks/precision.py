@@ -80,7 +80,8 @@ def ulp(weights: np.ndarray) -> np.ndarray:
 
 def contenders() -> Mapping[str, Callable[[jax.Array], jax.Array]]:
     """By name, the peer first."""
-    return {PEER: jax.nn.softmax} | {name: sj.normalizer(name) for name in sj.METHODS}
+    ours: dict[str, Callable[[jax.Array], jax.Array]] = {name: sj.normalizer(name) for name in sj.METHODS}
+    return {PEER: jax.nn.softmax, **ours}
 
 
 def page() -> str:

@@ -224,8 +224,8 @@ def _name_rows(normalizer: Normalizer, rows: Rows) -> None:
         return tuple(jnp.sum(found, -1, dtype=jnp.int32) for found in bad_logits(visible(block)))
 
     device = 0 if rows.axis_name is None else jax.lax.axis_index(rows.axis_name)
-    nans, infinities = rows.total(count)
-    report(normalizer, nans > 0, infinities > 0, device != 0)
+    with_nan, with_inf = rows.total(count)
+    report(normalizer, with_nan > 0, with_inf > 0, silent=device != 0)
 
 
 def _exponentials(rows: ScaledRows, block: Block, pivot: Float[Array, "*rows 1"]) -> Float[Array, "*rows entries"]:

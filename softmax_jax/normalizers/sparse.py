@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.maps import shift_invariant
-from softmax_jax.normalizers.masking import Axis, Mask, at_least, centre, hide, row_sum, shares, visible_or_lowest
+from softmax_jax.normalizers.masking import Axis, Mask, centre, hide, row_sum, shares, visible_or_lowest
 
 Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
 """From logits, and a threshold and an ε that broadcast against them, to weights."""
@@ -73,7 +73,7 @@ def sparsemax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = Non
     Array([0.75, 0.25, 0.  ], dtype=float32)
     """
     x = _rows(logits, axis, where)
-    return _back(_power_of_excess(1, x), logits, axis, where)
+    return _back(_power_of_excess(1, x), logits, axis)
 
 
 @shift_invariant
@@ -90,7 +90,7 @@ def entmax15(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = _rows(logits, axis, where)
-    return _back(_power_of_excess(2, x), logits, axis, where)
+    return _back(_power_of_excess(2, x), logits, axis)
 
 
 @shift_invariant
@@ -117,7 +117,7 @@ def entmax(
     checks.require("alpha", alpha, "above 1 and at most 1e6, such as 1.5", lambda value: 1 < value <= 1e6)
     checks.row(logits, axis, alpha=alpha)
     x = _rows(logits, axis, where)
-    return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis, where)
+    return _back(_tsallis(x, _per_row(alpha, logits, axis, x.dtype) - 1), logits, axis)
 
 
 @shift_invariant
@@ -145,7 +145,7 @@ def stieltjes(
     # Replaced before the product, because the derivative in q of one with -inf is not finite.
     product = jnp.where(x != -jnp.inf, power * jnp.where(x != -jnp.inf, x, 0), -jnp.inf)
     # The family of entmax goes on below α = 1, where its weights are these.
-    return _back(_tsallis(product, -1 / power), logits, axis, where)
+    return _back(_tsallis(product, -1 / power), logits, axis)
 
 
 @shift_invariant
@@ -183,14 +183,12 @@ def _rows(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Arra
     return _last(jnp.where(z != -jnp.inf, centre(z, axis, where), -jnp.inf), axis)
 
 
-def _back(
-    weights: Float[Array, "*rows n"], logits: Float[Array, "*shape"], axis: Axis, where: Mask
-) -> Float[Array, "*shape"]:
-    """Undoes the layout of `_rows`, in the type of the logits, with 0 behind the mask even in a row of NaN."""
+def _back(weights: Float[Array, "*rows n"], logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
+    """Undoes the layout of `_rows`, in the type of the logits."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     last = tuple(range(-len(axes), 0))
     moved = jnp.moveaxis(jnp.empty(logits.shape, bool), axes, last).shape
-    return hide(jnp.moveaxis(weights.reshape(moved), last, axes), where).astype(logits.dtype)
+    return jnp.moveaxis(weights.reshape(moved), last, axes).astype(logits.dtype)
 
 
 def _last(array: Array, axis: Axis) -> Array:
@@ -302,7 +300,10 @@ def _solve(family: Family, eps: Float[Array, "..."], x: Float[Array, "*rows n"])
         part = jnp.max(blocks, -2)
     total = functools.partial(_sum_of_blocks, family, blocks, eps)
     threshold, reached = find_threshold(family, eps, total, n, part, x)
-    return family.weigh(x, threshold, eps) / reached
+    # The search is free to forget NaN, which keeps it fast.
+    bad = jnp.any(jnp.isnan(x), -1, keepdims=True)
+    weights = family.weigh(x, threshold, eps) / jnp.where(bad, 1, reached)
+    return jnp.where(bad & (x != -jnp.inf), jnp.nan, weights)
 
 
 def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
@@ -316,7 +317,7 @@ def excess(power: int) -> Family:
     """Weights max((x - τ) / power, 0)^power, with ε = 1 / power."""
 
     def weigh(x: Array, tau: Array, eps: Array) -> Array:
-        return at_least(eps * (x - tau), 0) ** power
+        return jnp.maximum(eps * (x - tau), 0) ** power
 
     def advance(before: Array, tau: Array, times: Array, eps: Array) -> Array:
         # The total to the power ε is a norm of the weights' bases, which is convex in τ and nearly straight.
@@ -344,7 +345,7 @@ def _(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
 # without a branch, which XLA does not turn into vector instructions on CPU.
 def _weigh_tsallis(x: Array, t: Array, eps: Array) -> Array:
     limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
-    excess = at_least(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+    excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
     return jnp.exp(jnp.log1p(excess) / eps - t)
 
 
@@ -398,8 +399,8 @@ def weights_at(
     x: Float[Array, "*rows n"],
     moved: Float[Array, "*rows 1"],
 ) -> Float[Array, "*rows n"]:
-    """Weights at a threshold that counts as a constant; in derivatives alone, θ is more by `moved`."""
-    return family.weigh(x, threshold, eps)
+    """Weights at a threshold that counts as a constant, NaN where x is; in derivatives alone, θ is more by `moved`."""
+    return jnp.where(jnp.isnan(x), jnp.nan, family.weigh(x, threshold, eps))
 
 
 @weights_at.defjvp

@@ -63,7 +63,7 @@ def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
                 unfinished.rename(path)
         except OSError:
             if distributed.is_leader():
-                remove_unfinished(path.parent)
+                _remove_for_good(path.parent)
             raise
     distributed.any_process(False)
 
@@ -74,6 +74,15 @@ def remove_unfinished(directory: Path) -> None:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
     remove_partials(directory)
+
+
+def _remove_for_good(directory: Path, seconds: float = 5.0) -> None:
+    """Deletes a save that failed until nothing comes back: TensorStore's own threads write on for a moment."""
+    end, absent = time.monotonic() + seconds, 0
+    while absent < 3 and time.monotonic() < end:
+        remove_unfinished(directory)
+        time.sleep(0.05)
+        absent = 0 if any(directory.glob(f".*{PARTIAL}*")) else absent + 1
 
 
 def _save(path: Path, tree: Any) -> None:

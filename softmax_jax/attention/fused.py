@@ -129,7 +129,7 @@ class FusedRow:
     without_bias: bool
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
-        return against(value, jnp.zeros((1,) * 4))
+        return against(value, jnp.zeros((1,) * 4, jnp.float32))
 
     def count(self) -> PerQuery:
         return self._sum(self.visible)
@@ -187,7 +187,7 @@ def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> O
         most = _largest_factor(query, row.key)
         query = query * _per_feature(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
     elif bias is not None:
-        bias = _bounded(bias, jnp.ones((1,) * 4))
+        bias = _bounded(bias, jnp.ones((1,) * 4, jnp.float32))
     if _function(normalizer) in SOFTMAXES:
         output = row.call(query, value, bias=bias)
     else:

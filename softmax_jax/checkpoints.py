@@ -32,6 +32,7 @@ from softmax_jax.files import (
     reason,
     remove_directory,
     remove_partials,
+    require_room,
     write_json,
     write_whole,
 )
@@ -40,6 +41,9 @@ SUMS = "SHA256SUMS"
 """As `sha256sum` writes and checks it."""
 PARAMETERS, STEPS = "parameters", "checkpoints"
 """Where a run keeps its trained parameters, and the checkpoints to continue from, each named by its step."""
+
+ROOM = 2**18
+"""Bytes that a checkpoint may take besides its arrays."""
 
 T = TypeVar("T")
 
@@ -55,6 +59,7 @@ def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
     distributed.any_process(False)  # all wait
     with in_words(path):
         try:
+            require_room(path.parent, ROOM + sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
             _save(unfinished, tree)
             if distributed.is_leader():
                 sign(unfinished, config)

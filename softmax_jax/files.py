@@ -106,6 +106,16 @@ def remove_partials(directory: Path) -> None:
                 os.close(handle)
 
 
+def require_room(directory: Path, size: int) -> None:
+    """Raises OSError unless so many bytes fit on the disk of a directory, found out by taking and returning them.
+
+    For writers that a full disk leaves in disorder. A limit on the size of a file counts for all of them at once.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with tempfile.TemporaryFile(dir=directory) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+
 def remove_directory(path: Path) -> None:
     """Deletes a directory so that under its name there is all of it or nothing."""
     partial = path.with_name(f".{path.name}.old{PARTIAL}")

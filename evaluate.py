@@ -86,8 +86,8 @@ def main() -> None:
         if is_leader():
             check_output(arguments.output)
         seeds, parameters = load_checkpoint(arguments.checkpoint)
-        keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
+        keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
         start = time.perf_counter()
         measured = evaluate(

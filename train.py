@@ -13,6 +13,7 @@ from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.config import Config
 from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.run import Interrupted, NotFiniteError, run
 from softmax_jax.training import build_optimizer
 
@@ -50,6 +51,7 @@ def main() -> None:
     with one_line_errors(errors), joined(arguments.cluster):
         check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
+        normalizer(arguments.config.normalizer)
         keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         try:
             run(arguments.config, workdir, Console(quiet=not is_leader()))

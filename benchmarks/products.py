@@ -8,10 +8,17 @@ import jax.numpy as jnp
 
 from benchmarks.timing import timed
 from softmax_jax.command_line import one_device_per_core
+from softmax_jax.config import Config
+from softmax_jax.costs import step_multiply_adds
 from softmax_jax.devices import spread_over_seeds
 
 PRODUCTS = 4
 """In a turn, on each device."""
+
+
+def mean_multiply_adds(config: Config) -> float:
+    """Multiply-adds of a step, on average over the lengths that a batch may have."""
+    return step_multiply_adds((config.min_items + config.max_items) / 2, config.sets, config.width)
 
 
 def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float]:

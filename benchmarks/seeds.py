@@ -14,10 +14,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from benchmarks.products import products_alone
+from benchmarks.products import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, duration, processes_in_turn, results_against
 from benchmarks.timing import timed as timed_run
-from benchmarks.training import mean_multiply_adds
 from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core
 from softmax_jax.config import Config

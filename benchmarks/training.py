@@ -24,22 +24,16 @@ import jax.numpy as jnp
 import optax
 from flax import linen
 
-from benchmarks.products import products_alone
+from benchmarks.products import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
 from softmax_jax import training
 from softmax_jax.command_line import one_device_per_core
 from softmax_jax.config import Config
-from softmax_jax.costs import step_multiply_adds
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, sample
 
 NOTEBOOK_ITEMS = 4096
 OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port", "PyTorch"
 FLOOR = "its matrix products alone"
-
-
-def mean_multiply_adds(config: Config) -> float:
-    """Multiply-adds of a step, on average over the lengths that a batch may have."""
-    return step_multiply_adds((config.min_items + config.max_items) / 2, config.sets, config.width)
 
 
 class StockModel(linen.Module):

@@ -22,18 +22,33 @@ T = TypeVar("T")
 
 def parse(arguments: type[T], **options: Any) -> T:
     """`tyro.cli`, saying what is wrong in one line on stderr rather than in a box; refuses options given twice."""
-    given = options.get("args")
+    given = sys.argv[1:] if options.get("args") is None else options["args"]
     box = io.StringIO()
     try:
-        if problem := given_twice(sys.argv[1:] if given is None else given):
+        if problem := given_twice(given):
             box.write(f"Value error\n{problem}")
             raise SystemExit(2)
-        with contextlib.redirect_stderr(box):
+        unbroken = contextlib.nullcontext() if {"-h", "--help"} & set(given) else lines_of(2**16)
+        with contextlib.redirect_stderr(box), unbroken:
             return tyro.cli(arguments, **options)
     except SystemExit as stop:
         if stop.code:
             print(f"error: {unboxed(box.getvalue())} (--help shows every option)", file=sys.stderr)
         raise
+
+
+@contextlib.contextmanager
+def lines_of(columns: int) -> Iterator[None]:
+    """Lets whoever asks for the width of the terminal find this many columns."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(columns)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 def unboxed(box: str) -> str:
@@ -152,7 +167,7 @@ def normalizer_names(values: Sequence[str]) -> None:
         raise ValueError(f"--normalizers is {' '.join(values)!r}: all must stand by itself, so leave the others out")
 
 
-def within(option: str, value: float, least: float, most: float, example: object) -> None:
+def within(option: str, value: int | float, least: int | float, most: int | float, example: object) -> None:
     """Raises ValueError unless a number lies between two others."""
     if not least <= value <= most:
         raise ValueError(f"{option} is {value}: it must be at least {least} and at most {most}, such as {example}")

@@ -222,7 +222,9 @@ def look(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -
     weights = jnp.stack([normalizer(logits, where=batch.mask) for normalizer in normalizers], 1)
     top_weights = jnp.take_along_axis(weights, top[:, None], 2)
     own = top_weights[..., :1]
-    extremes = jnp.stack([maps.hardmax(logits), jax.nn.one_hot(top[:, 0], rho.shape[1], dtype=rho.dtype)], 1)
+    extremes = jnp.stack(
+        [maps.hardmax(logits, where=batch.mask), jax.nn.one_hot(top[:, 0], rho.shape[1], dtype=rho.dtype)], 1
+    )
     scores = model.read(hidden, jnp.concatenate([weights, extremes], 1))
     answer = jnp.broadcast_to(batch.answer[:, None], scores.shape[:2])
     right = (scores.argmax(-1) == answer).astype(rho.dtype)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from softmax_jax import distributed
 from softmax_jax.checkpoints import (
     PARAMETERS,
     STEPS,
+    SUMS,
     differences,
     first_good,
     read_checkpoint,
@@ -189,8 +191,14 @@ def load_checkpoint(path: Path) -> tuple[list[int], Parameters]:
     one line, for anything else.
     """
     if path.is_file():
-        verify_file(path)
-        return [0], jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+        known = verify_file(path)
+        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+        if not known and distributed.is_leader():
+            add = f"cd {path.parent} && sha256sum {path.name} >> {SUMS}"
+            print(
+                f"warning: nothing tells whether {path} is as it was made: it has no checksum ({add})", file=sys.stderr
+            )
+        return [0], parameters
     config, parameters = load_parameters(path)
     return list(range(config.first_seed, config.first_seed + config.seeds)), parameters
 

@@ -26,6 +26,7 @@ def run_page(name: str) -> dict[str, Any]:
     return variables
 
 
+@pytest.mark.slow
 def test_the_refit_page_refits_a_stock_model():
     variables = run_page("refit.md")
     assert variables["refitted"] < variables["before"] - 0.05
@@ -51,6 +52,7 @@ def run_notebook(name: str, monkeypatch: pytest.MonkeyPatch, **sizes: int | str)
     return variables
 
 
+@pytest.mark.slow
 def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     sizes = {"EPOCHS": 1, "SEEDS": 1, "TESTS": 2, "LENGTHS": "32 64", "NAMES": "softmax shifted_softmax ssmax"}
     variables = run_notebook("shootout.py", monkeypatch, **sizes)
@@ -136,7 +138,8 @@ def test_every_module_has_a_place_in_the_api():
 
 
 INTERNAL = {
-    f"softmax_jax.{name}" for name in ("command_line", "files", "locks", "pipeline", "report.page", "report.sections")
+    f"softmax_jax.{name}"
+    for name in ("command_line", "files", "locks", "pipeline", "report.markdown", "report.page", "report.sections")
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "page")}
 """Modules that only the project itself calls."""
 

@@ -184,6 +184,7 @@ def test_softmax_learns_to_name_the_hidden_signal():
     assert outcomes["softmax"].tests[0].accuracy > 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "accuracy"), [("max-retrieval", 80), ("multi-query", 95), ("sort", 55), ("copy", 95)])
 def test_softmax_learns_every_kind_of_retrieval(kind, accuracy):
     """Chance is 10 %; 96, 99, 70 and 99 % are usual."""

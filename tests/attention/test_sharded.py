@@ -56,6 +56,7 @@ def test_two_devices_give_what_one_gives():
     check(["clipped_ssmax"], 2, ["clipped_ssmax"])
 
 
+@pytest.mark.slow
 def test_eight_devices_give_what_one_gives():
     in_process_of_its_own(8, GRADIENTS)
 

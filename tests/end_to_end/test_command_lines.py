@@ -64,6 +64,7 @@ def test_the_shipped_models_find_the_largest_of_sixteen_items(tmp_path):
     assert sum(accuracies) / 10 >= 97
 
 
+@pytest.mark.slow
 def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     shutil.copytree(ROOT / "checkpoints" / "paper", tmp_path / "paper", ignore=shutil.ignore_patterns("temperature*"))
     options = ("--checkpoint", "paper", "--lengths", 8, 16, 256, "--sets", 8, "--degree", 1)

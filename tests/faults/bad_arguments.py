@@ -594,9 +594,10 @@ def measuring() -> Iterator[Case]:
     yield Case(
         "attention_maps.sets", lambda: dispersion.attention_maps(found, sets=0), ("sets is 0", "at least 1", "such as")
     )
+    yield Case("name_bad_rows.on", lambda: sj.name_bad_rows("yes"), ("on is 'yes'", "must be True or False", "give"))
     here = temperature.Path()
     for specs, *words in (((), "()", "at least one", "give"), ("softmax", "'softmax'", "must be a tuple", "give")):
-        yield Case("named_normalizers.specs", functools.partial(refit.named_normalizers, specs, here), (*words,))
+        yield Case("named_normalizers.specs", functools.partial(refit.named_normalizers, specs, here, {}), (*words,))
     loss = lambda attended: attended.sum(-1)  # noqa: E731
     values = jnp.ones((2, 3, 4))
     for argument, bad, words in (
@@ -717,6 +718,8 @@ def tasks() -> Iterator[Case]:
         ("min_items", 17, "--max-items is 16", "must be at least min_items=17"),
         ("max_items", 4, "--max-items is 4", "must be at least min_items=5"),
         ("steps_per_batch", 0, "--steps-per-batch is 0", "from 1", "such as 1"),
+        ("nearest_of", 0, "--nearest-of is 0", "from 1", "such as 1"),
+        ("normalizer", 3, "--normalizer is 3", "must be the name of a normalizer", "such as softmax"),
         ("width", 10**9, "--width is 1000000000", "from 1 to 16384", "such as 128"),
         ("l2", -1.0, "--l2 is -1.0", "at least 0", "such as 0.001"),
         ("l2", NAN, "--l2 is nan", "at least 0", "such as 0.001"),

@@ -172,7 +172,7 @@ def test_top_k_keeps_every_tie_for_the_last_place(k):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("entmax(1)", r"alpha is 1\.0; it must be a finite number above 1, such as 1\.5"),
+        ("entmax(1)", r"alpha is 1\.0; it must be a finite number above 1 and at most 1e6, such as 1\.5"),
         ("entmax(0.5)", r"alpha is 0\.5; it must be a finite number above 1"),
         ("stieltjes(0)", r"q is 0\.0; it must be a finite number above 0"),
         ("top_k(0)", r"k is 0; it must be a finite number that is whole and at least 1, such as 8"),

@@ -60,6 +60,7 @@ def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     assert {test.length for outcome in variables["outcomes"] for test in outcome.tests} == {32, 64}
 
 
+@pytest.mark.slow
 def test_the_max_retrieval_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     sizes = {"STEPS": 60, "SEEDS": 1, "ITEMS": 5, "SETS": 64, "LONGEST": 16}
     variables = run_notebook("max_retrieval.py", monkeypatch, **sizes)

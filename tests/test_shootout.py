@@ -177,6 +177,7 @@ def test_sizes_that_make_no_model_are_refused_by_the_name_of_their_option(sizes,
         Recipe(**sizes)
 
 
+@pytest.mark.slow
 def test_softmax_learns_to_name_the_hidden_signal():
     """92 % is usual, 25 % is chance."""
     recipe = Recipe(hidden=32, heads=4, epochs=6, learning_rate=1e-3)

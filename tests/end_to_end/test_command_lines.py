@@ -85,6 +85,7 @@ def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     assert mean["adaptive_refit"] > mean["softmax"]
 
 
+@pytest.mark.slow
 def test_a_shootout_writes_its_tables_and_charts(tmp_path):
     sizes = ("--length", 8, "--hidden", 8, "--heads", 2, "--epochs", 1, "--seeds", 2, "--output", "out")
     done = script("shootout.py", *sizes, "--normalizers", "softmax", "ssmax", "--test-lengths", 16, cwd=tmp_path)

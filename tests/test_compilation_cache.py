@@ -57,6 +57,7 @@ def identical(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
+@pytest.mark.slow
 def test_programs_are_kept_and_found_again_and_compute_the_same_bits(tmp_path):
     assert keep_compiled_programs(tmp_path, keep=False) is None
     without, hits, misses = train()

@@ -118,6 +118,7 @@ def test_a_shootout_writes_its_tables_and_charts(tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | tables
 
 
+@pytest.mark.slow
 def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
     sizes = ("--lengths", 16, "--sets", 8, "--normalizers", "softmax", "hardmax")

@@ -30,6 +30,7 @@ def test_no_number_breaks_a_law(name, form):
     assert broken_laws(name, form, of_three_types(0), "float32") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARDED)
 def test_no_number_breaks_a_law_on_two_devices(name):
     assert broken_laws(name, "sharded", of_three_types(1), "float32") == {}
@@ -40,6 +41,7 @@ def test_no_number_breaks_a_law_on_a_fused_kernel(name):
     assert broken_laws(name, "xla", of_three_types(2), "float32") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "form", "dtype"),
     [

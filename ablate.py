@@ -31,7 +31,7 @@ from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.costs import step_multiply_adds
 from softmax_jax.evaluation import LONGEST_WHOLE
 from softmax_jax.files import check_output, reason, versions, write_csv, write_json, write_whole
-from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.normalizers.checks import did_you_mean, one_of
 from softmax_jax.report import ablation as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
@@ -68,10 +68,7 @@ class Arguments:
     """A Markdown page to put the tables into, between its marks."""
 
     def __post_init__(self) -> None:
-        presets = load_presets()
-        if self.preset not in presets:
-            hint = did_you_mean(self.preset, presets)
-            raise ValueError(f"--preset is {self.preset!r}: {hint}it must be one of {', '.join(presets)}")
+        one_of("--preset", self.preset, load_presets())
         within("--steps", self.steps, FEWEST_STEPS, 2**28, 20_000)
         within("--seeds", self.seeds, 1, 2**10, 3)
         within("--sets", self.sets, 1, 2**20, 256)
@@ -129,11 +126,12 @@ def workdir(output: Path, recipe: Recipe) -> Path:
 
 
 def train(recipe: Recipe, output: Path, console: Console, among: Sequence[Recipe]) -> bool:
-    """Trains a recipe unless its directory holds it finished; whether it kept finite."""
+    """Trains a recipe, or what its directory lacks of it; whether it kept finite.
+
+    Raises ValueError if the directory holds a run of other settings.
+    """
     directory = workdir(output, recipe)
     console.print(f"recipe {among.index(recipe) + 1} of {len(among)}: {recipe.group}: {recipe.name}", soft_wrap=True)
-    if (directory / "parameters").is_dir():
-        return True
     try:
         run(recipe.config, directory, console)
     except NotFiniteError as error:

@@ -6,14 +6,12 @@
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 
 from softmax_jax.config import Config
@@ -143,19 +141,6 @@ def right_answers(
     return 100 * (answers == batch.answer[:, None]).mean(0)
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "draw"))
-def right_answers_of_seeds(
-    parameters: Parameters,
-    normalizers: tuple[Normalizer, ...],
-    batches: Any,
-    *,
-    structure: nnx.GraphDef,
-    draw: Callable[[Any], Batch],
-) -> Float[Array, "seeds batches normalizers_and_1"]:
-    """The same for every batch of every seed."""
-    return for_each_seed(right_answers, parameters, batches, normalizers, structure=structure, draw=draw)
-
-
 def accuracies(
     parameters: Parameters,
     normalizers: Mapping[str, Normalizer],
@@ -174,8 +159,8 @@ def accuracies(
     def at(items: int) -> np.ndarray:
         batches = fresh_batches(jax.random.key(KEY), seed_array, items, sets)
         own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
-        draw = fresh_draw(items)
-        right = right_answers_of_seeds(own_parameters, everywhere, own_batches, structure=structure, draw=draw)
+        arguments = right_answers, own_parameters, own_batches, everywhere
+        right = for_each_seed(*arguments, structure=structure, draw=fresh_draw(items))
         return np.asarray(right).mean(1, dtype=np.float64)
 
     for items, right in zip(lengths, two_at_a_time(at, lengths)):

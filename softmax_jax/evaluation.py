@@ -261,6 +261,7 @@ def measure_seeds(
     return for_each_seed(compute, parameters, batches, normalizers, structure=structure, draw=draw)
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("structure", "draw"))
 def for_each_seed(
     compute: Callable[..., Any],
     parameters: Parameters,

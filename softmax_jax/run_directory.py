@@ -113,11 +113,10 @@ class RunDirectory:
 
     def save(self, step: int, state: TrainState) -> None:
         """Saves the state after `step` steps, unless that is saved already, and drops all but the newest two."""
-        if step == self._saved:
-            return
-        write_checkpoint(self.path / STEPS / str(step), state, self.config)
-        self._saved = step
-        if distributed.is_leader():
+        if step != self._saved:
+            write_checkpoint(self.path / STEPS / str(step), state, self.config)
+            self._saved = step
+        if distributed.is_leader():  # also of a step saved before: the process may have been killed at this line
             saved = step_checkpoints(self.path)
             damaged = [path for path in saved if int(path.name) > step]  # or this step would be done already
             for path in damaged + saved[len(damaged) + KEPT_CHECKPOINTS :]:

@@ -65,7 +65,8 @@ def run(minutes: float) -> dict[str, float]:
     samples, lengths_seen, start, told = [], set(), time.monotonic(), 0.0
     with Compilations() as later:
         while (now := (time.monotonic() - start) / 60) < minutes:
-            lengths = tuple(int(n) for n in np.exp(random.uniform(0, np.log(LONGEST + 1), 4)))
+            drawn = np.exp(random.uniform(0, np.log(LONGEST + 1), 4)).astype(int)
+            lengths = tuple(dict.fromkeys(drawn.tolist()))  # short ones are drawn twice now and then
             measure(lengths)
             lengths_seen |= set(lengths)
             samples.append((now, resident_megabytes()))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.normalizers.sparse import log1p
 
 from . import references
 
@@ -192,3 +193,17 @@ def test_finite_for_any_size_with_ties_and_gradients(weigh, reference, size):
     weights, pull = jax.vjp(weigh, logits)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
     assert np.isfinite(pull(jnp.cos(jnp.arange(800.0)).reshape(2, 400))[0]).all()
+
+
+@pytest.mark.parametrize(("dtype", "wider"), [("float32", np.float64), ("float64", np.longdouble)])
+def test_log1p_keeps_its_digits(dtype, wider):
+    sizes = np.exp(np.linspace(-45, 0, 20_000))
+    x = np.concatenate([-sizes, np.linspace(-1, 1, 20_001)[1:], sizes, 1 / sizes]).astype(dtype)
+    x = x[x > -1]
+    with jax.enable_x64(dtype == "float64"):
+        found = np.asarray(jax.jit(log1p)(jnp.asarray(x)), wider)
+        ends = np.asarray(log1p(jnp.asarray([-1, 0, np.inf, np.nan], dtype)))
+    exact = np.log1p(x.astype(wider))
+    ulp = np.abs(found - exact) / np.spacing(np.abs(exact).astype(dtype)).astype(wider)
+    assert ulp.max() < 3
+    np.testing.assert_array_equal(ends, [-np.inf, 0, np.inf, np.nan])

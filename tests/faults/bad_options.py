@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 NORMALIZERS = "softmax_jax.normalizers"
 GALLERY = "softmax_jax.report.gallery"
+SHARPEST = "softmax_jax.sharpest"
 
 
 class Command(NamedTuple):
@@ -238,6 +239,10 @@ OTHERS = (
     (NORMALIZERS, "--markdwn", "--markdwn is no option", "did you mean --markdown", HELP),
     (NORMALIZERS, "softmax", "softmax", "must follow the name", HELP),
     (NORMALIZERS, "--markdown --no-markdown", "contradict", "only one must be given", "leave one out"),
+    (SHARPEST, "--checkpoint nowhere", "nowhere holds no run", "name a directory"),
+    (SHARPEST, "--checkpoint a.txt", "not Flax msgpack bytes", "give a file"),
+    (SHARPEST, "--sets 0", "--sets is 0", "at least 1", "such as 131072"),
+    (SHARPEST, "--setts 5", "--setts is no option", "did you mean --sets", HELP),
     (GALLERY, "--output a.txt", "--output is a.txt", "must be a directory", "name another"),
     (GALLERY, "--ouput a", "--ouput is no option", "did you mean --output", HELP),
     ("benchmarks.all", "--only trainin", "'trainin'", "did you mean 'training'", "must be one of"),

@@ -20,10 +20,11 @@ from softmax_jax.config import Config
 from softmax_jax.distributed import Cluster
 from tests.faults.bad_arguments import cases
 from tests.faults.bad_input import ROOT
-from tests.faults.bad_options import COMMANDS, GALLERY, NORMALIZERS
+from tests.faults.bad_options import COMMANDS, GALLERY, NORMALIZERS, SHARPEST
 
 SCRIPTS = ("train.py", "evaluate.py", "fit_temperature.py", "shootout.py", "report.py", "ablate.py")
-MODULES = (NORMALIZERS, GALLERY, *(f"benchmarks.{name}" for name in ("all", "attention", "sparse", "table", "timing")))
+BENCHMARKS = tuple(f"benchmarks.{name}" for name in ("all", "attention", "sparse", "table", "timing"))
+MODULES = (NORMALIZERS, GALLERY, SHARPEST, *BENCHMARKS)
 CONTESTS = ("benchmarks.seeds", "benchmarks.training", "benchmarks.evaluation")
 
 

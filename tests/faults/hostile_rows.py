@@ -122,11 +122,13 @@ def through_keys(form: str, name: str) -> bool:
 
 
 @functools.cache
-def attention(form: str) -> Callable[..., Any]:
+def attention(form: str, entries: int = 0) -> Callable[..., Any]:
+    """Attention in this form, in blocks of 16 entries; of long rows in 64 blocks."""
+    size = max(16, entries // 64)
     if form == "sharded":
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("keys",))
-        return functools.partial(sj.sharded_attention, mesh=mesh, axis="keys", block_size=16)
-    blocks = {"block_size": 16} if form == "streaming" else {}
+        return functools.partial(sj.sharded_attention, mesh=mesh, axis="keys", block_size=size)
+    blocks = {"block_size": size} if form == "streaming" else {}
     return functools.partial(sj.dot_product_attention, implementation=form, **blocks)
 
 
@@ -144,7 +146,7 @@ def weigh(normalizer: sj.Normalizer, logits: jax.Array, where: jax.Array, *, for
     def derivatives(logits: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         def output(logits: jax.Array, values: jax.Array) -> jax.Array:
             key, bias = (logits[:, :, None, None], None) if keys else (zeros, logits[:, None, None, :])
-            out = attention(form)(query, key, values, bias, mask, scale=1.0, normalizer=normalizer)
+            out = attention(form, n)(query, key, values, bias, mask, scale=1.0, normalizer=normalizer)
             return out.reshape(rows)
 
         out, pull = jax.vjp(output, logits, values)

@@ -97,6 +97,7 @@ def test_memory_stays_flat_over_a_long_evaluation():
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=limit)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
     assert found["evaluations"] > 0
     assert found["lengths"] > 4 * found["evaluations"] ** 0.5
     assert found["programs_after"] == 0

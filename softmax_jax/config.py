@@ -25,7 +25,7 @@ class Config:
     steps_per_batch: int = 1
     """Steps that reuse a batch before a new one is drawn."""
     nearest_of: int = 1
-    """So many sets are drawn for each that a batch keeps: those whose two largest ρ are nearest. 1 keeps all."""
+    """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
     width: int = 128
     """Width of every layer."""
     normalizer: str = "softmax"

@@ -149,8 +149,9 @@ def training_batch(config: Config, seed: Int[Array, ""], step: Int[Array, ""]) -
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step // config.steps_per_batch)
     length_key, data_key = jax.random.split(key)
     length = jax.random.randint(length_key, (1,), config.min_items, config.max_items + 1)
-    drawn = max_retrieval.sample(data_key, config.sets * config.nearest_of, config.max_items, length)
-    return drawn if config.nearest_of == 1 else max_retrieval.nearest_ties(drawn, config.sets)
+    if config.nearest_of == 1:
+        return max_retrieval.sample(data_key, config.sets, config.max_items, length)
+    return max_retrieval.sample_near_ties(data_key, config.sets, config.max_items, config.nearest_of, length)
 
 
 def loss_function(

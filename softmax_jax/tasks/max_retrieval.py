@@ -85,16 +85,32 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     return Batch(features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
 
 
-def nearest_ties(batch: Batch, sets: int) -> Batch:
-    """The `sets` of a batch whose two largest visible ρ are nearest to each other: the hardest to tell apart.
+def sample_near_ties(
+    key: Key[Array, ""], sets: int, items: int, nearest_of: int, lengths: Int[Array, "#sets"] | None = None
+) -> Batch:
+    """Draws sets as `sample` does, each `nearest_of` times, and keeps of each the draw that is hardest to tell apart.
 
-    >>> batch = sample(jax.random.key(0), sets=100, items=16)
-    >>> nearest_ties(batch, sets=3).items.shape
-    (3, 16, 11)
+    That is the one whose two largest visible ρ are nearest to each other. Classes and queries stay uniform.
+
+    >>> ordinary, hard = (sample_near_ties(jax.random.key(0), 100, 16, count) for count in (1, 64))
+    >>> gap = lambda batch: -jnp.diff(jax.lax.top_k(batch.items[..., 0], 2)[0]).mean()
+    >>> bool(gap(hard) < gap(ordinary) / 30)
+    True
     """
-    best, second = jax.lax.top_k(jnp.where(batch.mask, batch.items[..., 0], -1), 2)[0].T
-    _, nearest = jax.lax.top_k(second - best, sets)
-    return jax.tree.map(lambda leaf: leaf[nearest], batch)
+    _check(key, sets, items, lengths)
+    checks.whole("nearest_of", nearest_of, 1, 64, 2**10)
+    item_key, query_key = jax.random.split(key)
+    rho_key, kappa_key = jax.random.split(item_key)
+    mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
+    rho = jax.random.uniform(rho_key, (sets, nearest_of, items))
+    visible = jnp.where(mask[:, None], rho, -1)
+    best = visible.max(-1, keepdims=True)
+    second = jnp.where(visible < best, visible, -1).max(-1)  # equal ones have no right answer and are passed over
+    nearest = (best[..., 0] - second).argmin(1)
+    rho = jnp.take_along_axis(rho, nearest[:, None, None], 1)[:, 0]
+    kappa = jax.random.randint(kappa_key, rho.shape, 0, CLASSES)
+    _, answer = _largest(rho, kappa, mask)
+    return Batch(features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
 
 
 def _check(key: Any, sets: Any, items: Any, lengths: Any) -> None:

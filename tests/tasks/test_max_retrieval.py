@@ -16,6 +16,7 @@ from softmax_jax.tasks.max_retrieval import (
     MaxRetrieval,
     sample,
     sample_blocks,
+    sample_near_ties,
     set_block,
     set_query,
 )
@@ -48,6 +49,20 @@ def test_answer_is_the_class_of_the_largest_visible_item(items):
     for features, length, answer in zip(np.asarray(batch.items), lengths, batch.answer):
         largest = features[:length, 0].argmax()
         assert features[largest, 1:].argmax() == answer
+
+
+@pytest.mark.parametrize("nearest_of", [1, 16])
+def test_near_ties_are_the_nearest_of_so_many_draws(nearest_of):
+    items, visible = 8, 5
+    batch = sample_near_ties(KEY, 2000, items, nearest_of, jnp.array([visible]))
+    assert np.array_equal(batch.mask.sum(1), np.full(2000, visible))
+    assert not batch.items[:, visible:].any()
+    largest = np.asarray(batch.items[..., 0]).argmax(1)
+    assert np.array_equal(batch.items[np.arange(2000), largest, 1:].argmax(-1), batch.answer)
+    # The gap above all others of n uniform numbers exceeds g with probability (1 - g)^n.
+    second, best = np.sort(batch.items[..., 0], 1)[:, -2:].T
+    assert scipy.stats.kstest(best - second, lambda g: 1 - (1 - g) ** (visible * nearest_of)).pvalue > CHANCE
+    assert scipy.stats.chisquare(np.bincount(batch.answer, minlength=CLASSES)).pvalue > CHANCE
 
 
 def test_blocks_join_to_the_whole_sample():

@@ -342,13 +342,14 @@ def _(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def log1p(x: Array) -> Array:
-    """log(1 + x) within 2.4 ulp; that of jax 0.10 is off by up to 120 in float64 on CPU, and slower in float32.
+    """log(1 + x) within 3 ulp; in float64 that of jax 0.10 is off by up to 120 on CPU.
 
     Source: Kahan's trick, Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991,
     theorem 4.
     """
-    info = jnp.finfo(x.dtype)
-    rounded = jax.lax.reduce_precision(1 + x, info.nexp, info.nmant)  # or XLA would simplify (1 + x) - 1 to x
+    if x.dtype != jnp.float64:
+        return jnp.log1p(x)
+    rounded = jax.lax.reduce_precision(1 + x, 11, 52)  # or XLA would simplify (1 + x) - 1 to x
     lost = rounded - 1
     itself = (lost == 0) | (lost == jnp.inf)
     return jnp.where(itself, x, jnp.log(rounded) * (x / jnp.where(itself, 1, lost)))

@@ -13,8 +13,8 @@ SETS = 256
 
 @pytest.fixture(scope="module")
 def parameters():
-    config = Config(seeds=2, sets=32, width=16, learning_rate=3e-3)
-    state, _ = training.chunk_trainer(config)(training.initial_state(config), 0, 300)
+    config = Config(seeds=2, sets=32, width=16, learning_rate=1e-2)
+    state, _ = training.chunk_trainer(config)(training.initial_state(config), 0, 100)
     return jax.device_get(state.parameters)
 
 

@@ -25,6 +25,7 @@ MOST_A_MINUTE = 1.0
 """Megabytes."""
 
 
+@pytest.mark.slow
 def test_random_lengths_compile_one_program_a_bucket():
     _, initialize = build_model(8)
     parameters = jax.vmap(initialize)(jax.random.split(jax.random.key(0), 2))

@@ -1,6 +1,6 @@
 """Chooses the constant temperature to test with, on sets of the lengths of training alone.
 
-    python -m softmax_jax.sharpest --checkpoint checkpoints/frontier
+    python -m softmax_jax.sharpest --checkpoint checkpoints/paper
 
 Weights only disperse as rows grow, so a lower temperature is never worse for that. It is worse where it gives one
 item all that several should share, and that shows at the lengths of training already. Hence the rule: of θ = 1, 1/2,
@@ -32,7 +32,7 @@ from softmax_jax.run_directory import load_checkpoint, longest_in_training
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.training import Parameters, build_model
 
-SHIPPED = Path(__file__).parents[1] / "checkpoints" / "frontier"
+SHIPPED = Path(__file__).parents[1] / "checkpoints" / "paper"
 CHOICE_KEY = 2**31 + 4
 """Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""
 SIGNIFICANT = 0.05

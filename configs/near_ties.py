@@ -3,15 +3,8 @@
 Command:  python train.py near_ties
 """
 
-from softmax_jax.config import Config
+import dataclasses
 
-CONFIG = Config(
-    steps=200_000,
-    seeds=10,
-    sets=32,
-    min_items=16,
-    nearest_of=64,
-    l2=0.0,
-    learning_rate=0.003,
-    schedule="cosine_onecycle_schedule",
-)
+from configs import frontier
+
+CONFIG = dataclasses.replace(frontier.CONFIG, sets=32, nearest_of=64)

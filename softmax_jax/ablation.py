@@ -129,6 +129,10 @@ def at_temperature(theta: float) -> str:
     return f"temperature({theta:g})"
 
 
+SOFT_TO_SHARP = ("softmax", *map(at_temperature, TEMPERATURES), "hardmax")
+"""The constant temperatures, from 1 to 0, as normalizers."""
+
+
 def right_answers(
     model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
 ) -> Float[Array, " normalizers_and_1"]:
@@ -196,7 +200,7 @@ def losses(rows: Sequence[AccuracyRow]) -> list[Losses]:
     for n in sorted({row.n for row in rows}):
         means = {
             name: float(np.mean([row.accuracy for row in rows if row.n == n and row.normalizer == name]))
-            for name in ("softmax", *map(at_temperature, TEMPERATURES), "hardmax", TRUE_ITEM)
+            for name in (*SOFT_TO_SHARP, TRUE_ITEM)
         }
         softmax, true_item = means["softmax"], means.pop(TRUE_ITEM)
         best = max(means, key=means.__getitem__)

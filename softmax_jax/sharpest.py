@@ -22,7 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.ablation import TEMPERATURES, at_temperature
+from softmax_jax.ablation import SOFT_TO_SHARP
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, within
 from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.evaluation import check_measured, for_each_seed, fresh_batches, fresh_draw, on_devices
@@ -36,8 +36,6 @@ SHIPPED = Path(__file__).parents[1] / "checkpoints" / "paper"
 CHOICE_KEY = 2**31 + 4
 """Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""
 SIGNIFICANT = 0.05
-CANDIDATES = ("softmax", *map(at_temperature, TEMPERATURES), "hardmax")
-"""From soft to sharp."""
 
 
 class Candidate(NamedTuple):
@@ -56,12 +54,12 @@ class Candidate(NamedTuple):
 
 def paired_answers(
     model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
-) -> Float[Array, "normalizers normalizers"]:
-    """Sets that the row's normalizer answers rightly and the column's does not; on the diagonal all that it does."""
+) -> tuple[Float[Array, " normalizers"], Float[Array, "normalizers normalizers"]]:
+    """Sets that each normalizer answers rightly, and those of them that the column's does not."""
     hidden, logits = model.encode(batch.items, batch.query)
     weights = jnp.stack([one(logits, where=batch.mask) for one in normalizers], 1)
     right = (model.read(hidden, weights).argmax(-1) == batch.answer[:, None]).astype(jnp.float32)
-    return right.T @ (1 - right) + jnp.diag(right.sum(0))
+    return right.sum(0), right.T @ (1 - right)
 
 
 def compare(
@@ -78,19 +76,17 @@ def compare(
     own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
     arguments = paired_answers, own_parameters, own_batches, everywhere
     counts = for_each_seed(*arguments, structure=structure, draw=fresh_draw(items))
-    counts = np.asarray(counts, np.int64).sum((0, 1))
-    best = int(counts.diagonal().argmax())
+    right, alone = (np.asarray(count, np.int64).sum((0, 1)) for count in counts)
+    best = int(right.argmax())
     return [
-        Candidate(name, 100 * counts[place, place] / (sets * len(seeds)), *beside(counts, best, place))
+        Candidate(name, 100 * right[place] / (sets * len(seeds)), *beside(alone, best, place))
         for place, name in enumerate(normalizers)
     ]
 
 
-def beside(counts: np.ndarray, best: int, place: int) -> tuple[int, int, float]:
+def beside(alone: np.ndarray, best: int, place: int) -> tuple[int, int, float]:
     """Sets lost and gained against the best, and the p of the exact test."""
-    if place == best:
-        return 0, 0, 1.0
-    lost, gained = int(counts[best, place]), int(counts[place, best])
+    lost, gained = int(alone[best, place]), int(alone[place, best])
     if not lost + gained:
         return 0, 0, 1.0
     return lost, gained, float(scipy.stats.binomtest(lost, lost + gained, alternative="greater").pvalue)
@@ -126,7 +122,7 @@ def main() -> None:
         seeds, parameters = load_checkpoint(arguments.checkpoint)
         keep_compiled_programs()
         items = longest_in_training(arguments.checkpoint)
-        named = {name: normalizer(name) for name in CANDIDATES}
+        named = {name: normalizer(name) for name in SOFT_TO_SHARP}
         found = compare(parameters, named, seeds=seeds, items=items, sets=arguments.sets)
     table = Table("", "accuracy (%)", "lost", "gained", "p", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, accuracy, lost, gained, p in found:

@@ -45,9 +45,9 @@ def test_sets_lost_and_gained_explain_the_accuracies(found):
     [(0, 0, 1.0), (1, 0, 0.5), (5, 0, 2**-5), (3, 3, 42 / 64)],
 )
 def test_the_test_is_exact(lost, gained, p):
-    counts = np.array([[100, lost], [gained, 90]])
-    assert sharpest.beside(counts, best=0, place=1) == (lost, gained, pytest.approx(p))
-    assert sharpest.beside(counts, best=0, place=0) == (0, 0, 1.0)
+    alone = np.array([[0, lost], [gained, 0]])
+    assert sharpest.beside(alone, best=0, place=1) == (lost, gained, pytest.approx(p))
+    assert sharpest.beside(alone, best=0, place=0) == (0, 0, 1.0)
 
 
 def test_the_choice_is_the_sharpest_that_is_not_worse():

@@ -81,8 +81,7 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     drawn = draw(jnp.arange(-(-items // BLOCK)))
     rho, kappa = (blocks.reshape(sets, -1)[:, :items] for blocks in drawn)
     mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
-    _, answer = _largest(rho, kappa, mask)
-    return Batch(features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
+    return _batch(rho, kappa, mask, query_key)
 
 
 def sample_near_ties(
@@ -109,8 +108,18 @@ def sample_near_ties(
     nearest = (best[..., 0] - second).argmin(1)
     rho = jnp.take_along_axis(rho, nearest[:, None, None], 1)[:, 0]
     kappa = jax.random.randint(kappa_key, rho.shape, 0, CLASSES)
+    return _batch(rho, kappa, mask, query_key)
+
+
+def _batch(
+    rho: Float[Array, "sets items"],
+    kappa: Int[Array, "sets items"],
+    mask: Bool[Array, "sets items"],
+    key: Key[Array, ""],
+) -> Batch:
+    """The batch of these items, with queries from the key."""
     _, answer = _largest(rho, kappa, mask)
-    return Batch(features(rho, kappa, mask), jax.random.uniform(query_key, (sets, 1)), mask, answer)
+    return Batch(features(rho, kappa, mask), jax.random.uniform(key, (len(rho), 1)), mask, answer)
 
 
 def _check(key: Any, sets: Any, items: Any, lengths: Any) -> None:

@@ -383,7 +383,7 @@ def test_a_msgpack_file_without_a_checksum_is_used_and_that_is_said(whole, msgpa
     expected = jax.tree.map(lambda leaf: leaf[:1], whole[1][1].parameters)
     assert same(load_checkpoint(path)[1], expected)
     line = said(capfd)
-    assert "has no checksum" in line
+    assert "it has no checksum" in line
     subprocess.run(line[line.rindex("(") + 1 : line.rindex(")")], shell=True, check=True)
     assert same(load_checkpoint(path)[1], expected)
     assert said(capfd) == ""

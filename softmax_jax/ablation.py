@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from softmax_jax.config import Config
-from softmax_jax.evaluation import KEY, for_each_seed, fresh_batches, fresh_draw, on_devices
+from softmax_jax.evaluation import KEY, on_fresh_sets
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
-from softmax_jax.training import Parameters, build_model
+from softmax_jax.training import Parameters
 
 TRUE_ITEM = "the true item alone"
 TEMPERATURES = tuple(2.0**-power for power in range(1, 9))
@@ -157,14 +157,10 @@ def accuracies(
 
     `parameters` have a leading axis over `seeds`. All normalizers see the same sets, those that `evaluate` draws.
     """
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
-    seed_array = jnp.asarray(seeds, jnp.int32)
+    key, everywhere = jax.random.key(KEY), tuple(normalizers.values())
 
     def at(items: int) -> np.ndarray:
-        batches = fresh_batches(jax.random.key(KEY), seed_array, items, sets)
-        own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
-        arguments = right_answers, own_parameters, own_batches, everywhere
-        right = for_each_seed(*arguments, structure=structure, draw=fresh_draw(items))
+        right = on_fresh_sets(right_answers, parameters, everywhere, key=key, seeds=seeds, items=items, sets=sets)
         return np.asarray(right).mean(1, dtype=np.float64)
 
     for items, right in zip(lengths, two_at_a_time(at, lengths)):

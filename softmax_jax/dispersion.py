@@ -12,7 +12,6 @@
 `parameters` have a leading axis over `seeds`, as `evaluate` takes them. Rows are named tuples, ready for a CSV file.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,10 +29,8 @@ from softmax_jax.evaluation import (
     check_measured,
     check_parameters,
     extrapolated_share,
-    for_each_seed,
-    fresh_batches,
-    fresh_draw,
-    on_devices,
+    on_fresh_sets,
+    set_by_set,
 )
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.calculus import weight_entropy
@@ -251,20 +248,6 @@ def _extrapolated(normalizer: Normalizer, logits: Float[Array, "sets items"], wh
     return jax.vmap(lambda row, visible: extrapolated_share(normalizer, row[None], visible[None]))(logits, where)
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "draw"))
-def look_at_seeds(
-    parameters: Parameters,
-    normalizers: tuple[Normalizer, ...],
-    batches: Any,
-    *,
-    structure: nnx.GraphDef,
-    draw: Callable[[Any], Batch],
-) -> Sets:
-    """What is seen of every set; leading axes (seeds, sets)."""
-    seen = for_each_seed(look, parameters, batches, normalizers, structure=structure, draw=draw)
-    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1, *leaf.shape[3:]), seen)
-
-
 def measure_sets(
     parameters: Parameters,
     normalizers: Mapping[str, Normalizer],
@@ -283,15 +266,12 @@ def measure_sets(
     """
     check_measured(parameters, normalizers, seeds, lengths, sets, key, fewest=2)
     checks.function("watch", watch, "iter")
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     key = jax.random.key(KEY) if key is None else key
-    seed_array = jnp.asarray(seeds, jnp.int32)
+    everywhere = tuple(normalizers.values())
 
     def at(items: int) -> Sets:
-        batches = fresh_batches(key, seed_array, items, sets_at(items, sets))
-        own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
-        seen = look_at_seeds(own_parameters, everywhere, own_batches, structure=structure, draw=fresh_draw(items))
-        return jax.tree.map(np.asarray, seen)
+        drawn = sets_at(items, sets)
+        return set_by_set(on_fresh_sets(look, parameters, everywhere, key=key, seeds=seeds, items=items, sets=drawn))
 
     return Measured(tuple(normalizers), tuple(seeds), dict(zip(lengths, watch(two_at_a_time(at, lengths)))))
 

@@ -304,6 +304,27 @@ def on_devices(parameters: Parameters, batches: Any, everywhere: Any = ()) -> tu
     )
 
 
+def on_fresh_sets(
+    compute: Callable[..., Any],
+    parameters: Parameters,
+    *everywhere: Any,
+    key: Key[Array, ""],
+    seeds: Sequence[int],
+    items: int,
+    sets: int,
+) -> Any:
+    """`compute(model, *everywhere, batch)` on fresh sets of each seed: leaves with leading axes (seeds, batches)."""
+    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
+    batches = fresh_batches(key, jnp.asarray(seeds, jnp.int32), items, sets)
+    own_parameters, own_batches, everywhere = on_devices(parameters, batches, everywhere)
+    return for_each_seed(compute, own_parameters, own_batches, *everywhere, structure=structure, draw=fresh_draw(items))
+
+
+def set_by_set(tree: Any) -> Any:
+    """Numpy arrays of leading axes (seeds, sets), of leaves (seeds, batches, sets per batch, ...)."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(len(leaf), -1, *leaf.shape[3:]), tree)
+
+
 def evaluate(
     parameters: Parameters,
     normalizers: Mapping[str, Normalizer],

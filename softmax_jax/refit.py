@@ -1,16 +1,13 @@
 """Refits the adaptive temperature to trained max-retrieval models, beside the best that any temperature could do."""
 
-import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
@@ -19,10 +16,8 @@ from softmax_jax.evaluation import (
     Row,
     check_parameters,
     evaluate,
-    for_each_seed,
-    fresh_batches,
-    fresh_draw,
-    on_devices,
+    on_fresh_sets,
+    set_by_set,
 )
 from softmax_jax.normalizers.fit_file import read_fit
 from softmax_jax.normalizers.maps import softmax
@@ -32,7 +27,7 @@ from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.temperature import Rows, TemperatureFit
-from softmax_jax.training import Parameters, build_model
+from softmax_jax.training import Parameters
 
 ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
@@ -113,30 +108,18 @@ def search_model(model: MaxRetrieval, batch: Batch) -> Rows:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "draw"))
-def search_seeds(
-    parameters: Parameters, batches: Any, *, structure: nnx.GraphDef, draw: Callable[[Any], Batch]
-) -> Rows:
-    """Rows of shape (seeds, sets)."""
-    rows = for_each_seed(search_model, parameters, batches, structure=structure, draw=draw)
-    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1, *leaf.shape[3:]), rows)
-
-
 def search_lengths(
     parameters: Parameters, *, seeds: Sequence[int], lengths: Sequence[int], sets: int, keys: Sequence[Key[Array, ""]]
 ) -> Iterator[list[Rows]]:
     """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
     check_parameters(parameters, seeds)
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
-    seed_array = jnp.asarray(seeds, jnp.int32)
 
     def rows(items: int) -> list[Rows]:
-        found = []
-        for key in keys:
-            batches = fresh_batches(key, seed_array, items, sets_of(items, sets))
-            own_parameters, own_batches, _ = on_devices(parameters, batches)
-            found.append(search_seeds(own_parameters, own_batches, structure=structure, draw=fresh_draw(items)))
-        return jax.tree.map(np.asarray, found)
+        drawn = sets_of(items, sets)
+        return [
+            set_by_set(on_fresh_sets(search_model, parameters, key=key, seeds=seeds, items=items, sets=drawn))
+            for key in keys
+        ]
 
     yield from two_at_a_time(rows, lengths)
 

@@ -25,12 +25,12 @@ from rich.table import Table
 from softmax_jax.ablation import SOFT_TO_SHARP
 from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, within
 from softmax_jax.compilation_cache import keep_compiled_programs
-from softmax_jax.evaluation import check_measured, for_each_seed, fresh_batches, fresh_draw, on_devices
+from softmax_jax.evaluation import check_measured, on_fresh_sets
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.run_directory import load_checkpoint, longest_in_training
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
-from softmax_jax.training import Parameters, build_model
+from softmax_jax.training import Parameters
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints" / "paper"
 CHOICE_KEY = 2**31 + 4
@@ -71,11 +71,8 @@ def compare(
     """
     key = jax.random.key(CHOICE_KEY)
     check_measured(parameters, normalizers, seeds, (items,), sets, key)
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
-    batches = fresh_batches(key, jnp.asarray(seeds, jnp.int32), items, sets)
-    own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
-    arguments = paired_answers, own_parameters, own_batches, everywhere
-    counts = for_each_seed(*arguments, structure=structure, draw=fresh_draw(items))
+    arguments = paired_answers, parameters, tuple(normalizers.values())
+    counts = on_fresh_sets(*arguments, key=key, seeds=seeds, items=items, sets=sets)
     right, alone = (np.asarray(count, np.int64).sum((0, 1)) for count in counts)
     best = int(right.argmax())
     return [

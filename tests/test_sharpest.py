@@ -1,59 +1,56 @@
-import jax
-import numpy as np
+import re
+import subprocess
+import sys
+
 import pytest
 
-from softmax_jax import sharpest, training
-from softmax_jax.config import Config
-from softmax_jax.evaluation import evaluate
-from softmax_jax.normalizers.registry import normalizer
-
-NAMES = ("softmax", "temperature(0.25)", "hardmax")
-SETS = 256
+from softmax_jax.ablation import SOFT_TO_SHARP
+from softmax_jax.evaluation import Row
+from softmax_jax.sharpest import CHOICE_KEY, mean_accuracies, sharpest
 
 
-@pytest.fixture(scope="module")
-def parameters():
-    config = Config(seeds=2, sets=32, width=16, learning_rate=1e-2)
-    state, _ = training.chunk_trainer(config)(training.initial_state(config), 0, 100)
-    return jax.device_get(state.parameters)
-
-
-@pytest.fixture(scope="module")
-def found(parameters):
-    named = {name: normalizer(name) for name in NAMES}
-    return sharpest.compare(parameters, named, seeds=(0, 1), items=8, sets=SETS)
-
-
-def test_accuracies_are_those_of_an_evaluation_of_the_same_sets(parameters, found):
-    named = {name: normalizer(name) for name in NAMES}
-    key = jax.random.key(sharpest.CHOICE_KEY)
-    (rows,) = evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=SETS, key=key)
-    for one in found:
-        assert np.isclose(one.accuracy, np.mean([row.accuracy for row in rows if row.normalizer == one.name]))
-    assert len({one.accuracy for one in found}) > 1
-
-
-def test_sets_lost_and_gained_explain_the_accuracies(found):
-    best = max(one.accuracy for one in found)
-    assert any(one.lost for one in found)
-    for one in found:
-        assert np.isclose(best - one.accuracy, 100 * (one.lost - one.gained) / (2 * SETS))
+def made(*accuracies):
+    return dict(zip("abcd", accuracies))
 
 
 @pytest.mark.parametrize(
-    ("lost", "gained", "p"),
-    [(0, 0, 1.0), (1, 0, 0.5), (5, 0, 2**-5), (3, 3, 42 / 64)],
+    ("accuracies", "tolerance", "choice"),
+    [
+        ((99.0, 99.9, 99.85, 99.7), 0.1, "c"),
+        ((99.9, 99.0, 99.0, 99.0), 0.1, "a"),
+        ((99.9, 99.7, 99.7, 99.85), 0.1, "d"),
+        ((99.9, 99.85, 99.9, 99.85), 0.0, "c"),
+        ((50.0, 50.0, 50.0, 50.0), 0.0, "d"),
+    ],
 )
-def test_the_test_is_exact(lost, gained, p):
-    alone = np.array([[0, lost], [gained, 0]])
-    assert sharpest.beside(alone, best=0, place=1) == (lost, gained, pytest.approx(p))
-    assert sharpest.beside(alone, best=0, place=0) == (0, 0, 1.0)
+def test_the_choice_is_the_sharpest_within_the_tolerance_of_the_best(accuracies, tolerance, choice):
+    assert sharpest(made(*accuracies), tolerance) == choice
 
 
-def test_the_choice_is_the_sharpest_that_is_not_worse():
-    def made(*ps):
-        return [sharpest.Candidate(name, 99.0, 0, 0, p) for name, p in zip("abcd", ps)]
+def test_accuracies_are_means_over_seeds():
+    nan = float("nan")
+    rows = [Row("softmax", 8, seed, value, nan, nan, nan) for seed, value in ((0, 90.0), (1, 100.0))]
+    assert mean_accuracies(rows) == {"softmax": 95.0}
 
-    assert sharpest.sharpest(made(0.01, 1.0, 0.2, 0.04)) == "c"
-    assert sharpest.sharpest(made(1.0, 0.001, 0.001, 0.001)) == "a"
-    assert sharpest.sharpest(made(1.0, 0.001, 0.001, 0.05)) == "d"
+
+def test_temperatures_are_in_order_from_soft_to_sharp():
+    thetas = [float(found.group(1)) for name in SOFT_TO_SHARP if (found := re.search(r"\((.*)\)", name))]
+    assert thetas == sorted(thetas, reverse=True)
+    assert (SOFT_TO_SHARP[0], SOFT_TO_SHARP[-1]) == ("softmax", "hardmax")
+
+
+def test_the_sets_are_not_those_of_another_command():
+    import fit_temperature
+    from softmax_jax import evaluation
+
+    assert CHOICE_KEY not in {evaluation.KEY, fit_temperature.FIT_KEY, fit_temperature.FRESH_KEY}
+
+
+@pytest.mark.slow
+def test_the_command_names_its_choice():
+    ran = subprocess.run(
+        [sys.executable, "-m", "softmax_jax.sharpest", "--sets", "512"], capture_output=True, text=True, check=True
+    )
+    assert re.search(r"16 items, 5,120 sets; the sharpest within 0.1 points of the best: \S+", ran.stdout)
+    assert "hardmax" in ran.stdout
+    assert "below the best" in ran.stdout

@@ -247,20 +247,6 @@ def as_given(batch: Any) -> Any:
     return batch
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "draw", "compute"))
-def measure_seeds(
-    parameters: Parameters,
-    normalizers: tuple[Normalizer, ...],
-    batches: Any,
-    *,
-    structure: nnx.GraphDef,
-    draw: Callable[[Any], Any],
-    compute: Callable[..., Measures] = measure,
-) -> Measures:
-    """Measures of shape (seeds, batches, normalizers)."""
-    return for_each_seed(compute, parameters, batches, normalizers, structure=structure, draw=draw)
-
-
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("structure", "draw"))
 def for_each_seed(
     compute: Callable[..., Any],
@@ -432,7 +418,7 @@ def _evaluate(
                 draw = padded_draw(bucket(items))
         own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
         return jax.block_until_ready(
-            measure_seeds(own_parameters, everywhere, own_batches, structure=structure, draw=draw, compute=compute)
+            for_each_seed(compute, own_parameters, own_batches, everywhere, structure=structure, draw=draw)
         )
 
     # Two sets of a million items at once would take twice the memory.

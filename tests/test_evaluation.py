@@ -95,7 +95,7 @@ def test_any_number_of_sets(sets):
 
 
 def test_one_compilation_per_bucket(parameters):
-    compiled: Any = evaluation.measure_seeds
+    compiled: Any = evaluation.for_each_seed
     before = compiled._cache_size()
     for theta in (0.3, 0.4):
         named = {"a": normalizer("temperature", theta=theta), "b": normalizer("softpick")}

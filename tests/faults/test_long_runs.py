@@ -30,7 +30,7 @@ def test_random_lengths_compile_one_program_a_bucket():
     _, initialize = build_model(8)
     parameters = jax.vmap(initialize)(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    programs: Any = evaluation.measure_seeds
+    programs: Any = evaluation.for_each_seed
 
     def measure(lengths):
         rows = list(evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=lengths, sets=4))

@@ -11,6 +11,7 @@ seeds by Student's t. Neither texts nor background have a colour of their own, s
 - `table(rows)`, `attention_map_table(maps)`, `resolution_table(found, seeds)`: the data of each as dicts, for CSV
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -282,15 +283,16 @@ def resolution_chart(found: Resolution, seeds: Sequence[int], seed: int | None =
                 x=alt.X("rho:Q", title="ρ", axis=axis, scale=alt.Scale(domain=[float(rho[0]), 1.0], nice=False)),
                 y=alt.Y("logit:Q", title="logit", scale=alt.Scale(zero=False)),
                 color=colour,
-                tooltip=["class:N", alt.Tooltip("rho:Q", format=".6f"), alt.Tooltip("logit:Q", format=".4f")],
+                tooltip=["class:N", alt.Tooltip("rho:Q", format=".8f"), alt.Tooltip("logit:Q", format=".4f")],
             )
             .properties(width=290, height=280, title=panel_title(question))
         )
 
     nat, key = tell_apart(found, at)
+    digits = 1 + math.ceil(-math.log10(1 - found.near_rho[0]))
     return alt.hconcat(
         panel(found.rho, found.logits[at], "the whole range", ".1f"),
-        panel(found.near_rho, found.near_logits[at], "near the top, where classes differ", ".4f"),
+        panel(found.near_rho, found.near_logits[at], "near the top, where classes differ", f".{digits}f"),
     ).properties(
         title=chart_title(
             "What can the key tell apart?",

@@ -272,7 +272,8 @@ def forced_sentence(row: dispersion.ForcedRow, own: Sequence[dispersion.Dispersi
         sentence += f"; the spreads of the logits nearest to the top force it there from {count(row.nearest)} items"
     if row.spread is not None:
         spread = float(np.mean([other.spread for other in own]))
-        sentence += f"; the spread of all logits alone, {spread:.0f} on average, from about {count(row.spread)} items"
+        start = f"about {count(row.spread)}" if math.isfinite(row.spread) else "more than 10^308"
+        sentence += f"; the spread of all logits alone, {spread:.0f} on average, from {start} items"
     return f"{sentence}."
 
 

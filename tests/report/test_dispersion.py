@@ -134,3 +134,11 @@ def test_tables_hold_what_is_drawn():
     logits = report.resolution_table(FOUND, (3, 4))
     assert len(logits) == 120
     assert logits[-1] == {"range": "near", "seed": 4, "class": 9, "rho": 1.0, "logit": 59.0}
+
+
+@pytest.mark.parametrize("width", [0.002, 4e-5])
+def test_the_axis_near_the_top_has_digits_enough_to_tell_its_ends_apart(width):
+    found = FOUND._replace(near_rho=np.linspace(1 - width, 1, 3))
+    axis = report.resolution_chart(found, (3, 4), 4).to_dict()["hconcat"][1]["encoding"]["x"]["axis"]
+    first, last = (format(rho, axis["format"]) for rho in found.near_rho[[0, -1]])
+    assert float(last) - float(first) == pytest.approx(width, rel=0.2)

@@ -1,0 +1,19 @@
+import numpy as np
+import pytest
+
+from softmax_jax.dispersion import DispersionRow, ForcedRow
+from softmax_jax.report.sections import forced_sentence
+
+
+def sentence(spread: float, forced_from: float) -> str:
+    measured = dict.fromkeys(DispersionRow._fields, 0.0)
+    own = [DispersionRow(**(measured | {"normalizer": "softmax", "n": n, "spread": spread})) for n in (16, 1024)]
+    return forced_sentence(ForcedRow("softmax", 0.5, None, None, forced_from), own)
+
+
+@pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10^308 items")])
+def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread, words):
+    with np.errstate(over="ignore"):
+        said = sentence(spread, float(1 + np.ceil(np.exp(spread))))
+    assert f"{spread:.0f} on average, from {words}." in said
+    assert "at no length up to 1,024" in said

@@ -6,8 +6,8 @@ from softmax_jax.report.sections import forced_sentence
 
 
 def sentence(spread: float, forced_from: float) -> str:
-    measured = dict.fromkeys(DispersionRow._fields, 0.0)
-    own = [DispersionRow(**(measured | {"normalizer": "softmax", "n": n, "spread": spread})) for n in (16, 1024)]
+    nothing = DispersionRow._make([0.0] * len(DispersionRow._fields))
+    own = [nothing._replace(normalizer="softmax", n=n, spread=spread) for n in (16, 1024)]
     return forced_sentence(ForcedRow("softmax", 0.5, None, None, forced_from), own)
 
 

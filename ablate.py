@@ -41,6 +41,8 @@ from softmax_jax.run_directory import load_checkpoint
 SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 FEWEST_STEPS = 16
 """So that all recipes, some of an eighth of them, train."""
+SMALLEST_BATCH = 4
+"""So that a quarter of it is a batch."""
 TABLES = ("losses", "pairs", "scaling")
 """Marks of the page."""
 PAPER = "the paper's, 10 seeds"
@@ -54,7 +56,9 @@ class Arguments:
     """The preset whose recipe is the base."""
     steps: int = 20_000
     """Training steps of the base; of the preset's recipe so much alone, as there are many runs."""
-    seeds: int = 3
+    batch: int = 32
+    """Sets in a batch of the base. As many steps of small batches reach further than fewer of large ones."""
+    seeds: int = 4
     """Models per recipe."""
     groups: tuple[str, ...] = ()
     """What to vary, as in `width steps`; everything by default."""
@@ -70,7 +74,8 @@ class Arguments:
     def __post_init__(self) -> None:
         one_of("--preset", self.preset, load_presets())
         within("--steps", self.steps, FEWEST_STEPS, 2**28, 20_000)
-        within("--seeds", self.seeds, 1, 2**10, 3)
+        within("--batch", self.batch, SMALLEST_BATCH, 2**20, 32)
+        within("--seeds", self.seeds, 1, 2**10, 4)
         within("--sets", self.sets, 1, 2**20, 256)
         each_once("--lengths", self.lengths)
         for length in self.lengths:
@@ -90,7 +95,8 @@ class Arguments:
 
     def every_recipe(self) -> list[Recipe]:
         """The base and all that is varied."""
-        base = dataclasses.replace(load_presets()[self.preset][1], steps=self.steps, seeds=self.seeds)
+        base = load_presets()[self.preset][1]
+        base = dataclasses.replace(base, steps=self.steps, sets=self.batch, seeds=self.seeds)
         return recipes(base) + scaling_recipes(base)
 
     def chosen_recipes(self) -> list[Recipe]:

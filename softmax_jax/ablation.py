@@ -69,7 +69,7 @@ def recipes(base: Config) -> list[Recipe]:
             f"cosine from {rate / 3:g}, λ = 0.001": constant | {"schedule": "cosine_decay_schedule", "l2": 1e-3},
         },
         "steps": {f"{steps // part:,} steps": {"steps": steps // part} for part in PARTS},
-        "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (32, 512)},
+        "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (base.sets // 4, 4 * base.sets)},
         "width": {f"width {width}": {"width": width} for width in WIDTHS},
         "items in training": {
             "5 to 16 items": {"min_items": 5},
@@ -77,7 +77,7 @@ def recipes(base: Config) -> list[Recipe]:
             "8 items": {"min_items": 8, "max_items": 8},
             "2 items": {"min_items": 2, "max_items": 2},
         },
-        "ties": {f"nearest of {count}": {"nearest_of": count} for count in (4, 16)},
+        "ties": {f"nearest of {count}": {"nearest_of": count} for count in (4, 16, 64)},
         "normalizer in training": {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
     return [Recipe(BASE, BASE, base)] + [

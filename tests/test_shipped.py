@@ -1,0 +1,58 @@
+"""The trained models in checkpoints/ are those of the presets of their names, and score what the presets say."""
+
+import importlib
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs import load_presets
+from softmax_jax.checkpoints import verify
+from softmax_jax.config import Config
+from softmax_jax.evaluation import evaluate
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.refit import ALL_LENGTHS, fits_beside
+from softmax_jax.run_directory import load_checkpoint
+
+SHIPPED = sorted(path for path in (Path(__file__).parents[1] / "checkpoints").iterdir() if path.is_dir())
+SETS = 64
+
+
+@pytest.fixture(params=SHIPPED, ids=[path.name for path in SHIPPED])
+def shipped(request):
+    return request.param
+
+
+def test_it_is_the_finished_run_of_its_preset(shipped):
+    _, config = load_presets()[shipped.name]
+    assert Config(**json.loads((shipped / "config.json").read_text())) == config
+    last = json.loads((shipped / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["seed"]) == (config.steps, config.first_seed + config.seeds - 1)
+
+
+def test_it_is_whole_and_names_no_path_of_a_machine(shipped):
+    verify(shipped / "parameters")
+    for path in shipped.rglob("*"):
+        assert path.is_dir() or not re.search(rb"/(tmp|home|root|work)/", path.read_bytes())
+
+
+def test_its_fit_is_of_its_parameters(shipped):
+    _, parameters = load_checkpoint(shipped)
+    assert ALL_LENGTHS in fits_beside(shipped, parameters)
+
+
+def test_it_scores_what_its_preset_says(shipped):
+    docstring = importlib.import_module(f"configs.{shipped.name}").__doc__ or ""
+    (line,) = re.findall(r"^Score: +(.*)\.$", docstring, re.MULTILINE)
+    said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", line)}
+    lengths = tuple(n for n in said if n <= 1024)
+    assert len(lengths) >= 2
+    seeds, parameters = load_checkpoint(shipped)
+    measured = evaluate(parameters, {"softmax": normalizer("softmax")}, seeds=seeds, lengths=lengths, sets=SETS)
+    for n, rows in zip(lengths, measured):
+        share = said[n] / 100
+        error = 100 * math.sqrt(max(share * (1 - share), 1e-3) / (SETS * len(seeds)))
+        assert abs(float(np.mean([row.accuracy for row in rows])) - said[n]) < 4 * error

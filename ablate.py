@@ -38,14 +38,13 @@ from softmax_jax.report.markdown import put_into
 from softmax_jax.run import Interrupted, NotFiniteError, run
 from softmax_jax.run_directory import load_checkpoint
 
-SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
+SHIPPED = Path(__file__).parent / "checkpoints"
 FEWEST_STEPS = 16
 """So that all recipes, some of an eighth of them, train."""
 SMALLEST_BATCH = 4
 """So that a quarter of it is a batch."""
 TABLES = ("losses", "pairs", "scaling")
 """Marks of the page."""
-PAPER = "the paper's, 10 seeds"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +119,17 @@ def main() -> None:
             errors.print(str(interruption), soft_wrap=True, markup=False)
             raise SystemExit(130) from None
         found = [measured(arguments, workdir(arguments.output, recipe), recipe, console) for recipe in trained]
-        found.append(measured(arguments, SHIPPED, Recipe(PAPER, PAPER, load_presets()["paper"][1]), console))
+        found += [measured(arguments, SHIPPED / recipe.name, recipe, console) for recipe in shipped_recipes()]
         write(arguments, found)
         took = time.perf_counter() - start
         print(f"trained and measured {len(chosen)} recipes in {took / 60:.0f} minutes; wrote {arguments.output}")
+
+
+def shipped_recipes() -> list[Recipe]:
+    """Those of the trained models that come with the project, for comparison."""
+    return [
+        Recipe("as shipped", name, config) for name, (_, config) in load_presets().items() if (SHIPPED / name).is_dir()
+    ]
 
 
 def workdir(output: Path, recipe: Recipe) -> Path:
@@ -192,7 +198,7 @@ def write(arguments: Arguments, found: Sequence[Outcome]) -> None:
     charts |= {f"pairs_{n}": chart for n in arguments.lengths if (chart := report.pairs_chart(found, n))}
     tables = {"losses": report.losses_table(found), "pairs": report.pairs_table(found, max(arguments.lengths))}
     unseen = scaling_points(found, (UNSEEN,))
-    if unseen:
+    if unseen and scaling_points(found, (SCALING,)):  # without which width and compute vary together or not at all
         seen = scaling_points(found, (BASE, "steps", "width", SCALING))
         law = scaling_law.fit(seen)
         charts["scaling"] = report.scaling_chart(law, seen, unseen)

@@ -71,7 +71,7 @@ def losses_chart(found: Sequence[Outcome]) -> Chart:
 def label(outcome: Outcome) -> str:
     """The name of a recipe on an axis."""
     group, name, _ = outcome.recipe
-    return name if group in (BASE, name) else f"{group}: {name}"
+    return name if group == BASE or group in name else f"{group}: {name}"
 
 
 def pair_means(found: Sequence[Outcome], n: int) -> dict[tuple[str, str], float]:

@@ -1,0 +1,84 @@
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from softmax_jax import scaling_law
+from softmax_jax.ablation import BASE, SOFT_TO_SHARP, TRUE_ITEM, AccuracyRow, Outcome, Recipe
+from softmax_jax.config import Config
+from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report import ablation as report
+from softmax_jax.report.charts import save_chart
+from softmax_jax.scaling_law import Point
+
+LENGTHS = (64, 256)
+
+
+def outcome(group: str, name: str, softmax: float, **changes: str) -> Outcome:
+    """Made so that at any length 10 % are lost to dispersion, 5 % to value, and the rest to the key."""
+    accuracy = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax) | {"hardmax": softmax + 10, TRUE_ITEM: 95.0}
+    rows = [
+        AccuracyRow(normalizer, n, seed, value + spread)
+        for normalizer, value in accuracy.items()
+        for n in LENGTHS
+        for seed, spread in ((0, 1.0), (1, -1.0))
+    ]
+    return Outcome(Recipe(group, name, Config(**changes)), rows)
+
+
+FOUND = [
+    outcome(BASE, BASE, 60.0),
+    outcome("width", "width 32", 40.0),
+    outcome(report.PAIRS, "entmax15", 50.0, normalizer="entmax15"),
+]
+LAW = scaling_law.Law((np.log(1e-4), 0.5, 0.0), np.array([[np.log(2e-4), 0.5, 0.0], [np.log(5e-5), 0.5, 0.0]]))
+SEEN = [Point(10**12 * factor, 128, 1024, seed, 80.0 + factor) for factor in (1, 4) for seed in (0, 1)]
+UNSEEN = [Point(16 * 10**12, 128, 1024, seed, 99.0) for seed in (0, 1)]
+
+
+def test_the_table_has_accuracy_interval_and_the_three_losses_of_every_recipe():
+    head, _, base, width, _ = report.losses_table(FOUND).splitlines()
+    assert head.count("|") == base.count("|")
+    assert "n = 64: softmax ±" in head
+    assert base.startswith("| base | base | 60.0 ± 12.7 |")
+    assert "10.0 / 25.0 / 5.0" in base
+    assert "10.0 / 45.0 / 5.0" in width
+
+
+def test_recipes_are_named_once():
+    assert [report.label(one) for one in FOUND] == ["base", "width 32", f"{report.PAIRS}: entmax15"]
+
+
+def test_the_best_pair_is_named():
+    table = report.pairs_table(FOUND, 256).splitlines()
+    assert table[2:] == ["| softmax | 60.0 | 60.0 | 70.0 (hardmax) |", "| entmax15 | 50.0 | 50.0 | 60.0 (hardmax) |"]
+
+
+def test_one_normalizer_in_training_makes_no_pairs():
+    assert report.pairs_chart(FOUND[:2], 64) is None
+
+
+def test_the_law_says_what_it_missed():
+    table = report.scaling_table(LAW, UNSEEN)
+    said, low, high = LAW.predict(16 * 10**12, 128, 1024)
+    assert f"| 1024 | {said:.1f} | {low:.1f} to {high:.1f} | 99.0 | {99 - said:+.1f} |" in table
+    assert "| a | 0.500 | 0.500 to 0.500 |" in table
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("losses", {"64 items", "dispersion", "key", "% of sets", "width 32"}),
+        ("pairs", {"normalizer in training", "normalizer in the test", "entmax15", "accuracy (%)"}),
+        ("scaling", {"1024 items", "multiply-adds of training", "width"}),
+    ],
+)
+def test_a_chart_names_its_axes_and_what_it_compares(name, texts, tmp_path):
+    charts = {
+        "losses": report.losses_chart(FOUND),
+        "pairs": report.pairs_chart(FOUND, 256),
+        "scaling": report.scaling_chart(LAW, SEEN, UNSEEN),
+    }
+    _, svg = save_chart(charts[name], tmp_path / name)
+    found = {element.text for element in ET.fromstring(svg.read_text()).iter("{http://www.w3.org/2000/svg}text")}
+    assert texts <= found

@@ -14,7 +14,7 @@ from softmax_jax.scaling_law import Point
 LENGTHS = (64, 256)
 
 
-def outcome(group: str, name: str, softmax: float, **changes: str) -> Outcome:
+def outcome(group: str, name: str, softmax: float, trained: str = "softmax") -> Outcome:
     """Made so that at any length 10 % are lost to dispersion, 5 % to value, and the rest to the key."""
     accuracy = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax) | {"hardmax": softmax + 10, TRUE_ITEM: 95.0}
     rows = [
@@ -23,13 +23,13 @@ def outcome(group: str, name: str, softmax: float, **changes: str) -> Outcome:
         for n in LENGTHS
         for seed, spread in ((0, 1.0), (1, -1.0))
     ]
-    return Outcome(Recipe(group, name, Config(**changes)), rows)
+    return Outcome(Recipe(group, name, Config(normalizer=trained)), rows)
 
 
 FOUND = [
     outcome(BASE, BASE, 60.0),
     outcome("width", "width 32", 40.0),
-    outcome(report.PAIRS, "entmax15", 50.0, normalizer="entmax15"),
+    outcome(report.PAIRS, "entmax15", 50.0, "entmax15"),
 ]
 LAW = scaling_law.Law((np.log(1e-4), 0.5, 0.0), np.array([[np.log(2e-4), 0.5, 0.0], [np.log(5e-5), 0.5, 0.0]]))
 SEEN = [Point(10**12 * factor, 128, 1024, seed, 80.0 + factor) for factor in (1, 4) for seed in (0, 1)]

@@ -1,9 +1,10 @@
 r"""How far attention reaches by compute and width: a law for the error at n items, fitted with its uncertainty.
 
-A key that resolves differences in ρ down to a width δ confuses the largest of n items with another at a rate
-proportional to n, so that of K classes
+Near ρ = 1 the largest of n items leads by a gap that is distributed exponentially with mean 1/n. The key takes another
+class for larger by as much as some difference in ρ. If that is distributed exponentially too, with mean δ, the gap is
+the longer of the two with probability 1 / (1 + nδ), so that of K classes
 
-$$\text{accuracy}(n) = \frac{1}{K} + \left(1 - \frac{1}{K}\right) e^{-n \delta}, \qquad
+$$\text{accuracy}(n) = \frac{1}{K} + \left(1 - \frac{1}{K}\right) \frac{1}{1 + n \delta}, \qquad
 \delta = \delta_0\, C^{-a}\, w^{-b},$$
 
 with C the multiply-adds of the whole training and w the width of the model.
@@ -55,12 +56,12 @@ def accuracy(numbers: Numbers, compute: Numbers, width: Numbers, n: Numbers) -> 
     """The law, in percent.
 
     >>> float(accuracy((float(np.log(1e-5)), 1.0, 0.0), 1e12, 128, 10_000).round(2))
-    91.44
+    91.82
     """
     log_delta, by_compute, by_width = np.asarray(numbers, np.float64)
     compute, width, n = (np.asarray(values, np.float64) for values in (compute, width, n))
     delta = np.exp(log_delta - by_compute * np.log(compute / COMPUTE) - by_width * np.log(width / WIDTH))
-    return np.asarray(100 * (1 / CLASSES + (1 - 1 / CLASSES) * np.exp(-n * delta)))
+    return np.asarray(100 * (1 / CLASSES + (1 - 1 / CLASSES) / (1 + n * delta)))
 
 
 def fit(points: Sequence[Point], draws: int = 200) -> Law:

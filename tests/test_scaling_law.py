@@ -36,7 +36,7 @@ def test_most_intervals_hold_the_truth():
 
 
 def test_accuracy_falls_from_all_to_chance():
-    accuracy = scaling_law.accuracy(NUMBERS, 1e12, 128, np.array([0, 1e3, 1e9]))
+    accuracy = scaling_law.accuracy(NUMBERS, 1e12, 128, np.array([0, 1e3, 1e13]))
     assert accuracy[0] == 100
     assert 10 < accuracy[1] < 100
     assert np.isclose(accuracy[2], 10)

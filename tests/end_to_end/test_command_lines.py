@@ -55,6 +55,7 @@ def test_train_then_evaluate(trained, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_the_shipped_models_find_the_largest_of_sixteen_items(tmp_path):
     done = script("evaluate.py", "--lengths", 16, "--sets", 64, "--normalizers", "softmax", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

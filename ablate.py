@@ -36,9 +36,8 @@ from softmax_jax.report import ablation as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.run import Interrupted, NotFiniteError, run
-from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.run_directory import SHIPPED, load_checkpoint
 
-SHIPPED = Path(__file__).parent / "checkpoints"
 FEWEST_STEPS = 16
 """So that all recipes, some of an eighth of them, train."""
 SMALLEST_BATCH = 4
@@ -198,8 +197,9 @@ def write(arguments: Arguments, found: Sequence[Outcome]) -> None:
     charts |= {f"pairs_{n}": chart for n in arguments.lengths if (chart := report.pairs_chart(found, n))}
     tables = {"losses": report.losses_table(found), "pairs": report.pairs_table(found, max(arguments.lengths))}
     unseen = scaling_points(found, (UNSEEN,))
-    if unseen and scaling_points(found, (SCALING,)):  # without which width and compute vary together or not at all
-        seen = scaling_points(found, (BASE, "steps", "width", SCALING))
+    grid = scaling_points(found, (SCALING,))
+    if unseen and grid:  # without which width and compute do not vary enough of themselves
+        seen = scaling_points(found, (BASE, "steps", "width")) + grid
         law = scaling_law.fit(seen)
         charts["scaling"] = report.scaling_chart(law, seen, unseen)
         tables["scaling"] = report.scaling_table(law, unseen)

@@ -36,9 +36,8 @@ from softmax_jax.files import check_output, versions, write_csv, write_json
 from softmax_jax.refit import ALL_LENGTHS, named_normalizers
 from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
-from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.run_directory import SHIPPED, load_checkpoint
 
-SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 SETS = 512
 
 
@@ -52,7 +51,7 @@ class Arguments:
     """Items per set; 2, 4, … 16384 by default (4096 under the notebook protocol)."""
     sets: int = SETS
     """Sets per seed and length."""
-    checkpoint: Path = SHIPPED
+    checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
     output: Path = Path("evaluation")
     """Directory for evaluation.csv, evaluation.json and the chart."""

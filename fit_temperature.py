@@ -34,10 +34,9 @@ from softmax_jax.refit import (
 )
 from softmax_jax.report import temperature as report
 from softmax_jax.report.charts import save_chart
-from softmax_jax.run_directory import load_checkpoint, longest_in_training
+from softmax_jax.run_directory import SHIPPED, load_checkpoint, longest_in_training
 from softmax_jax.temperature import CRITERIA, Criterion, Rows, TemperatureFit, cross_validate, fit, join
 
-SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
 """Away from the keys of training and of evaluate.py."""
 COLUMNS = CSV_COLUMNS[:5]
@@ -48,7 +47,7 @@ COLUMNS = CSV_COLUMNS[:5]
 class Arguments:
     """What the command line may say."""
 
-    checkpoint: Path = SHIPPED
+    checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
     lengths: tuple[int, ...] = LENGTHS
     """Items per set: lengths to fit to and to compare at. A second fit sees the lengths of training alone."""

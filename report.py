@@ -36,10 +36,9 @@ from softmax_jax.refit import fits_beside, named_normalizers, search_lengths
 from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, listed, report_sections, sets_in_words
 from softmax_jax.report.show import show
-from softmax_jax.run_directory import load_checkpoint, longest_in_training
+from softmax_jax.run_directory import SHIPPED, load_checkpoint, longest_in_training
 from softmax_jax.temperature import TemperatureFit
 
-SHIPPED = Path(__file__).parent / "checkpoints" / "paper"
 SEARCH_KEY = 2**31 + 3
 """Away from the keys of training, evaluate.py and fit_temperature.py."""
 SEARCH_SHARE = 16
@@ -50,7 +49,7 @@ SEARCH_SHARE = 16
 class Arguments:
     """What the command line may say."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED,)
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper",)
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
     output: Path = Path("report")
     """Directory for index.html, and for every chart as PNG and SVG with its data as CSV."""

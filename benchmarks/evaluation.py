@@ -8,7 +8,6 @@ large matrix products on all cores.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 
@@ -20,9 +19,9 @@ from softmax_jax.config import Config
 from softmax_jax.costs import item_multiply_adds
 from softmax_jax.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.run_directory import SHIPPED, load_checkpoint
 
-CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / "paper"
+CHECKPOINT = SHIPPED / "paper"
 SEEDS = 2
 LENGTHS = (4096, 16384, 65536, 262144, 1048576)
 ITEMS = 2**20

@@ -290,6 +290,15 @@ def on_devices(parameters: Parameters, batches: Any, everywhere: Any = ()) -> tu
     )
 
 
+def on_batches(
+    compute: Callable[..., Any], parameters: Parameters, batches: Any, *everywhere: Any, draw: Callable[[Any], Any]
+) -> Any:
+    """`for_each_seed` of the max-retrieval model, from arguments wherever they are."""
+    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
+    own_parameters, own_batches, everywhere = on_devices(parameters, batches, everywhere)
+    return for_each_seed(compute, own_parameters, own_batches, *everywhere, structure=structure, draw=draw)
+
+
 def on_fresh_sets(
     compute: Callable[..., Any],
     parameters: Parameters,
@@ -300,10 +309,8 @@ def on_fresh_sets(
     sets: int,
 ) -> Any:
     """`compute(model, *everywhere, batch)` on fresh sets of each seed: leaves with leading axes (seeds, batches)."""
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
     batches = fresh_batches(key, jnp.asarray(seeds, jnp.int32), items, sets)
-    own_parameters, own_batches, everywhere = on_devices(parameters, batches, everywhere)
-    return for_each_seed(compute, own_parameters, own_batches, *everywhere, structure=structure, draw=fresh_draw(items))
+    return on_batches(compute, parameters, batches, *everywhere, draw=fresh_draw(items))
 
 
 def set_by_set(tree: Any) -> Any:
@@ -401,7 +408,7 @@ def _evaluate(
     key: Key[Array, ""] | None,
 ) -> Iterator[list[Row]]:
     """`evaluate` of what was checked."""
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
+    everywhere = tuple(normalizers.values())
     key = jax.random.key(KEY) if key is None else key
     seed_array = jnp.asarray(seeds, jnp.int32)
 
@@ -416,10 +423,7 @@ def _evaluate(
                 compute = blockwise_measure(bucket(items))
             else:
                 draw = padded_draw(bucket(items))
-        own_parameters, own_batches, everywhere = on_devices(parameters, batches, tuple(normalizers.values()))
-        return jax.block_until_ready(
-            for_each_seed(compute, own_parameters, own_batches, everywhere, structure=structure, draw=draw)
-        )
+        return jax.block_until_ready(on_batches(compute, parameters, batches, everywhere, draw=draw))
 
     # Two sets of a million items at once would take twice the memory.
     measured = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(measures_at, lengths)

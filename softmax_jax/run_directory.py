@@ -34,6 +34,8 @@ from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.training import Parameters, TrainState, initial_state, training_mesh
 
 KEPT_CHECKPOINTS = 2
+SHIPPED = Path(__file__).parents[1] / "checkpoints"
+"""The trained models that come with the project: the run of a preset under its name."""
 
 
 class RunDirectory:

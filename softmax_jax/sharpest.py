@@ -21,9 +21,8 @@ from softmax_jax.command_line import one_device_per_core, one_line_errors, parse
 from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.evaluation import Row, evaluate, summarize
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import load_checkpoint, longest_in_training
+from softmax_jax.run_directory import SHIPPED, load_checkpoint, longest_in_training
 
-SHIPPED = Path(__file__).parents[1] / "checkpoints" / "paper"
 CHOICE_KEY = 2**31 + 4
 """Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""
 TOLERANCE = 0.1
@@ -49,7 +48,7 @@ def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> s
 class Arguments:
     """What the command line may say."""
 
-    checkpoint: Path = SHIPPED
+    checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file."""
     sets: int = 2**17
     """Sets per seed, of the most items of a set in training."""

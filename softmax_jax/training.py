@@ -117,6 +117,7 @@ def _call(factory: Callable[..., Any], arguments: dict[str, Any], option: str) -
         raise ValueError(f"{option}: {factory.__name__} says {' '.join(str(error).split())}; give others") from None
 
 
+@functools.cache
 def build_model(width: int) -> tuple[nnx.GraphDef, Callable[[Key[Array, ""]], Parameters]]:
     """The structure of the model, and a function from a key to its initial parameters."""
 

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+import fit_temperature
+from softmax_jax import evaluation
 from softmax_jax.ablation import SOFT_TO_SHARP
 from softmax_jax.evaluation import Row
 from softmax_jax.sharpest import CHOICE_KEY, mean_accuracies, sharpest
@@ -40,9 +42,6 @@ def test_temperatures_are_in_order_from_soft_to_sharp():
 
 
 def test_the_sets_are_not_those_of_another_command():
-    import fit_temperature
-    from softmax_jax import evaluation
-
     assert CHOICE_KEY not in {evaluation.KEY, fit_temperature.FIT_KEY, fit_temperature.FRESH_KEY}
 
 

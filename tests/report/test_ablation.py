@@ -1,5 +1,3 @@
-import xml.etree.ElementTree as ET
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import ablation as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.scaling_law import Point
+from tests.report.svg import texts_of
 
 LENGTHS = (64, 256)
 
@@ -80,5 +79,5 @@ def test_a_chart_names_its_axes_and_what_it_compares(name, texts, tmp_path):
         "scaling": report.scaling_chart(LAW, SEEN, UNSEEN),
     }
     _, svg = save_chart(charts[name], tmp_path / name)
-    found = {element.text for element in ET.fromstring(svg.read_text()).iter("{http://www.w3.org/2000/svg}text")}
+    found = texts_of(svg.read_text())
     assert texts <= found

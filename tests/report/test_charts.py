@@ -1,7 +1,6 @@
-import xml.etree.ElementTree as ET
-
 from softmax_jax.evaluation import Summary
 from softmax_jax.report.charts import accuracy_chart, save_chart
+from tests.report.svg import texts_of
 
 SUMMARIES = [
     Summary(name, n, accuracy, interval, 0.1, 1.0, 0.5, None)
@@ -14,7 +13,7 @@ def test_the_chart_is_saved_as_png_and_svg(tmp_path):
     paths = save_chart(accuracy_chart(SUMMARIES, 10, "A title"), tmp_path / "chart")
     png, svg = (path.read_bytes() for path in paths)
     assert png.startswith(b"\x89PNG")
-    texts = {element.text for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    texts = texts_of(svg)
     assert {"A title", "softmax", "hardmax", "softmax, published", "accuracy (% of sets)", "items in the set"} <= texts
 
 

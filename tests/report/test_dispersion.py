@@ -1,5 +1,3 @@
-import xml.etree.ElementTree as ET
-
 import numpy as np
 import pytest
 
@@ -7,6 +5,7 @@ from softmax_jax.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapR
 from softmax_jax.evaluation import half_width
 from softmax_jax.report import dispersion as report
 from softmax_jax.report.charts import save_chart
+from tests.report.svg import texts_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
 
@@ -69,7 +68,7 @@ TEXTS = {
 def test_a_chart_asks_its_question_with_units_and_legends(name, tmp_path):
     chart = CHARTS[name]()
     _, svg = save_chart(chart, tmp_path / name)
-    texts = {element.text for element in ET.fromstring(svg.read_text()).iter("{http://www.w3.org/2000/svg}text")}
+    texts = texts_of(svg.read_text())
     assert TEXTS[name] <= texts
     assert chart.to_dict()["title"]["text"].endswith("?")
 

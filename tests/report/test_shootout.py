@@ -1,5 +1,4 @@
 import io
-import xml.etree.ElementTree as ET
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from softmax_jax.normalizers.facts import FACTS
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import save_chart
+from tests.report.svg import texts_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
 ACCURACIES = {"softmax": [80.0, 82.0, 84.0], "ssmax": [90.0, 91.0, 95.0], "signed_l1": [60.0, 65.0, 61.0]}
@@ -199,5 +199,5 @@ def test_charts_are_saved_and_say_what_they_show(name, texts, tmp_path):
     charts = report.look_charts(NAMED, report.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
     png, svg = (path.read_bytes() for path in save_chart(charts[name], tmp_path / "chart"))
     assert png.startswith(b"\x89PNG")
-    shown = {element.text for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    shown = texts_of(svg)
     assert texts <= shown

@@ -49,7 +49,7 @@ SEARCH_SHARE = 16
 class Arguments:
     """What the command line may say."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper",)
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
     output: Path = Path("report")
     """Directory for index.html, and for every chart as PNG and SVG with its data as CSV."""

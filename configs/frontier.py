@@ -1,6 +1,8 @@
 """Ten seeds for 200,000 steps without a penalty, at a rate of one cycle: the furthest reach from sixteen items.
 
 Command:  python train.py frontier
+Cost:     93 minutes on 2 CPU cores with little other work, at 36 steps a second (2026-11-22).
+Score:    100.0 % at 16 items under softmax, 99.4 % at 1024, 72.5 % at 16384, 34.0 % at 65536.
 """
 
 from softmax_jax.config import Config

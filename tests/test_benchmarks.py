@@ -57,6 +57,7 @@ def test_contenders_take_turns():
     assert seconds == {"a": [1, 3], "b": [2, 4]}
 
 
+@pytest.mark.slow
 def test_a_contender_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "contest.py").write_text(
         "import sys\nfrom benchmarks.timing import serve\n"

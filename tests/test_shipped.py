@@ -4,7 +4,6 @@ import importlib
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +14,13 @@ from softmax_jax.config import Config
 from softmax_jax.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refit import ALL_LENGTHS, fits_beside
-from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.run_directory import SHIPPED, load_checkpoint
 
-SHIPPED = sorted(path for path in (Path(__file__).parents[1] / "checkpoints").iterdir() if path.is_dir())
+RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
 SETS = 64
 
 
-@pytest.fixture(params=SHIPPED, ids=[path.name for path in SHIPPED])
+@pytest.fixture(params=RUNS, ids=[path.name for path in RUNS])
 def shipped(request):
     return request.param
 

@@ -11,8 +11,23 @@ from pathlib import Path
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax import scaling_law
-from softmax_jax.ablation import (
+from softmax_jax.measures.evaluation import LONGEST_WHOLE
+from softmax_jax.normalizers.checks import did_you_mean, one_of
+from softmax_jax.report import ablation as report
+from softmax_jax.report.charts import save_chart
+from softmax_jax.report.markdown import put_into
+from softmax_jax.runtime.command_line import (
+    check_directory,
+    each_once,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    within,
+)
+from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.runtime.files import check_output, reason, versions, write_csv, write_json, write_whole
+from softmax_jax.studies import scaling_law
+from softmax_jax.studies.ablation import (
     BASE,
     SCALING,
     UNSEEN,
@@ -26,17 +41,9 @@ from softmax_jax.ablation import (
     recipes,
     scaling_recipes,
 )
-from softmax_jax.command_line import check_directory, each_once, one_device_per_core, one_line_errors, parse, within
-from softmax_jax.compilation_cache import keep_compiled_programs
-from softmax_jax.costs import step_multiply_adds
-from softmax_jax.evaluation import LONGEST_WHOLE
-from softmax_jax.files import check_output, reason, versions, write_csv, write_json, write_whole
-from softmax_jax.normalizers.checks import did_you_mean, one_of
-from softmax_jax.report import ablation as report
-from softmax_jax.report.charts import save_chart
-from softmax_jax.report.markdown import put_into
-from softmax_jax.run import Interrupted, NotFiniteError, run
-from softmax_jax.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.training.costs import step_multiply_adds
+from softmax_jax.training.run import Interrupted, NotFiniteError, run
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 FEWEST_STEPS = 16
 """So that all recipes, some of an eighth of them, train."""

@@ -10,19 +10,7 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
-from softmax_jax.command_line import (
-    check_directory,
-    each_once,
-    normalizer_names,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    with_progress,
-    within,
-)
-from softmax_jax.compilation_cache import CompileTime, keep_compiled_programs
-from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
-from softmax_jax.evaluation import (
+from softmax_jax.measures.evaluation import (
     CSV_COLUMNS,
     DEFAULT_NORMALIZERS,
     LENGTHS,
@@ -32,11 +20,23 @@ from softmax_jax.evaluation import (
     evaluate,
     summarize,
 )
-from softmax_jax.files import check_output, versions, write_csv, write_json
-from softmax_jax.refit import ALL_LENGTHS, named_normalizers
+from softmax_jax.measures.refit import ALL_LENGTHS, named_normalizers
 from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
 from softmax_jax.report.tables import print_evaluation
-from softmax_jax.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.runtime.command_line import (
+    check_directory,
+    each_once,
+    normalizer_names,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    with_progress,
+    within,
+)
+from softmax_jax.runtime.compilation_cache import CompileTime, keep_compiled_programs
+from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.runtime.files import check_output, versions, write_csv, write_json
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 SETS = 512
 

@@ -9,19 +9,8 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from softmax_jax.command_line import (
-    check_directory,
-    each_once,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    with_progress,
-    within,
-)
-from softmax_jax.evaluation import CSV_COLUMNS, LENGTHS, Row
-from softmax_jax.files import check_output, write_csv
-from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.refit import (
+from softmax_jax.measures.evaluation import CSV_COLUMNS, LENGTHS, Row
+from softmax_jax.measures.refit import (
     ALL_LENGTHS,
     FITS,
     TRAIN_LENGTHS,
@@ -32,10 +21,21 @@ from softmax_jax.refit import (
     isotonic_normalizer,
     search_lengths,
 )
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import temperature as report
 from softmax_jax.report.charts import save_chart
-from softmax_jax.run_directory import SHIPPED, load_checkpoint, longest_in_training
+from softmax_jax.runtime.command_line import (
+    check_directory,
+    each_once,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    with_progress,
+    within,
+)
+from softmax_jax.runtime.files import check_output, write_csv
 from softmax_jax.temperature import CRITERIA, Criterion, Rows, TemperatureFit, cross_validate, fit, join
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, longest_in_training
 
 FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
 """Away from the keys of training and of evaluate.py."""

@@ -9,7 +9,22 @@ import jax
 import tyro
 from rich.console import Console
 
-from softmax_jax.command_line import (
+from softmax_jax.measures.dispersion import (
+    REPORT_LENGTHS,
+    TOP,
+    Measured,
+    attention_maps,
+    evaluation_rows,
+    measure_sets,
+    resolution,
+)
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
+from softmax_jax.measures.refit import fits_beside, named_normalizers, search_lengths
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.report.page import Figure, page, write_figure
+from softmax_jax.report.sections import Evaluated, Study, listed, report_sections, sets_in_words
+from softmax_jax.report.show import show
+from softmax_jax.runtime.command_line import (
     check_directory,
     each_once,
     normalizer_names,
@@ -20,24 +35,9 @@ from softmax_jax.command_line import (
     with_progress,
     within,
 )
-from softmax_jax.dispersion import (
-    REPORT_LENGTHS,
-    TOP,
-    Measured,
-    attention_maps,
-    evaluation_rows,
-    measure_sets,
-    resolution,
-)
-from softmax_jax.evaluation import DEFAULT_NORMALIZERS
-from softmax_jax.files import check_output, versions, write_whole
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.refit import fits_beside, named_normalizers, search_lengths
-from softmax_jax.report.page import Figure, page, write_figure
-from softmax_jax.report.sections import Evaluated, Study, listed, report_sections, sets_in_words
-from softmax_jax.report.show import show
-from softmax_jax.run_directory import SHIPPED, load_checkpoint, longest_in_training
+from softmax_jax.runtime.files import check_output, versions, write_whole
 from softmax_jax.temperature import TemperatureFit
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, longest_in_training
 
 SEARCH_KEY = 2**31 + 3
 """Away from the keys of training, evaluate.py and fit_temperature.py."""

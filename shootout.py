@@ -8,7 +8,10 @@ from typing import Literal
 
 from rich.console import Console
 
-from softmax_jax.command_line import (
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.report import shootout as report
+from softmax_jax.report.charts import Chart, save_chart
+from softmax_jax.runtime.command_line import (
     check_directory,
     each_once,
     normalizer_names,
@@ -18,15 +21,12 @@ from softmax_jax.command_line import (
     progress_bar,
     within,
 )
-from softmax_jax.files import check_output, versions, write_csv, write_json
-from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import shootout as report
-from softmax_jax.report.charts import Chart, save_chart
-from softmax_jax.shootout import Outcome, Recipe, batches_of, compete
+from softmax_jax.runtime.files import check_output, versions, write_csv, write_json
 from softmax_jax.tasks.published import SPARSE_ATTENTION
 from softmax_jax.tasks.retrieval import Retrieval
 from softmax_jax.tasks.sequences import Task
 from softmax_jax.tasks.signal import Signal
+from softmax_jax.training.shootout import Outcome, Recipe, batches_of, compete
 
 DEFAULT_NORMALIZERS = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
 """By the papers' formulas, and the notebook's two."""

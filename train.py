@@ -8,14 +8,14 @@ import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.command_line import check_directory, one_device_per_core, one_line_errors, parse
-from softmax_jax.compilation_cache import keep_compiled_programs
-from softmax_jax.config import Config
-from softmax_jax.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run import Interrupted, NotFiniteError, run
-from softmax_jax.training import build_optimizer
+from softmax_jax.runtime.command_line import check_directory, one_device_per_core, one_line_errors, parse
+from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.training.config import Config
+from softmax_jax.training.run import Interrupted, NotFiniteError, run
+from softmax_jax.training.trainer import build_optimizer
 
 
 @dataclasses.dataclass(frozen=True)

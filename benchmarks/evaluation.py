@@ -14,12 +14,12 @@ import jax
 from benchmarks.products import products_alone
 from benchmarks.timing import Result, contest, processes_in_turn
 from benchmarks.timing import timed as timed_run
-from softmax_jax.command_line import one_device_per_core
-from softmax_jax.config import Config
-from softmax_jax.costs import item_multiply_adds
-from softmax_jax.evaluation import DEFAULT_NORMALIZERS, evaluate
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.training.config import Config
+from softmax_jax.training.costs import item_multiply_adds
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 CHECKPOINT = SHIPPED / "paper"
 SEEDS = 2

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.timing import timed
-from softmax_jax.command_line import one_device_per_core
-from softmax_jax.config import Config
-from softmax_jax.costs import step_multiply_adds
-from softmax_jax.devices import spread_over_seeds
+from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.runtime.devices import spread_over_seeds
+from softmax_jax.training.config import Config
+from softmax_jax.training.costs import step_multiply_adds
 
 PRODUCTS = 4
 """In a turn, on each device."""

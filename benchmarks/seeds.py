@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from benchmarks.products import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, duration, processes_in_turn, results_against
 from benchmarks.timing import timed as timed_run
-from softmax_jax import training
-from softmax_jax.command_line import one_device_per_core
-from softmax_jax.config import Config
+from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
 
 SEEDS, STEPS = 10, 100_000
 TURN = 20

@@ -22,7 +22,7 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
-from softmax_jax.command_line import parse, within
+from softmax_jax.runtime.command_line import parse, within
 
 SHAPES = (1024, 4096), (64, 65536)
 

@@ -19,9 +19,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.command_line import one_line_errors, parse
-from softmax_jax.compilation_cache import keep_compiled_programs
 from softmax_jax.normalizers.checks import one_of
+from softmax_jax.runtime.command_line import one_line_errors, parse
+from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,10 @@ from flax import linen
 
 from benchmarks.products import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
-from softmax_jax import training
-from softmax_jax.command_line import one_device_per_core
-from softmax_jax.config import Config
+from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, sample
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
 
 NOTEBOOK_ITEMS = 4096
 OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port", "PyTorch"

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from softmax_jax.config import Config
+from softmax_jax.training.config import Config
 
 
 def load_presets() -> dict[str, tuple[str, Config]]:

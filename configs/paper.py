@@ -22,6 +22,6 @@ penalty's place (--l2 0 --optimizer adamw --optimizer-options weight_decay 0.001
 penalty the logits grow large enough to stay sharp for thousands of items, so the paper's models had something like it.
 """
 
-from softmax_jax.config import Config
+from softmax_jax.training.config import Config
 
 CONFIG = Config(seeds=10, l2=0.0005, schedule="cosine_decay_schedule")

@@ -29,18 +29,19 @@ from flax import nnx
 from rich.console import Console
 
 import softmax_jax
-from softmax_jax import refit, temperature
-from softmax_jax.command_line import one_device_per_core
-from softmax_jax.config import Config
-from softmax_jax.dispersion import attention_maps, evaluation_rows, measure_sets
-from softmax_jax.evaluation import evaluate, summarize
+from softmax_jax.measures import refit
+from softmax_jax import temperature
+from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.training.config import Config
+from softmax_jax.measures.dispersion import attention_maps, evaluation_rows, measure_sets
+from softmax_jax.measures.evaluation import evaluate, summarize
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.charts import accuracy_chart
 from softmax_jax.report.dispersion import attention_map_chart
 from softmax_jax.report.temperature import entropy_chart, print_by_length
-from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.tasks.max_retrieval import sample
-from softmax_jax.training import build_model, chunk_trainer, initial_state
+from softmax_jax.training.trainer import build_model, chunk_trainer, initial_state
 
 one_device_per_core()
 alt.renderers.enable("png", scale_factor=1.5)

@@ -26,10 +26,10 @@ import os
 import altair as alt
 from rich.console import Console
 
-from softmax_jax.command_line import one_device_per_core
+from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import shootout as look
-from softmax_jax.shootout import Outcome, Recipe, batches_of, compete
+from softmax_jax.training.shootout import Outcome, Recipe, batches_of, compete
 from softmax_jax.tasks.signal import Signal
 
 one_device_per_core()

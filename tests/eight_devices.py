@@ -14,9 +14,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from softmax_jax import costs, devices, distributed, evaluation, run, training
-from softmax_jax.config import Config
+from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.runtime import devices, distributed
+from softmax_jax.training import costs, run
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
 
 TINY = Config(
     steps=12, seeds=2, sets=128, min_items=3, max_items=3, width=8, chunk=6, optimizer="sgd", learning_rate=0.1

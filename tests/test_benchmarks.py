@@ -16,10 +16,10 @@ import pytest
 from benchmarks import all as all_benchmarks
 from benchmarks import table, timing
 from benchmarks.timing import Result, device_name
-from softmax_jax import training
-from softmax_jax.config import Config
-from softmax_jax.costs import step_multiply_adds
 from softmax_jax.report.markdown import put_into
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
+from softmax_jax.training.costs import step_multiply_adds
 
 RESULT = Result("a step", "a port", ours=(1e-3, 2e-3, 4e-3), peers=(6e-3, 8e-3, 6e-3), unit="s per step")
 

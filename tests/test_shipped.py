@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from configs import load_presets
-from softmax_jax.checkpoints import verify
-from softmax_jax.config import Config
-from softmax_jax.evaluation import evaluate
+from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.refit import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.refit import ALL_LENGTHS, fits_beside
-from softmax_jax.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.runtime.checkpoints import verify
+from softmax_jax.training.config import Config
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
 SETS = 64

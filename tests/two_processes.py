@@ -14,9 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from softmax_jax import run, training
-from softmax_jax.distributed import gathered
 from softmax_jax.report import charts
+from softmax_jax.runtime.distributed import gathered
+from softmax_jax.training import run
+from softmax_jax.training import trainer as training
 from tests.eight_devices import TINY
 
 ROOT = Path(__file__).parents[1]

@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.command_line import parse
 from softmax_jax.normalizers.facts import COLUMNS, table
 from softmax_jax.normalizers.page import markdown
+from softmax_jax.runtime.command_line import parse
 
 
 @dataclasses.dataclass(frozen=True)

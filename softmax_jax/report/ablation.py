@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from softmax_jax import scaling_law
-from softmax_jax.ablation import BASE, AccuracyRow, Outcome, losses
-from softmax_jax.evaluation import half_width
+from softmax_jax.measures.evaluation import half_width
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import PALETTE, Chart, chart_title, palette, panel_title
-from softmax_jax.scaling_law import Law, Point
+from softmax_jax.studies import scaling_law
+from softmax_jax.studies.ablation import BASE, AccuracyRow, Outcome, losses
+from softmax_jax.studies.scaling_law import Law, Point
 
 PAIRS = "normalizer in training"
 KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "value": PALETTE[4]}

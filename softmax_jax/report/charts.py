@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from softmax_jax.evaluation import Summary
-from softmax_jax.files import write_whole
+from softmax_jax.measures.evaluation import Summary
+from softmax_jax.runtime.files import write_whole
 from softmax_jax.tasks import published
 
 Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart

@@ -1,7 +1,7 @@
 """Charts of how attention disperses, beside what theory allows, and of what else costs accuracy.
 
-Each takes what `softmax_jax.dispersion` measures and answers the question in its title; bands are 95 % intervals over
-seeds by Student's t. Neither texts nor background have a colour of their own, so that a page can give them its theme.
+Each takes what `softmax_jax.measures.dispersion` measures and answers the question in its title; bands are 95 %
+intervals over seeds by Student's t. Neither texts nor background have a colour of their own: a page gives its theme.
 
 - `dispersion_chart(rows, forced)`: from `dispersion_rows` and `forced_rows`
 - `attention_map_chart(maps, lengths)`: from `attention_maps`
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import altair as alt
 import numpy as np
 
-from softmax_jax.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapRow, LossRow, Resolution
-from softmax_jax.evaluation import half_width
+from softmax_jax.measures.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapRow, LossRow, Resolution
+from softmax_jax.measures.evaluation import half_width
 from softmax_jax.report.charts import (
     GREY,
     PALETTE,

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax import dispersion
-from softmax_jax.dispersion import Measured, Resolution
-from softmax_jax.evaluation import CSV_COLUMNS, Row, Summary, summarize
+from softmax_jax.measures import dispersion
+from softmax_jax.measures.dispersion import Measured, Resolution
+from softmax_jax.measures.evaluation import CSV_COLUMNS, Row, Summary, summarize
+from softmax_jax.measures.refit import ALL_LENGTHS
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.refit import ALL_LENGTHS
 from softmax_jax.report import dispersion as charts
 from softmax_jax.report import page, temperature
 from softmax_jax.report.charts import FAIR, accuracy_chart

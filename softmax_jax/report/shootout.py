@@ -12,14 +12,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.evaluation import half_width, paired_p_value
+from softmax_jax.measures.evaluation import half_width, paired_p_value
 from softmax_jax.normalizers.facts import FACTS
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import PALETTE, Chart
 from softmax_jax.report.tables import number_or_dash
-from softmax_jax.shootout import Outcome
 from softmax_jax.tasks.published import SPARSE_ATTENTION
+from softmax_jax.training.shootout import Outcome
 
 BASELINE = "softmax"
 SCORES = (0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2)

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.evaluation import Summary
+from softmax_jax.measures.evaluation import Summary
 from softmax_jax.tasks import published
 
 GAP = 2

@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.evaluation import Row, Summary, paired_p_value, summarize
+from softmax_jax.measures.evaluation import Row, Summary, paired_p_value, summarize
+from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report.charts import FAIR, GREY, PALETTE, Chart
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.temperature import (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.dispersion import attention_maps
+from softmax_jax.measures.dispersion import attention_maps
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page
 from softmax_jax.report.playground import NORMALIZERS, playground_logits

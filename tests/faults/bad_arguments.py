@@ -13,15 +13,17 @@ import numpy as np
 from flax import nnx
 
 import softmax_jax as sj
-from softmax_jax import devices, dispersion, evaluation, refit, temperature, theory
+from softmax_jax import temperature, theory
 from softmax_jax.attention.flax import attend
-from softmax_jax.config import Config
-from softmax_jax.distributed import Cluster
-from softmax_jax.shootout import Recipe
+from softmax_jax.measures import dispersion, evaluation, refit
+from softmax_jax.runtime import devices
+from softmax_jax.runtime.distributed import Cluster
 from softmax_jax.tasks import max_retrieval
 from softmax_jax.tasks.retrieval import Retrieval
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.tasks.transformer import Transformer
+from softmax_jax.training.config import Config
+from softmax_jax.training.shootout import Recipe
 
 
 class Case(NamedTuple):

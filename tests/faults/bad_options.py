@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 NORMALIZERS = "softmax_jax.normalizers"
 GALLERY = "softmax_jax.report.gallery"
-SHARPEST = "softmax_jax.sharpest"
+SHARPEST = "softmax_jax.studies.sharpest"
 
 
 class Command(NamedTuple):

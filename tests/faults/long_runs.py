@@ -13,9 +13,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from softmax_jax.evaluation import DEFAULT_NORMALIZERS, bucket, evaluate
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, bucket, evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import load_checkpoint
+from softmax_jax.training.run_directory import load_checkpoint
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints" / "paper"
 LONGEST = 20_000

@@ -25,11 +25,11 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax import run, run_directory
-from softmax_jax.checkpoints import read_config, step_checkpoints, verify
-from softmax_jax.config import Config
-from softmax_jax.files import PARTIAL
-from softmax_jax.training import Metrics, TrainState
+from softmax_jax.runtime.checkpoints import read_config, step_checkpoints, verify
+from softmax_jax.runtime.files import PARTIAL
+from softmax_jax.training import run, run_directory
+from softmax_jax.training.config import Config
+from softmax_jax.training.trainer import Metrics, TrainState
 
 ROOT = Path(__file__).parents[2]
 SMALL = Config(steps=24, seeds=2, sets=2, min_items=2, max_items=2, width=2, chunk=2, chunks_per_checkpoint=2)

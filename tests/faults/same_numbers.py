@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from softmax_jax import devices, evaluation, training
-from softmax_jax.config import Config
-from softmax_jax.distributed import ALONE, Cluster, gathered, joined
+from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.runtime import devices
+from softmax_jax.runtime.distributed import ALONE, Cluster, gathered, joined
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
 
 # By sgd: adam would blow up the rounding of gradients that are zero in theory, as those of the key's bias.
 CONFIG = Config(steps=6, seeds=2, sets=128, min_items=16, max_items=16, chunk=6, optimizer="sgd", learning_rate=0.1)

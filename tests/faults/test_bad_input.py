@@ -16,8 +16,8 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax import theory
-from softmax_jax.config import Config
-from softmax_jax.distributed import Cluster
+from softmax_jax.runtime.distributed import Cluster
+from softmax_jax.training.config import Config
 from tests.faults.bad_arguments import cases
 from tests.faults.bad_input import ROOT
 from tests.faults.bad_options import COMMANDS, GALLERY, NORMALIZERS, SHARPEST

@@ -22,14 +22,16 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 from rich.console import Console
 
-from softmax_jax import checkpoints, refit, run_directory
-from softmax_jax import run as run_module
-from softmax_jax.checkpoints import SUMS, sign, verify
-from softmax_jax.config import Config
+from softmax_jax.measures import refit
 from softmax_jax.normalizers.fit_file import signed
-from softmax_jax.run_directory import RunDirectory, load_checkpoint, load_parameters
+from softmax_jax.runtime import checkpoints
+from softmax_jax.runtime.checkpoints import SUMS, sign, verify
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.temperature import TemperatureFit
+from softmax_jax.training import run as run_module
+from softmax_jax.training import run_directory
+from softmax_jax.training.config import Config
+from softmax_jax.training.run_directory import RunDirectory, load_checkpoint, load_parameters
 from tests.faults import damage
 from tests.faults.damage import PARTS
 
@@ -300,7 +302,7 @@ def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys
     for sums in list(copy.rglob(SUMS)):
         sums.unlink()
         (sums.parent / "config.json").unlink()
-    with pytest.raises(ValueError, match=rf"python -m softmax_jax.checkpoints {copy} makes one"):
+    with pytest.raises(ValueError, match=rf"python -m softmax_jax.runtime.checkpoints {copy} makes one"):
         load_parameters(copy)
     checkpoints.main([str(copy)])
     assert capsys.readouterr().out.count(SUMS) == 3

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from softmax_jax import files, locks
-from softmax_jax.files import PARTIAL
-from softmax_jax.locks import DirectoryLock
-from softmax_jax.run_directory import load_parameters
+from softmax_jax.runtime import files, locks
+from softmax_jax.runtime.files import PARTIAL
+from softmax_jax.runtime.locks import DirectoryLock
+from softmax_jax.training.run_directory import load_parameters
 from tests.faults.processes import (
     SMALL,
     Script,
@@ -365,7 +365,7 @@ def test_a_leftover_that_was_deleted_before_it_was_locked_is_made_again(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-ROOT = Path(files.__file__).parents[1]
+ROOT = Path(files.__file__).parents[2]
 WRITERS = ("open(", ".write_text(", ".write_bytes(", ".savefig(", ".save(", "np.save", "to_csv(")
 WHOLE = ("found.save(paths[-1])", "directory.save(step, state)", "ocp.save(path, tree)", 'path.open("rb")')
 """A fit, by `write_json`; a checkpoint, by Orbax; and reading."""

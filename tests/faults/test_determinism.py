@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from softmax_jax import devices, distributed
+from softmax_jax.runtime import devices, distributed
 from tests.faults import same_numbers
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax import evaluation
-from softmax_jax.evaluation import bucket
+from softmax_jax.measures import evaluation
+from softmax_jax.measures.evaluation import bucket
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import BLOCK
-from softmax_jax.training import build_model
+from softmax_jax.training.trainer import build_model
 from tests.faults.long_runs import Compilations, slope
 
 ROOT = Path(__file__).parents[2]

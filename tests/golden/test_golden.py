@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.training import chunk_trainer, initial_state
+from softmax_jax.training.trainer import chunk_trainer, initial_state
 from tests.golden import numbers
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import jax
 
-from softmax_jax.dispersion import evaluation_rows, measure_sets, resolution
-from softmax_jax.refit import FITS, named_normalizers, search_lengths
+from softmax_jax.measures.dispersion import evaluation_rows, measure_sets, resolution
+from softmax_jax.measures.refit import FITS, named_normalizers, search_lengths
 from softmax_jax.report.sections import Evaluated, Study
-from softmax_jax.run_directory import load_checkpoint
 from softmax_jax.temperature import TemperatureFit
+from softmax_jax.training.run_directory import load_checkpoint
 
 PAPER = Path(__file__).parents[2] / "checkpoints" / "paper"
 LENGTHS = (16, 256)

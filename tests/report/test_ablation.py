@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from softmax_jax import scaling_law
-from softmax_jax.ablation import BASE, SOFT_TO_SHARP, TRUE_ITEM, AccuracyRow, Outcome, Recipe
-from softmax_jax.config import Config
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import ablation as report
 from softmax_jax.report.charts import save_chart
-from softmax_jax.scaling_law import Point
+from softmax_jax.studies import scaling_law
+from softmax_jax.studies.ablation import BASE, SOFT_TO_SHARP, TRUE_ITEM, AccuracyRow, Outcome, Recipe
+from softmax_jax.studies.scaling_law import Point
+from softmax_jax.training.config import Config
 from tests.report.svg import texts_of
 
 LENGTHS = (64, 256)

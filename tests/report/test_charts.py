@@ -1,4 +1,4 @@
-from softmax_jax.evaluation import Summary
+from softmax_jax.measures.evaluation import Summary
 from softmax_jax.report.charts import accuracy_chart, save_chart
 from tests.report.svg import texts_of
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from softmax_jax.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapRow, LossRow, Resolution
-from softmax_jax.evaluation import half_width
+from softmax_jax.measures.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapRow, LossRow, Resolution
+from softmax_jax.measures.evaluation import half_width
 from softmax_jax.report import dispersion as report
 from softmax_jax.report.charts import save_chart
 from tests.report.svg import texts_of

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from softmax_jax.dispersion import DispersionRow, ForcedRow
+from softmax_jax.measures.dispersion import DispersionRow, ForcedRow
 from softmax_jax.report.sections import forced_sentence
 
 

@@ -6,11 +6,11 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from softmax_jax import shootout
 from softmax_jax.normalizers.facts import FACTS
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import save_chart
+from softmax_jax.training import shootout
 from tests.report.svg import texts_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}

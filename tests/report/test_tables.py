@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from softmax_jax.evaluation import Summary
+from softmax_jax.measures.evaluation import Summary
 from softmax_jax.report.tables import print_evaluation
 
 SUMMARIES = [

@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from softmax_jax import temperature
-from softmax_jax.evaluation import Row
-from softmax_jax.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
+from softmax_jax.measures.evaluation import Row
+from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
 from tests.test_temperature import drawn_rows
 

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.evaluation import (
+from softmax_jax.measures.evaluation import (
     DEFAULT_NORMALIZERS,
     Row,
     check_parameters,
@@ -24,10 +24,10 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
-from softmax_jax.pipeline import two_at_a_time
+from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.temperature import Rows, TemperatureFit
-from softmax_jax.training import Parameters
+from softmax_jax.training.trainer import Parameters
 
 ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}

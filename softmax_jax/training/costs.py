@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from softmax_jax.config import Config
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.training.config import Config
 
 FLOAT = 4
 """Bytes of a number: parameters, gradients and measures are float32."""

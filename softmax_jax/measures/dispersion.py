@@ -23,7 +23,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import theory
-from softmax_jax.evaluation import (
+from softmax_jax.measures.evaluation import (
     KEY,
     Row,
     check_measured,
@@ -35,9 +35,9 @@ from softmax_jax.evaluation import (
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.pipeline import two_at_a_time
+from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval
-from softmax_jax.training import Parameters, build_model
+from softmax_jax.training.trainer import Parameters, build_model
 
 AnyArray = Any
 """JAX arrays in compiled code, numpy arrays out of it."""

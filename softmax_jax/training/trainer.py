@@ -15,12 +15,12 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
-from softmax_jax.config import Config
-from softmax_jax.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.runtime.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
 from softmax_jax.tasks import max_retrieval
+from softmax_jax.training.config import Config
 
 Parameters = Any
 """Nested dicts of a model's parameter arrays; with a leading seed axis where many are trained."""

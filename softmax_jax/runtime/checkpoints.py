@@ -1,8 +1,8 @@
 """A checkpoint on disk: a directory of Orbax's files, the settings they belong to, and the SHA-256 of each of them.
 
 It gets its name once all of that is written, and nothing in it is parsed before its sums are verified: Orbax finds
-some damage late, with tracebacks of its own, and some not at all. `python -m softmax_jax.checkpoints RUN` gives sums
-to the checkpoints of a run that has none, such as one of an earlier version.
+some damage late, with tracebacks of its own, and some not at all. `python -m softmax_jax.runtime.checkpoints
+RUN` gives sums to the checkpoints of a run that has none, such as one of an earlier version.
 """
 
 import contextlib
@@ -23,9 +23,8 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax import distributed
-from softmax_jax.config import Config
-from softmax_jax.files import (
+from softmax_jax.runtime import distributed
+from softmax_jax.runtime.files import (
     PARTIAL,
     NotWritten,
     in_words,
@@ -36,6 +35,7 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
+from softmax_jax.training.config import Config
 
 SUMS = "SHA256SUMS"
 """As `sha256sum` writes and checks it."""
@@ -182,7 +182,7 @@ def verify(checkpoint: Path) -> None:
     if not (checkpoint / SUMS).is_file():
         raise ValueError(
             f"it has no {SUMS}: it was not copied whole, or an earlier version wrote it "
-            f"(python -m softmax_jax.checkpoints {_run_of(checkpoint)} makes one for files that you trust)"
+            f"(python -m softmax_jax.runtime.checkpoints {_run_of(checkpoint)} makes one for files that you trust)"
         )
     expected, found = read_sums(checkpoint), _files(checkpoint)
     for name in sorted(expected.keys() | found.keys()):

@@ -11,11 +11,11 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from rich.console import Console
 
-from softmax_jax import compilation_cache
-from softmax_jax import run as run_module
-from softmax_jax.compilation_cache import CompileTime, default_directory, keep_compiled_programs
-from softmax_jax.config import Config
-from softmax_jax.training import chunk_trainer, initial_state
+from softmax_jax.runtime import compilation_cache
+from softmax_jax.runtime.compilation_cache import CompileTime, default_directory, keep_compiled_programs
+from softmax_jax.training import run as run_module
+from softmax_jax.training.config import Config
+from softmax_jax.training.trainer import chunk_trainer, initial_state
 
 TINY = Config(steps=4, seeds=2, sets=8, min_items=2, max_items=2, width=8, chunk=2)
 SETTINGS = (

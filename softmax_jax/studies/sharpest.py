@@ -1,6 +1,6 @@
 """Chooses the constant temperature to test with, on sets of the length of training alone.
 
-    python -m softmax_jax.sharpest --checkpoint checkpoints/paper
+    python -m softmax_jax.studies.sharpest --checkpoint checkpoints/paper
 
 Weights only disperse as rows grow, so a lower temperature is never worse for that. It is worse where an imprecise key
 gains from an average of several items, and that shows at the length of training already. Hence the rule: of θ = 1,
@@ -16,12 +16,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.ablation import SOFT_TO_SHARP
-from softmax_jax.command_line import one_device_per_core, one_line_errors, parse, within
-from softmax_jax.compilation_cache import keep_compiled_programs
-from softmax_jax.evaluation import Row, evaluate, summarize
+from softmax_jax.measures.evaluation import Row, evaluate, summarize
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import SHIPPED, load_checkpoint, longest_in_training
+from softmax_jax.runtime.command_line import one_device_per_core, one_line_errors, parse, within
+from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.studies.ablation import SOFT_TO_SHARP
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, longest_in_training
 
 CHOICE_KEY = 2**31 + 4
 """Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""

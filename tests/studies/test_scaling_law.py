@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
-from softmax_jax import scaling_law
-from softmax_jax.scaling_law import Point
+from softmax_jax.studies import scaling_law
+from softmax_jax.studies.scaling_law import Point
 
 NUMBERS = (np.log(3e-5), 0.7, 0.4)
 GRID = tuple(itertools.product((1e11, 1e12, 1e13), (32, 128), (1024, 16384), (0, 1, 2)))

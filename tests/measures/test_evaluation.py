@@ -7,11 +7,11 @@ import pytest
 import scipy.stats
 from flax import nnx
 
-from softmax_jax import evaluation
-from softmax_jax.evaluation import Row
+from softmax_jax.measures import evaluation
+from softmax_jax.measures.evaluation import Row
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, sample
-from softmax_jax.training import build_model
+from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
 WIDTH = 8

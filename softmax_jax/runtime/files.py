@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from softmax_jax import locks
+from softmax_jax.runtime import locks
 
 PARTIAL = ".softmax_jax-partial"
 """The end of the name of whatever is being written or deleted; what bears it and is in nobody's hands is a leftover."""

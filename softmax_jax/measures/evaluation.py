@@ -15,13 +15,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.devices import SEEDS, SETS, device_mesh
-from softmax_jax.distributed import gathered, placed
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.pipeline import two_at_a_time
+from softmax_jax.runtime.devices import SEEDS, SETS, device_mesh
+from softmax_jax.runtime.distributed import gathered, placed
+from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
@@ -32,7 +32,7 @@ from softmax_jax.tasks.max_retrieval import (
     set_block,
     set_query,
 )
-from softmax_jax.training import Parameters, build_model
+from softmax_jax.training.trainer import Parameters, build_model
 
 LENGTHS = tuple(2**power for power in range(1, 15))
 PROTOCOLS = "fresh", "notebook"
@@ -375,7 +375,7 @@ def check_parameters(parameters: Any, seeds: Any) -> None:
     except (TypeError, KeyError, IndexError):
         raise TypeError(
             f"parameters are {checks.shown(parameters)[:80]}; they must be those of the max-retrieval model: "
-            "load them with softmax_jax.run_directory.load_checkpoint"
+            "load them with softmax_jax.training.run_directory.load_checkpoint"
         ) from None
     if len(shape) != 3 or shape[0] != len(seeds):
         raise ValueError(

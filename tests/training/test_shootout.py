@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.shootout import (
+from softmax_jax.tasks.retrieval import Kind, Retrieval
+from softmax_jax.tasks.sequences import Task
+from softmax_jax.tasks.signal import Signal
+from softmax_jax.training.shootout import (
     LEARNED,
     Contender,
     Draws,
@@ -19,9 +22,6 @@ from softmax_jax.shootout import (
     score_all,
     shared_evenly,
 )
-from softmax_jax.tasks.retrieval import Kind, Retrieval
-from softmax_jax.tasks.sequences import Task
-from softmax_jax.tasks.signal import Signal
 
 TASK = Signal(length=8, sequences=64, batch=32, features=16)
 RECIPE = Recipe(hidden=16, heads=2, layers=1, epochs=2, learning_rate=1e-3)

@@ -13,13 +13,13 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from softmax_jax.devices import seed_sharding, spread_over_seeds
 from softmax_jax.normalizers.checks import require, whole
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.pipeline import two_at_a_time
+from softmax_jax.runtime.devices import seed_sharding, spread_over_seeds
+from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.sequences import Batch, Task
 from softmax_jax.tasks.transformer import Transformer
-from softmax_jax.training import Parameters
+from softmax_jax.training.trainer import Parameters
 
 LEARNED: Mapping[str, tuple[str, ...]] = {
     "ssmax": ("s",),

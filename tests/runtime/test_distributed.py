@@ -19,17 +19,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from softmax_jax import costs, devices, distributed, training
-from softmax_jax import run as run_module
-from softmax_jax.command_line import parse
-from softmax_jax.config import Config
-from softmax_jax.distributed import Cluster
-from softmax_jax.evaluation import evaluate
+from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import RunDirectory, load_parameters
+from softmax_jax.runtime import devices, distributed
+from softmax_jax.runtime.command_line import parse
+from softmax_jax.runtime.distributed import Cluster
+from softmax_jax.training import costs
+from softmax_jax.training import run as run_module
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
+from softmax_jax.training.run_directory import RunDirectory, load_parameters
 from tests.eight_devices import TINY
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def start(script, count, *arguments):

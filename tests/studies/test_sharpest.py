@@ -5,10 +5,10 @@ import sys
 import pytest
 
 import fit_temperature
-from softmax_jax import evaluation
-from softmax_jax.ablation import SOFT_TO_SHARP
-from softmax_jax.evaluation import Row
-from softmax_jax.sharpest import CHOICE_KEY, mean_accuracies, sharpest
+from softmax_jax.measures import evaluation
+from softmax_jax.measures.evaluation import Row
+from softmax_jax.studies.ablation import SOFT_TO_SHARP
+from softmax_jax.studies.sharpest import CHOICE_KEY, mean_accuracies, sharpest
 
 
 def made(*accuracies):
@@ -48,7 +48,10 @@ def test_the_sets_are_not_those_of_another_command():
 @pytest.mark.slow
 def test_the_command_names_its_choice():
     ran = subprocess.run(
-        [sys.executable, "-m", "softmax_jax.sharpest", "--sets", "512"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "softmax_jax.studies.sharpest", "--sets", "512"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert re.search(r"16 items, 5,120 sets; the sharpest within 0.1 points of the best: \S+", ran.stdout)
     assert "hardmax" in ran.stdout

@@ -3,12 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax import refit, temperature
-from softmax_jax.evaluation import draw_fresh, evaluate, fresh_batches
+from softmax_jax import temperature
+from softmax_jax.measures import refit
+from softmax_jax.measures.evaluation import draw_fresh, evaluate, fresh_batches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import entropy
 from softmax_jax.temperature import LOG_THETA
-from softmax_jax.training import build_model
+from softmax_jax.training.trainer import build_model
 from tests.test_temperature import drawn_rows
 
 SEEDS = (4, 5)

@@ -12,12 +12,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softmax_jax.compilation_cache import CompileTime
-from softmax_jax.config import Config
-from softmax_jax.distributed import any_process, gathered
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.run_directory import RunDirectory
-from softmax_jax.training import Metrics, TrainState, build_optimizer, chunk_trainer
+from softmax_jax.runtime.compilation_cache import CompileTime
+from softmax_jax.runtime.distributed import any_process, gathered
+from softmax_jax.training.config import Config
+from softmax_jax.training.run_directory import RunDirectory
+from softmax_jax.training.trainer import Metrics, TrainState, build_optimizer, chunk_trainer
 
 
 class NotFiniteError(ArithmeticError):

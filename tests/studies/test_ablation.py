@@ -4,10 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from softmax_jax import ablation, training
-from softmax_jax.config import Config
-from softmax_jax.evaluation import evaluate
+from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.studies import ablation
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
 
 TINY = Config(steps=160, seeds=2, sets=16, min_items=16, width=8, l2=0.0, learning_rate=3e-3)
 

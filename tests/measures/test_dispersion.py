@@ -5,11 +5,12 @@ import pytest
 import scipy.stats
 from flax import nnx
 
-from softmax_jax import dispersion, theory
-from softmax_jax.dispersion import DispersionRow
-from softmax_jax.evaluation import KEY, draw_fresh, evaluate, fresh_batches
+from softmax_jax import theory
+from softmax_jax.measures import dispersion
+from softmax_jax.measures.dispersion import DispersionRow
+from softmax_jax.measures.evaluation import KEY, draw_fresh, evaluate, fresh_batches
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.training import build_model
+from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
 LENGTHS = (5, 20)

@@ -11,8 +11,8 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from softmax_jax import distributed
-from softmax_jax.checkpoints import (
+from softmax_jax.runtime import distributed
+from softmax_jax.runtime.checkpoints import (
     PARAMETERS,
     STEPS,
     SUMS,
@@ -26,15 +26,23 @@ from softmax_jax.checkpoints import (
     verify_file,
     write_checkpoint,
 )
-from softmax_jax.config import Config
-from softmax_jax.devices import SEEDS
-from softmax_jax.files import append_whole, check_output, in_words, remove_directory, versions, write_json, write_whole
-from softmax_jax.locks import DirectoryLock
+from softmax_jax.runtime.devices import SEEDS
+from softmax_jax.runtime.files import (
+    append_whole,
+    check_output,
+    in_words,
+    remove_directory,
+    versions,
+    write_json,
+    write_whole,
+)
+from softmax_jax.runtime.locks import DirectoryLock
 from softmax_jax.tasks.flax_msgpack import from_bytes
-from softmax_jax.training import Parameters, TrainState, initial_state, training_mesh
+from softmax_jax.training.config import Config
+from softmax_jax.training.trainer import Parameters, TrainState, initial_state, training_mesh
 
 KEPT_CHECKPOINTS = 2
-SHIPPED = Path(__file__).parents[1] / "checkpoints"
+SHIPPED = Path(__file__).parents[2] / "checkpoints"
 """The trained models that come with the project: the run of a preset under its name."""
 
 

@@ -8,9 +8,9 @@ import optax
 import pytest
 from flax import nnx
 
-from softmax_jax import training
-from softmax_jax.config import Config
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.training import trainer as training
+from softmax_jax.training.config import Config
 
 SMALL = Config(steps=40, seeds=2, sets=16, min_items=2, max_items=4, width=8, chunk=20)
 

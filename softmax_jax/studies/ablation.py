@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from softmax_jax.config import Config
-from softmax_jax.evaluation import KEY, on_fresh_sets
+from softmax_jax.measures.evaluation import KEY, on_fresh_sets
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.pipeline import two_at_a_time
+from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
-from softmax_jax.training import Parameters
+from softmax_jax.training.config import Config
+from softmax_jax.training.trainer import Parameters
 
 TRUE_ITEM = "the true item alone"
 TEMPERATURES = tuple(2.0**-power for power in range(1, 9))

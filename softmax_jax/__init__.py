@@ -52,7 +52,7 @@ from softmax_jax.normalizers.scales import (
 from softmax_jax.normalizers.sparse import entmax, entmax15, sparsemax, stieltjes, top_k_softmax
 from softmax_jax.report.show import show
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",

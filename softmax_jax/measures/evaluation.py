@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.stats
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.measures.statistics import half_width, paired_p_value
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -468,20 +468,3 @@ def summarize(rows: Sequence[Row], baseline: str = "softmax") -> list[Summary]:
         mean = float(np.mean(accuracy))
         summaries.append(Summary(name, n, mean, interval, loss, entropy, max_weight, p_value, extrapolated))
     return summaries
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Half the 95 % interval of the mean by Student's t; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    return float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
-
-
-def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs to compare."""
-    if len(values) < 2 or len(values) != len(reference):
-        return None
-    differences = np.subtract(values, reference)
-    if np.ptp(differences) == 0:
-        return 1.0 if differences[0] == 0 else 0.0
-    return float(scipy.stats.ttest_rel(values, reference).pvalue)

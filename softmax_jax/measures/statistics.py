@@ -1,0 +1,46 @@
+"""Means over seeds, their 95 % intervals by Student's t, and the paired t-test."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import scipy.stats
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval of the mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
+
+
+def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float | None:
+    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs to compare."""
+    if len(values) < 2 or len(values) != len(reference):
+        return None
+    differences = np.subtract(values, reference)
+    if np.ptp(differences) == 0:
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(scipy.stats.ttest_rel(values, reference).pvalue)
+
+
+def over_seeds(
+    frame: pl.DataFrame, keys: Sequence[str], field: str, low: float | None = None, high: float | None = None
+) -> pl.DataFrame:
+    """The mean of a field and its 95 % interval: the keys, `value`, `low` and `high`, a row per combination of keys.
+
+    Rows whose field is null are left out. Combinations keep the order in which they first appear. The interval is cut
+    to `low` and `high`, what the quantity can be; of one value alone it is that value.
+
+    >>> frame = pl.DataFrame({"n": [4, 4, 4, 8], "seed": [0, 1, 2, 0], "accuracy": [97.0, 98.0, 99.0, 96.0]})
+    >>> for row in over_seeds(frame, ["n"], "accuracy", high=100.0).rows():
+    ...     print("{}: {:.2f}, {:.2f} to {:.2f}".format(*row))
+    4: 98.00, 95.52 to 100.00
+    8: 96.00, 96.00 to 96.00
+    """
+    groups = frame.drop_nulls(field).group_by(keys, maintain_order=True).agg(field)
+    values = groups[field].to_list()
+    means = np.array([np.mean(of_seeds) for of_seeds in values], np.float64)
+    halves = np.array([half_width(of_seeds) or 0.0 for of_seeds in values], np.float64)
+    ends = pl.DataFrame({"value": means, "low": means - halves, "high": means + halves})
+    return groups.select(keys).hstack(ends.with_columns(pl.col("low", "high").clip(low, high)))

@@ -1,0 +1,41 @@
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+
+from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
+
+VALUES = [0.5, 0.51, 0.55]
+FRAME = pl.DataFrame(
+    {
+        "normalizer": ["b"] * 3 + ["a"] * 3 + ["none"],
+        "n": [16, 16, 16, 4, 4, 4, 4],
+        "weight": [*VALUES, 0.9, 1, 1, None],
+    }
+)
+
+
+def test_without_enough_seeds_or_differences():
+    assert half_width([1.0]) is None
+    assert paired_p_value([1.0], [2.0]) is None
+    assert paired_p_value([1.0, 2.0], []) is None
+    assert paired_p_value([1.0, 2.0], [1.0, 2.0]) == 1.0
+    assert paired_p_value([1.0, 2.0], [0.0, 1.0]) == 0.0
+
+
+def test_intervals_are_students_over_seeds():
+    first = over_seeds(FRAME, ["normalizer", "n"], "weight").row(0, named=True)
+    mean = float(np.mean(VALUES))
+    low, high = scipy.stats.t.interval(0.95, len(VALUES) - 1, mean, scipy.stats.sem(VALUES))
+    assert first["value"] == pytest.approx(mean)
+    assert (first["low"], first["high"]) == pytest.approx((low, high))
+
+
+def test_groups_keep_their_order_and_those_without_values_are_left_out():
+    assert over_seeds(FRAME, ["normalizer"], "weight")["normalizer"].to_list() == ["b", "a"]
+    assert over_seeds(FRAME.clear(), ["normalizer"], "weight").rows() == []
+
+
+def test_intervals_are_cut_to_what_the_quantity_can_be():
+    _, wide = over_seeds(FRAME, ["normalizer"], "weight", low=0.9, high=1.0).rows(named=True)
+    assert (wide["low"], wide["high"]) == (0.9, 1.0)

@@ -1,1 +1,16 @@
-"""What is measured of trained models on fresh sets."""
+"""What is measured of trained models on fresh sets: one pass, one table of measures, one frame.
+
+The frame is a `polars.DataFrame` with a row for each normalizer, length and seed: the columns `normalizer`, `n` (items
+of a set) and `seed`, then one for each measure by its name in `table.MEASURES`, in its order; null where a measure does
+not apply. Everything that writes, prints or draws reads it.
+
+- `evaluation.evaluate` yields the frame length by length: accuracy (%), loss, entropy, max_weight, calibration (%), …
+- `evaluation.summarize` has a row for each normalizer and length: `normalizer`, `n`, the mean of each measure over the
+  seeds, `interval` (half the 95 % interval of the accuracy) and `p_value` (against softmax); null if undefined
+- `dispersion.dispersion`: entropy, max_weight, rank, true_weight, spread, largest_spread, beta, largest_reach,
+  entropy_lower, entropy_upper, max_weight_lower, max_weight_upper, max_weight_upper_nearest; beta and all after it are
+  null unless the map is softmax
+- `dispersion.forced`: `normalizer`, `threshold`, `measured`, `nearest`, `spread`
+- `dispersion.gaps`: the three keys, `gap_low`, `gap_high`, `sets`, `missed`, `wrong`
+- `dispersion.losses`: the three keys, `accuracy`, `value`, `key`, `dispersion`
+"""

@@ -36,7 +36,7 @@ from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.runtime.pipeline import two_at_a_time
-from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval
+from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrievalModel
 from softmax_jax.training.trainer import Parameters, build_model
 
 AnyArray = Any
@@ -211,7 +211,7 @@ def betas(normalizer: Normalizer, logits: Float[Array, "sets items"], where: Any
     return jnp.broadcast_to(beta if is_softmax else jnp.nan, (len(logits), 1))[:, 0]
 
 
-def look(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -> Sets:
+def look(model: MaxRetrievalModel, normalizers: Sequence[Normalizer], batch: Batch) -> Sets:
     """One batch of sets without padding, under each normalizer."""
     hidden, logits = model.encode(batch.items, batch.query)
     rho = batch.items[..., 0]

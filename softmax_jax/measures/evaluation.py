@@ -26,7 +26,7 @@ from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
     Batch,
-    MaxRetrieval,
+    MaxRetrievalModel,
     features,
     sample,
     set_block,
@@ -96,7 +96,7 @@ def bucket(items: int) -> int:
     return -(-items // step) * step
 
 
-def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch) -> Measures:
+def measure(model: MaxRetrievalModel, normalizers: Sequence[Normalizer], batch: Batch) -> Measures:
     """The measures of one batch under each normalizer, which all read the same logits."""
     hidden, logits = model.encode(batch.items, batch.query)
     # One product reads the hidden items once for all normalizers.
@@ -105,7 +105,9 @@ def measure(model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
     return _measures(normalizers, logits, batch.mask, weights, scores, batch.answer)
 
 
-def measure_blocks(model: MaxRetrieval, normalizers: Sequence[Normalizer], one: FreshSets, *, items: int) -> Measures:
+def measure_blocks(
+    model: MaxRetrievalModel, normalizers: Sequence[Normalizer], one: FreshSets, *, items: int
+) -> Measures:
     """The measures of the one set of `draw_padded(one, items=items)`, of which a block at most is encoded at once.
 
     All logits are kept, at four bytes an item, so that every normalizer sees its whole row. A second pass sums the

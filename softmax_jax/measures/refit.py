@@ -25,7 +25,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.runtime.pipeline import two_at_a_time
-from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
+from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
 from softmax_jax.temperature import Rows, TemperatureFit
 from softmax_jax.training.trainer import Parameters
 
@@ -92,7 +92,7 @@ def checkpoint_sha256(parameters: Parameters) -> str:
     return digest.hexdigest()
 
 
-def search_model(model: MaxRetrieval, batch: Batch) -> Rows:
+def search_model(model: MaxRetrievalModel, batch: Batch) -> Rows:
     """The search on one batch of sets: the loss is the cross-entropy of the answer, an error is another answer."""
     hidden, logits = model.encode(batch.items, batch.query)
 

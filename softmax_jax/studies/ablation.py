@@ -18,7 +18,7 @@ from softmax_jax.measures.evaluation import KEY, on_fresh_sets
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.runtime.pipeline import two_at_a_time
-from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
+from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
 from softmax_jax.training.config import Config
 from softmax_jax.training.trainer import Parameters
 
@@ -134,7 +134,7 @@ SOFT_TO_SHARP = ("softmax", *map(at_temperature, TEMPERATURES), "hardmax")
 
 
 def right_answers(
-    model: MaxRetrieval, normalizers: Sequence[Normalizer], batch: Batch
+    model: MaxRetrievalModel, normalizers: Sequence[Normalizer], batch: Batch
 ) -> Float[Array, " normalizers_and_1"]:
     """Percent of right answers under each normalizer, and last with all weight on the item of the largest ρ."""
     hidden, logits = model.encode(batch.items, batch.query)

@@ -7,8 +7,11 @@ its weights must stay sharp as the set grows.
 Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, section 3 and appendix.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +23,19 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer as normalizer_named
+from softmax_jax.tasks.task import Reading
 
 CLASSES = 10
 FEATURES = 1 + CLASSES
 BLOCK = 1024
 """Items drawn from one key. Longer sets are drawn block by block, so their items never depend on the memory used."""
+
+
+TEST_KEY = 2**31
+"""Of the test sets, away from the keys of training seeds."""
+ITEMS_AT_ONCE = 2048
+"""Items of test sets that are encoded at once."""
 
 
 class Batch(NamedTuple):
@@ -190,15 +201,15 @@ class Encoded(NamedTuple):
     logits: Float[Array, "sets items"]
 
 
-class Retrieval(NamedTuple):
-    """The model's answer, with the attention behind it."""
+class Attended(NamedTuple):
+    """The model's scores, with the attention behind them."""
 
     scores: Float[Array, "sets classes"]
     logits: Float[Array, "sets items"]
     weights: Float[Array, "sets items"]
 
 
-class MaxRetrieval(nnx.Module):
+class MaxRetrievalModel(nnx.Module):
     r"""One attention head between two small perceptrons; its parameters do not depend on the normalizer.
 
     Items and query each pass Dense-gelu-Dense-gelu. One head attends from the query to the items with logits
@@ -211,16 +222,18 @@ class MaxRetrieval(nnx.Module):
 
     Source: arXiv 2410.01104, the max retrieval model.
 
-    >>> model = MaxRetrieval(width=8, rngs=nnx.Rngs(0))
+    >>> model = MaxRetrievalModel(width=8, rngs=nnx.Rngs(0))
     >>> batch = sample(jax.random.key(0), sets=3, items=5)
     >>> model(batch).weights.sum(1).round(3)
     Array([1., 1., 1.], dtype=float32)
     """
 
-    def __init__(self, width: int = 128, *, rngs: nnx.Rngs):
+    def __init__(self, width: int = 128, normalizer: Normalizer = Normalizer(softmax), *, rngs: nnx.Rngs):  # noqa: B008
         checks.whole("width", width, 1, 128, 2**14)
         if not isinstance(rngs, nnx.Rngs):
             raise TypeError(f"rngs is {checks.shown(rngs)}; it must be keys of Flax, such as nnx.Rngs(0)")
+        # Bound to a function, the numbers of the normalizer are no state of the module, even if they are arrays.
+        self.normalize = functools.partial(_normalize, normalizer)
         self.item_in = nnx.Linear(FEATURES, width, rngs=rngs)
         self.item_out = nnx.Linear(width, width, rngs=rngs)
         self.query_in = nnx.Linear(1, width, rngs=rngs)
@@ -257,8 +270,118 @@ class MaxRetrieval(nnx.Module):
         value = pooled @ kernel + total[..., None] @ bias[None, :]
         return self.read_out(nnx.gelu(self.read_in(self.attention_out(value))))
 
-    def __call__(self, batch: Batch, normalizer: Normalizer = Normalizer(softmax)) -> Retrieval:  # noqa: B008
-        """Class scores with the logits and weights of the attention, masked items at 0 in both."""
+    def __call__(self, batch: Batch, normalizer: Normalizer | None = None) -> Attended:
+        """Class scores with the logits and weights of the attention, masked items at 0 in both.
+
+        Under a normalizer, or else under the one that the model was built with.
+        """
         hidden, logits = self.encode(batch.items, batch.query)
-        weights = normalizer(logits, where=batch.mask)
-        return Retrieval(self.read(hidden, weights), visible_logits(logits, batch.mask), weights)
+        weights = (normalizer or self.normalize)(logits, where=batch.mask)
+        return Attended(self.read(hidden, weights), visible_logits(logits, batch.mask), weights)
+
+
+def _normalize(normalizer: Normalizer, logits: Array, where: Array) -> Array:
+    return normalizer(logits, where=where)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxRetrieval:
+    """The task with its sizes; raises ValueError for sizes that make no task."""
+
+    name: ClassVar[str] = "max_retrieval"
+    divides_batches: ClassVar[bool] = True
+
+    sets: int = 128
+    """Sets per batch."""
+    min_items: int = 5
+    """Fewest items of a set. All sets of a batch have the same number, drawn uniformly."""
+    max_items: int = 16
+    """Most items of a set."""
+    steps_per_batch: int = 1
+    """Steps that reuse a batch before a new one is drawn."""
+    nearest_of: int = 1
+    """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
+    width: int = 128
+    """Width of every layer."""
+
+    def __post_init__(self) -> None:
+        most = {"sets": 2**20, "min_items": 2**20, "max_items": 2**20, "steps_per_batch": 2**31 - 1}
+        for name, bound in (most | {"nearest_of": 2**10, "width": 2**14}).items():
+            checks.whole(f"--{name.replace('_', '-')}", getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
+        if self.max_items < self.min_items:
+            raise ValueError(f"--max-items is {self.max_items}: it must be at least min_items={self.min_items}")
+        if self.nearest_of > 1 and self.min_items == 1:
+            rule = "sets of one item (--min-items 1) have no tie, so it must be 1"
+            raise ValueError(f"--nearest-of is {self.nearest_of}: {rule}")
+
+    @property
+    def longest(self) -> int:
+        """The most items of a set in training."""
+        return self.max_items
+
+    def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Batch:
+        """The batch of a training step of a seed."""
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step // self.steps_per_batch)
+        length_key, data_key = jax.random.split(key)
+        length = jax.random.randint(length_key, (1,), self.min_items, self.max_items + 1)
+        if self.nearest_of == 1:
+            return sample(data_key, self.sets, self.max_items, length)
+        return sample_near_ties(data_key, self.sets, self.max_items, self.nearest_of, length)
+
+    def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function on the visible items alone: a compiled branch for every length that a batch may have.
+
+        All sets of a training batch have the same length, so nothing visible is cut off. At the paper's lengths
+        this leaves two thirds of the work; under vmap every branch would run, so it is for one seed at a time.
+        """
+
+        def trim(items: int, parameters: Any, batch: Batch, *rest: Any) -> Any:
+            return function(parameters, batch._replace(items=batch.items[:, :items], mask=batch.mask[:, :items]), *rest)
+
+        branches = [functools.partial(trim, items) for items in range(self.min_items, self.max_items + 1)]
+
+        def trimmed(parameters: Any, batch: Batch, *rest: Any) -> Any:
+            return jax.lax.switch(batch.mask[0].sum() - self.min_items, branches, parameters, batch, *rest)
+
+        return trimmed
+
+    def build(self, normalizer: str, rngs: nnx.Rngs) -> MaxRetrievalModel:
+        """The model; its parameters do not depend on the normalizer."""
+        return MaxRetrievalModel(self.width, normalizer_named(normalizer), rngs=rngs)
+
+    def scores(self, model: MaxRetrievalModel, batch: Batch, rngs: nnx.Rngs | None) -> Float[Array, "sets classes"]:
+        """Class scores under the model's own normalizer; there is no dropout."""
+        return model(batch).scores
+
+    def test_keys(
+        self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
+    ) -> Key[Array, " sets"]:
+        """A key for each test set of a seed at a length."""
+        key = jax.random.key(TEST_KEY) if key is None else key
+        return jax.random.split(jax.random.fold_in(jax.random.fold_in(key, seed), length), sets)
+
+    def room(self, length: int) -> int:
+        """Four sizes to a doubling, so that a program is compiled for a few lengths and not for each.
+
+        That costs a quarter more items at the most. Powers of two need no padding.
+
+        >>> [MaxRetrieval().room(length) for length in (1, 5, 8, 9, 100, 1000, 1024, 1025)]
+        [1, 5, 8, 10, 112, 1024, 1024, 1280]
+        """
+        step = max(1, 2 ** ((length - 1).bit_length() - 3))
+        return -(-length // step) * step
+
+    def at_once(self, length: int) -> int:
+        """Enough sets to fill the cores, few enough for their items to stay in cache."""
+        return max(1, 2 ** int(math.log2(max(1, ITEMS_AT_ONCE // length))))
+
+    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Batch:
+        """A set for each key. Its visible items are the same whatever the room, as each has its own bits."""
+        drawn = jax.vmap(lambda key, length: sample(key, 1, room, length[None]))(keys, lengths)
+        return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
+
+    def read(self, model: MaxRetrievalModel, normalizers: Sequence[Normalizer | None], batch: Batch) -> Reading:
+        """One encoding, read by all normalizers; one product reads the hidden items once for all of them."""
+        hidden, logits = model.encode(batch.items, batch.query)
+        weights = jnp.stack([(one or model.normalize)(logits, where=batch.mask) for one in normalizers], 1)
+        return Reading(model.read(hidden, weights), batch.answer, logits, weights, batch.mask)

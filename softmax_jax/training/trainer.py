@@ -122,9 +122,9 @@ def build_model(width: int) -> tuple[nnx.GraphDef, Callable[[Key[Array, ""]], Pa
     """The structure of the model, and a function from a key to its initial parameters."""
 
     def initialize(key: Key[Array, ""]) -> Parameters:
-        return nnx.to_pure_dict(nnx.state(max_retrieval.MaxRetrieval(width, rngs=nnx.Rngs(key)), nnx.Param))
+        return nnx.to_pure_dict(nnx.state(max_retrieval.MaxRetrievalModel(width, rngs=nnx.Rngs(key)), nnx.Param))
 
-    structure = nnx.split(nnx.eval_shape(lambda: max_retrieval.MaxRetrieval(width, rngs=nnx.Rngs(0))))[0]
+    structure = nnx.split(nnx.eval_shape(lambda: max_retrieval.MaxRetrievalModel(width, rngs=nnx.Rngs(0))))[0]
     return structure, initialize
 
 

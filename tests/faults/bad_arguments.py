@@ -664,10 +664,16 @@ def tasks() -> Iterator[Case]:
     signal, asked = Signal(), Retrieval("sort")
     transformer = functools.partial(Transformer, features=3, classes=5, normalizer=sj.normalizer("softmax"), rngs=rngs)
     for of, call, *words in (
-        ("MaxRetrieval.width", lambda: max_retrieval.MaxRetrieval(0, rngs=rngs), "width is 0", "from 1", "such as 128"),
         (
-            "MaxRetrieval.rngs",
-            lambda: max_retrieval.MaxRetrieval(8, rngs=KEY),
+            "MaxRetrievalModel.width",
+            lambda: max_retrieval.MaxRetrievalModel(0, rngs=rngs),
+            "width is 0",
+            "from 1",
+            "such as 128",
+        ),
+        (
+            "MaxRetrievalModel.rngs",
+            lambda: max_retrieval.MaxRetrievalModel(8, rngs=KEY),
             "key<fry>",
             "keys of Flax",
             "nnx.Rngs(0)",

@@ -10,7 +10,7 @@ from flax import nnx
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import Row
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, sample
+from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrievalModel, sample
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
@@ -131,7 +131,7 @@ def test_notebook_accuracy_is_the_mean_over_its_keys(parameters):
     structure, _ = build_model(WIDTH)
     batches = evaluation.notebook_batches(jnp.asarray(SEEDS), 8)
     for index, row in enumerate(rows):
-        model: MaxRetrieval = nnx.merge(structure, jax.tree.map(lambda leaf, i=index: leaf[i], parameters))
+        model: MaxRetrievalModel = nnx.merge(structure, jax.tree.map(lambda leaf, i=index: leaf[i], parameters))
         hits = []
         for stream in range(11):
             batch = jax.tree.map(lambda leaf, i=index, s=stream: leaf[i, s], batches)

@@ -5,17 +5,17 @@ import pytest
 from flax import nnx
 
 import softmax_jax as sj
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.max_retrieval import MaxRetrievalModel
 
 WEIGHTS = np.linspace(0, 1, 24).reshape(2, 3, 4)
 
 
 def test_a_model_is_shown_with_its_parameters(tmp_path):
-    page = sj.show(MaxRetrieval(8, rngs=nnx.Rngs(0)), tmp_path / "deep" / "model.html")
+    page = sj.show(MaxRetrievalModel(8, rngs=nnx.Rngs(0)), tmp_path / "deep" / "model.html")
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     assert '<meta charset="utf-8">' in text
-    assert "<title>MaxRetrieval</title>" in text
+    assert "<title>MaxRetrievalModel</title>" in text
     assert "attention_query" in text
     assert "float32(11, 8)" in text
     assert "arrayviz" in text

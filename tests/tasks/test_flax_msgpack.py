@@ -10,7 +10,7 @@ from flax import linen, nnx
 from softmax_jax.attention.flax import attention_fn
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
-from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
+from softmax_jax.tasks.max_retrieval import MaxRetrievalModel, sample
 
 WIDTH = 128
 
@@ -50,7 +50,7 @@ def stock_parameters(batch):
 
 
 def ours(data, batch, name):
-    structure = nnx.split(MaxRetrieval(WIDTH, rngs=nnx.Rngs(0)))[0]
+    structure = nnx.split(MaxRetrievalModel(WIDTH, rngs=nnx.Rngs(0)))[0]
     return nnx.merge(structure, from_bytes(data))(batch, normalizer(name)).scores
 
 

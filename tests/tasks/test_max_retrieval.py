@@ -13,7 +13,7 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
-    MaxRetrieval,
+    MaxRetrievalModel,
     sample,
     sample_blocks,
     sample_near_ties,
@@ -104,7 +104,7 @@ def test_the_numbers_follow_the_stated_distributions():
 
 @pytest.fixture(scope="module")
 def model():
-    return MaxRetrieval(width=16, rngs=nnx.Rngs(0))
+    return MaxRetrievalModel(width=16, rngs=nnx.Rngs(0))
 
 
 folded = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
@@ -154,7 +154,7 @@ def test_parameters_do_not_depend_on_the_normalizer(model):
 @pytest.mark.parametrize(("name", "number"), [("ssmax", "s"), ("asentmax", "weight"), ("entmax", "alpha")])
 def test_a_normalizers_numbers_train_with_the_model(name, number):
     """A normalizer is a pytree, so its numbers are parameters like any other."""
-    structure, parameters = nnx.split(MaxRetrieval(16, rngs=nnx.Rngs(0)), nnx.Param)
+    structure, parameters = nnx.split(MaxRetrievalModel(16, rngs=nnx.Rngs(0)), nnx.Param)
     optimizer = optax.adam(1e-2)
 
     def loss(trained, batch):

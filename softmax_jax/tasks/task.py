@@ -1,0 +1,89 @@
+"""What a task is to the rest of the experiment: its data, its model and how the model is read, behind one protocol."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from softmax_jax.normalizers.normalizer import Normalizer
+
+
+class Reading(NamedTuple):
+    """What a model makes of a batch of sets, under several normalizers at once."""
+
+    scores: Float[Array, "sets normalizers *queries classes"]
+    answer: Int[Array, "sets *queries"]
+    """The right class of each set, or of each query of a set."""
+    logits: Float[Array, "sets items"] | None = None
+    """Of a model with one attention head alone, as are the next two: what every normalizer is given."""
+    weights: Float[Array, "sets normalizers items"] | None = None
+    where: Bool[Array, "sets items"] | None = None
+    """True at the visible items."""
+
+
+class Task(Protocol):
+    """Data and model of one task: a frozen dataclass of its sizes, which are settings of a run.
+
+    A batch is a NamedTuple of arrays with a leading axis of sets, and one of them is its `answer`. Every batch is a
+    pure function of what it is drawn from.
+    """
+
+    name: ClassVar[str]
+    """How config.json calls the task."""
+
+    @property
+    def sets(self) -> int:
+        """Sets of a training batch."""
+        ...
+
+    @property
+    def longest(self) -> int:
+        """The most items of a set in training."""
+        ...
+
+    @property
+    def divides_batches(self) -> bool:
+        """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
+        ...
+
+    def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Any:
+        """The batch of a training step of a seed."""
+        ...
+
+    def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function of (parameters, training batch, ...), which may leave the masked items out."""
+        ...
+
+    def build(self, normalizer: str, rngs: nnx.Rngs) -> nnx.Module:
+        """The model under the normalizer of that name."""
+        ...
+
+    def scores(self, model: Any, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
+        """Class scores of a batch under the model's own normalizer, with dropout if there are `rngs` for it."""
+        ...
+
+    def test_keys(
+        self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
+    ) -> Key[Array, " sets"]:
+        """A key for each test set of a seed at a length; no training batch was drawn from them.
+
+        Another `key` gives other sets.
+        """
+        ...
+
+    def room(self, length: int) -> int:
+        """The items that the program for test sets of this length has room for; the rest are masked."""
+        ...
+
+    def at_once(self, length: int) -> int:
+        """How many test sets of this length a device reads at once."""
+        ...
+
+    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Any:
+        """A test set for each key, with that many visible items of the `room`."""
+        ...
+
+    def read(self, model: Any, normalizers: Sequence[Normalizer | None], batch: Any) -> Reading:
+        """The batch under each normalizer; None stands for the model's own, with the numbers that it learned."""
+        ...

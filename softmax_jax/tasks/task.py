@@ -31,6 +31,8 @@ class Task(Protocol):
 
     name: ClassVar[str]
     """How config.json calls the task."""
+    divides_batches: ClassVar[bool]
+    """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
 
     @property
     def sets(self) -> int:
@@ -40,11 +42,6 @@ class Task(Protocol):
     @property
     def longest(self) -> int:
         """The most items of a set in training."""
-        ...
-
-    @property
-    def divides_batches(self) -> bool:
-        """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
         ...
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Any:

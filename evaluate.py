@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
 import tyro
 from rich.console import Console
 
@@ -21,8 +22,8 @@ from softmax_jax.measures.evaluation import (
     summarize,
 )
 from softmax_jax.measures.refit import ALL_LENGTHS, named_normalizers
-from softmax_jax.report.charts import FAIR, accuracy_chart, save_chart
-from softmax_jax.report.tables import print_evaluation
+from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
+from softmax_jax.report.charts import FAIR, save_chart
 from softmax_jax.runtime.command_line import (
     check_directory,
     each_once,
@@ -133,7 +134,7 @@ def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: li
     summary = [summary._asdict() for summary in summaries]
     write_csv(arguments.output / "evaluation.csv", CSV_COLUMNS, (row[: len(CSV_COLUMNS)] for row in rows))
     write_json(arguments.output / "evaluation.json", {"settings": settings, "versions": versions(), "summary": summary})
-    chart = accuracy_chart(summaries, len(seeds), "How far does attention reach? Max retrieval, trained on 16 items")
+    chart = accuracy_chart(pl.DataFrame(rows), "How far does attention reach? Max retrieval, trained on 16 items")
     paths = [arguments.output / "evaluation.csv", arguments.output / "evaluation.json"]
     return paths + save_chart(chart, arguments.output / "accuracy")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import polars as pl
 from rich.console import Console
 
 from softmax_jax.measures.evaluation import CSV_COLUMNS, LENGTHS, Row
@@ -155,7 +156,7 @@ def print_study(
     report.print_fits(console, fits)
     report.print_criteria(console, rows, fresh, CRITERIA, arguments.degree)
     report.print_candidates(console, cross_validate(join(rows.values()), arguments.criterion), arguments.criterion)
-    report.print_comparison(console, compared)
+    report.print_comparison(console, pl.DataFrame(compared))
 
 
 def write(

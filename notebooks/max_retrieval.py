@@ -25,6 +25,7 @@ from pathlib import Path
 import altair as alt
 import jax
 import jax.numpy as jnp
+import polars as pl
 from flax import nnx
 from rich.console import Console
 
@@ -36,9 +37,10 @@ from softmax_jax.training.config import Config
 from softmax_jax.measures.dispersion import attention_maps, evaluation_rows, measure_sets
 from softmax_jax.measures.evaluation import evaluate, summarize
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.charts import accuracy_chart
+from softmax_jax.report.accuracy import accuracy_chart
 from softmax_jax.report.dispersion import attention_map_chart
-from softmax_jax.report.temperature import entropy_chart, print_by_length
+from softmax_jax.report.tables import print_by_length
+from softmax_jax.report.temperature import entropy_chart
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.tasks.max_retrieval import sample
 from softmax_jax.training.trainer import build_model, chunk_trainer, initial_state
@@ -147,7 +149,7 @@ print_by_length(console, "Accuracy (%), mean over the seeds", by_length(summariz
 print_by_length(console, "Largest weight, mean over all sets", by_length(summarize(rows), "max_weight", ".3f"), LENGTHS)
 
 # %%
-accuracy_chart(summarize(rows), SEEDS, "How far does attention reach? Trained on at most 16 items")
+accuracy_chart(pl.DataFrame(rows), "How far does attention reach? Trained on at most 16 items")
 
 # %% [markdown]
 # ## Attention maps

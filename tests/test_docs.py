@@ -140,7 +140,10 @@ def test_every_module_has_a_place_in_the_api():
 
 INTERNAL = {
     f"softmax_jax.{name}"
-    for name in ("command_line", "files", "locks", "pipeline", "report.markdown", "report.page", "report.sections")
+    for name in (
+        *(f"runtime.{name}" for name in ("command_line", "files", "locks", "pipeline")),
+        *(f"report.{name}" for name in ("markdown", "page", "sections")),
+    )
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "page")}
 """Modules that only the project itself calls."""
 

@@ -1,18 +1,19 @@
-"""Charts of what was measured."""
+"""What all charts share: a line with its band, bars with their intervals, axes, colours, titles, and their files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import altair as alt
+import polars as pl
 import vl_convert
 
-from softmax_jax.measures.evaluation import Summary
 from softmax_jax.runtime.files import write_whole
-from softmax_jax.tasks import published
 
 Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart
 PNG_SCALE = 2
+BASELINE = "softmax"
+"""The normalizer that others are compared with."""
 FAIR = "adaptive_refit saw every length, adaptive_refit_train those of training alone"
 """What to say wherever the refit to all lengths is shown."""
 PALETTE = ["#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#eeca3b", "#79706e"]
@@ -21,79 +22,85 @@ GREY = "#8a8a8a"
 DASHES = [6, 4]
 
 
-def accuracy_chart(summaries: Sequence[Summary], seeds: int, title: str) -> Chart:
-    """Accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
+def line_with_band(
+    frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, *, switch: alt.Parameter | None = None, **options: Any
+) -> list[alt.Chart]:
+    """The intervals of a frame as `over_seeds` makes it as a band, and its means as a `line` with these options.
 
-    A click on a name in the legend switches its line off and on again.
+    `y` draws the column `value`. What the switch has off is faint.
     """
-    names = list(dict.fromkeys(summary.normalizer for summary in summaries))
-    measured = [
-        {
-            "normalizer": summary.normalizer,
-            "n": summary.n,
-            "accuracy": summary.accuracy,
-            "low": max(0.0, summary.accuracy - (summary.interval or 0)),
-            "high": min(100.0, summary.accuracy + (summary.interval or 0)),
-        }
-        for summary in summaries
-    ]
-    lengths = sorted({summary.n for summary in summaries})
-    dashed = [
-        {"normalizer": f"{name}, published", "n": n, "accuracy": accuracy}
-        for name, row in published.ACCURACY.items()
-        for n, accuracy in row.items()
-        if n in lengths
-    ]
-    colours = palette(names)
-    references = {f"{name}, published": colours.get(name, GREY) for name in published.ACCURACY if dashed}
-    colour = colour_by("normalizer", colours | references, "normalizer at test time")
-    dash = dash_by("normalizer", {name: name in references for name in colours | references}, "normalizer at test time")
-    x, y = length_axis(lengths), alt.Y("accuracy:Q", title="accuracy (% of sets)", scale=alt.Scale(domain=[0, 100]))
-    switch = legend_switch("normalizer", [*names, *references])
-    base = alt.Chart(alt.Data(values=measured)).encode(x=x, color=colour)
-    band = base.mark_area().encode(
-        y=alt.Y("low:Q", title="accuracy (% of sets)"), y2="high:Q", opacity=shown(switch, 0.2, 0.0)
-    )
-    line = base.mark_line(point=True).encode(y=y, strokeDash=dash, opacity=shown(switch))
-    layers = [band, line]
-    if dashed:
-        reference = alt.Chart(alt.Data(values=dashed)).mark_line()
-        layers.append(reference.encode(x=x, y=y, color=colour, strokeDash=dash, opacity=shown(switch)))
-    subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
-    if "adaptive_refit" in names:
-        subtitle.append(FAIR)
-    subtitle += lying_on_another(measured, "accuracy", within=0.05)
-    return alt.layer(*layers).add_params(switch).properties(width=640, height=360, title=chart_title(title, *subtitle))
+    return [band(frame, x, y, colour, switch), line(frame, x, y, colour, switch=switch, **options)]
 
 
-def lying_on_another(records: Sequence[Mapping[str, Any]], field: str, within: float) -> list[str]:
-    """A line of text on the normalizers that are within so much of an earlier one at every n.
+def line(
+    frame: pl.DataFrame,
+    x: alt.X,
+    y: alt.Y,
+    colour: alt.Color,
+    *,
+    dash: alt.StrokeDash | None = None,
+    switch: alt.Parameter | None = None,
+    tooltip: Sequence[Any] = (),
+    point: bool = True,
+    width: float = 2.0,
+) -> alt.Chart:
+    """The column `value` as a line for each colour. Tooltips tell the colour's field, x and y, and `tooltip` more."""
+    told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".4g"), *tooltip]
+    marks = alt.Chart(data(frame)).mark_line(
+        point=point, strokeWidth=width, clip=not point
+    )  # which would cut the outermost points
+    drawn = marks.encode(x=x, y=y, color=colour, opacity=shown(switch), tooltip=told)
+    return drawn if dash is None else drawn.encode(strokeDash=dash)
 
-    >>> records = [{"normalizer": name, "n": 4, "value": value} for name, value in (("a", 1.0), ("b", 2.0), ("c", 1.0))]
-    >>> lying_on_another(records, "value", within=0.1)
+
+def band(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, switch: alt.Parameter | None = None) -> alt.Chart:
+    """The area from `low` to `high`, on the scale of `y`."""
+    low = y.copy()
+    low.shorthand = "low:Q"
+    area = alt.Chart(data(frame)).mark_area(clip=True)
+    return area.encode(x=x, y=low, y2="high:Q", color=colour, opacity=shown(switch, 0.2, 0.0))
+
+
+def bars_with_intervals(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+    """A horizontal bar for each row of a frame as `over_seeds` makes it; `x` draws the column `value`."""
+    base = alt.Chart(data(frame)).encode(y=y)
+    intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    return [base.mark_bar().encode(x=x, color=colour), intervals]
+
+
+def data(frame: pl.DataFrame) -> alt.Data:
+    """The rows of a frame, written into the chart."""
+    return alt.Data(values=frame.to_dicts())
+
+
+def lying_on_another(frame: pl.DataFrame, within: float) -> list[str]:
+    """A line of text on the normalizers whose `value` is within so much of an earlier one's at every n.
+
+    >>> frame = pl.DataFrame({"normalizer": ["a", "b", "c"], "n": [4, 4, 4], "value": [1.0, 2.0, 1.0]})
+    >>> lying_on_another(frame, within=0.1)
     ['c lies on a']
     """
     curves: dict[str, dict[int, float]] = {}
-    for record in records:
-        curves.setdefault(record["normalizer"], {})[record["n"]] = record[field]
-    found = []
+    for name, n, value in frame.select("normalizer", "n", "value").rows():
+        curves.setdefault(name, {})[n] = value
+    pairs = []
     for index, (name, curve) in enumerate(curves.items()):
         for earlier, other in list(curves.items())[:index]:
             if other.keys() == curve.keys() and all(abs(curve[n] - other[n]) <= within for n in curve):
-                found.append(f"{name} lies on {earlier}")
+                pairs.append(f"{name} lies on {earlier}")
                 break
-    return [", ".join(found)] if found else []
+    return [", ".join(pairs)] if pairs else []
 
 
-def palette(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each name, in turn."""
-    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
+def palette(names: Sequence[str], first: int = 0) -> dict[str, str]:
+    """A colour for each name, in turn from the `first` of the palette."""
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names, first)}
 
 
-def colour_by(field: str, colours: Mapping[str, str], title: str) -> alt.Color:
+def colour_by(field: str, colours: Mapping[str, str], title: str, legend: bool = True) -> alt.Color:
     """These colours, with a legend in their order."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color(f"{field}:N", title=title, sort=None, legend=line_legend(), scale=scale)
+    return alt.Color(f"{field}:N", title=title, sort=None, legend=line_legend() if legend else None, scale=scale)
 
 
 def dash_by(field: str, dashed: Mapping[str, bool], title: str) -> alt.StrokeDash:
@@ -107,10 +114,15 @@ def line_legend() -> alt.Legend:
     return alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, labelLimit=260)
 
 
-def length_axis(lengths: Sequence[int]) -> alt.X:
-    """The number of items, on a scale of powers of two that begins and ends with the lengths."""
+def length_axis(lengths: Sequence[int], title: str = "items in the set") -> alt.X:
+    """The column `n`, on a scale of powers of two that begins and ends with the lengths."""
     scale = alt.Scale(type="log", base=2, domain=[min(lengths), max(lengths)], nice=False)
-    return alt.X("n:Q", title="items in the set", scale=scale, axis=alt.Axis(values=list(lengths), labelOverlap=True))
+    return alt.X("n:Q", title=title, scale=scale, axis=alt.Axis(values=list(lengths), labelOverlap=True))
+
+
+def percent_axis(title: str) -> alt.Y:
+    """The column `value`, from 0 to 100."""
+    return alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, 100]))
 
 
 def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
@@ -129,13 +141,13 @@ def legend_switch(field: str, names: Sequence[str]) -> alt.Parameter:
     return alt.selection_point(fields=[field], bind="legend", toggle="true", empty=False, value=everything)
 
 
-def shown(switch: alt.Parameter, on: float = 1.0, off: float = 0.04) -> Any:
-    """The opacity of what the switch leaves on or has switched off."""
-    return alt.condition(switch, alt.value(on), alt.value(off), empty=False)
+def shown(switch: alt.Parameter | None, on: float = 1.0, off: float = 0.04) -> Any:
+    """The opacity of what the switch leaves on or has switched off; without a switch everything is on."""
+    return alt.value(on) if switch is None else alt.condition(switch, alt.value(on), alt.value(off), empty=False)
 
 
 def save_chart(chart: Chart, path: Path) -> list[Path]:
-    """Writes the chart beside each other as PNG and SVG; `path` has no suffix. Returns the files."""
+    """Writes the chart as PNG and SVG; `path` has no suffix. Returns the files."""
     specification = chart.to_json()
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
     write_whole(png, vl_convert.vegalite_to_png(specification, scale=PNG_SCALE))

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
+import polars as pl
 
 from softmax_jax.measures.dispersion import AttentionMaps, DispersionRow, ForcedRow, GapRow, LossRow, Resolution
-from softmax_jax.measures.evaluation import half_width
+from softmax_jax.measures.statistics import half_width
 from softmax_jax.report.charts import (
     GREY,
     PALETTE,
@@ -139,7 +140,7 @@ def dispersion_chart(rows: Sequence[DispersionRow], forced: Sequence[ForcedRow])
             f"bounds of {BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
         )
         subtitle.append("but the largest logits lie so close together that it has to fall")
-    subtitle += lying_on_another(over_seeds(rows, ("normalizer", "n"), "entropy"), "value", within=0.02)
+    subtitle += lying_on_another(pl.DataFrame(over_seeds(rows, ("normalizer", "n"), "entropy")), within=0.02)
     return alt.vconcat(*(panel_chart(panel, rows, own, forced) for panel in PANELS)).properties(
         title=chart_title("Why does attention fail on long sets?", *subtitle)
     )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 
 from softmax_jax.measures import dispersion
 from softmax_jax.measures.dispersion import Measured, Resolution
@@ -14,7 +15,8 @@ from softmax_jax.measures.refit import ALL_LENGTHS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import dispersion as charts
 from softmax_jax.report import page, temperature
-from softmax_jax.report.charts import FAIR, accuracy_chart
+from softmax_jax.report.accuracy import accuracy_chart
+from softmax_jax.report.charts import FAIR
 from softmax_jax.report.page import Cell, Figure, Section
 from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
 from softmax_jax.report.tables import number_or_dash
@@ -203,10 +205,9 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
     """Accuracy by length, a chart for every run."""
     figures = []
     for index, run in enumerate(runs):
-        seeds = len({row.seed for row in run.rows})
         name = "accuracy" if len(runs) == 1 else f"accuracy_{index + 1}"
         title = "How far does attention reach?"
-        chart = accuracy_chart(run.summaries, seeds, title if len(runs) == 1 else f"{title} {run.name}")
+        chart = accuracy_chart(pl.DataFrame(run.rows), title if len(runs) == 1 else f"{title} {run.name}")
         rows = [row[: len(CSV_COLUMNS)] for row in run.rows]
         figures.append(Figure(name, chart, CSV_COLUMNS, rows))
     sentences = [
@@ -332,6 +333,7 @@ def temperature_section(study: Study) -> Section:
         )
     by_entropy = temperature.entropy_chart(study.searched, study.fits)
     by_length = temperature.length_chart(study.searched, study.fits)
+    points = temperature.length_points(study.searched, study.fits)
     searched = [
         {"n": n, "seed": seed, "entropy": float(h), "theta": float(theta), "on_border": bool(border)}
         for n, rows in study.searched.items()
@@ -344,7 +346,7 @@ def temperature_section(study: Study) -> Section:
         sentences,
         [
             Figure("entropy", by_entropy, *columns_and_rows(searched)),
-            Figure("beta", by_length, *columns_and_rows(temperature.length_points(study.searched, study.fits))),
+            Figure("beta", by_length, points.columns, points.rows()),
         ],
     )
 

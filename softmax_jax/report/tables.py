@@ -1,69 +1,67 @@
-"""The evaluation as a table for a terminal."""
+"""Tables for a terminal: names at the left, numbers at the right, as many lengths side by side as fit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import polars as pl
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from softmax_jax.measures.evaluation import Summary
-from softmax_jax.tasks import published
-
+Cells = Mapping[int, str]
+"""The cells of a row by length; a length left out shows a dash."""
 GAP = 2
-KIND_WIDTH = len("difference") + GAP
-CELL_WIDTH = len("100.00") + GAP
 
 
-def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:
-    """Prints accuracy, interval, loss and p of every normalizer by length, and the published rows under them.
-
-    As many lengths side by side as fit the console; the others in further tables below.
-    """
-    lengths = sorted({summary.n for summary in summaries})
-    names = {summary.normalizer for summary in summaries} | published.ACCURACY.keys()
-    label_width = max(map(len, names)) + GAP + KIND_WIDTH
-    per_table = max(1, (console.width - 1 - label_width) // CELL_WIDTH)
-    for start in range(0, len(lengths), per_table):
-        console.print(evaluation_table(summaries, lengths[start : start + per_table]))
-    console.print(
-        "accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); loss: nats; p: paired t-test over seeds "
-        "against softmax; published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published",
-        style="dim",
+def new_table(title: str, *columns: str, names: int = 1) -> Table:
+    """An empty table whose first columns, as many as `names`, hold text, and whose others hold numbers."""
+    table = Table(
+        title=Text(title, no_wrap=True, overflow="ignore") if title else None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),
     )
-
-
-def evaluation_table(summaries: Sequence[Summary], lengths: Sequence[int]) -> Table:
-    """The table of the given lengths."""
-    cells = {(summary.normalizer, summary.n): summary for summary in summaries}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("items", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for n in lengths:
-        table.add_column(f"{n}", justify="right", no_wrap=True, min_width=CELL_WIDTH - GAP)
-    for name in dict.fromkeys(summary.normalizer for summary in summaries):
-        row = [cells[name, n] for n in lengths]
-        table.add_row(name, "accuracy", *[f"{cell.accuracy:.2f}" for cell in row], style="bold")
-        if any(cell.interval is not None for cell in row):
-            table.add_row("", "±", *[number_or_dash(cell.interval, ".2f") for cell in row])
-        table.add_row("", "loss", *[f"{cell.loss:.3f}" for cell in row])
-        if any(cell.p_value is not None for cell in row):
-            table.add_row("", "p", *[number_or_dash(cell.p_value, ".1g") for cell in row])
-        table.add_section()
-    for name, row in published.ACCURACY.items():
-        table.add_row(name, "published", *[_published(row, n) for n in lengths])
-        if ours := [cells[name, n] for n in lengths if (name, n) in cells]:
-            table.add_row("", "difference", *[_difference(cell, row) for cell in ours], style="dim")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < names else "right", no_wrap=True)
     return table
+
+
+def print_by_length(console: Console, title: str, rows: Mapping[str, Cells], lengths: Sequence[int]) -> None:
+    """Prints a row of cells for each name, as many lengths side by side as fit the console, the others below."""
+    print_groups(console, title, {name: {"": cells} for name, cells in rows.items()}, lengths)
+
+
+def print_groups(
+    console: Console, title: str, groups: Mapping[str, Mapping[str, Cells]], lengths: Sequence[int]
+) -> None:
+    """Prints several rows for each name, each with what it holds in a second column, lengths as `print_by_length`."""
+    kinds = [kind for group in groups.values() for kind in group]
+    cells = [cell for group in groups.values() for row in group.values() for cell in row.values()]
+    cell_width = GAP + max(map(len, [*map(str, lengths), *cells]))
+    label_width = GAP + max(map(len, groups)) + GAP + max(map(len, kinds))
+    fitting = max(1, (console.width - GAP - label_width) // cell_width)
+    for start in range(0, len(lengths), fitting):
+        side_by_side = lengths[start : start + fitting]
+        table = new_table("" if start else title, "items", "", *map(str, side_by_side), names=2)
+        for name, group in groups.items():
+            for index, (kind, row) in enumerate(group.items()):
+                style = "bold" if index == 0 and len(group) > 1 else None
+                table.add_row("" if index else name, kind, *[row.get(n, "–") for n in side_by_side], style=style)
+            if len(group) > 1:
+                table.add_section()
+        console.print(table)
+
+
+def cells_of(frame: pl.DataFrame, column: str, form: str) -> dict[str, dict[int, str]]:
+    """A column of a frame as the rows of `print_by_length`: its numbers in this form, by normalizer and n."""
+    rows: dict[str, dict[int, str]] = {}
+    for name, n, value in frame.select("normalizer", "n", column).rows():
+        rows.setdefault(name, {})[n] = format(value, form)
+    return rows
 
 
 def number_or_dash(value: float | None, form: str) -> str:
     """The number in this form, or a dash where there is none."""
     return "–" if value is None else format(value, form)
-
-
-def _published(row: dict[int, float], n: int) -> str:
-    return "–" if n not in row else f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}"
-
-
-def _difference(cell: Summary, row: dict[int, float]) -> str:
-    return "–" if cell.n not in row else f"{cell.accuracy - row[cell.n]:+.1f}"

@@ -1,6 +1,8 @@
 import io
+import re
 
 import numpy as np
+import polars as pl
 import pytest
 from rich.console import Console
 
@@ -40,8 +42,8 @@ def test_fits_are_printed_with_their_numbers(fits):
 def test_every_criterion_is_compared(rows):
     text = printed(report.print_criteria, rows, rows, temperature.CRITERIA, 4)
     for criterion in temperature.CRITERIA:
-        assert f"{criterion}: accuracy" in text or f"{criterion}: too few points" in text
-    assert "bins: loss" in text
+        assert re.search(rf"{criterion}: too few points|{criterion} +accuracy +\d.*\n +loss +\d", text)
+    assert re.search(r"bins +accuracy", text)
 
 
 def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
@@ -54,7 +56,7 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
         for seed in (0, 1, 2)
     ]
     for width in (80, 200):
-        text = printed(report.print_comparison, compared, width=width)
+        text = printed(report.print_comparison, pl.DataFrame(compared), width=width)
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
         assert all(str(n) in text for n in lengths)
@@ -64,7 +66,7 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
 
 def test_shares_need_a_gain():
     rows = [Row(name, 4, seed, 99.0, 0.1, 0.0, 0.0) for name in ("softmax", BEST_FOR_LENGTH) for seed in (0, 1)]
-    assert "Share in %" not in printed(report.print_comparison, rows)
+    assert "Share in %" not in printed(report.print_comparison, pl.DataFrame(rows))
 
 
 def test_curves_follow_the_rules_of_the_method(fits):
@@ -82,17 +84,3 @@ def test_charts_show_every_curve(rows, fits):
     for chart in (report.entropy_chart(rows, fits), report.length_chart(rows, fits)):
         text = chart.to_json()
         assert all(name in text for name in ("adaptive", ALL_LENGTHS, TRAIN_LENGTHS))
-
-
-def test_the_table_holds_every_row(rows):
-    table = report.row_table(rows, [3, 4])
-    assert len(table) == sum(some.entropy.size for some in rows.values())
-    last = rows[64]
-    assert table[-1] == {
-        "n": 64,
-        "seed": 4,
-        "set": 3000,
-        "entropy": float(last.entropy[1, -1]),
-        "theta": float(last.theta[1, -1]),
-        "border": bool(last.border[1, -1]),
-    }

@@ -1,0 +1,115 @@
+import io
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from softmax_jax.measures.evaluation import Summary
+from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
+from softmax_jax.report.charts import save_chart
+from tests.report.svg import texts_of
+
+SUMMARIES = [
+    Summary("softmax", 16, 98.7, 0.11, 0.05, 0.3, 0.9, None),
+    Summary("softmax", 32, 96.1, 0.21, 0.15, 0.3, 0.9, None),
+    Summary("adaptive", 16, 98.6, 0.12, 0.04, 0.3, 0.9, 0.4),
+    Summary("adaptive", 32, 97.3, 0.22, 0.14, 0.3, 0.9, 0.002),
+]
+FRAME = pl.DataFrame(
+    [
+        {"normalizer": name, "n": n, "seed": seed, "accuracy": accuracy + spread * (seed - 1)}
+        for name, spread in (("softmax", 0.5), ("hardmax", 1.0))
+        for n, accuracy in ((16, 99.0), (64, 90.0))
+        for seed in range(3)
+    ]
+)
+
+
+def printed(summaries, width):
+    text = io.StringIO()
+    print_evaluation(Console(file=text, width=width, force_terminal=False), summaries)
+    return text.getvalue()
+
+
+def numbers_of(text, name):
+    """The numbers of each row that stands under this name."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    (start,) = [index for index, line in enumerate(lines) if line.startswith(f" {name}  ")]
+    first, *others = lines[start : start + 4]
+    rows = [first[len(name) + 1 :], *others]
+    ends = [index for index, row in enumerate(rows) if index and not row.startswith("    ")]
+    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=4)]}
+
+
+def test_accuracy_interval_loss_and_p_stand_under_their_length():
+    text = printed(SUMMARIES, 100)
+    assert numbers_of(text, "softmax") == {
+        "accuracy": ["98.70", "96.10"],
+        "±": ["0.11", "0.21"],
+        "loss": ["0.050", "0.150"],
+    }
+    assert numbers_of(text, "adaptive")["accuracy"] == ["98.60", "97.30"]
+    assert numbers_of(text, "adaptive")["p"] == ["0.4", "0.002"]
+
+
+def test_published_rows_mark_the_unconfirmed_cells_and_show_the_difference():
+    text = printed(SUMMARIES, 100)
+    assert numbers_of(text, "softmax, published") == {"accuracy": ["98.6", "97.1*"], "difference": ["+0.1", "-1.0"]}
+    assert numbers_of(text, "adaptive, published")["difference"] == ["+0.0", "+0.2"]
+
+
+def test_lengths_that_do_not_fit_the_width_go_to_further_tables():
+    many = [Summary("softmax", 2**power, 90.0, 0.1, 0.5, 1.0, 0.5, None) for power in range(1, 15)]
+    text = printed(many, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
+    assert [int(n) for header in headers for n in header] == [2**power for power in range(1, 15)]
+
+
+def test_one_seed_has_no_interval_and_no_p():
+    text = printed([Summary("softmax", 16, 98.7, None, 0.05, 0.3, 0.9, None)], 80)
+    assert list(numbers_of(text, "softmax")) == ["accuracy", "loss"]
+
+
+def test_the_chart_says_what_it_shows(tmp_path):
+    _, svg = save_chart(accuracy_chart(FRAME, "A title"), tmp_path / "chart")
+    expected = {"A title", "softmax", "hardmax", "softmax, published", "accuracy (% of sets)", "items in the set"}
+    assert expected | {"mean of 3 seeds, 95 % band"} <= texts_of(svg.read_text())
+
+
+def test_bands_hold_the_interval_within_0_and_100():
+    drawn = accuracy_chart(FRAME, "A title").to_dict()["layer"][0]["data"]["values"]
+    assert drawn[0]["high"] == 100.0
+    assert drawn[0]["low"] == pytest.approx(99 - 4.3027 * 0.5 / 3**0.5, abs=1e-3)
+    assert drawn[3]["high"] - 90 == pytest.approx(90 - drawn[3]["low"])
+
+
+def test_both_published_rows_are_dashed():
+    line = accuracy_chart(FRAME, "A title").to_dict()["layer"][1]
+    dashes = line["encoding"]["strokeDash"]["scale"]
+    assert dict(zip(dashes["domain"], dashes["range"])) == {
+        "softmax": [1, 0],
+        "hardmax": [1, 0],
+        "softmax, published": [6, 4],
+        "adaptive, published": [6, 4],
+    }
+    drawn = {(row["normalizer"], row["n"], row["value"]) for row in line["data"]["values"]}
+    assert {row for row in drawn if "published" in row[0]} == {
+        ("softmax, published", 16, 98.6),
+        ("softmax, published", 64, 94.3),
+        ("adaptive, published", 16, 98.6),
+        ("adaptive, published", 64, 94.5),
+    }
+
+
+def test_every_line_is_on_until_its_name_is_clicked():
+    chart = accuracy_chart(FRAME, "A title").to_dict()
+    (switch,) = chart["params"]
+    assert switch["bind"] == "legend"
+    assert switch["select"]["toggle"] == "true"
+    names = {"softmax", "hardmax", "softmax, published", "adaptive, published"}
+    assert {entry["normalizer"] for entry in switch["value"]} == names
+    for layer in chart["layer"]:
+        condition = layer["encoding"]["opacity"]["condition"]
+        assert condition["param"] == switch["name"]
+        assert condition["empty"] is False

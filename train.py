@@ -1,16 +1,14 @@
 """Trains the max-retrieval model: python train.py PRESET [options]."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime.command_line import check_directory, one_device_per_core, one_line_errors, parse
+from softmax_jax.runtime.command_line import check_directory, one_device_per_core, one_line_errors, parse_preset
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.training.config import Config
@@ -23,8 +21,8 @@ class Arguments:
     """What the command line may say."""
 
     config: tyro.conf.OmitArgPrefixes[Config]
-    workdir: Path | None = None
-    """Directory of the run, runs/PRESET by default; a run that it holds is continued."""
+    workdir: Path
+    """Directory of the run; a run that it holds is continued."""
     compilation_cache: Path | None = None
     """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
     no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -34,18 +32,11 @@ class Arguments:
 
 def main() -> None:
     """Picks the preset, parses the options over it, trains."""
-    presets = load_presets()
-    listing = "\n".join(f"  {name}: {summary}" for name, (summary, _) in presets.items())
-    name, options = _preset_name(sys.argv[1:], list(presets))
-    config = presets[name or "quick"][1]
-    arguments = parse(
-        Arguments,
-        default=Arguments(config),
-        args=options,
-        prog=f"train.py {name or 'PRESET'}",
-        description=f"Train the max-retrieval model. Presets:\n{listing}\nOptions change a preset's settings.",
-    )
-    workdir = arguments.workdir or Path("runs") / (name or "quick")
+    presets = {
+        name: (summary, Arguments(config, Path("runs") / name)) for name, (summary, config) in load_presets().items()
+    }
+    arguments = parse_preset(presets, description="Train the max-retrieval model. Options change a preset's settings.")
+    workdir = arguments.workdir
     one_device_per_core()
     errors = Console(stderr=True)
     with one_line_errors(errors), joined(arguments.cluster):
@@ -64,18 +55,6 @@ def main() -> None:
         if is_leader():
             trained = f"trained {arguments.config.seeds} seeds"
             print(f"{trained}; evaluate them with: python evaluate.py --checkpoint {workdir}")
-
-
-def _preset_name(arguments: list[str], presets: list[str]) -> tuple[str | None, list[str]]:
-    """Splits the preset from the options; help may be asked for without one."""
-    if arguments and arguments[0] in presets:
-        return arguments[0], arguments[1:]
-    if arguments and arguments[0] in ("-h", "--help"):
-        return None, arguments
-    given = arguments[0] if arguments else "nothing"
-    rule = f"it must be a preset, one of {', '.join(presets)}"
-    print(f"error: the first argument is {given}: {did_you_mean(given, presets)}{rule}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 if __name__ == "__main__":

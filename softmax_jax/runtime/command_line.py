@@ -1,154 +1,123 @@
 """What the command lines share: the machine they run on, and how they say that something is wrong."""
 
 import contextlib
-import io
+import dataclasses
+import itertools
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import jax
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
 from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.runtime.files import reason
 
 T = TypeVar("T")
+WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
 
 
 def parse(arguments: type[T], **options: Any) -> T:
-    """`tyro.cli`, saying what is wrong in one line on stderr rather than in a box; refuses options given twice."""
+    """`tyro.cli`, with what is wrong in one line on stderr and exit status 2."""
+    with one_line_refusals(options, option_names(arguments)):
+        return tyro.cli(arguments, **options)
+
+
+def parse_preset(presets: Mapping[str, tuple[str, T]], **options: Any) -> T:
+    """`tyro.extras.overridable_config_cli`, likewise: the first argument names a preset, the others change it.
+
+    A preset is its summary, which --help lists, and its arguments.
+    """
     given = sys.argv[1:] if options.get("args") is None else options["args"]
-    box = io.StringIO()
-    try:
-        if problem := given_twice(given):
-            box.write(f"Value error\n{problem}")
-            raise SystemExit(2)
-        unbroken = contextlib.nullcontext() if {"-h", "--help"} & set(given) else lines_of(2**16)
-        with contextlib.redirect_stderr(box), unbroken:
-            return tyro.cli(arguments, **options)
-    except SystemExit as stop:
-        if stop.code:
-            print(f"error: {unboxed(box.getvalue())} (--help shows every option)", file=sys.stderr)
-        raise
+    (_, arguments), *_ = presets.values()
+    with one_line_refusals(options, option_names(type(arguments))):
+        if not given or given[0] not in (*presets, "-h", "--help"):
+            first = given[0] if given else "nothing"
+            known = f"it must be a preset, one of {', '.join(presets)}"
+            raise ValueError(f"the first argument is {first}: {did_you_mean(first, presets)}{known}")
+        return tyro.extras.overridable_config_cli(presets, **options)
 
 
 @contextlib.contextmanager
-def lines_of(columns: int) -> Iterator[None]:
-    """Lets whoever asks for the width of the terminal find this many columns."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(columns)
+def one_line_refusals(options: Mapping[str, Any], known: Sequence[str]) -> Iterator[None]:
+    """Lets tyro refuse a command line in one line; refuses an option that is given twice."""
+    given = sys.argv[1:] if options.get("args") is None else options["args"]
+
+    def refuse(failure: refusals.ParseErrorEvent) -> None:
+        if problem := in_words(failure, given, known):
+            raise ValueError(problem)
+
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
+        not_twice(given)
+        with refusals.on_parse_error(refuse):
+            yield
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())} (--help shows every option)", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
-def unboxed(box: str) -> str:
-    r"""The text within a box that tyro drew, in one line, without its title and its pointer to --help.
-
-    Where the output cannot show the lines of a box, hyphens stand for them.
-
-    >>> unboxed("╭─ Value error ──╮\n│ Error parsing Arguments: --sets is 0 │\n╰──╯")
-    '--sets is 0'
-    >>> unboxed(" Value error\n ----- \n  Error parsing Arguments: --sets is 0 \n")
-    '--sets is 0'
-    """
-    _title, *inside = [text for line in box.splitlines() if (text := line.strip("│╭╮╰╯ "))]
-    joined = " ".join("\0" if set(text) <= {"─", "-"} else text for text in inside)
-    sections = [text for section in joined.split("\0") if (text := section.strip()) and "For full helptext" not in text]
-    return plain(re.sub(r"^Error parsing (Arguments|config|cluster|Cluster): ", "", ". ".join(sections)))
-
-
-WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
-PHRASES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
-    (r"Error parsing (--[\w-]+): invalid literal for int\(\) with base 10: ('.*?')\.", lambda m: _must_be(m, WHOLE)),
-    (r"Error parsing (--[\w-]+): could not convert string to float: ('.*?')\.", lambda m: _must_be(m, REAL)),
-    (
-        r"Error parsing (--[\w-]+): Could not find valid parse for arguments: \[(.*?)\]\..*?(INT)?\b",
-        lambda m: _must_be(m, WHOLE if " [INT" in m.string else REAL),
-    ),
-    (
-        r"Error parsing (--[\w-]+): no type matching (?:\{None\}\|)?(\w+) could be instantiated from \[(.*?)\]\. ",
-        lambda m: f"{m[1]} is {m[3]}: it must be {WHOLE if m[2] == 'INT' else REAL}",
-    ),
-    (
-        r"Error parsing (--[\w-]+): Failed to parse key-value pairs!.*?(\bas in `.*?`)?(?=[.;]|$)",
-        lambda m: f"{m[1]} must be names, each with a number after it, {_as_in(m)}",
-    ),
-    (
-        r"invalid choice ('.*?') for argument '(--[\w-]+)'\. Expected one of \((.*?)\)",
-        lambda m: (
-            f"{m[2]} is {m[1]}: {did_you_mean(m[1].strip(chr(39)), re.findall(chr(39) + '(.*?)' + chr(39), m[3]))}"
-            f"it must be one of {m[3]}"
-        ),
-    ),
-    (r"Missing value for argument '(.*?)'\. Expected.*", lambda m: f"{m[1]} has no value: it must be followed by one"),
-    (
-        r"Unrecognized options: (\S+?)(?:, .*?)?\. Perhaps you meant: (--[\w-]+).*",
-        lambda m: f"{m[1]} is no option: did you mean {m[2]}?",
-    ),
-    (
-        r"Unrecognized options: (-\S+?)(?:, .*)?$",
-        lambda m: f"{m[1]} is no option: it must be one of those that --help lists",
-    ),
-    (
-        r"Unrecognized options: (.*)$",
-        lambda m: f"{m[1]} belongs to no option: values must follow the name of one, as in --name value",
-    ),
-    (
-        r"Required options were not provided: (\S+).*",
-        lambda m: f"{m[1]} is not given: it must be named",
-    ),
-)
-"""What tyro says, and how to say it with the value, the rule and the remedy."""
-
-
-def plain(problem: str) -> str:
-    """What tyro found wrong, in the words of this project.
-
-    >>> plain("invalid choice 'frsh' for argument '--protocol'. Expected one of ('fresh', 'notebook').")
-    "--protocol is 'frsh': did you mean 'fresh'? it must be one of 'fresh', 'notebook'"
-    >>> plain("Error parsing --sets: invalid literal for int() with base 10: 'many'. Argument helptext: --sets INT")
-    "--sets is 'many': it must be a whole number, written as in 128"
-    """
-    for pattern, say in PHRASES:
-        if found := re.match(pattern, problem):
-            return say(found)
-    return problem
-
-
-def _must_be(found: re.Match[str], rule: str) -> str:
-    return f"{found[1]} is {found[2]}: it must be {rule}"
-
-
-def _as_in(found: re.Match[str]) -> str:
-    example = re.search(r"as in `.*?`", found.string)
-    return example[0] if example else "as in `name 0.1`"
-
-
-def given_twice(arguments: Sequence[str]) -> str | None:
-    """What is wrong if an option is given twice, or together with the one that says no to it.
-
-    >>> given_twice(["--sets", "1", "--lengths", "2", "--sets=3"])
-    '--sets is given twice: it must be given once, so leave one out'
-    >>> given_twice(["--compilation-cache", "here", "--no-compilation-cache"])
-    '--compilation-cache and --no-compilation-cache contradict each other: only one must be given, so leave one out'
-    """
-    named = [text.split("=")[0].replace("_", "-") for text in arguments if re.match(r"--[a-zA-Z]", text)]
-    for name, times in Counter(named).items():
-        if times > 1:
-            return f"{name} is given twice: it must be given once, so leave one out"
-        if (no := f"--no-{name[2:]}") in named:
-            return f"{name} and {no} contradict each other: only one must be given, so leave one out"
+def in_words(failure: refusals.ParseErrorEvent, given: Sequence[str], known: Sequence[str]) -> str | None:
+    """What tyro found wrong: the value, the rule and the remedy. None for what this project has no words for."""
+    match failure:
+        case refusals.UnrecognizedArgs(tokens=[token, *_]) if token.startswith("-"):
+            return f"{token} is no option: {did_you_mean(token, known)}it must be one of those that --help lists"
+        case refusals.UnrecognizedArgs(tokens=[token, *_]):
+            return f"{token} belongs to no option: values must follow the name of one, as in --name value"
+        case refusals.MissingArgs(missing_arguments=[first, *_]):
+            return f"{first.arg.display_name()} is not given: it must be named"
+        case refusals.BadValue(argument=option):
+            return f"{option.display_name()} has no value: it must be followed by one"
+        case refusals.InvalidChoice(argument=option, value=value, choices=choices):
+            one_of = f"it must be one of {', '.join(map(repr, choices))}"
+            return f"{option.display_name()} is {value!r}: {did_you_mean(value, choices)}{one_of}"
+        case refusals.InstantiationFailure(argument=None, message=message):
+            return message
+        case refusals.InstantiationFailure(argument=option) if option is not None:
+            name, kind = option.display_name(), option.lowered.metavar or ""
+            rule = WHOLE if "INT" in kind else REAL
+            rule = f"names, each with {rule}" if "STR" in kind else rule
+            return f"{name} is {value_of(name, given)!r}: it must be {rule}"
     return None
+
+
+def value_of(option: str, given: Sequence[str]) -> str:
+    """What follows an option on a command line.
+
+    >>> value_of("--lengths", ["--sets=3", "--lengths", "4", "x", "--heads", "2"])
+    '4 x'
+    """
+    words = [part for text in given for part in (text.split("=", 1) if text.startswith("--") else [text])]
+    after = [word.replace("_", "-") for word in words].index(option) + 1
+    return " ".join(itertools.takewhile(lambda word: not word.startswith("--"), words[after:]))
+
+
+def option_names(arguments: type) -> list[str]:
+    """The options that a dataclass of arguments stands for, those of the dataclasses in it included."""
+    kinds = get_type_hints(arguments)
+    fields = [field.name for field in dataclasses.fields(arguments)]
+    inner = [name for field in fields if dataclasses.is_dataclass(kinds[field]) for name in option_names(kinds[field])]
+    return [f"--{field.replace('_', '-')}" for field in fields] + inner
+
+
+def not_twice(given: Sequence[str]) -> None:
+    """Raises ValueError if an option is given twice, or together with the one that says no to it.
+
+    >>> not_twice(["--sets", "1", "--lengths", "2", "--sets=3"])
+    Traceback (most recent call last):
+    ValueError: --sets is given twice, with or without --no: it must be given once, so leave one out
+    """
+    names = [word.split("=")[0].replace("_", "-") for word in given if re.match(r"--[a-zA-Z]", word)]
+    for name, times in Counter(name.replace("--no-", "--") for name in names).items():
+        if times > 1:
+            raise ValueError(f"{name} is given twice, with or without --no: it must be given once, so leave one out")
 
 
 def each_once(option: str, values: Sequence[Any]) -> None:
@@ -173,19 +142,24 @@ def within(option: str, value: int | float, least: int | float, most: int | floa
         raise ValueError(f"{option} is {value}: it must be at least {least} and at most {most}, such as {example}")
 
 
+def each_within(option: str, values: Sequence[int], least: int, most: int, example: int) -> None:
+    """Raises ValueError unless there are numbers, such as lengths, all different and between two others."""
+    each_once(option, values)
+    for value in values:
+        if not least <= value <= most:
+            raise ValueError(f"{option} has {value}: each must be from {least} to {most}, such as {example}")
+
+
 def check_directory(option: str, path: Path) -> None:
     """Raises ValueError unless files can be written to a directory of that name, which need not be there yet."""
     there = path.absolute()
     try:
         while not there.exists():
             there = there.parent
-        reason = None if there.is_dir() else f"{there} is a file"
-    except OSError as error:  # too long a name, or one with a zero byte
-        reason = error.strerror
-    if reason is None and not os.access(there, os.W_OK | os.X_OK):
-        reason = f"{there} cannot be written to"
-    if reason:
-        raise ValueError(f"{option} is {path}: it must be a directory to write to, and {reason}; name another")
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:  # no directory, no permission, too long a name, a full disk
+        rule = "it must be a directory to write to"
+        raise ValueError(f"{option} is {path}: {rule}, and {there}: {reason(error)}; name another") from None
 
 
 def one_device_per_core() -> None:

@@ -1,8 +1,13 @@
-"""Tries bad arguments and options in a process of its own, as a user has them: python -m tests.faults.bad_input WHAT
+"""The mistakes that people make, and what the answer to each must name: the value, the rule, the remedy.
 
-The checks of types that the tests put around every function would answer first, so the tests of bad input ask here.
-WHAT is `arguments` or `options`; the answers come as lines of JSON, in the order of the table.
+    python -m tests.faults.bad_input
+
+makes them in a process of its own, where no checks of types that the tests put around every function answer first, and
+prints the answers as lines of JSON, in the order of the tables.
 """
+
+# pyright: reportArgumentType=false
+# Wrong types are among the mistakes.
 
 import contextlib
 import io
@@ -13,103 +18,182 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+import softmax_jax as sj
+from softmax_jax import theory
+from softmax_jax.attention.flax import attend
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 20
-"""What is not refused by then is running."""
+KEY = jax.random.key(0)
+Z = jnp.arange(6.0).reshape(2, 3)
+X = jnp.ones((2, 5, 4, 8))
+SSMAX = sj.normalizer("ssmax")
 
 
-class Compilations:
-    """How many programs were compiled since it was asked last."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._record)
-
-    def _record(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        self._count += event.endswith("backend_compile_duration")
-
-    def since(self) -> int:
-        """Starts anew."""
-        count, self._count = self._count, 0
-        return count
+def attention(query: Any = X, key: Any = X, value: Any = X, **others: Any) -> Any:
+    return sj.dot_product_attention(query, key, value, **others)
 
 
-@contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Ends what runs for too long."""
+CALLS: tuple[tuple[Any, ...], ...] = (
+    # Names and numbers
+    (partial(sj.normalizer, "sofmax"), "'sofmax'", "did you mean 'softmax'", "known are"),
+    (partial(sj.normalizer, "SSMax"), "'SSMax'", "did you mean 'ssmax'"),
+    (partial(sj.normalizer, "softmax, ssmax"), "'softmax, ssmax'", "cannot read", "write a name"),
+    (partial(sj.normalizer, "ssmax(biass=1)"), "'biass'", "did you mean 'bias'", "it takes"),
+    (partial(sj.normalizer, "ssmax", t=1.0), "no number 't'", "it takes: s="),
+    (partial(sj.normalizer, "ssmax", s="big"), "s is 'big'", "must be a number"),
+    (partial(sj.normalizer, "ssmax", s=float("nan")), "s is nan", "finite number"),
+    (partial(sj.normalizer, "entmax(alpha=1)"), "alpha is 1.0", "above 1"),
+    (partial(sj.normalizer, "temperature(0)"), "theta is 0.0", "above 0"),
+    (partial(sj.normalizer, "top_k(k=0)"), "k is 0", "at least 1"),
+    (partial(sj.normalizer, "stieltjes(q=-1)"), "q is -1.0", "above 0"),
+    (partial(sj.normalizer, "adaptive(fit=nowhere.json)"), "nowhere.json", "does not exist", "fit_temperature.py"),
+    # Rows of logits
+    (partial(sj.softmax, Z.astype(int)), "int32", "floating point", ".astype"),
+    (partial(sj.entmax15, Z.astype(int)), "int32", "floating point", ".astype"),
+    (partial(SSMAX, Z.astype(int)), "int32", "floating point", ".astype"),
+    (partial(sj.softmax, Z, axis=2), "axis is 2", "from -2 to 1"),
+    (partial(sj.sparsemax, Z, where=jnp.zeros((2, 3))), "float32", "must be bool", "mask == 0"),
+    (partial(SSMAX, Z, where=jnp.zeros((2, 3))), "float32", "must be bool", "mask == 0"),
+    (partial(SSMAX, Z, where=jnp.ones(4, bool)), "(4,)", "must broadcast"),
+    (partial(sj.ssmax, Z, s=jnp.ones(3)), "(2, 3)", "a number for each row"),
+    (partial(sj.normalizer("ssmax", s=jnp.ones((4, 1, 1))), Z), "(2, 3)", "a number for each row"),
+    (partial(sj.Normalizer(sj.softmax, sj.LogLength), Z), "LogLength", "must be a scale", "LogLength()"),
+    (partial(sj.cross_entropy, Z, jnp.zeros(2)), "labels", "float32", "integer"),
+    (partial(sj.sample, 0, Z), "key is 0", "must be a random key", "jax.random.key(0)"),
+    # Attention
+    (partial(attention, normalizer="sofmax"), "'sofmax'", "did you mean 'softmax'"),
+    (partial(attention, normalizer=sj.softmax), "the function softmax", "must be a Normalizer"),
+    (partial(attention, implementation="stream"), "'stream'", "did you mean 'streaming'"),
+    (partial(attention, return_weights=True, implementation="streaming"), "'streaming'", "needs 'dense'"),
+    (partial(attention, query=X[0, 0]), "(4, 8)", "(batch, length, heads, size)"),
+    (partial(attention, key=X[..., :4]), "(2, 5, 4, 4)", "those of the query"),
+    (partial(attention, value=X[:, :3]), "(2, 3, 4, 8)", "that of the key"),
+    (partial(attention, query=jnp.ones((2, 5, 3, 8))), "3 heads", "no multiple of the 4"),
+    (partial(attention, query=X.astype(jnp.bfloat16)), "bfloat16", "one floating-point type", ".astype"),
+    (partial(attention, mask=jnp.zeros((5, 5))), "float32", "must be bool", "bias="),
+    (partial(attention, mask=jnp.ones((4, 4), bool)), "(4, 4)", "must broadcast"),
+    (
+        partial(attention, normalizer=sj.normalizer("ssmax", s=jnp.ones((3, 1, 1)))),
+        "(3, 1, 1)",
+        "a number for each row",
+    ),
+    (partial(attend, SSMAX, X, X, X, dropout_rate=0.1), "dropout_rng is None", "give a key"),
+    (partial(sj.NnxAttention, "ssmax", ("sink",)), "cannot learn 'sink'", "s, bias"),
+    (partial(sj.NnxAttention, "ssmax", ("s",), 0), "heads is 0", "at least 1"),
+    (lambda: sj.LinenAttention("ssmax", ("s",), 3).init(KEY, X, X, X), "3 heads", "has 4"),
+    (partial(theory.length_forced_below, 0.5, -1.0), "spread is -1", "at least 0"),
+)
+"""Calls of the library, each with words of the one line that it must answer."""
 
-    def stop(signum: int, frame: Any) -> None:
-        raise TimeoutError("it was not refused, and ran")
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
+ONCE, WHOLE, DIRECTORY = "each once", "must be a whole number", "must be a directory to write to"
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("train.py", "nothing", "must be a preset", "notebook, paper, quick"),
+    ("train.py papr", "papr", "did you mean 'paper'"),
+    ("train.py --steps 10", "--steps", "must be a preset"),
+    ("train.py quick paper", "paper", "belongs to no option"),
+    ("train.py quick --steps 0", "--steps is 0", "from 1", "such as"),
+    ("train.py quick --steps 1e5", "--steps is '1e5'", WHOLE, "as in 128"),
+    ("train.py quick --steps", "--steps has no value"),
+    ("train.py quick --steps 10 --steps=20", "--steps is given twice", "leave one out"),
+    ("train.py quick --learnig-rate 0.1", "--learnig-rate", "did you mean '--learning-rate'"),
+    ("train.py quick --learning-rate nan", "nan", "such as 0.001"),
+    ("train.py quick --width 1000000", "--width is 1000000", "to 16384"),
+    ("train.py quick --min-items 17", "--max-items is 16", "at least min_items=17"),
+    ("train.py quick --normalizer sofmax", "sofmax", "did you mean 'softmax'"),
+    ("train.py quick --optimizer adamm", "adamm", "did you mean 'adam", "optax"),
+    ("train.py quick --optimizer-options weight_decay 0.1", "'weight_decay'", "adam takes"),
+    ("train.py quick --optimizer-options b1 x", "--optimizer-options is 'b1 x'", "each with a number"),
+    ("train.py quick --schedule cosine", "cosine", "must be one of optax", "cosine_decay_schedule"),
+    ("train.py quick --workdir a.txt/run", "--workdir is a.txt/run", DIRECTORY, "name another"),
+    ("train.py quick --no-compilation-cache --compilation-cache c", "--compilation-cache is given twice"),
+    ("train.py quick --processes 2", "--processes 2 alone", "need --coordinator"),
+    ("evaluate.py --normalizers sofmax", "'sofmax'", "did you mean 'softmax'"),
+    ("evaluate.py --normalizers softmax softmax", "softmax twice", ONCE),
+    ("evaluate.py --normalizers all softmax", "'all softmax'", "by itself"),
+    ("evaluate.py --lengths 0", "--lengths has 0", "such as"),
+    ("evaluate.py --lengths 16 16", "16 twice", ONCE),
+    ("evaluate.py --sets many", "--sets is 'many'", WHOLE),
+    ("evaluate.py --sets 1000000000000", "1000000000000", "such as 512"),
+    ("evaluate.py --protocol frsh", "'frsh'", "did you mean 'fresh'"),
+    ("evaluate.py --checkpoint nowhere", "nowhere", "holds no run", "name a directory"),
+    ("evaluate.py --checkpoint a.txt", "not Flax msgpack bytes", "give a file"),
+    ("evaluate.py --output a.txt", "--output is a.txt", DIRECTORY),
+    ("fit_temperature.py --checkpoint nowhere", "nowhere", "holds no run"),
+    ("fit_temperature.py --degree 11", "--degree is 11", "such as 4"),
+    ("fit_temperature.py --criterion bin", "'bin'", "did you mean 'bins'"),
+    ("fit_temperature.py --output a.txt", "--output is a.txt", DIRECTORY),
+    ("shootout.py --task sigal", "'sigal'", "did you mean 'signal'"),
+    ("shootout.py --hidden 10 --heads 4", "10", "multiple"),
+    ("shootout.py --seeds 0", "--seeds is 0", "such as 5"),
+    ("shootout.py --output a.txt", "--output is a.txt", DIRECTORY),
+    ("report.py nowhere", "nowhere", "holds no run"),
+    ("report.py --lengths 16 x", "'16 x'", WHOLE),
+    ("report.py --lengths 4 8", "'4 8'", "at least 16 items"),
+    ("report.py --output a.txt", "--output is a.txt", DIRECTORY),
+    ("ablate.py --preset papr", "papr", "did you mean 'paper'"),
+    ("ablate.py --groups widht", "widht", "did you mean 'width'"),
+    ("ablate.py --page a.txt", "no place for losses", "put <!-- losses -->"),
+    ("softmax_jax.normalizers --markdwn", "--markdwn is no option", "did you mean '--markdown'"),
+    ("softmax_jax.studies.sharpest --sets 0", "--sets is 0", "such as"),
+    ("softmax_jax.report.gallery --output a.txt", "--output is a.txt", DIRECTORY),
+    ("benchmarks.all --only trainin", "'trainin'", "did you mean 'training'"),
+    ("benchmarks.attention --rounds 0", "--rounds is 0", "such as 7"),
+    ("benchmarks.table none.json", "none.json", "does not exist"),
+)
+"""Command lines, each with words of the one line on stderr that it must end in."""
 
 
 def answer_to_call(call: Callable[[], Any]) -> dict[str, Any]:
     """What a call says when it is refused."""
     try:
-        with limited():
-            said = call()
-    except (ValueError, TypeError) as error:
+        said = call()
+    except Exception as error:
         return {"error": type(error).__name__, "said": str(error)}
-    except BaseException as error:
-        return {"error": f"not a ValueError or TypeError but {type(error).__name__}", "said": str(error)}
     return {"error": "none", "said": f"returned {said!r}"[:200]}
 
 
-def answer_to_command(script: str, arguments: tuple[str, ...], files: dict[str, str]) -> dict[str, Any]:
-    """What a script says in this process, how it ends, and what it leaves in an empty directory and in the cache."""
+def answer_to_command(command: str) -> dict[str, Any]:
+    """What a script says in this process, how it ends, and what it leaves in a directory that holds `a.txt` alone."""
+    script, *arguments = command.split()
+    said, status = io.StringIO(), None
+    sys.argv = [script, *arguments]
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         os.environ["XDG_CACHE_HOME"] = f"{directory}/cache"
-        for name, content in files.items():
-            Path(name).write_text(content)
-        said, status = io.StringIO(), None
-        sys.argv = [script, *arguments]
+        Path("a.txt").write_text("not what you want\n")
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
             try:
-                with limited():
-                    if script.endswith(".py"):
-                        runpy.run_path(str(ROOT / script), run_name="__main__")
-                    else:
-                        runpy.run_module(script, run_name="__main__", alter_sys=True)
+                if script.endswith(".py"):
+                    runpy.run_path(str(ROOT / script), run_name="__main__")
+                else:
+                    runpy.run_module(script, run_name="__main__", alter_sys=True)
             except SystemExit as stop:
                 status = stop.code
-            except BaseException as error:
+            except Exception as error:
                 status = f"{type(error).__name__}: {error}"[:300]
-        left = sorted({str(path.relative_to(directory)) for path in Path(directory).rglob("*")} - files.keys())
-        changed = [name for name, content in files.items() if Path(name).read_text() != content]
-    return {"status": status, "said": said.getvalue(), "left": left + changed}
+        left = {str(path): path.read_text() if path.is_file() else "" for path in Path().rglob("*")}
+    return {"status": status, "said": said.getvalue(), "left": left}
 
 
-def main() -> None:
-    """Prints the answers."""
-    compilations = Compilations()
-    if sys.argv[1] == "arguments":
-        from tests.faults.bad_arguments import cases
-
-        table = cases()
-        compilations.since()
-        answers = ({**answer_to_call(case.call), "compiled": compilations.since()} for case in table)
-    else:
-        from tests.faults.bad_options import COMMANDS
-
-        compilations.since()
-        answers = (
-            {**answer_to_command(case.script, case.arguments, case.files), "compiled": compilations.since()}
-            for case in COMMANDS
-        )
-    for answer in answers:
-        print(json.dumps(answer), file=sys.__stdout__, flush=True)
+def answers() -> Iterator[dict[str, Any]]:
+    """The answers to both tables, each with the number of programs that were compiled for it."""
+    compiled: list[float] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(seconds) if event.endswith("backend_compile_duration") else None
+    )
+    for mistake, *_ in CALLS + COMMANDS:
+        compiled.clear()
+        signal.alarm(60)  # ends this process if the mistake is not refused, and something long begins
+        answer = answer_to_command(mistake) if isinstance(mistake, str) else answer_to_call(mistake)
+        yield answer | {"compiled": len(compiled)}
 
 
 if __name__ == "__main__":
-    main()
+    for made in answers():
+        print(json.dumps(made), file=sys.__stdout__, flush=True)

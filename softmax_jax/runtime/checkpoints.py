@@ -6,16 +6,12 @@ RUN` gives sums to the checkpoints of a run that has none, such as one of an ear
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
 import re
-import shutil
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,12 +26,11 @@ from softmax_jax.runtime.files import (
     in_words,
     reason,
     remove_directory,
-    remove_partials,
+    remove_unfinished,
     require_room,
     write_json,
     write_whole,
 )
-from softmax_jax.training.config import Config
 
 SUMS = "SHA256SUMS"
 """As `sha256sum` writes and checks it."""
@@ -48,7 +43,7 @@ ROOM = 2**18
 T = TypeVar("T")
 
 
-def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
+def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None:
     """Writes a checkpoint whole or not at all, in place of any that stands there; all processes call it together.
 
     Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
@@ -62,50 +57,24 @@ def write_checkpoint(path: Path, tree: Any, config: Config) -> None:
             require_room(path.parent, ROOM + sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
             _save(unfinished, tree)
             if distributed.is_leader():
-                sign(unfinished, config)
+                sign(unfinished, settings)
                 if path.exists():
                     remove_directory(path)
                 unfinished.rename(path)
         except OSError:
             if distributed.is_leader():
-                _remove_for_good(path.parent)
+                remove_unfinished(path.parent)
             raise
     distributed.any_process(False)
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Deletes what killed processes left half written in a directory that is this run's alone."""
-    for path in directory.glob(f".*{PARTIAL}*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-    remove_partials(directory)
-
-
-def _remove_for_good(directory: Path, seconds: float = 5.0) -> None:
-    """Deletes a save that failed until nothing comes back: TensorStore's own threads write on for a moment."""
-    end, absent = time.monotonic() + seconds, 0
-    while absent < 3 and time.monotonic() < end:
-        remove_unfinished(directory)
-        time.sleep(0.05)
-        absent = 0 if any(directory.glob(f".*{PARTIAL}*")) else absent + 1
 
 
 def _save(path: Path, tree: Any) -> None:
     """`ocp.save`, which writes beside `path` first; of all that it may raise for a full disk it raises OSError."""
     with _silent_orbax():
-        before = set(threading.enumerate())
         try:
             ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
         except Exception as error:  # Orbax and TensorStore raise many types
-            _wait_for(set(threading.enumerate()) - before)
             raise NotWritten(path, reason(error)) from error
-
-
-def _wait_for(threads: set[threading.Thread], seconds: float = 5.0) -> None:
-    """Waits for threads of a save that failed, which go on writing beside the one that raised."""
-    end = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
 
 
 @contextlib.contextmanager
@@ -120,24 +89,19 @@ def _silent_orbax() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def read_checkpoint(path: Path, config: Config, shapes: Callable[[], T]) -> T:
-    """The arrays of a checkpoint, whole on this process's first device.
+def read_arrays(path: Path, shapes: T) -> T:
+    """The arrays of a verified checkpoint, whole on this process's first device.
 
-    Raises ValueError, in one line, unless every file is as it was written, for a run of these settings, and holds
-    the arrays of these names, shapes and types (`shapes()` as `jax.eval_shape` gives them) and no others.
+    Raises ValueError, in one line, unless it holds the arrays of these names, shapes and types, as `jax.eval_shape`
+    gives them, and no others.
     """
-    verify(path)
-    own = read_config(path)
-    if own != config:
-        raise ValueError(f"its settings are not those of the run's config.json: {differences(own, config)}")
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes())
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     try:
         _check_arrays(path, abstract)
         return ocp.load(path, abstract)  # pyright: ignore[reportArgumentType, reportReturnType]
     except Exception as error:  # Orbax and TensorStore raise many types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"it cannot be read: {reason[:200]}") from error
+        raise ValueError(f"it cannot be read: {reason(error)}") from error
 
 
 def first_good(candidates: Iterable[Path], read: Callable[[Path], T]) -> tuple[Path, T] | None:
@@ -148,15 +112,15 @@ def first_good(candidates: Iterable[Path], read: Callable[[Path], T]) -> tuple[P
     """
     problems: dict[str, list[str]] = {}
     for path in candidates:
-        found, problem = None, None
+        content, problem = None, None
         try:
-            found = read(path)
+            content = read(path)
         except (ValueError, OSError) as error:
             problem = str(error)
         if not distributed.any_process(problem is not None):
             if problems and distributed.is_leader():
                 print(f"warning: {_in_words(problems)}. Using {path} instead", file=sys.stderr)
-            return path, found  # pyright: ignore[reportReturnType]
+            return path, content  # pyright: ignore[reportReturnType]
         problems.setdefault(problem or "another process cannot read it", []).append(str(path))
     if problems:
         raise ValueError(f"{_in_words(problems)}. Restore it from a copy, or train anew in another --workdir")
@@ -170,9 +134,9 @@ def step_checkpoints(run: Path) -> list[Path]:
     return sorted(steps, key=lambda entry: int(entry.name), reverse=True)
 
 
-def sign(checkpoint: Path, config: Config) -> None:
+def sign(checkpoint: Path, settings: Mapping[str, Any]) -> None:
     """Adds the settings, and the sums of all files, to a directory that is trusted to be whole."""
-    write_json(checkpoint / "config.json", dataclasses.asdict(config))
+    write_json(checkpoint / "config.json", settings)
     lines = (f"{sha256(path)}  {name}\n" for name, path in sorted(_files(checkpoint).items()))
     write_whole(checkpoint / SUMS, "".join(lines))
 
@@ -184,13 +148,13 @@ def verify(checkpoint: Path) -> None:
             f"it has no {SUMS}: it was not copied whole, or an earlier version wrote it "
             f"(python -m softmax_jax.runtime.checkpoints {_run_of(checkpoint)} makes one for files that you trust)"
         )
-    expected, found = read_sums(checkpoint), _files(checkpoint)
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
+    expected, there = read_sums(checkpoint), _files(checkpoint)
+    for name in sorted(expected.keys() | there.keys()):
+        if name not in there:
             raise ValueError(f"{name} is missing")
         if name not in expected:
             raise ValueError(f"{name} is not among its {SUMS}")
-        if sha256(found[name]) != expected[name]:
+        if sha256(there[name]) != expected[name]:
             raise ValueError(f"{name} has another SHA-256 than its {SUMS} says")
 
 
@@ -221,46 +185,44 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_config(directory: Path) -> Config:
-    """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The settings of the run in a directory. Raises ValueError, in one line, if there are none or they are damaged."""
     path = directory / "config.json"
     try:
-        config = Config(**json.loads(path.read_text()))
+        settings = json.loads(path.read_text())
     except FileNotFoundError:
         raise ValueError(f"{directory} holds no run (no config.json): name a directory that train.py made") from None
-    except (TypeError, ValueError, RecursionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} is not the config of a run: {reason}") from None
-    for name, default in dataclasses.asdict(Config()).items():
-        value, types = getattr(config, name), {type(default), int} if isinstance(default, float) else {type(default)}
-        if type(value) not in types:
-            raise ValueError(f"{path} is not the config of a run: {name} is {value!r}, not of type {type(default)}")
-    return config
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} is not the config of a run: it holds a {type(settings).__name__}, not settings")
+    return settings
 
 
-def differences(there: Config, here: Config) -> str:
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """What differs between two settings, in words.
 
-    >>> differences(Config(width=8), Config(width=16))
+    >>> differences({"width": 8, "steps": 10}, {"width": 16, "steps": 10})
     'width is 8 there and 16 here'
     """
-    old, new = dataclasses.asdict(there), dataclasses.asdict(here)
-    return "; ".join(f"{name} is {old[name]} there and {new[name]} here" for name in new if old[name] != new[name])
+    names = dict.fromkeys([*here, *there])
+    changed = [name for name in names if there.get(name) != here.get(name)]
+    return "; ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in changed)
 
 
 def _check_arrays(path: Path, abstract: Any) -> None:
     """Raises ValueError unless names, shapes and types are right, which Orbax finds late and leaves reads open."""
     stored = ocp.metadata(path).metadata  # pyright: ignore[reportArgumentType]
-    found, expected = (
+    there, expected = (
         {
             jax.tree_util.keystr(key, simple=True, separator="/"): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
             for key, leaf in jax.tree.leaves_with_path(tree)
         }
         for tree in (stored, abstract)
     )
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            raise ValueError(f"{name} is {found.get(name, 'missing')}, not {expected.get(name, 'to be there')}")
+    for name in sorted(there.keys() | expected.keys()):
+        if there.get(name) != expected.get(name):
+            raise ValueError(f"{name} is {there.get(name, 'missing')}, not {expected.get(name, 'to be there')}")
 
 
 def _files(directory: Path) -> dict[str, Path]:
@@ -282,12 +244,12 @@ def main(runs: list[str]) -> None:
     """Signs the checkpoints of runs that are trusted to be whole."""
     for run in map(Path, runs):
         try:
-            config = read_config(run)
+            settings = read_settings(run)
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         for checkpoint in [path for path in (run / PARAMETERS,) if path.is_dir()] + step_checkpoints(run):
-            sign(checkpoint, config)
+            sign(checkpoint, settings)
             print(f"wrote {checkpoint / SUMS}")
 
 

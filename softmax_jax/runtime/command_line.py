@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.runtime.files import reason
+from softmax_jax.runtime.files import check_output
 
 T = TypeVar("T")
 WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
@@ -152,14 +151,7 @@ def each_within(option: str, values: Sequence[int], least: int, most: int, examp
 
 def check_directory(option: str, path: Path) -> None:
     """Raises ValueError unless files can be written to a directory of that name, which need not be there yet."""
-    there = path.absolute()
-    try:
-        while not there.exists():
-            there = there.parent
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:  # no directory, no permission, too long a name, a full disk
-        rule = "it must be a directory to write to"
-        raise ValueError(f"{option} is {path}: {rule}, and {there}: {reason(error)}; name another") from None
+    check_output(path, option)
 
 
 def one_device_per_core() -> None:

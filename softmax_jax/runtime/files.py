@@ -3,12 +3,14 @@
 import contextlib
 import csv
 import errno
+import glob
 import importlib.metadata
 import io
 import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +19,8 @@ from typing import Any
 
 import jax
 
-from softmax_jax.runtime import locks
-
 PARTIAL = ".softmax_jax-partial"
-"""The end of the name of whatever is being written or deleted; what bears it and is in nobody's hands is a leftover."""
+"""How the name of a file or directory ends that is being written or deleted. A killed process leaves it behind."""
 
 
 class NotWritten(OSError):  # noqa: N818
@@ -43,67 +43,60 @@ def in_words(path: Path) -> Iterator[None]:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file so that a reader, or a crash, meets the old content or the new, never a part.
 
-    Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
+    Deletes what killed processes left half written of the same file. Raises NotWritten if the disk is full or the
+    directory cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     with in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = _open_partial(path)
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL}"):
+            leftover.unlink(missing_ok=True)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(temporary, 0o666 & ~umask)
-                os.replace(temporary, path)  # while it is open, so that nobody takes it for a leftover
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            _replace(path, data)
+        except FileNotFoundError:  # another process, writing the same file, took ours for a leftover
+            _replace(path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        with partial.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def append_whole(path: Path, content: str) -> None:
-    """Appends to a file, on disk when it returns; a failure leaves the file as it was. Raises OSError likewise."""
+    """Appends to a file, on disk when it returns; a failure leaves the file as it was. Raises NotWritten likewise."""
     data = content.encode()
-    with in_words(path):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        size = os.fstat(handle).st_size
+    with in_words(path), path.open("ab", buffering=0) as file:
+        size = file.tell()
         try:
             while data:  # a disk that fills up takes a part first
-                data = data[os.write(handle, data) :]
-            os.fsync(handle)
+                data = data[os.write(file.fileno(), data) :]
+            os.fsync(file.fileno())
         except BaseException:
-            os.ftruncate(handle, size)
+            file.truncate(size)
             raise
-        finally:
-            os.close(handle)
 
 
 def check_output(directory: Path, option: str = "--output") -> None:
-    """Raises OSError that names the option unless files can be written to the directory; it need not be there yet.
+    """Raises ValueError that names the option unless files can be written to the directory, which need not be there.
 
-    Called before anything is computed, for nothing should be computed in vain. Deletes leftovers in the directory.
+    Called before anything is computed, so that nothing is computed in vain.
     """
-    whole = directory.absolute()
+    there = directory.absolute()
     try:
-        there = next(path for path in (whole, *whole.parents) if path.exists())
+        while not there.exists():
+            there = there.parent
         tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise OSError(f"{option} {directory} cannot be written: {reason(error)}") from error
-    remove_partials(directory)
-
-
-def remove_partials(directory: Path) -> None:
-    """Deletes the files that killed processes left half written in a directory; not what others are writing."""
-    for path in directory.glob(f".*{PARTIAL}"):
-        with contextlib.suppress(OSError):  # another process was faster, or may not be told apart from a dead one
-            handle = os.open(path, os.O_RDWR)
-            try:
-                if locks.lock(handle, wait=False):
-                    path.unlink()
-            finally:
-                os.close(handle)
+    except OSError as error:  # no directory, no permission, too long a name, a full disk
+        problem = f"it must be a directory to write to, and {there} is none: {reason(error)}"
+        raise ValueError(f"{option} is {directory}: {problem}; name another") from None
 
 
 def require_room(directory: Path, size: int) -> None:
@@ -123,6 +116,15 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
 
 
+def remove_unfinished(directory: Path) -> None:
+    """Deletes what killed processes left half written or half deleted in a directory that is this process's alone."""
+    for path in directory.glob(f".*{PARTIAL}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def reason(error: Exception) -> str:
     """What went wrong with a file, in one line, and what to do about it.
 
@@ -132,8 +134,8 @@ def reason(error: Exception) -> str:
     if isinstance(error, NotWritten):
         return error.why
     code = getattr(error, "errno", None)
-    if found := re.search(r"os_error_code='(\d+)'", str(error)):  # TensorStore's words for it take several lines
-        code = int(found[1])
+    if in_tensorstore := re.search(r"os_error_code='(\d+)'", str(error)):  # its own words take several lines
+        code = int(in_tensorstore[1])
     words = os.strerror(code) if code else (str(error).splitlines() or [type(error).__name__])[0][:200]
     if code in (errno.ENOSPC, errno.EDQUOT):
         return f"{words}; free some and repeat the command"
@@ -142,17 +144,6 @@ def reason(error: Exception) -> str:
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{words}; choose a directory that you may write to"
     return words
-
-
-def _open_partial(path: Path) -> tuple[int, str]:
-    """An open file beside `path` that is to replace it, locked so that nobody takes it for a leftover."""
-    while True:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
-        with contextlib.suppress(OSError):  # without locks nobody deletes leftovers
-            locks.lock(handle, wait=True)
-        if os.path.exists(temporary):
-            return handle, temporary
-        os.close(handle)  # deleted in the moment before it was locked
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -172,6 +163,6 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that the numbers depend on, and the device they came from."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy")
-    found = {package: importlib.metadata.version(package) for package in packages}
+    by_package = {package: importlib.metadata.version(package) for package in packages}
     device = jax.devices()[0]
-    return {"python": platform.python_version()} | found | {"device": f"{device.platform} ({device.device_kind})"}
+    return {"python": platform.python_version()} | by_package | {"device": f"{device.platform} ({device.device_kind})"}

@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+from filelock import FileLock
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -18,9 +20,8 @@ from softmax_jax.runtime.checkpoints import (
     SUMS,
     differences,
     first_good,
-    read_checkpoint,
-    read_config,
-    remove_unfinished,
+    read_arrays,
+    read_settings,
     step_checkpoints,
     verify,
     verify_file,
@@ -29,17 +30,20 @@ from softmax_jax.runtime.checkpoints import (
 from softmax_jax.runtime.devices import SEEDS
 from softmax_jax.runtime.files import (
     append_whole,
-    check_output,
     in_words,
+    reason,
     remove_directory,
+    remove_unfinished,
     versions,
     write_json,
     write_whole,
 )
-from softmax_jax.runtime.locks import DirectoryLock
+from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.training.config import Config
 from softmax_jax.training.trainer import Parameters, TrainState, initial_state, training_mesh
+
+T = TypeVar("T")
 
 KEPT_CHECKPOINTS = 2
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
@@ -59,7 +63,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: Config):
         self.path = path.absolute()
         self.config = config
-        self._lock: DirectoryLock | None = None
+        self._lock: FileLock | None = None
         self._saved: int | None = None
         try:
             distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
@@ -69,12 +73,11 @@ class RunDirectory:
             raise
 
     def _start(self) -> str | None:
-        """Writes what a run begins with; what is wrong if that cannot be."""
+        """Takes the lock and writes the first files of a run. Returns the problem, if there is one, in words."""
         try:
-            check_output(self.path, "--workdir")
             with in_words(self.path / "lock"):
                 (self.path / STEPS).mkdir(parents=True, exist_ok=True)
-                self._lock = DirectoryLock(self.path)
+                self._lock = lock_directory(self.path)
             if problem := self._other_settings():  # another run may have begun and ended since they were compared
                 return problem
             remove_unfinished(self.path)
@@ -86,12 +89,12 @@ class RunDirectory:
         return None
 
     def _other_settings(self, required: bool = False) -> str | None:
-        """What is wrong with the settings in the directory; `required` if there must be some."""
+        """The problem with the settings in the directory, in words; having none is a problem if they are `required`."""
         if not (self.path / "config.json").exists():
             unseen = f"{self.path} holds no config.json here: --workdir must be a directory that all processes share"
             return unseen if required else None
         try:
-            changed = differences(read_config(self.path), self.config)
+            changed = differences(dataclasses.asdict(read_config(self.path)), dataclasses.asdict(self.config))
         except ValueError as error:
             return str(error)
         if not changed:
@@ -108,7 +111,7 @@ class RunDirectory:
         """
 
         def read(path: Path) -> TrainState:
-            return read_checkpoint(path, self.config, lambda: state_shapes(self.config))
+            return read_checkpoint(path, self.config, state_shapes)
 
         found = first_good(step_checkpoints(self.path), read)
         if found is None:
@@ -124,7 +127,7 @@ class RunDirectory:
     def save(self, step: int, state: TrainState) -> None:
         """Saves the state after `step` steps, unless that is saved already, and drops all but the newest two."""
         if step != self._saved:
-            write_checkpoint(self.path / STEPS / str(step), state, self.config)
+            write_checkpoint(self.path / STEPS / str(step), state, dataclasses.asdict(self.config))
             self._saved = step
         if distributed.is_leader():  # also of a step saved before: the process may have been killed at this line
             saved = step_checkpoints(self.path)
@@ -136,7 +139,7 @@ class RunDirectory:
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
         if distributed.any_process(not self._finished()):
-            write_checkpoint(self.path / PARAMETERS, state.parameters, self.config)
+            write_checkpoint(self.path / PARAMETERS, state.parameters, dataclasses.asdict(self.config))
 
     def _finished(self) -> bool:
         """Whether the trained parameters are there and as they were written."""
@@ -152,8 +155,9 @@ class RunDirectory:
             append_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def _drop_metrics_after(self, step: int) -> str | None:
-        """Drops the lines that a resumed run will write again, and any that a crash cut short; what is wrong if one
-        is damaged.
+        """Drops the lines that a resumed run will write again, and any that a crash cut short.
+
+        Returns the problem, in words, if a line is damaged.
         """
         path = self.path / "metrics.jsonl"
         if not path.exists():
@@ -172,6 +176,31 @@ class RunDirectory:
             self._lock.release()
 
 
+def read_config(directory: Path) -> Config:
+    """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+    path, settings = directory / "config.json", read_settings(directory)
+    try:
+        config = Config(**settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
+    for name, default in dataclasses.asdict(Config()).items():
+        value, types = getattr(config, name), {type(default), int} if isinstance(default, float) else {type(default)}
+        if type(value) not in types:
+            raise ValueError(f"{path} is not the config of a run: {name} is {value!r}, not of type {type(default)}")
+    return config
+
+
+def read_checkpoint(path: Path, config: Config, shapes: Callable[[Config], T]) -> T:
+    """The arrays of a checkpoint of a run with these settings, whole on this process's first device.
+
+    Raises ValueError, in one line, unless every file is as it was written, for a run of these settings.
+    """
+    verify(path)
+    if changed := differences(dataclasses.asdict(read_config(path)), dataclasses.asdict(config)):
+        raise ValueError(f"its settings are not those of the run's config.json: {changed}")
+    return read_arrays(path, shapes(config))
+
+
 def load_parameters(directory: Path) -> tuple[Config, Parameters]:
     """Settings and parameters of a run, finished or not, with a leading seed axis.
 
@@ -182,8 +211,8 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
 
     def read(path: Path) -> Parameters:
         if path.name == PARAMETERS:
-            return read_checkpoint(path, config, lambda: state_shapes(config).parameters)
-        return read_checkpoint(path, config, lambda: state_shapes(config)).parameters
+            return read_checkpoint(path, config, lambda config: state_shapes(config).parameters)
+        return read_checkpoint(path, config, state_shapes).parameters
 
     directory = directory.absolute()
     trained = directory / PARAMETERS

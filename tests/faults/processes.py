@@ -25,7 +25,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax.runtime.checkpoints import read_config, step_checkpoints, verify
+from softmax_jax.runtime.checkpoints import step_checkpoints, verify
 from softmax_jax.runtime.files import PARTIAL
 from softmax_jax.training import run, run_directory
 from softmax_jax.training.config import Config
@@ -198,7 +198,7 @@ def metrics_of(workdir: Path) -> bytes:
 def check_whole(workdir: Path, expected: dict[int, TrainState], metrics: bytes) -> None:
     """Everything that a reader could open in a run's directory is whole and right, at whatever moment it was killed."""
     if (workdir / "config.json").exists():
-        read_config(workdir)
+        run_directory.read_config(workdir)
     if (workdir / "versions.json").exists():
         json.loads((workdir / "versions.json").read_text())
     assert metrics.startswith(metrics_of(workdir))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from softmax_jax.runtime import files, locks
+from softmax_jax.runtime import files
 from softmax_jax.runtime.files import PARTIAL
-from softmax_jax.runtime.locks import DirectoryLock
+from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.training.run_directory import load_parameters
 from tests.faults.processes import (
     SMALL,
@@ -253,7 +253,7 @@ def test_a_read_only_disk_is_refused_before_anything_is_computed(disk, tmp_path)
 
 def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=rf"--output {tmp_path}/file/out cannot be written: Not a directory"):
+    with pytest.raises(ValueError, match=rf"--output is {tmp_path}/file/out: .* Not a directory"):
         files.check_output(tmp_path / "file" / "out")
     files.check_output(tmp_path / "deep" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -262,7 +262,7 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
 def test_a_directory_without_permission_is_refused(tmp_path):
     tmp_path.chmod(0o555)
-    with pytest.raises(OSError, match="Permission denied; choose a directory that you may write to"):
+    with pytest.raises(ValueError, match="Permission denied; choose a directory that you may write to"):
         files.check_output(tmp_path / "out")
 
 
@@ -286,22 +286,12 @@ def test_a_second_run_in_a_directory_is_refused_and_a_dead_one_is_not_in_the_way
 
 
 def test_a_lock_keeps_others_out_until_it_is_released(tmp_path):
-    lock = DirectoryLock(tmp_path)
+    lock = lock_directory(tmp_path)
     with pytest.raises(ValueError, match=rf"in use by process {os.getpid()} on .* since .*another --workdir"):
-        DirectoryLock(tmp_path)
+        lock_directory(tmp_path)
     lock.release()
     lock.release()
-    assert (tmp_path / "lock").read_text() == ""
-    DirectoryLock(tmp_path).release()
-
-
-def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "fcntl", None)
-    with pytest.warns(UserWarning, match="cannot be locked .*start no second run"):
-        DirectoryLock(tmp_path).release()
-    files.write_whole(tmp_path / "file", "whole")
-    files.remove_partials(tmp_path)
-    assert (tmp_path / "file").read_text() == "whole"
+    lock_directory(tmp_path).release()
 
 
 # Files
@@ -334,32 +324,25 @@ def test_a_file_that_the_disk_takes_a_part_of_stays_as_it_was(tmp_path):
     assert path.read_text() == new
 
 
-def test_leftovers_are_deleted_and_what_others_are_writing_is_not(tmp_path):
-    handle, writing = files._open_partial(tmp_path / "table.csv")
-    dead = tmp_path / f".table.csv.12345678{PARTIAL}"
-    dead.write_text("normalizer,n")
-    kept = tmp_path / ".table.csv.12345678"
-    kept.write_text("somebody else's")
-    checkpoint = tmp_path / f".parameters{PARTIAL}"
-    (checkpoint / "state").mkdir(parents=True)  # which may be that of a run beside
-    files.check_output(tmp_path)
-    assert set(tmp_path.iterdir()) == {Path(writing), kept, checkpoint}
-    os.close(handle)
-    files.check_output(tmp_path)
-    assert set(tmp_path.iterdir()) == {kept, checkpoint}
+def test_leftovers_of_a_file_are_deleted_when_it_is_written(tmp_path):
+    (tmp_path / f".table.csv.12345678{PARTIAL}").write_text("normalizer,n")
+    others = {tmp_path / ".table.csv.12345678", tmp_path / f".page.html.12345678{PARTIAL}"}
+    for path in others:
+        path.write_text("somebody else's")
+    files.write_whole(tmp_path / "table.csv", "whole")
+    assert set(tmp_path.iterdir()) == {tmp_path / "table.csv", *others}
 
 
-def test_a_leftover_that_was_deleted_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    """The moment between making a file and locking it, in which another process takes it for a leftover."""
-    lock, made = locks.lock, []
+def test_a_file_that_another_process_took_for_a_leftover_is_written_again(tmp_path, monkeypatch):
+    replace, made = os.replace, []
 
-    def late(handle, *, wait):
-        made.append(next(tmp_path.glob(f"*{PARTIAL}")))
+    def late(partial, path):
+        made.append(partial)
         if len(made) == 1:
-            made[0].unlink()
-        return lock(handle, wait=wait)
+            partial.unlink()
+        replace(partial, path)
 
-    monkeypatch.setattr(locks, "lock", late)
+    monkeypatch.setattr(files.os, "replace", late)
     files.write_whole(tmp_path / "file", "whole")
     assert len(made) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from softmax_jax.runtime.checkpoints import read_config
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config
 from softmax_jax.training.run import Interrupted, NotFiniteError, run
-from softmax_jax.training.run_directory import RunDirectory, load_parameters
+from softmax_jax.training.run_directory import RunDirectory, load_parameters, read_config
 
 SMALL = Config(steps=50, seeds=2, sets=8, min_items=2, max_items=3, width=8, chunk=10, chunks_per_checkpoint=2)
 

@@ -44,11 +44,10 @@ def line(
     point: bool = True,
     width: float = 2.0,
 ) -> alt.Chart:
-    """The column `value` as a line for each colour. Tooltips tell the colour's field, x and y, and `tooltip` more."""
-    told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".4g"), *tooltip]
-    marks = alt.Chart(data(frame)).mark_line(
-        point=point, strokeWidth=width, clip=not point
-    )  # which would cut the outermost points
+    """The column `value` as a line for each colour. Tooltips tell the colour's field, x, y, and `tooltip`."""
+    told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".6g"), *tooltip]
+    # Cutting would halve points on the edge of the chart.
+    marks = alt.Chart(data(frame)).mark_line(point=point, clip=not point, strokeWidth=width)
     drawn = marks.encode(x=x, y=y, color=colour, opacity=shown(switch), tooltip=told)
     return drawn if dash is None else drawn.encode(strokeDash=dash)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
+import polars as pl
 import vl_convert
 
 from softmax_jax.report.charts import Chart, save_chart
@@ -23,9 +24,8 @@ class Figure(NamedTuple):
 
     name: str
     chart: Chart
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[Any]] = ()
-    """Without rows no CSV file is written."""
+    data: pl.DataFrame | None = None
+    """Without data no CSV file is written."""
     renderer: str = "svg"
     """Or "canvas", for charts of more marks than a page should hold elements."""
 
@@ -93,7 +93,7 @@ def figure_html(figure: Figure) -> str:
     title = {"text": title} if isinstance(title, str) else title
     name, subtitle = figure.name, title.get("subtitle", [])
     caption = "<br>".join(map(escape, [subtitle] if isinstance(subtitle, str) else subtitle))
-    suffixes = (*(["csv"] if figure.columns else []), "png", "svg")
+    suffixes = (*(["csv"] if figure.data is not None else []), "png", "svg")
     links = " · ".join(f'<a href="{name}.{suffix}">{suffix.upper()}</a>' for suffix in suffixes)
     return f"""<figure>
 <figcaption id="caption-{name}"><strong>{escape(title["text"])}</strong>{caption}</figcaption>
@@ -164,7 +164,7 @@ def frame_html(summary: str, title: str, document: str) -> str:
 def write_figure(directory: Path, figure: Figure) -> list[Path]:
     """Writes the pictures and the data of a figure, and returns their paths."""
     paths = save_chart(figure.chart, directory / figure.name)
-    if not figure.columns:
+    if figure.data is None:
         return paths
-    write_csv(directory / f"{figure.name}.csv", figure.columns, figure.rows)
+    write_csv(directory / f"{figure.name}.csv", figure.data.columns, figure.data.rows())
     return [directory / f"{figure.name}.csv", *paths]

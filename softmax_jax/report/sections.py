@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +13,10 @@ from softmax_jax.measures.dispersion import Measured, Resolution
 from softmax_jax.measures.evaluation import CSV_COLUMNS, Row, Summary, summarize
 from softmax_jax.measures.refit import ALL_LENGTHS
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.report import dispersion as charts
-from softmax_jax.report import page, temperature
+from softmax_jax.report import page, resolution, temperature
 from softmax_jax.report.accuracy import accuracy_chart
-from softmax_jax.report.charts import FAIR
+from softmax_jax.report.charts import BASELINE, FAIR
+from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Cell, Figure, Section
 from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
 from softmax_jax.report.tables import number_or_dash
@@ -207,9 +207,9 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
     for index, run in enumerate(runs):
         name = "accuracy" if len(runs) == 1 else f"accuracy_{index + 1}"
         title = "How far does attention reach?"
-        chart = accuracy_chart(pl.DataFrame(run.rows), title if len(runs) == 1 else f"{title} {run.name}")
-        rows = [row[: len(CSV_COLUMNS)] for row in run.rows]
-        figures.append(Figure(name, chart, CSV_COLUMNS, rows))
+        frame = pl.DataFrame(run.rows)
+        chart = accuracy_chart(frame, title if len(runs) == 1 else f"{title} {run.name}")
+        figures.append(Figure(name, chart, frame.select(CSV_COLUMNS)))
     sentences = [
         *(reach(run, named=len(runs) > 1) for run in runs),
         "A click on a name in the legend, or Enter on it, switches its line off and on. Dashed lines are the published "
@@ -258,10 +258,9 @@ def dispersion_section(study: Study) -> Section:
         f"The weight of the largest item ranks {ranks[0]:.1f} on average at {count(n[0])} items and {ranks[1]:.1f} at "
         f"{count(n[1])}.",
     ]
-    chart = charts.dispersion_chart(rows, forced)
-    return Section(
-        "dispersion", "Why does attention fail on long sets?", sentences, [from_rows("dispersion", chart, rows)]
-    )
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    figure = Figure("dispersion", dispersion_chart(frame, pl.DataFrame(forced, infer_schema_length=None)), frame)
+    return Section("dispersion", "Why does attention fail on long sets?", sentences, [figure])
 
 
 def forced_sentence(row: dispersion.ForcedRow, own: Sequence[dispersion.DispersionRow]) -> str:
@@ -300,12 +299,7 @@ def maps_section(study: Study, page_of_weights: str) -> Section:
             "a dark panel is attention spread over items that are not shown.",
         ],
         [
-            Figure(
-                "attention_maps",
-                charts.attention_map_chart(maps),
-                *columns_and_rows(charts.attention_map_table(maps)),
-                renderer="canvas",
-            ),
+            Figure("attention_maps", attention_map_chart(maps), attention_map_frame(maps), renderer="canvas"),
             page.frame_html(
                 "Every weight of these maps, to hover over (treescope)",
                 "Attention weights in treescope",
@@ -334,19 +328,14 @@ def temperature_section(study: Study) -> Section:
     by_entropy = temperature.entropy_chart(study.searched, study.fits)
     by_length = temperature.length_chart(study.searched, study.fits)
     points = temperature.length_points(study.searched, study.fits)
-    searched = [
-        {"n": n, "seed": seed, "entropy": float(h), "theta": float(theta), "on_border": bool(border)}
-        for n, rows in study.searched.items()
-        for seed, *columns in zip(study.measured.seeds, rows.entropy, rows.theta, rows.border)
-        for h, theta, border in zip(*columns)
-    ]
+    searched = temperature.row_frame(study.searched, study.measured.seeds)
     return Section(
         "temperature",
         "Which temperature does a row of given entropy want?",
         sentences,
         [
-            Figure("entropy", by_entropy, *columns_and_rows(searched)),
-            Figure("beta", by_length, points.columns, points.rows()),
+            Figure("entropy", by_entropy, searched),
+            Figure("beta", by_length, points),
         ],
     )
 
@@ -354,12 +343,11 @@ def temperature_section(study: Study) -> Section:
 def resolution_section(study: Study) -> Section:
     """What the key tells apart, and what that costs beside dispersion."""
     found, seeds = study.resolution, study.measured.seeds
-    gaps, losses = dispersion.gap_rows(study.measured), dispersion.loss_rows(study.measured)
-    nat, key = (float(np.mean([charts.tell_apart(found, at)[which] for at in range(len(seeds))])) for which in (0, 1))
+    gaps, losses = (pl.DataFrame(rows(study.measured)) for rows in (dispersion.gap_rows, dispersion.loss_rows))
+    nat, key = resolution.mean_tell_apart(found)
     name = looked_at(study)
-    longest = max(row.n for row in losses)
-    own = [row for row in losses if (row.normalizer, row.n) == (name, longest)]
-    lost = {cause: dispersion.mean_of(cause, own) for cause in ("dispersion", "key", "value")}
+    longest = max(losses["n"])
+    lost = losses.filter(normalizer=name, n=longest).mean().row(0, named=True)
     shown = [other for other in (name, ALL_LENGTHS) if other in study.measured.normalizers]
     sentences = [
         f"Of the sets of {count(longest)} items, {name} loses {percent(lost['dispersion'])} to dispersion; "
@@ -374,13 +362,9 @@ def resolution_section(study: Study) -> Section:
         "Is it dispersion that costs accuracy, or an imprecise key?",
         sentences,
         [
-            Figure(
-                "resolution",
-                charts.resolution_chart(found, seeds),
-                *columns_and_rows(charts.resolution_table(found, seeds)),
-            ),
-            from_rows("gap", charts.gap_chart(gaps, found, shown), gaps),
-            from_rows("losses", charts.loss_split_chart(losses), losses),
+            Figure("resolution", resolution.resolution_chart(found, seeds), resolution.resolution_frame(found, seeds)),
+            Figure("gap", resolution.gap_chart(gaps, found, shown), gaps),
+            Figure("losses", resolution.loss_split_chart(losses), losses),
         ],
     )
 
@@ -388,24 +372,14 @@ def resolution_section(study: Study) -> Section:
 def looked_at(study: Study) -> str:
     """The normalizer that sentences are about: softmax, or the first if that was not measured."""
     names = study.measured.normalizers
-    return charts.BASELINE if charts.BASELINE in names else names[0]
+    return BASELINE if BASELINE in names else names[0]
 
 
-def from_rows(name: str, chart: charts.Chart, rows: Sequence[Any]) -> Figure:
-    """A figure whose data are named tuples."""
-    return Figure(name, chart, rows[0]._fields, rows)
-
-
-def columns_and_rows(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Dicts of the same keys as a table."""
-    return list(records[0]), [list(record.values()) for record in records]
-
-
-def playground_rows(n: int = 64, gap: float = 4.0, noise: float = 1.0) -> list[tuple[int, float, float]]:
+def playground_rows(n: int = 64, gap: float = 4.0, noise: float = 1.0) -> pl.DataFrame:
     """What the playground shows at first: of each item the logit, and the weight under softmax."""
     logits = playground_logits(n, gap, noise)
     weights = np.asarray(softmax(jnp.asarray(logits, jnp.float32)))
-    return list(zip(range(n), logits.tolist(), weights.tolist()))
+    return pl.DataFrame({"item": range(n), "logit": logits, "weight": weights.astype(np.float64)})
 
 
 def playground_section() -> Section:
@@ -421,5 +395,5 @@ def playground_section() -> Section:
             f"There are {len(NORMALIZERS)} normalizers to choose from. θ acts on temperature alone, s on ssmax and "
             "scalable_softpick; all others use the numbers they are registered with.",
         ],
-        [Figure("playground", playground_chart(), ("item", "logit", "weight"), playground_rows())],
+        [Figure("playground", playground_chart(), playground_rows())],
     )

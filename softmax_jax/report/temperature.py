@@ -198,6 +198,17 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     return alt.layer(*layers).properties(width=640, height=380, title=title)
 
 
+def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
+    """What the chart shows of each row: its entropy and its best temperature; `seeds` are those of the leading axis."""
+    columns = [
+        (n, seed, float(entropy), float(theta), bool(on_border))
+        for n, of_length in rows.items()
+        for seed, *of_seed in zip(seeds, of_length.entropy, of_length.theta, of_length.border)
+        for entropy, theta, on_border in zip(*of_seed)
+    ]
+    return pl.DataFrame(columns, ["n", "seed", "entropy", "theta", "on_border"], orient="row")
+
+
 def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> alt.Chart:
     """Rows per cell of a grid of entropy and log β, as shades of grey."""
     edges = np.linspace(0, highest, 81), np.linspace(math.log2(BETA_RANGE[0]), math.log2(BETA_RANGE[1]), 46)

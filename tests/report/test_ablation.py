@@ -8,7 +8,7 @@ from softmax_jax.studies import scaling_law
 from softmax_jax.studies.ablation import BASE, SOFT_TO_SHARP, TRUE_ITEM, AccuracyRow, Outcome, Recipe
 from softmax_jax.studies.scaling_law import Point
 from softmax_jax.training.config import Config
-from tests.report.svg import texts_of
+from tests.report.charts import texts_of
 
 LENGTHS = (64, 256)
 

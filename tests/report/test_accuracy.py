@@ -7,7 +7,7 @@ from rich.console import Console
 from softmax_jax.measures.evaluation import Summary
 from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
 from softmax_jax.report.charts import save_chart
-from tests.report.svg import texts_of
+from tests.report.charts import texts_of
 
 SUMMARIES = [
     Summary("softmax", 16, 98.7, 0.11, 0.05, 0.3, 0.9, None),

@@ -5,6 +5,7 @@ import json
 import re
 
 import altair as alt
+import polars as pl
 import pytest
 
 from softmax_jax.report.page import (
@@ -23,7 +24,7 @@ from softmax_jax.report.page import (
 VALUES = [{"a": "</script><script>alert(1)</script>", "b": 2}]
 TITLE = alt.TitleParams("What is it?", subtitle=["one", "two"])
 CHART = alt.layer(alt.Chart(alt.Data(values=VALUES)).mark_point().encode(x="a:N", y="b:Q")).properties(title=TITLE)
-FIGURE = Figure("dots", CHART, ("a", "b"), [("x", 2)])
+FIGURE = Figure("dots", CHART, pl.DataFrame({"a": ["x"], "b": [2]}))
 ROWS = [Row("one", [Cell("1.0", 1.0, "±0.1")]), Row("<two>", [Cell("–")], reference=True)]
 SECTION = Section(
     "first",

@@ -11,7 +11,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.training import shootout
-from tests.report.svg import texts_of
+from tests.report.charts import texts_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
 ACCURACIES = {"softmax": [80.0, 82.0, 84.0], "ssmax": [90.0, 91.0, 95.0], "signed_l1": [60.0, 65.0, 61.0]}

@@ -1,0 +1,164 @@
+"""What the key can tell apart, and what accuracy is lost to that, to dispersion and to the value: charts."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from softmax_jax.measures.dispersion import Resolution
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.report.charts import (
+    BASELINE,
+    GREY,
+    Chart,
+    chart_title,
+    colour_by,
+    data,
+    length_axis,
+    line,
+    line_with_band,
+    palette,
+    panel_title,
+    percent_axis,
+)
+
+LEAST_SETS = 30
+"""A bin of gaps with fewer sets of a length is not drawn."""
+GAP_LENGTHS = (16, 256, 1024, 4096, 16384)
+LOSSES = {
+    "dispersion": ("weight spread over other items", "#e45756"),
+    "key": ("another item has the largest logit", "#f58518"),
+    "value": ("the true item's value is misread", "#b279a2"),
+}
+
+
+def resolution_frame(resolution: Resolution, seeds: Sequence[int]) -> pl.DataFrame:
+    """The logit of an item alone: a row per seed, class and ρ, over the whole range and near its top."""
+    near, whole = (resolution.near_rho, resolution.near_logits), (resolution.rho, resolution.logits)
+    rows = [
+        (name, seed, kappa, float(rho), float(logit))
+        for name, (grid, logits) in (("whole", whole), ("near", near))
+        for seed, by_class in zip(seeds, logits)
+        for kappa, curve in enumerate(by_class)
+        for rho, logit in zip(grid, curve)
+    ]
+    return pl.DataFrame(rows, ["range", "seed", "class", "rho", "logit"], orient="row")
+
+
+def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | None = None) -> Chart:
+    """Logit against ρ for each class: over the whole range, and near ρ = 1, where classes begin to differ."""
+    seed = seeds[0] if seed is None else seed
+    curves = resolution_frame(resolution, seeds).filter(seed=seed).rename({"logit": "value"})
+    classes = sorted(set(curves["class"]))
+    colour = alt.Color("class:N", title="class κ", scale=alt.Scale(scheme="category10", domain=classes))
+    y = alt.Y("value:Q", title="logit", scale=alt.Scale(zero=False))
+
+    def panel(name: str, question: str, form: str) -> alt.Chart:
+        shown = curves.filter(range=name)
+        ends = alt.Scale(domain=[shown["rho"][0], 1.0], nice=False)
+        x = alt.X("rho:Q", title="ρ", axis=alt.Axis(format=form, tickCount=5), scale=ends)
+        drawn = line(shown, x, y, colour, point=False, width=1.5)
+        return drawn.properties(width=290, height=280, title=panel_title(question))
+
+    index = list(seeds).index(seed)
+    nat, key = tell_apart(resolution, index)
+    digits = 1 + math.ceil(-math.log10(1 - resolution.near_rho[0]))
+    return alt.hconcat(
+        panel("whole", "the whole range", ".1f"),
+        panel("near", "near the top, where classes differ", f".{digits}f"),
+    ).properties(
+        title=chart_title(
+            "What can the key tell apart?",
+            f"seed {seed}; at ρ = 1 the logit grows by {resolution.slope[index]:.0f} per unit of ρ, so one nat is "
+            f"{nat:.2g} in ρ: softmax blurs closer items",
+            f"the class moves the logit by ± {resolution.offset[index]:.2g}, which is {key:.2g} in ρ: closer items may "
+            "change places",
+        )
+    )
+
+
+def tell_apart(resolution: Resolution, index: int) -> tuple[float, float]:
+    """The difference in ρ that makes one nat, and the one that the offsets between classes stand for, of one seed."""
+    slope = abs(float(resolution.slope[index]))
+    return 1 / slope, float(resolution.offset[index]) / slope
+
+
+def mean_tell_apart(resolution: Resolution) -> tuple[float, float]:
+    """The mean over seeds of both numbers of `tell_apart`."""
+    nat, key = np.mean([tell_apart(resolution, index) for index in range(len(resolution.slope))], axis=0)
+    return float(nat), float(key)
+
+
+def gap_chart(
+    gaps: pl.DataFrame, resolution: Resolution | None = None, normalizers: Sequence[str] = (BASELINE,)
+) -> Chart:
+    """Errors against the gap between the two best items: of the largest logit, and of the answers of normalizers."""
+    measured = sorted(set(gaps["n"]))
+    lengths = [n for n in measured if n in GAP_LENGTHS] or measured[:5]
+    nat, key = (None, None) if resolution is None else mean_tell_apart(resolution)
+    subtitle = [f"mean of {gaps['seed'].n_unique()} seeds, 95 % band; bins of at least {LEAST_SETS} sets"]
+    if resolution is not None:
+        subtitle.append(
+            f"dashed: on the left, the gap that the class can make up for ({key:.1g} in ρ); elsewhere, the gap that "
+            f"makes one nat of logit ({nat:.1g})"
+        )
+    drawn = gaps.filter(pl.col("n").is_in(lengths))
+    panels = [gap_panel(drawn, gaps["normalizer"][0], "missed", "the largest logit is another item's", key)]
+    panels += [gap_panel(drawn, name, "wrong", f"{name}: the answer is wrong", nat) for name in normalizers]
+    return alt.hconcat(*panels).properties(title=chart_title("How close may the two best items be?", *subtitle))
+
+
+def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float | None) -> Any:
+    """One kind of error under one normalizer by the gap, a line for each length, and a dashed line at the mark."""
+    edges = ["n", "gap_low", "gap_high"]
+    own = gaps.filter(normalizer=normalizer)
+    sets = own.group_by(edges).agg(pl.sum("sets"))
+    means = over_seeds(own, edges, field, 0.0, 100.0).join(sets, on=edges, maintain_order="left")
+    means = means.filter(pl.col("sets") >= LEAST_SETS).with_columns(
+        pl.col("n").cast(pl.String), gap=(pl.col("gap_low") * pl.col("gap_high")).sqrt().round_sig_figs(3)
+    )
+    axis = alt.Axis(values=[10.0**power for power in range(-6, 1)], format="~e", labelOverlap=True)
+    x = alt.X("gap:Q", title="gap in ρ", scale=alt.Scale(type="log", domain=[1e-6, 1], nice=False), axis=axis)
+    colour = colour_by("n", palette([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
+    layers = line_with_band(means, x, percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
+    if mark is not None:
+        rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=GREY, strokeDash=[4, 3])
+        layers.append(rule.encode(x="gap:Q"))
+    return alt.layer(*layers).properties(width=215, height=240, title=panel_title(question))
+
+
+def loss_split_chart(losses: pl.DataFrame) -> Chart:
+    """Accuracy lost to dispersion, to the key and to the value by n: a panel for each normalizer."""
+    names = list(dict.fromkeys(losses["normalizer"]))
+    labels = {cause: f"{cause}: {text}" for cause, (text, _) in LOSSES.items()}
+    shares = [
+        over_seeds(losses, ["normalizer", "n"], cause).with_columns(
+            pl.lit(labels[cause]).alias("cause"), pl.lit(order).alias("order"), lost=pl.col("value").clip(0.0)
+        )
+        for order, cause in enumerate(reversed(LOSSES))
+    ]
+    colours = alt.Scale(domain=list(labels.values()), range=[colour for _, colour in LOSSES.values()])
+    legend = alt.Legend(orient="bottom", direction="vertical", labelLimit=400)
+    areas = (
+        alt.Chart(data(pl.concat(shares)))
+        .mark_area(opacity=0.85)
+        .encode(
+            x=length_axis(sorted(set(losses["n"]))),
+            y=alt.Y("lost:Q", title="lost (% of sets)", stack="zero", scale=alt.Scale(domain=[0, 100])),
+            color=alt.Color("cause:N", title="what costs accuracy", sort=None, scale=colours, legend=legend),
+            order="order:Q",
+            tooltip=["normalizer:N", "n:Q", "cause:N", alt.Tooltip("value:Q", title="lost (%)", format=".2f")],
+        )
+        .properties(width=200, height=150)
+    )
+    title = chart_title(
+        "Is it dispersion that costs accuracy, or the key?",
+        f"mean of {losses['seed'].n_unique()} seeds; key: what hardmax loses too; dispersion: what the normalizer "
+        "loses beyond that",
+        "a normalizer that does better than hardmax loses nothing to dispersion here",
+    )
+    panels = areas.facet(facet=alt.Facet("normalizer:N", title=None, sort=names), columns=3)
+    return panels.resolve_axis(x="independent", y="independent").properties(title=title)

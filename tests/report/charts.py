@@ -1,0 +1,28 @@
+"""What a chart says and draws."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Any
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+OWN_COLOURS = ('"#000', '"#fff', '"black"', '"white"', '"background"')
+"""What a chart must not have, for the page to give it its theme."""
+
+
+def texts_of(svg: str | bytes) -> set[str | None]:
+    """Every title, label and number of a picture."""
+    return {element.text for tag in ("text", "tspan") for element in ET.fromstring(svg).iter(f"{NAMESPACE}{tag}")}
+
+
+def values_of(chart: Any) -> list[dict[str, Any]]:
+    """The records of every layer of a chart."""
+
+    def records(part: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(part, dict):
+            yield from part.get("data", {}).get("values", [])
+            part = list(part.values())
+        if isinstance(part, list):
+            for inner in part:
+                yield from records(inner)
+
+    return list(records(chart.to_dict()))

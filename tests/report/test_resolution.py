@@ -1,0 +1,91 @@
+import numpy as np
+import polars as pl
+import pytest
+
+from softmax_jax.measures.dispersion import Resolution
+from softmax_jax.report import resolution
+from softmax_jax.report.charts import save_chart
+from tests.report.charts import OWN_COLOURS, texts_of, values_of
+
+NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
+GAPS = pl.DataFrame(
+    [
+        {"normalizer": name, "n": n, "seed": seed, "gap_low": 10.0**-power, "gap_high": 10.0**-power * 3}
+        | {"sets": sets, "missed": 10.0 * power, "wrong": 12.0 * power}
+        for name in NAMES
+        for n in LENGTHS
+        for seed in SEEDS
+        for power, sets in ((2, 50), (3, 5))
+    ]
+)
+LOSSES = pl.DataFrame(
+    [
+        {"normalizer": name, "n": n, "seed": seed, "value": 1.0 + seed, "key": 20.0, "dispersion": lost}
+        for name, lost in zip(NAMES, (19.0, -0.5))
+        for n in LENGTHS
+        for seed in SEEDS
+    ]
+)
+RESOLUTION = Resolution(
+    np.linspace(0, 1, 3),
+    np.arange(60.0).reshape(2, 10, 3),
+    np.linspace(0.998, 1, 3),
+    np.arange(60.0).reshape(2, 10, 3),
+    np.array([200.0, 100.0]),
+    np.array([0.04, 0.06]),
+)
+CHARTS = {
+    "resolution": lambda: resolution.resolution_chart(RESOLUTION, (3, 4), 4),
+    "gap": lambda: resolution.gap_chart(GAPS, RESOLUTION, NAMES),
+    "losses": lambda: resolution.loss_split_chart(LOSSES),
+}
+TEXTS = {
+    "resolution": {"ρ", "logit", "class κ"},
+    "gap": {"gap in ρ", "error (% of sets)", "hardmax: the answer is wrong", "16384"},
+    "losses": {"lost (% of sets)", "items in the set", "what costs accuracy", "hardmax"},
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_asks_its_question_with_units_and_legends(name, tmp_path):
+    chart = CHARTS[name]()
+    _, svg = save_chart(chart, tmp_path / name)
+    assert TEXTS[name] <= texts_of(svg.read_text())
+    assert chart.to_dict()["title"]["text"].endswith("?")
+    assert not any(colour in chart.to_json(indent=None) for colour in OWN_COLOURS)
+
+
+def test_bins_of_few_sets_are_not_drawn():
+    drawn = {record["gap_low"] for record in values_of(resolution.gap_chart(GAPS)) if "gap_low" in record}
+    assert drawn == {0.01}
+
+
+def test_each_panel_marks_what_can_be_told_apart():
+    missed, wrong = resolution.gap_chart(GAPS, RESOLUTION).to_dict()["hconcat"]
+    assert missed["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((0.04 / 200 + 0.06 / 100) / 2)}]
+    assert wrong["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((1 / 200 + 1 / 100) / 2)}]
+
+
+def test_a_normalizer_better_than_hardmax_loses_nothing():
+    records = [
+        record for record in values_of(resolution.loss_split_chart(LOSSES)) if record.get("normalizer") == "hardmax"
+    ]
+    assert {record["cause"].split(":")[0]: record["lost"] for record in records} == {
+        "dispersion": 0,
+        "key": 20,
+        "value": 2,
+    }
+
+
+def test_the_table_of_the_logits_holds_what_is_drawn():
+    frame = resolution.resolution_frame(RESOLUTION, (3, 4))
+    assert len(frame) == 120
+    assert frame.row(-1, named=True) == {"range": "near", "seed": 4, "class": 9, "rho": 1.0, "logit": 59.0}
+
+
+@pytest.mark.parametrize("width", [0.002, 4e-5])
+def test_the_axis_near_the_top_has_digits_enough_to_tell_its_ends_apart(width):
+    near = RESOLUTION._replace(near_rho=np.linspace(1 - width, 1, 3))
+    axis = resolution.resolution_chart(near, (3, 4), 4).to_dict()["hconcat"][1]["encoding"]["x"]["axis"]
+    first, last = (format(rho, axis["format"]) for rho in near.near_rho[[0, -1]])
+    assert float(last) - float(first) == pytest.approx(width, rel=0.2)

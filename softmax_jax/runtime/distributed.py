@@ -7,12 +7,10 @@ process none of them touches the network.
 import contextlib
 import dataclasses
 import functools
-import glob
-import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +19,13 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from softmax_jax.runtime.files import reason
+
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Which of several processes this is. Leave it out to run alone, or where SLURM, Open MPI, Kubernetes or a Cloud
-    TPU starts the processes and knows.
+    """Which of several processes this is. Leave it out to run alone, or where JAX finds what started the processes:
+    SLURM, Open MPI, Kubernetes or a Cloud TPU.
 
     Raises ValueError for options that do not go together.
 
@@ -47,69 +47,43 @@ class Cluster:
             raise ValueError(f"--processes is {self.processes}: it must be at least 1")
         if given in ({}, {"--processes": 1}):
             return
-        if len(given) < 3:
+        if self.coordinator is None or self.processes is None or self.process is None:
             said = " and ".join(f"{name} {value}" for name, value in given.items())
             raise ValueError(f"{said} alone: several processes need --coordinator, --processes and --process")
-        host, _, port = str(self.coordinator).rpartition(":")
+        host, _, port = self.coordinator.rpartition(":")
         if not host or not port.isdecimal() or not 1 <= int(port) < 2**16:
             raise ValueError(f"--coordinator is {self.coordinator}: it must be HOST:PORT, as in 10.0.0.1:1234")
-        if not 0 <= int(self.process or 0) < int(self.processes or 1):
-            last = int(self.processes or 1) - 1
-            raise ValueError(
-                f"--process is {self.process}: with --processes {self.processes} it must be from 0 to {last}"
-            )
+        if not 0 <= self.process < self.processes:
+            rule = f"with --processes {self.processes} it must be from 0 to {self.processes - 1}"
+            raise ValueError(f"--process is {self.process}: {rule}")
 
 
 ALONE = Cluster()
 
 
-def scheduler(environment: Mapping[str, str]) -> str | None:
-    """What started this process as one of several, by its environment; None for a process of its own.
-
-    >>> scheduler({"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node[1-2]"}), scheduler({"SLURM_NTASKS": "2"})
-    ('SLURM', None)
-    """
-
-    def several(name: str) -> bool:
-        count = environment.get(name, "1")
-        return count.isdecimal() and int(count) > 1
-
-    if several("SLURM_NTASKS") and "SLURM_STEP_NODELIST" in environment:  # a batch script alone is no step
-        return "SLURM"
-    if several("OMPI_COMM_WORLD_SIZE"):
-        return "Open MPI"
-    if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        return "Kubernetes"
-    hosts = environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
-    has_tpu = (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")) and importlib.util.find_spec("libtpu")
-    return "Cloud TPU" if "," in hosts or has_tpu else None
-
-
 def join(cluster: Cluster = ALONE) -> None:
-    """Makes this process part of the run: as `cluster` says, or as its scheduler does; does nothing for one process.
+    """Makes this process part of the run: as `cluster` says, or as JAX finds out from what started it.
 
-    Call it before JAX first touches a device. Raises ValueError if the processes do not find each other. Details of
-    a scheduler are read by `jax.distributed.initialize`.
+    Where JAX finds nothing, or there is one process, it runs alone and does not touch the network. Call it before JAX
+    first touches a device. Raises ValueError if the processes do not find each other.
     """
-    started_by = None if cluster.processes else scheduler(os.environ)
-    alone = cluster.processes == 1 or (cluster == ALONE and started_by is None)
-    if alone or jax.distributed.is_initialized():
+    if cluster.processes == 1 or jax.distributed.is_initialized():
         return
     # The service would take over SIGTERM, which ends a run at the end of a chunk here.
     jax.config.update("jax_enable_preemption_service", False)
+    method = None if cluster == ALONE else "deactivate"
     try:
-        if started_by:
-            jax.distributed.initialize()
-        else:
-            jax.distributed.initialize(
-                cluster.coordinator, cluster.processes, cluster.process, cluster_detection_method="deactivate"
-            )
+        jax.distributed.initialize(
+            cluster.coordinator, cluster.processes, cluster.process, cluster_detection_method=method
+        )
     except (ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        how = f"what {started_by} says" if started_by else f"--coordinator {cluster.coordinator}"
+        # JAX finds no cluster (a ValueError), or has computed before, as in a notebook.
+        if cluster == ALONE and (isinstance(error, ValueError) or "must be called before" in str(error)):
+            return
+        how = "what started them" if cluster == ALONE else f"--coordinator {cluster.coordinator}"
         raise ValueError(
-            f"the processes did not find each other by {how}: {reason}. Name a reachable --coordinator HOST:PORT with "
-            "--processes and --process, or run alone by --processes 1"
+            f"the processes did not find each other by {how}: {reason(error)}. Name a reachable --coordinator "
+            "HOST:PORT with --processes and --process, or run alone by --processes 1"
         ) from None
 
 
@@ -128,12 +102,11 @@ def joined(cluster: Cluster = ALONE) -> Iterator[None]:
             raise
         if isinstance(error, KeyboardInterrupt):
             _leave(130)
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"error: process {jax.process_index()} stops: {reason}", file=sys.stderr)
+        print(f"error: process {jax.process_index()} stops: {reason(error)}", file=sys.stderr)
         _leave(2 if isinstance(error, OSError) else 1)
 
 
-def _leave(status: int) -> None:
+def _leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

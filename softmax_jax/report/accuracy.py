@@ -8,25 +8,12 @@ from rich.console import Console
 
 from softmax_jax.measures.evaluation import Summary
 from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.report.charts import (
-    FAIR,
-    GREY,
-    Chart,
-    chart_title,
-    colour_by,
-    dash_by,
-    legend_switch,
-    length_axis,
-    line_with_band,
-    lying_on_another,
-    palette,
-    percent_axis,
-)
+from softmax_jax.report import charts
 from softmax_jax.report.tables import print_groups
 from softmax_jax.tasks import published
 
 
-def accuracy_chart(frame: pl.DataFrame, title: str) -> Chart:
+def accuracy_chart(frame: pl.DataFrame, title: str) -> charts.Chart:
     """Accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
     The frame has the columns normalizer, n, seed and accuracy. A click on a name in the legend switches its line off
@@ -41,23 +28,24 @@ def accuracy_chart(frame: pl.DataFrame, title: str) -> Chart:
         for n, accuracy in row.items()
         if n in lengths
     ]
-    colours = palette(names)
-    dashed = {f"{name}, published": colours.get(name, GREY) for name in published.ACCURACY if references}
-    switch = legend_switch("normalizer", [*names, *dashed])
-    layers = line_with_band(
+    colours = charts.palette(names)
+    dashed = {f"{name}, published": colours.get(name, charts.GREY) for name in published.ACCURACY if references}
+    switch = charts.legend_switch("normalizer", [*names, *dashed])
+    layers = charts.line_with_band(
         pl.concat([measured, pl.DataFrame(references, measured.schema)]),
-        length_axis(lengths),
-        percent_axis("accuracy (% of sets)"),
-        colour_by("normalizer", colours | dashed, legend),
-        dash=dash_by("normalizer", {name: name in dashed for name in colours | dashed}, legend),
+        charts.length_axis(lengths),
+        charts.percent_axis("accuracy (% of sets)"),
+        charts.colour_by("normalizer", colours | dashed, legend),
+        dash=charts.dash_by("normalizer", {name: name in dashed for name in colours | dashed}, legend),
         switch=switch,
     )
     seeds = frame["seed"].n_unique()
     subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
     if "adaptive_refit" in names:
-        subtitle.append(FAIR)
-    subtitle += lying_on_another(measured, within=0.05)
-    return alt.layer(*layers).add_params(switch).properties(width=640, height=360, title=chart_title(title, *subtitle))
+        subtitle.append(charts.FAIR)
+    subtitle += charts.lying_on_another(measured, within=0.05)
+    chart = alt.layer(*layers).add_params(switch)
+    return chart.properties(width=640, height=360, title=charts.chart_title(title, *subtitle))
 
 
 def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:

@@ -5,112 +5,70 @@ gives its theme.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import polars as pl
 
 from softmax_jax.measures.dispersion import AttentionMaps
 from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.report.charts import (
-    BASELINE,
-    GREY,
-    Chart,
-    chart_title,
-    colour_by,
-    data,
-    length_axis,
-    line_with_band,
-    lying_on_another,
-    palette,
-    panel_title,
-)
+from softmax_jax.report import charts
 
 KEYS = ("normalizer", "n")
 WIDTH, HEIGHT = 620, 230
 BOUNDS = {
+    "entropy": {"at most, by the whole spread": "entropy_upper", "at least": "entropy_lower"},
+    "max_weight": {
+        "at most, by the whole spread": "max_weight_upper",
+        "at most, by the nearest logits": "max_weight_upper_nearest",
+        "at least": "max_weight_lower",
+    },
+    "rank": {"a random item": "random_rank"},
+}
+"""The columns that bound each measure of the baseline, by what they are called."""
+DASHES = {
     "at most, by the whole spread": [2, 3],
     "at most, by the nearest logits": [9, 4],
     "at least": [1, 0],
     "a random item": [9, 3, 2, 3],
 }
-"""The bounds with their dashes."""
 
 
-class Panel(NamedTuple):
-    """A quantity by n, with the bounds that it has."""
-
-    field: str
-    title: str
-    question: str
-    logarithmic: bool
-    least: float
-    """The least that the quantity can be, where its band is cut."""
-    bounds: Mapping[str, str]
-    """The column of each."""
-
-
-PANELS = [
-    Panel(
-        "entropy",
-        "entropy (nats)",
-        "How flat do the weights get?",
-        False,
-        0.0,
-        {"at most, by the whole spread": "entropy_upper", "at least": "entropy_lower"},
-    ),
-    Panel(
-        "max_weight",
-        "largest weight",
-        "How much is left for the item that gets most?",
-        True,
-        1e-9,
-        {
-            "at most, by the whole spread": "max_weight_upper",
-            "at most, by the nearest logits": "max_weight_upper_nearest",
-            "at least": "max_weight_lower",
-        },
-    ),
-    Panel(
-        "rank",
-        "mean rank",
-        "Where does the true item's weight rank? Equal weights share theirs",
-        True,
-        1.0,
-        {"a random item": "random_rank"},
-    ),
-]
-
-
-def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> Chart:
+def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
     """Entropy, largest weight and rank of the true item by n, with softmax's bounds and where they fall to 0.5."""
     subtitle = [f"mean over sets and {frame['seed'].n_unique()} seeds, 95 % band"]
-    baseline = frame.filter(normalizer=BASELINE)
+    baseline = frame.filter(normalizer=charts.BASELINE)
     if len(baseline):
         spread, allowed = baseline.select(pl.mean("spread", "max_weight_upper")).row(0)
         subtitle.append(
-            f"bounds of {BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
+            f"bounds of {charts.BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
         )
         subtitle.append("but the largest logits lie so close together that it has to fall")
-    subtitle += lying_on_another(over_seeds(frame, KEYS, "entropy"), within=0.02)
-    return alt.vconcat(*(panel_chart(panel, frame, forced) for panel in PANELS)).properties(
-        title=chart_title("Why does attention fail on long sets?", *subtitle)
-    )
+    subtitle += charts.lying_on_another(over_seeds(frame, KEYS, "entropy"), within=0.02)
+    marks = forced_layers(forced, max(frame["n"]))
+    panels = [
+        panel(frame, "entropy", "entropy (nats)", "How flat do the weights get?", least=0.0),
+        panel(frame, "max_weight", "largest weight", "How much is left for the item that gets most?", 1e-9, marks),
+        panel(frame, "rank", "mean rank", "Where does the true item's weight rank? Equal weights share theirs", 1.0),
+    ]
+    return alt.vconcat(*panels).properties(title=charts.chart_title("Why does attention fail on long sets?", *subtitle))
 
 
-def panel_chart(panel: Panel, frame: pl.DataFrame, forced: pl.DataFrame) -> Any:
-    """One panel: a line with its band for every normalizer, grey lines for the bounds of the baseline."""
-    measured = over_seeds(frame, KEYS, panel.field, low=panel.least)
-    bounds = bound_means(frame, panel.bounds)
-    lengths = sorted(set(frame["n"]))
-    x, y = length_axis(lengths), alt.Y("value:Q", title=panel.title)
-    if panel.logarithmic:
+def panel(
+    frame: pl.DataFrame, measure: str, title: str, question: str, least: float, marks: Sequence[alt.Chart] = ()
+) -> Any:
+    """A line with its band for every normalizer, cut at the least that the measure can be, and the baseline's bounds.
+
+    The axis is logarithmic unless the measure can be 0.
+    """
+    measured = over_seeds(frame, KEYS, measure, low=least)
+    bounds = bound_means(frame, BOUNDS[measure])
+    x, y = charts.length_axis(sorted(set(frame["n"]))), alt.Y("value:Q", title=title)
+    if least > 0:
         y = logarithmic(y, [*measured["value"], *bounds["value"]])
-    colour = colour_by("normalizer", palette(list(dict.fromkeys(frame["normalizer"]))), "normalizer")
-    layers = [*line_with_band(measured, x, y, colour), bound_lines(bounds, x, y)]
-    if panel.field == "max_weight":
-        layers += forced_layers(forced, max(lengths))
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=panel_title(panel.question))
+    colour = charts.colour_by("normalizer", charts.palette(list(dict.fromkeys(frame["normalizer"]))), "normalizer")
+    layers = [*charts.line_with_band(measured, x, y, colour), bound_lines(bounds, x, y), *marks]
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=charts.panel_title(question))
 
 
 def logarithmic(y: alt.Y, values: Sequence[float]) -> alt.Y:
@@ -122,7 +80,7 @@ def logarithmic(y: alt.Y, values: Sequence[float]) -> alt.Y:
 
 def bound_means(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame:
     """The mean over seeds of each bound of the baseline: the columns bound, n and value."""
-    rows = frame.filter(normalizer=BASELINE).with_columns(random_rank=(pl.col("n") + 1) / 2)
+    rows = frame.filter(normalizer=charts.BASELINE).with_columns(random_rank=(pl.col("n") + 1) / 2)
     means = [
         over_seeds(rows, ["n"], column).select(pl.lit(bound).alias("bound"), "n", "value")
         for bound, column in columns.items()
@@ -132,17 +90,18 @@ def bound_means(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame
 
 def bound_lines(bounds: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """Grey lines, told apart by their dashes."""
-    scale = alt.Scale(domain=list(BOUNDS), range=list(BOUNDS.values()))
+    scale = alt.Scale(domain=list(DASHES), range=list(DASHES.values()))
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=400, labelLimit=260)
-    dash = alt.StrokeDash("bound:N", title=f"theory, for {BASELINE}", scale=scale, legend=legend)
-    return alt.Chart(data(bounds)).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, strokeDash=dash)
+    dash = alt.StrokeDash("bound:N", title=f"theory, for {charts.BASELINE}", scale=scale, legend=legend)
+    return alt.Chart(charts.data(bounds)).mark_line(color=charts.GREY, strokeWidth=2).encode(x=x, y=y, strokeDash=dash)
 
 
 def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
     """Where the largest weight of the baseline falls to the threshold, measured and forced, if within the lengths."""
+    baseline = forced.filter(normalizer=charts.BASELINE).select("threshold", "measured", "nearest")
     marks = [
         {"n": n, "text": f"{text} n = {n:.0f}", "row": row}
-        for threshold, *lengths in forced.filter(normalizer=BASELINE).select("threshold", "measured", "nearest").rows()
+        for threshold, *lengths in baseline.rows()
         for row, text, n in zip((0, 1), (f"measured: {threshold:g} at", f"forced below {threshold:g} from"), lengths)
         if n is not None and n <= longest
     ]
@@ -153,10 +112,10 @@ def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
         for mark in marks
     ]
-    return [alt.Chart(alt.Data(values=marks)).mark_rule(color=GREY).encode(x="n:Q"), *texts] if marks else []
+    return [alt.Chart(alt.Data(values=marks)).mark_rule(color=charts.GREY).encode(x="n:Q"), *texts] if marks else []
 
 
-def attention_map_chart(maps: AttentionMaps) -> Chart:
+def attention_map_chart(maps: AttentionMaps) -> charts.Chart:
     """The weights of the largest items of every set: a panel for each normalizer and length, one colour scale."""
     sets, items = maps.weights.shape[2:]
     # A row of the data holds a whole set, and the chart takes it apart: a tenth of the page's size.
@@ -187,7 +146,7 @@ def attention_map_chart(maps: AttentionMaps) -> Chart:
         column=alt.Column("n:O", title=None, sort=list(maps.lengths), header=of_column),
         spacing=4,
     ).properties(
-        title=chart_title(
+        title=charts.chart_title(
             "How does attention lose the largest item?",
             f"left to right: the {items} items with the largest ρ, from the largest down; top to bottom: {sets} sets "
             "by the ρ of their best item",

@@ -10,20 +10,7 @@ import polars as pl
 
 from softmax_jax.measures.dispersion import Resolution
 from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.report.charts import (
-    BASELINE,
-    GREY,
-    Chart,
-    chart_title,
-    colour_by,
-    data,
-    length_axis,
-    line,
-    line_with_band,
-    palette,
-    panel_title,
-    percent_axis,
-)
+from softmax_jax.report import charts
 
 LEAST_SETS = 30
 """A bin of gaps with fewer sets of a length is not drawn."""
@@ -48,7 +35,7 @@ def resolution_frame(resolution: Resolution, seeds: Sequence[int]) -> pl.DataFra
     return pl.DataFrame(rows, ["range", "seed", "class", "rho", "logit"], orient="row")
 
 
-def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | None = None) -> Chart:
+def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | None = None) -> charts.Chart:
     """Logit against ρ for each class: over the whole range, and near ρ = 1, where classes begin to differ."""
     seed = seeds[0] if seed is None else seed
     curves = resolution_frame(resolution, seeds).filter(seed=seed).rename({"logit": "value"})
@@ -60,8 +47,8 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | N
         shown = curves.filter(range=name)
         ends = alt.Scale(domain=[shown["rho"][0], 1.0], nice=False)
         x = alt.X("rho:Q", title="ρ", axis=alt.Axis(format=form, tickCount=5), scale=ends)
-        drawn = line(shown, x, y, colour, point=False, width=1.5)
-        return drawn.properties(width=290, height=280, title=panel_title(question))
+        drawn = charts.line(shown, x, y, colour, point=False, width=1.5)
+        return drawn.properties(width=290, height=280, title=charts.panel_title(question))
 
     index = list(seeds).index(seed)
     nat, key = tell_apart(resolution, index)
@@ -70,7 +57,7 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | N
         panel("whole", "the whole range", ".1f"),
         panel("near", "near the top, where classes differ", f".{digits}f"),
     ).properties(
-        title=chart_title(
+        title=charts.chart_title(
             "What can the key tell apart?",
             f"seed {seed}; at ρ = 1 the logit grows by {resolution.slope[index]:.0f} per unit of ρ, so one nat is "
             f"{nat:.2g} in ρ: softmax blurs closer items",
@@ -93,8 +80,8 @@ def mean_tell_apart(resolution: Resolution) -> tuple[float, float]:
 
 
 def gap_chart(
-    gaps: pl.DataFrame, resolution: Resolution | None = None, normalizers: Sequence[str] = (BASELINE,)
-) -> Chart:
+    gaps: pl.DataFrame, resolution: Resolution | None = None, normalizers: Sequence[str] = (charts.BASELINE,)
+) -> charts.Chart:
     """Errors against the gap between the two best items: of the largest logit, and of the answers of normalizers."""
     measured = sorted(set(gaps["n"]))
     lengths = [n for n in measured if n in GAP_LENGTHS] or measured[:5]
@@ -108,7 +95,7 @@ def gap_chart(
     drawn = gaps.filter(pl.col("n").is_in(lengths))
     panels = [gap_panel(drawn, gaps["normalizer"][0], "missed", "the largest logit is another item's", key)]
     panels += [gap_panel(drawn, name, "wrong", f"{name}: the answer is wrong", nat) for name in normalizers]
-    return alt.hconcat(*panels).properties(title=chart_title("How close may the two best items be?", *subtitle))
+    return alt.hconcat(*panels).properties(title=charts.chart_title("How close may the two best items be?", *subtitle))
 
 
 def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float | None) -> Any:
@@ -122,15 +109,15 @@ def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, ma
     )
     axis = alt.Axis(values=[10.0**power for power in range(-6, 1)], format="~e", labelOverlap=True)
     x = alt.X("gap:Q", title="gap in ρ", scale=alt.Scale(type="log", domain=[1e-6, 1], nice=False), axis=axis)
-    colour = colour_by("n", palette([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
-    layers = line_with_band(means, x, percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
+    colour = charts.colour_by("n", charts.palette([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
+    layers = charts.line_with_band(means, x, charts.percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
     if mark is not None:
-        rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=GREY, strokeDash=[4, 3])
+        rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=charts.GREY, strokeDash=[4, 3])
         layers.append(rule.encode(x="gap:Q"))
-    return alt.layer(*layers).properties(width=215, height=240, title=panel_title(question))
+    return alt.layer(*layers).properties(width=215, height=240, title=charts.panel_title(question))
 
 
-def loss_split_chart(losses: pl.DataFrame) -> Chart:
+def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
     """Accuracy lost to dispersion, to the key and to the value by n: a panel for each normalizer."""
     names = list(dict.fromkeys(losses["normalizer"]))
     labels = {cause: f"{cause}: {text}" for cause, (text, _) in LOSSES.items()}
@@ -143,10 +130,10 @@ def loss_split_chart(losses: pl.DataFrame) -> Chart:
     colours = alt.Scale(domain=list(labels.values()), range=[colour for _, colour in LOSSES.values()])
     legend = alt.Legend(orient="bottom", direction="vertical", labelLimit=400)
     areas = (
-        alt.Chart(data(pl.concat(shares)))
+        alt.Chart(charts.data(pl.concat(shares)))
         .mark_area(opacity=0.85)
         .encode(
-            x=length_axis(sorted(set(losses["n"]))),
+            x=charts.length_axis(sorted(set(losses["n"]))),
             y=alt.Y("lost:Q", title="lost (% of sets)", stack="zero", scale=alt.Scale(domain=[0, 100])),
             color=alt.Color("cause:N", title="what costs accuracy", sort=None, scale=colours, legend=legend),
             order="order:Q",
@@ -154,7 +141,7 @@ def loss_split_chart(losses: pl.DataFrame) -> Chart:
         )
         .properties(width=200, height=150)
     )
-    title = chart_title(
+    title = charts.chart_title(
         "Is it dispersion that costs accuracy, or the key?",
         f"mean of {losses['seed'].n_unique()} seeds; key: what hardmax loses too; dispersion: what the normalizer "
         "loses beyond that",

@@ -11,19 +11,7 @@ from rich.console import Console
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.measures.statistics import over_seeds, paired_p_value
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.report.charts import (
-    BASELINE,
-    FAIR,
-    GREY,
-    Chart,
-    band,
-    chart_title,
-    colour_by,
-    data,
-    length_axis,
-    line,
-    palette,
-)
+from softmax_jax.report import charts
 from softmax_jax.report.tables import cells_of, new_table, number_or_dash, print_by_length, print_groups
 from softmax_jax.temperature import (
     LOG_THETA,
@@ -122,7 +110,7 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     names, lengths = list(rows["accuracy"]), sorted(set(compared["n"]))
     print_groups(console, "Fresh sets", {name: {kind: rows[kind][name] for kind in rows} for name in names}, lengths)
     if gains := shares_of_gain(accuracy):
-        title = f"Share in % of the accuracy that {BEST_FOR_LENGTH} gains over {BASELINE}"
+        title = f"Share in % of the accuracy that {BEST_FOR_LENGTH} gains over {charts.BASELINE}"
         print_by_length(console, title, gains, list(next(iter(gains.values()))))
     p_values = {
         name: {n: number_or_dash(p_against(compared, name, PUBLISHED, n), ".1g") for n in lengths}
@@ -143,11 +131,11 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
 def shares_of_gain(accuracy: pl.DataFrame) -> dict[str, dict[int, str]]:
     """Each method's share of what the best constant temperature gains over softmax, where it gains enough."""
     means = {(name, n): value for name, n, value in accuracy.select("normalizer", "n", "value").rows()}
-    gains = {n: means[BEST_FOR_LENGTH, n] - value for (name, n), value in means.items() if name == BASELINE}
+    gains = {n: means[BEST_FOR_LENGTH, n] - value for (name, n), value in means.items() if name == charts.BASELINE}
     shares: dict[str, dict[int, str]] = {}
     for (name, n), value in means.items():
-        if name not in (BASELINE, BEST_FOR_LENGTH) and gains[n] >= LEAST_GAP:
-            shares.setdefault(name, {})[n] = f"{100 * (value - means[BASELINE, n]) / gains[n]:.0f}"
+        if name not in (charts.BASELINE, BEST_FOR_LENGTH) and gains[n] >= LEAST_GAP:
+            shares.setdefault(name, {})[n] = f"{100 * (value - means[charts.BASELINE, n]) / gains[n]:.0f}"
     return shares
 
 
@@ -165,13 +153,13 @@ def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:
     }
 
 
-def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> Chart:
+def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
     """1/θ* against H: density of the rows' own optima, and the published and fitted curves with bands and ranges."""
     everything = join(rows.values())
     flat = everything.entropy > THRESHOLD
     highest = float(everything.entropy.max())
     drawn = curves(fits)
-    colour = colour_by("curve", palette(list(drawn), first=1), "curve")
+    colour = charts.colour_by("curve", charts.palette(list(drawn), first=1), "curve")
     entropies = alt.Scale(domain=[0, highest], nice=False)
     x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=entropies)
     y = alt.Y("value:Q", title="inverse temperature 1/θ", scale=alt.Scale(type="log", base=2, domain=BETA_RANGE))
@@ -186,14 +174,14 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     layers = [
         density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest),
         shade,
-        *([band(pl.concat(bands), x, y, colour)] if bands else []),
-        line(pl.concat(lines), x, y, colour, point=False, width=3.0),
+        *([charts.band(pl.concat(bands), x, y, colour)] if bands else []),
+        charts.line(pl.concat(lines), x, y, colour, point=False, width=3.0),
     ]
-    title = chart_title(
+    title = charts.chart_title(
         "Which temperature is best for a row of given entropy?",
         "grey: each row's own optimum (at the top and bottom edge: none inside the range)",
         "bands: 95 % over seeds; shaded: ranges of the fits, and where the published polynomial exceeds 1",
-        *([FAIR] if ALL_LENGTHS in fits else []),
+        *([charts.FAIR] if ALL_LENGTHS in fits else []),
     )
     return alt.layer(*layers).properties(width=640, height=380, title=title)
 
@@ -217,8 +205,8 @@ def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> a
     x, y = edges[0], 2 ** edges[1]
     cells = pl.DataFrame({"x": x[i], "x2": x[i + 1], "y": y[j], "y2": y[j + 1], "rows": counts[i, j]})
     shade = alt.Opacity("rows:Q", scale=alt.Scale(type="log", range=[0.15, 1]), title="rows per cell")
-    marks = alt.Chart(data(cells)).mark_rect()
-    return marks.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", color=alt.value(GREY), opacity=shade)
+    marks = alt.Chart(charts.data(cells)).mark_rect()
+    return marks.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", color=alt.value(charts.GREY), opacity=shade)
 
 
 def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
@@ -235,15 +223,15 @@ def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     return pl.DataFrame(means + best, ["curve", "n", "beta"], orient="row")
 
 
-def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> Chart:
+def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
     """The `length_points` as lines."""
     measured = length_points(rows, fits).rename({"beta": "value"})
-    colour = colour_by("curve", palette(list(dict.fromkeys(measured["curve"])), first=1), "curve")
+    colour = charts.colour_by("curve", charts.palette(list(dict.fromkeys(measured["curve"])), first=1), "curve")
     y = alt.Y("value:Q", title="inverse temperature β, mean over rows", scale=alt.Scale(type="log", base=2))
-    title = chart_title(
+    title = charts.chart_title(
         "How sharp does each method make attention as sets grow?",
         f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets",
-        *([FAIR] if ALL_LENGTHS in fits else []),
+        *([charts.FAIR] if ALL_LENGTHS in fits else []),
     )
-    layers = [line(measured, length_axis(list(rows)), y, colour)]
+    layers = [charts.line(measured, charts.length_axis(list(rows)), y, colour)]
     return alt.layer(*layers).properties(width=640, height=360, title=title)

@@ -1,6 +1,6 @@
 """Tables in Markdown pages that commands write anew."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def put_into(page: str, tables: Mapping[str, str]) -> str:
@@ -18,3 +18,13 @@ def put_into(page: str, tables: Mapping[str, str]) -> str:
             raise ValueError(f"the page has no place for {name}: put <!-- {name} --> and <!-- /{name} --> into it")
         page = f"{before}{begin}\n{table}\n{end}{after}"
     return page
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""A table in Markdown.
+
+    >>> table(["name", "value"], [["a", "1"]])
+    '| name | value |\n|---|---|\n| a | 1 |'
+    """
+    head, *body = ("| " + " | ".join(cells) + " |" for cells in (columns, *rows))
+    return "\n".join([head, "|---" * len(columns) + "|", *body])

@@ -87,12 +87,10 @@ def section_html(section: Section) -> str:
 
 
 def figure_html(figure: Figure) -> str:
-    """A chart, its title as text that wraps, and links to its files."""
+    """A chart under its title and subtitle, which wrap as text does, and links to its files."""
     specification = figure.chart.to_dict()
-    title = specification.pop("title", "")
-    title = {"text": title} if isinstance(title, str) else title
-    name, subtitle = figure.name, title.get("subtitle", [])
-    caption = "<br>".join(map(escape, [subtitle] if isinstance(subtitle, str) else subtitle))
+    title = specification.pop("title")
+    name, caption = figure.name, "<br>".join(map(escape, title.get("subtitle", [])))
     suffixes = (*(["csv"] if figure.data is not None else []), "png", "svg")
     links = " · ".join(f'<a href="{name}.{suffix}">{suffix.upper()}</a>' for suffix in suffixes)
     return f"""<figure>

@@ -12,7 +12,6 @@ import numpy as np
 import treescope
 from treescope import figures, lowering
 
-from softmax_jax.normalizers import checks
 from softmax_jax.runtime.files import write_whole
 
 PAGE = """<!doctype html>
@@ -53,8 +52,6 @@ def show(
     >>> page.read_text()[:15]
     '<!doctype html>'
     """
-    if path is not None and (not isinstance(path, str | Path) or Path(path).is_dir()):
-        raise ValueError(f"path is {checks.shown(path)}; it must be the name of a file, such as 'weights.html'")
     if axes or labels or columns or limits:
         figure = array_figure(np.asarray(value), list(axes), labels or {}, columns, limits)
     else:
@@ -75,7 +72,7 @@ def array_figure(
     columns: Sequence[str],
     limits: tuple[float, float] | None,
 ) -> Any:
-    """An array whose dimensions have names; half of them, the last ones, run from left to right by default."""
+    """An array whose dimensions have names; the last half of them run from left to right unless `columns` are named."""
     if len(set(axes)) != array.ndim or len(axes) != array.ndim:
         raise ValueError(f"axes is {axes}: the array has the shape {array.shape}, so give {array.ndim} different names")
     for name in (*labels, *columns):
@@ -84,9 +81,6 @@ def array_figure(
     for name, places in labels.items():
         if len(places) != array.shape[axes.index(name)]:
             raise ValueError(f"labels[{name!r}] has {len(places)} names for {array.shape[axes.index(name)]} places")
-    ends = np.asarray(limits or (0.0, 1.0))
-    if ends.shape != (2,) or ends.dtype.kind not in "iuf" or not ends[0] < ends[1]:
-        raise ValueError(f"limits is {limits!r}; it must be (low, high) with low below high, such as (0.0, 1.0)")
     across = [axes.index(name) for name in columns or axes[array.ndim // 2 :]]
     down = [axis for axis in range(array.ndim) if axis not in across]
     low, high = limits or (None, None)

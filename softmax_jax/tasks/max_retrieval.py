@@ -24,7 +24,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
-from softmax_jax.tasks.task import Reading
+from softmax_jax.tasks.task import Reading, Task
 
 CLASSES = 10
 FEATURES = 1 + CLASSES
@@ -285,7 +285,7 @@ def _normalize(normalizer: Normalizer, logits: Array, where: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaxRetrieval:
+class MaxRetrieval(Task):
     """The task with its sizes; raises ValueError for sizes that make no task."""
 
     name: ClassVar[str] = "max_retrieval"

@@ -1,7 +1,8 @@
-"""What a task is to the rest of the experiment: its data, its model and how the model is read, behind one protocol."""
+"""What a task is to the rest of the experiment: its data, its model, and how the model is read."""
 
+import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -22,8 +23,8 @@ class Reading(NamedTuple):
     """True at the visible items."""
 
 
-class Task(Protocol):
-    """Data and model of one task: a frozen dataclass of its sizes, which are settings of a run.
+class Task(abc.ABC):
+    """Data and model of one task. Its kinds are frozen dataclasses of their sizes, which are settings of a run.
 
     A batch is a NamedTuple of arrays with a leading axis of sets, and one of them is its `answer`. Every batch is a
     pure function of what it is drawn from.
@@ -34,32 +35,31 @@ class Task(Protocol):
     divides_batches: ClassVar[bool]
     """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
 
-    @property
-    def sets(self) -> int:
-        """Sets of a training batch."""
-        ...
+    sets: int
+    """Sets of a training batch."""
 
     @property
+    @abc.abstractmethod
     def longest(self) -> int:
         """The most items of a set in training."""
-        ...
 
+    @abc.abstractmethod
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Any:
         """The batch of a training step of a seed."""
-        ...
 
     def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function of (parameters, training batch, ...), which may leave the masked items out."""
-        ...
+        return function
 
+    @abc.abstractmethod
     def build(self, normalizer: str, rngs: nnx.Rngs) -> nnx.Module:
         """The model under the normalizer of that name."""
-        ...
 
+    @abc.abstractmethod
     def scores(self, model: Any, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
         """Class scores of a batch under the model's own normalizer, with dropout if there are `rngs` for it."""
-        ...
 
+    @abc.abstractmethod
     def test_keys(
         self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
     ) -> Key[Array, " sets"]:
@@ -67,20 +67,19 @@ class Task(Protocol):
 
         Another `key` gives other sets.
         """
-        ...
 
     def room(self, length: int) -> int:
         """The items that the program for test sets of this length has room for; the rest are masked."""
-        ...
+        return length
 
+    @abc.abstractmethod
     def at_once(self, length: int) -> int:
         """How many test sets of this length a device reads at once."""
-        ...
 
+    @abc.abstractmethod
     def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Any:
         """A test set for each key, with that many visible items of the `room`."""
-        ...
 
+    @abc.abstractmethod
     def read(self, model: Any, normalizers: Sequence[Normalizer | None], batch: Any) -> Reading:
         """The batch under each normalizer; None stands for the model's own, with the numbers that it learned."""
-        ...

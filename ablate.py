@@ -41,6 +41,7 @@ from softmax_jax.studies.ablation import (
     recipes,
     scaling_recipes,
 )
+from softmax_jax.training.config import changed, settings_of
 from softmax_jax.training.costs import step_multiply_adds
 from softmax_jax.training.run import Interrupted, NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -101,7 +102,7 @@ class Arguments:
     def every_recipe(self) -> list[Recipe]:
         """The base and all that is varied."""
         base = load_presets()[self.preset][1]
-        base = dataclasses.replace(base, steps=self.steps, sets=self.batch, seeds=self.seeds)
+        base = changed(base, steps=self.steps, sets=self.batch, seeds=self.seeds)
         return recipes(base) + scaling_recipes(base)
 
     def chosen_recipes(self) -> list[Recipe]:
@@ -167,7 +168,8 @@ def measured(arguments: Arguments, checkpoint: Path, recipe: Recipe, console: Co
         if kept["settings"] == settings:
             return Outcome(recipe, [AccuracyRow(*row) for row in kept["rows"]])
     console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
-    seeds, parameters = load_checkpoint(checkpoint)
+    config, parameters = load_checkpoint(checkpoint)
+    seeds = config.all_seeds
     measure = accuracies(parameters, normalizers_to_test(), seeds=seeds, lengths=arguments.lengths, sets=arguments.sets)
     rows = [row for of_length in measure for row in of_length]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,10 +182,11 @@ def scaling_points(found: Sequence[Outcome], groups: Sequence[str]) -> list[scal
     points = []
     for (group, _, config), rows in found:
         if group in groups:
-            compute = config.steps * step_multiply_adds(config.max_items, config.sets, config.width)
+            width = settings_of(config)["width"]
+            compute = config.steps * step_multiply_adds(config.task.longest, config.task.sets, width)
             best = {one.n: one.best for one in losses(rows)}
             points += [
-                scaling_law.Point(compute, config.width, row.n, row.seed, row.accuracy)
+                scaling_law.Point(compute, width, row.n, row.seed, row.accuracy)
                 for row in rows
                 if row.normalizer == best[row.n]
             ]
@@ -198,7 +201,7 @@ def write(arguments: Arguments, found: Sequence[Outcome]) -> None:
     lost = [(group, name, *one) for (group, name, _), rows in found for one in losses(rows)]
     write_csv(output / "losses.csv", ("group", "recipe", *Losses._fields), lost)
     settings = dataclasses.asdict(arguments) | {"output": str(output), "page": str(arguments.page)}
-    described = {f"{group}: {name}": dataclasses.asdict(config) for (group, name, config), _ in found}
+    described = {f"{group}: {name}": settings_of(config) for (group, name, config), _ in found}
     write_json(output / "ablation.json", {"settings": settings, "recipes": described, "versions": versions()})
     charts = {"losses": report.losses_chart(found)}
     charts |= {f"pairs_{n}": chart for n in arguments.lengths if (chart := report.pairs_chart(found, n))}

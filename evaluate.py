@@ -85,7 +85,8 @@ def main() -> None:
     with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
         if is_leader():
             check_output(arguments.output)
-        seeds, parameters = load_checkpoint(arguments.checkpoint)
+        config, parameters = load_checkpoint(arguments.checkpoint)
+        seeds = config.all_seeds
         named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
         keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)

@@ -36,7 +36,7 @@ from softmax_jax.runtime.command_line import (
 )
 from softmax_jax.runtime.files import check_output, write_csv
 from softmax_jax.temperature import CRITERIA, Criterion, Rows, TemperatureFit, cross_validate, fit, join
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, longest_in_training
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
 """Away from the keys of training and of evaluate.py."""
@@ -86,10 +86,11 @@ def main() -> None:
         check_directory("--output", output)
         for directory in (output, output / "temperature"):
             check_output(directory)
-        seeds, parameters = load_checkpoint(arguments.checkpoint)
+        config, parameters = load_checkpoint(arguments.checkpoint)
+        seeds = config.all_seeds
         lengths = sorted(arguments.lengths)
         rows, fresh = search(arguments, parameters, seeds, lengths)
-        longest = longest_in_training(arguments.checkpoint)
+        longest = config.task.longest
         fits = fit_both(arguments, rows, fresh, seeds, longest, checkpoint_sha256(parameters))
         named = {
             "softmax": normalizer("softmax"),

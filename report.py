@@ -37,7 +37,8 @@ from softmax_jax.runtime.command_line import (
 )
 from softmax_jax.runtime.files import check_output, versions, write_whole
 from softmax_jax.temperature import TemperatureFit
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, longest_in_training
+from softmax_jax.training.config import Config
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 SEARCH_KEY = 2**31 + 3
 """Away from the keys of training, evaluate.py and fit_temperature.py."""
@@ -85,8 +86,8 @@ def main() -> None:
         named = [named_normalizers(arguments.normalizers, path, parameters) for path, _, parameters in loaded]
         measured = [measure(arguments, *some, normalizers) for some, normalizers in zip(loaded, named)]
         runs = [
-            Evaluated(name, longest_in_training(path), sets_of(some), evaluation_rows(some))
-            for name, path, some in zip(names(arguments.runs), arguments.runs, measured)
+            Evaluated(name, config.task.longest, sets_of(some), evaluation_rows(some))
+            for name, (_, config, _), some in zip(names(arguments.runs), loaded, measured)
         ]
         study = look_closer(arguments, *loaded[0], runs[0].name, measured[0])
         paths = write(arguments, runs, study, start)
@@ -105,14 +106,14 @@ def sets_of(measured: Measured) -> dict[int, int]:
 
 
 def measure(
-    arguments: Arguments, path: Path, seeds: list[int], parameters: Any, normalizers: dict[str, Normalizer]
+    arguments: Arguments, path: Path, config: Config, parameters: Any, normalizers: dict[str, Normalizer]
 ) -> Measured:
     """One pass over fresh sets of every length."""
     lengths = sorted(arguments.lengths)
     return measure_sets(
         parameters,
         normalizers,
-        seeds=seeds,
+        seeds=config.all_seeds,
         lengths=lengths,
         sets=arguments.sets,
         watch=lambda results: with_progress(results, lengths, f"measuring {path}"),
@@ -120,13 +121,13 @@ def measure(
 
 
 def look_closer(
-    arguments: Arguments, path: Path, seeds: list[int], parameters: Any, name: str, measured: Measured
+    arguments: Arguments, path: Path, config: Config, parameters: Any, name: str, measured: Measured
 ) -> Study:
     """What the page tells of the first run alone: best temperatures, fits, and the logit of every item."""
     lengths = sorted(arguments.lengths)[::2]
     sets = max(1, arguments.sets // SEARCH_SHARE)
     keys = [jax.random.key(SEARCH_KEY)]
-    found = search_lengths(parameters, seeds=seeds, lengths=lengths, sets=sets, keys=keys)
+    found = search_lengths(parameters, seeds=config.all_seeds, lengths=lengths, sets=sets, keys=keys)
     searched = {n: rows for n, (rows,) in zip(lengths, with_progress(found, lengths, "searching"))}
     fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
     return Study(name, measured, resolution(parameters), searched, fits)

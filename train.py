@@ -7,13 +7,13 @@ import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.command_line import check_directory, one_device_per_core, one_line_errors, parse_preset
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.training.config import Config
+from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.run import Interrupted, NotFiniteError, run
-from softmax_jax.training.trainer import build_optimizer
+from softmax_jax.training.trainer import build_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ def main() -> None:
     with one_line_errors(errors), joined(arguments.cluster):
         check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
-        normalizer(arguments.config.normalizer)
+        build_model(arguments.config.task, arguments.config.normalizer)
         keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         try:
             run(arguments.config, workdir, Console(quiet=not is_leader()))

@@ -17,7 +17,7 @@ from benchmarks.timing import timed as timed_run
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.command_line import one_device_per_core
-from softmax_jax.training.config import Config
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.costs import item_multiply_adds
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
@@ -42,7 +42,8 @@ def items_of(length: int) -> str:
 def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]:
     """Evaluates sets of this length; with `apart`, one normalizer at a time."""
     one_device_per_core()
-    seeds, parameters = load_checkpoint(CHECKPOINT)
+    config, parameters = load_checkpoint(CHECKPOINT)
+    seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:SEEDS], parameters)
     named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
     groups = [{name: one} for name, one in named.items()] if apart else [named]
@@ -57,7 +58,7 @@ def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]
 CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
     **{items_of(length): lambda length=length: seconds_per_item(length) for length in LENGTHS},
     APART: lambda: seconds_per_item(LENGTHS[0], apart=True),
-    FLOOR: lambda: products_alone(item_multiply_adds(Config().width, len(DEFAULT_NORMALIZERS))),
+    FLOOR: lambda: products_alone(item_multiply_adds(MaxRetrieval().width, len(DEFAULT_NORMALIZERS))),
 }
 
 

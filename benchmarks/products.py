@@ -9,16 +9,16 @@ import jax.numpy as jnp
 from benchmarks.timing import timed
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.runtime.devices import spread_over_seeds
-from softmax_jax.training.config import Config
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.costs import step_multiply_adds
 
 PRODUCTS = 4
 """In a turn, on each device."""
 
 
-def mean_multiply_adds(config: Config) -> float:
+def mean_multiply_adds(task: MaxRetrieval) -> float:
     """Multiply-adds of a step, on average over the lengths that a batch may have."""
-    return step_multiply_adds((config.min_items + config.max_items) / 2, config.sets, config.width)
+    return step_multiply_adds((task.min_items + task.max_items) / 2, task.sets, task.width)
 
 
 def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float]:

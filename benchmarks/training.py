@@ -27,9 +27,10 @@ from flax import linen
 from benchmarks.products import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
 from softmax_jax.runtime.command_line import one_device_per_core
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, sample
+from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, MaxRetrieval, sample
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config
+from softmax_jax.training.optimizers import build_optimizer
 
 NOTEBOOK_ITEMS = 4096
 OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port", "PyTorch"
@@ -53,11 +54,11 @@ class StockModel(linen.Module):
         return linen.Dense(CLASSES)(out)
 
 
-def stock_step(config: Config) -> tuple[Any, Callable[[Any, Batch], tuple[Any, Any]]]:
+def stock_step(task: MaxRetrieval, config: Config) -> tuple[Any, Callable[[Any, Batch], tuple[Any, Any]]]:
     """Parameters and optimizer state of the stock model, and its training step."""
-    model, optimizer = StockModel(config.width), training.build_optimizer(config)
-    items, query = jnp.ones((1, config.max_items, FEATURES)), jnp.ones((1, 1))
-    parameters = model.init(jax.random.key(0), items, query, jnp.ones((1, config.max_items), bool))
+    model, optimizer = StockModel(task.width), build_optimizer(config)
+    items, query = jnp.ones((1, task.max_items, FEATURES)), jnp.ones((1, 1))
+    parameters = model.init(jax.random.key(0), items, query, jnp.ones((1, task.max_items), bool))
 
     def loss(parameters: Any, batch: Batch) -> Any:
         scores: Any = model.apply(parameters, batch.items, batch.query, batch.mask)
@@ -75,17 +76,17 @@ def stock_step(config: Config) -> tuple[Any, Callable[[Any, Batch], tuple[Any, A
 
 def notebook() -> Callable[[], float]:
     """One step of the notebook's algorithm."""
-    config = Config()
-    carry, step = stock_step(config)
+    config, task = Config(), MaxRetrieval()
+    carry, step = stock_step(task, config)
     jitted = jax.jit(step)
-    drawn = sample(jax.random.key(0), config.sets, config.max_items, jnp.array([config.max_items]))
-    more = NOTEBOOK_ITEMS - config.max_items
+    drawn = sample(jax.random.key(0), task.sets, task.max_items, jnp.array([task.max_items]))
+    more = NOTEBOOK_ITEMS - task.max_items
     items = jnp.pad(drawn.items, ((0, 0), (0, more), (0, 0)), constant_values=-1)
     batch = drawn._replace(items=items, mask=jnp.pad(drawn.mask, ((0, 0), (0, more))))
 
     def run() -> Any:
         nonlocal batch
-        order = jax.random.permutation(jax.random.key(1), config.sets)
+        order = jax.random.permutation(jax.random.key(1), task.sets)
         batch = jax.tree.map(lambda leaf: leaf[order], batch)
         return jitted(carry, batch)
 
@@ -94,11 +95,11 @@ def notebook() -> Callable[[], float]:
 
 def plain_port(steps: int = 100) -> Callable[[], float]:
     """Steps of the plain port in one scan, which draws their batches as ours does."""
-    config = Config()
-    carry, step = stock_step(config)
+    config, task = Config(), MaxRetrieval()
+    carry, step = stock_step(task, config)
 
     def drawn_step(carry: Any, index: Any) -> tuple[Any, Any]:
-        return step(carry, training.training_batch(config, jnp.int32(0), index))
+        return step(carry, task.training_batch(jnp.int32(0), index))
 
     scan = jax.jit(lambda carry: jax.lax.scan(drawn_step, carry, jnp.arange(steps)))
     return timed(lambda: scan(carry), steps)
@@ -107,8 +108,8 @@ def plain_port(steps: int = 100) -> Callable[[], float]:
 def with_torch(steps: int = 20) -> Callable[[], float]:
     """Steps of the same model in PyTorch, each on a batch drawn anew."""
     torch = import_module("torch")
-    config = Config()
-    nn, w = torch.nn, config.width
+    config, task = Config(), MaxRetrieval()
+    nn, w = torch.nn, task.width
     gelu = nn.GELU(approximate="tanh")
     embed_items = nn.Sequential(nn.Linear(FEATURES, w), gelu, nn.Linear(w, w), gelu)
     embed_query = nn.Sequential(nn.Linear(1, w), gelu, nn.Linear(w, w), gelu)
@@ -120,12 +121,12 @@ def with_torch(steps: int = 20) -> Callable[[], float]:
     optimizer = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
 
     def step() -> None:
-        rho, kappa = torch.rand(config.sets, config.max_items), torch.randint(CLASSES, (config.sets, config.max_items))
-        length = int(torch.randint(config.min_items, config.max_items + 1, ()))
-        hidden_items = torch.arange(config.max_items).expand(config.sets, -1) >= length
+        rho, kappa = torch.rand(task.sets, task.max_items), torch.randint(CLASSES, (task.sets, task.max_items))
+        length = int(torch.randint(task.min_items, task.max_items + 1, ()))
+        hidden_items = torch.arange(task.max_items).expand(task.sets, -1) >= length
         answer = kappa.gather(1, rho.masked_fill(hidden_items, -1).argmax(1, keepdim=True))[:, 0]
         items = embed_items(torch.cat([rho[..., None], nn.functional.one_hot(kappa, CLASSES)], -1))
-        query = embed_query(torch.rand(config.sets, 1))[:, None]
+        query = embed_query(torch.rand(task.sets, 1))[:, None]
         out = attention(query, items, items, key_padding_mask=hidden_items, need_weights=False)[0][:, 0]
         penalty = sum((leaf**2).sum() for leaf in modules.parameters())
         loss = nn.functional.cross_entropy(read(out), answer) + config.l2 * penalty
@@ -138,7 +139,7 @@ def with_torch(steps: int = 20) -> Callable[[], float]:
 
 def floor() -> Callable[[], float]:
     """The multiply-adds of a step alone."""
-    return products_alone(mean_multiply_adds(Config()))
+    return products_alone(mean_multiply_adds(MaxRetrieval()))
 
 
 def ours(steps: int = 100) -> Callable[[], float]:
@@ -164,7 +165,9 @@ def measure(quick: bool) -> list[Result]:
     names = [name for name in CONTENDERS if name != TORCH or find_spec("torch")]
     if TORCH not in names:
         print("PyTorch is not installed, so it is left out")
-    print(f"a step has {mean_multiply_adds(Config()) / 1e6:.1f} million multiply-adds, on average over the lengths")
+    print(
+        f"a step has {mean_multiply_adds(MaxRetrieval()) / 1e6:.1f} million multiply-adds, on average over the lengths"
+    )
     seconds, peaks = processes_in_turn("benchmarks.training", names, 3 if quick else 15)
     for name in (OURS, NOTEBOOK):
         print(f"{name}: {peaks[name] / 1e9:.2f} GB of memory at most, with the libraries")

@@ -5,6 +5,7 @@ Cost:     36 seconds on 2 CPU cores that had other work besides (2026-11-21).
 Score:    93.4 % at 16 items under softmax, 19.9 % at 1024, 15.0 % at 16384.
 """
 
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
 
-CONFIG = Config(steps=5_000, steps_per_batch=10)
+CONFIG = Config(MaxRetrieval(steps_per_batch=10), steps=5_000)

@@ -33,6 +33,7 @@ import softmax_jax
 from softmax_jax.measures import refit
 from softmax_jax import temperature
 from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
 from softmax_jax.measures.dispersion import attention_maps, evaluation_rows, measure_sets
 from softmax_jax.measures.evaluation import evaluate, summarize
@@ -88,8 +89,8 @@ print("nothing", softmax_jax.softmax(logits, where=jnp.zeros(4, bool)))
 # class from what it found. The normalizer is an argument of the call, not a part of the model: no parameter depends on it.
 
 # %%
-config = Config(steps=STEPS, seeds=SEEDS, max_items=ITEMS, l2=0.0005, schedule="cosine_decay_schedule")
-structure, _ = build_model(config.width)
+config = Config(MaxRetrieval(max_items=ITEMS), steps=STEPS, seeds=SEEDS, l2=0.0005, schedule="cosine_decay_schedule")
+structure, _ = build_model(config.task)
 state = initial_state(config)
 for path, leaf in jax.tree.leaves_with_path(state.parameters):
     print(f"{jax.tree_util.keystr(path, simple=True, separator='.'):24} {leaf.shape[1:]}")

@@ -17,13 +17,13 @@ from rich.console import Console
 from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices, distributed
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import costs, run
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config
 
-TINY = Config(
-    steps=12, seeds=2, sets=128, min_items=3, max_items=3, width=8, chunk=6, optimizer="sgd", learning_rate=0.1
-)
+TASK = MaxRetrieval(sets=128, min_items=3, max_items=3, width=8)
+TINY = Config(TASK, steps=12, seeds=2, chunk=6, optimizer="sgd", learning_rate=0.1)
 
 
 def use(count):
@@ -47,7 +47,7 @@ def drawn():
     mesh = training.training_mesh(TINY)
 
     def own(seed, step):
-        return devices.own_sets(training.training_batch(TINY, seed, step), mesh.shape["sets"])
+        return devices.own_sets(TINY.task.training_batch(seed, step), mesh.shape["sets"])
 
     def of_device(seeds):
         return [jax.vmap(own, (0, None))(seeds, step) for step in (jnp.int32(0), jnp.int32(1))]
@@ -57,7 +57,7 @@ def drawn():
 
 
 def evaluated():
-    _, initialize = training.build_model(8)
+    _, initialize = training.build_model(MaxRetrieval(width=8))
     parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
     rows = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=128)
@@ -85,7 +85,7 @@ def main(output):
         use(count)
         programs[count] = compiled()
         mesh = training.training_mesh(TINY).devices.shape
-        moved = costs.moved_bytes(programs[count].as_text()), costs.training_bytes(TINY, TINY.chunk, *mesh)
+        moved = costs.moved_bytes(programs[count].as_text()), costs.training_bytes(TINY, TASK.width, TINY.chunk, *mesh)
         found[f"on {count}"] = {"moved": moved, "mesh": mesh}
         if count in (1, 8):
             state, metrics = programs[count](training.initial_state(TINY), 0)

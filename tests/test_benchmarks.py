@@ -17,6 +17,7 @@ from benchmarks import all as all_benchmarks
 from benchmarks import table, timing
 from benchmarks.timing import Result, device_name
 from softmax_jax.report.markdown import put_into
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config
 from softmax_jax.training.costs import step_multiply_adds
@@ -37,11 +38,11 @@ def products(jaxpr: Any) -> Iterator[int]:
 
 @pytest.mark.parametrize("items", [5, 16])
 def test_the_formula_counts_the_products_of_the_step(items):
-    config = Config(sets=4, min_items=items, max_items=items, width=24)
-    parameters = jax.eval_shape(training.build_model(config.width)[1], jax.random.key(0))
-    batch = jax.eval_shape(lambda: training.training_batch(config, jnp.int32(0), jnp.int32(0)))
-    program = jax.make_jaxpr(training.padded_gradient(config))(parameters, batch)
-    assert sum(products(program.jaxpr)) == step_multiply_adds(items, config.sets, config.width)
+    task = MaxRetrieval(sets=4, min_items=items, max_items=items, width=24)
+    parameters = jax.eval_shape(training.build_model(task)[1], jax.random.key(0))
+    batch = jax.eval_shape(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
+    program = jax.make_jaxpr(training.padded_gradient(Config(task)))(parameters, batch)
+    assert sum(products(program.jaxpr)) == step_multiply_adds(items, task.sets, task.width)
 
 
 def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():

@@ -12,8 +12,7 @@ from configs import load_presets
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.refit import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime.checkpoints import verify
-from softmax_jax.training.config import Config
+from softmax_jax.runtime.checkpoints import read_config, verify
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
@@ -27,7 +26,7 @@ def shipped(request):
 
 def test_it_is_the_finished_run_of_its_preset(shipped):
     _, config = load_presets()[shipped.name]
-    assert Config(**json.loads((shipped / "config.json").read_text())) == config
+    assert read_config(shipped) == config
     last = json.loads((shipped / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["seed"]) == (config.steps, config.first_seed + config.seeds - 1)
 
@@ -49,7 +48,8 @@ def test_it_scores_what_its_preset_says(shipped):
     said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", line)}
     lengths = tuple(n for n in said if n <= 1024)
     assert len(lengths) >= 2
-    seeds, parameters = load_checkpoint(shipped)
+    config, parameters = load_checkpoint(shipped)
+    seeds = config.all_seeds
     measured = evaluate(parameters, {"softmax": normalizer("softmax")}, seeds=seeds, lengths=lengths, sets=SETS)
     for n, rows in zip(lengths, measured):
         share = said[n] / 100

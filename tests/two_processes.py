@@ -18,12 +18,12 @@ from softmax_jax.report import charts
 from softmax_jax.runtime.distributed import gathered
 from softmax_jax.training import run
 from softmax_jax.training import trainer as training
-from tests.eight_devices import TINY
+from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = [
-    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--sets", TINY.sets, "--chunk", TINY.chunk, "--width", TINY.width),
-    *("--min-items", TINY.min_items, "--max-items", TINY.max_items),
+    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--sets", TASK.sets, "--chunk", TINY.chunk, "--width", TASK.width),
+    *("--min-items", TASK.min_items, "--max-items", TASK.max_items),
     *("--optimizer", TINY.optimizer, "--learning-rate", TINY.learning_rate),
 ]
 

@@ -36,7 +36,7 @@ from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.runtime.pipeline import two_at_a_time
-from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrievalModel
+from softmax_jax.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, MaxRetrievalModel
 from softmax_jax.training.trainer import Parameters, build_model
 
 AnyArray = Any
@@ -413,7 +413,7 @@ def resolution(parameters: Parameters, *, query: float = 0.5, points: int = 101)
     check_parameters(parameters, range(len(jax.tree.leaves(parameters)[0])) if jax.tree.leaves(parameters) else (0,))
     checks.finite("query", query)
     checks.whole("points", points, 2, 101, 2**20)
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
+    structure, _ = build_model(MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1]))
     asked = jnp.full((1, 1), query)
 
     def logits_at(own: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:

@@ -26,6 +26,7 @@ from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
     Batch,
+    MaxRetrieval,
     MaxRetrievalModel,
     features,
     sample,
@@ -296,7 +297,7 @@ def on_batches(
     compute: Callable[..., Any], parameters: Parameters, batches: Any, *everywhere: Any, draw: Callable[[Any], Any]
 ) -> Any:
     """`for_each_seed` of the max-retrieval model, from arguments wherever they are."""
-    structure, _ = build_model(parameters["item_in"]["kernel"].shape[-1])
+    structure, _ = build_model(MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1]))
     own_parameters, own_batches, everywhere = on_devices(parameters, batches, everywhere)
     return for_each_seed(compute, own_parameters, own_batches, *everywhere, structure=structure, draw=draw)
 

@@ -5,7 +5,6 @@
 - `losses(rows)`: the accuracy lost to dispersion, to the key, and to value and readout
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
-from softmax_jax.training.config import Config
+from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import Parameters
 
 TRUE_ITEM = "the true item alone"
@@ -69,7 +68,7 @@ def recipes(base: Config) -> list[Recipe]:
             f"cosine from {rate / 3:g}, λ = 0.001": constant | {"schedule": "cosine_decay_schedule", "l2": 1e-3},
         },
         "steps": {f"{steps // part:,} steps": {"steps": steps // part} for part in PARTS},
-        "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (base.sets // 4, 4 * base.sets)},
+        "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (base.task.sets // 4, 4 * base.task.sets)},
         "width": {f"width {width}": {"width": width} for width in WIDTHS},
         "items in training": {
             "5 to 16 items": {"min_items": 5},
@@ -81,7 +80,7 @@ def recipes(base: Config) -> list[Recipe]:
         "normalizer in training": {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
     return [Recipe(BASE, BASE, base)] + [
-        Recipe(group, name, dataclasses.replace(base, **changes))
+        Recipe(group, name, changed(base, **changes))
         for group, variants in groups.items()
         for name, changes in variants.items()
     ]
@@ -97,8 +96,8 @@ def scaling_recipes(base: Config) -> list[Recipe]:
         for width in WIDTHS
         for part in PARTS
     }
-    grid = [Recipe(SCALING, name, dataclasses.replace(base, **changes)) for name, changes in further.items()]
-    return [*grid, Recipe(UNSEEN, f"{4 * base.steps:,} steps", dataclasses.replace(base, steps=4 * base.steps))]
+    grid = [Recipe(SCALING, name, changed(base, **changes)) for name, changes in further.items()]
+    return [*grid, Recipe(UNSEEN, f"{4 * base.steps:,} steps", changed(base, steps=4 * base.steps))]
 
 
 def decayed(decay: float) -> dict[str, Any]:

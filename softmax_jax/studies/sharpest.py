@@ -21,7 +21,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.command_line import one_device_per_core, one_line_errors, parse, within
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, longest_in_training
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 CHOICE_KEY = 2**31 + 4
 """Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""
@@ -62,9 +62,10 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     with one_line_errors(Console(stderr=True)):
-        seeds, parameters = load_checkpoint(arguments.checkpoint)
+        config, parameters = load_checkpoint(arguments.checkpoint)
+        seeds = config.all_seeds
         keep_compiled_programs()
-        items = longest_in_training(arguments.checkpoint)
+        items = config.task.longest
         named = {name: normalizer(name) for name in SOFT_TO_SHARP}
         key = jax.random.key(CHOICE_KEY)
         (rows,) = evaluate(parameters, named, seeds=seeds, lengths=(items,), sets=arguments.sets, key=key)

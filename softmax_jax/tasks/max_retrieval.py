@@ -24,7 +24,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
-from softmax_jax.tasks.task import Reading, Task
+from softmax_jax.tasks.task import Reading, Task, data_key
 
 CLASSES = 10
 FEATURES = 1 + CLASSES
@@ -321,12 +321,12 @@ class MaxRetrieval(Task):
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Batch:
         """The batch of a training step of a seed."""
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step // self.steps_per_batch)
-        length_key, data_key = jax.random.split(key)
+        key = jax.random.fold_in(data_key(seed), step // self.steps_per_batch)
+        length_key, set_key = jax.random.split(key)
         length = jax.random.randint(length_key, (1,), self.min_items, self.max_items + 1)
         if self.nearest_of == 1:
-            return sample(data_key, self.sets, self.max_items, length)
-        return sample_near_ties(data_key, self.sets, self.max_items, self.nearest_of, length)
+            return sample(set_key, self.sets, self.max_items, length)
+        return sample_near_ties(set_key, self.sets, self.max_items, self.nearest_of, length)
 
     def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function on the visible items alone: a compiled branch for every length that a batch may have.

@@ -4,10 +4,26 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers.normalizer import Normalizer
+
+
+def parameter_key(seed: Int[Array, ""]) -> Key[Array, ""]:
+    """What the parameters of a seed are drawn from, whatever the task."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def data_key(seed: Int[Array, ""]) -> Key[Array, ""]:
+    """What the training data of a seed are drawn from."""
+    return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def dropout_key(seed: Int[Array, ""], step: Int[Array, ""]) -> Key[Array, ""]:
+    """What the dropout of a training step of a seed is drawn from: half of a split, of which data take the other."""
+    return jax.random.fold_in(jax.random.split(data_key(seed))[1], step)
 
 
 class Reading(NamedTuple):

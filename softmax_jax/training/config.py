@@ -1,45 +1,43 @@
 """The settings of a training run: what a preset fills in and a command line may change."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from softmax_jax.normalizers.checks import finite, require, shown, whole
+from softmax_jax.normalizers.checks import did_you_mean, finite, require, whole
+from softmax_jax.tasks import TASKS
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of one training run of the max-retrieval model."""
+    """Settings of one training run: of the task with its data and model, and of how it is trained.
 
+    Raises ValueError for settings that make no run.
+    """
+
+    task: Task = MaxRetrieval()  # noqa: RUF009
     steps: int = 100_000
     """Training steps of every seed."""
     seeds: int = 1
     """Models to train at once, with the seeds `first_seed`, `first_seed` + 1, …"""
     first_seed: int = 0
     """Seed of the first model. Parameters and data of a model depend on its seed alone."""
-    sets: int = 128
-    """Sets per batch."""
-    min_items: int = 5
-    """Fewest items of a set. All sets of a batch have the same number, drawn uniformly."""
-    max_items: int = 16
-    """Most items of a set."""
-    steps_per_batch: int = 1
-    """Steps that reuse a batch before a new one is drawn."""
-    nearest_of: int = 1
-    """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
-    width: int = 128
-    """Width of every layer."""
     normalizer: str = "softmax"
     """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`."""
     l2: float = 0.001
     """λ of the penalty λ·Σw² over all parameters, added to the cross-entropy."""
     optimizer: str = "adam"
-    """Name of any optimizer in optax, such as adam, adamw or sgd."""
+    """An optimizer as optax writes it, such as adam, `adamw(weight_decay=0.001)` or a chain of its transformations:
+    `chain(clip_by_global_norm(1.0), adam)`. Whatever in it takes a learning rate is given the schedule."""
     optimizer_options: dict[str, float] = dataclasses.field(default_factory=dict)
     """Further numbers for the optimizer, as in `weight_decay 0.0001`."""
     learning_rate: float = 0.001
-    """Learning rate: the value of a constant schedule, the start or the peak of the others."""
+    """Learning rate: the value of a constant schedule, the peak of those that warm up, the start of the others."""
     schedule: str = "constant_schedule"
-    """Name of any schedule in optax, such as constant_schedule, cosine_decay_schedule, cosine_onecycle_schedule."""
+    """A schedule as optax writes it, such as constant_schedule, cosine_decay_schedule, cosine_onecycle_schedule,
+    `warmup_cosine_decay_schedule(warmup_steps=500)`."""
     schedule_options: dict[str, float] = dataclasses.field(default_factory=dict)
     """Further numbers for the schedule, as in `alpha 0.1`; its length is `steps` unless given."""
     chunk: int = 500
@@ -49,57 +47,69 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, (least, most) in BOUNDS.items():
-            whole(_option(name), getattr(self, name), least, _default(name), most)
-        _require(self.max_items >= self.min_items, self, "max_items", f"it must be at least min_items={self.min_items}")
-        ties = self.nearest_of == 1 or self.min_items > 1
-        _require(ties, self, "nearest_of", "sets of one item (--min-items 1) have no tie, so it must be 1")
+            whole(f"--{name.replace('_', '-')}", getattr(self, name), least, getattr(Config, name), most)
         last = self.first_seed + self.seeds - 1
-        _require(last < 2**31, self, "first_seed", f"the last of {self.seeds} seeds must be below 2**31, and is {last}")
+        if last >= 2**31:
+            rule = f"the last of {self.seeds} seeds must be below 2**31, and is {last}"
+            raise ValueError(f"--first-seed is {self.first_seed}: {rule}")
         require("--l2", self.l2, "of at least 0 and at most 1000, such as 0.001", lambda l2: 0 <= l2 <= 1000)
         rule = "above 0 and at most 1000, such as 0.001"
         require("--learning-rate", self.learning_rate, rule, lambda rate: 0 < rate <= 1000)
-        for name in ("optimizer", "schedule"):
-            named = isinstance(getattr(self, name), str)
-            _require(named, self, name, f"it must be a name of optax, such as {_default(name)}", TypeError)
-            self._check_numbers(f"{name}_options")
-        named = isinstance(self.normalizer, str)
-        _require(named, self, "normalizer", "it must be the name of a normalizer, such as softmax", TypeError)
+        for option in ("optimizer_options", "schedule_options"):
+            for key, value in getattr(self, option).items():
+                finite(f"--{option.replace('_', '-')} {key}", value)
 
-    def _check_numbers(self, name: str) -> None:
-        """Raises unless these are finite numbers by name."""
-        options = getattr(self, name)
-        rule = "it must be numbers by name, such as {'weight_decay': 0.1}"
-        _require(
-            isinstance(options, dict) and all(isinstance(key, str) for key in options), self, name, rule, TypeError
-        )
-        for key, value in options.items():
-            finite(f"{_option(name)} {key}", value)
+    @property
+    def all_seeds(self) -> list[int]:
+        """The seeds of the models."""
+        return list(range(self.first_seed, self.first_seed + self.seeds))
 
 
 BOUNDS: dict[str, tuple[int, int]] = {
     "steps": (1, 2**31 - 1),
     "seeds": (1, 2**16),
     "first_seed": (0, 2**31 - 1),
-    "sets": (1, 2**20),
-    "min_items": (1, 2**20),
-    "max_items": (1, 2**20),
-    "steps_per_batch": (1, 2**31 - 1),
-    "nearest_of": (1, 2**10),
-    "width": (1, 2**14),
     "chunk": (1, 2**31 - 1),
     "chunks_per_checkpoint": (1, 2**31 - 1),
 }
-"""The least and the most of each count: steps and seeds are int32 on the device, and sizes beyond fill any memory."""
+"""The least and the most of each count: steps and seeds are int32 on the device."""
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def settings_of(config: Config) -> dict[str, Any]:
+    """The settings by name, those of the task among them, as config.json holds them.
+
+    >>> settings_of(Config(MaxRetrieval(width=8)))["width"]
+    8
+    """
+    settings = dataclasses.asdict(config)
+    return {"task": config.task.name} | settings.pop("task") | settings
 
 
-def _default(name: str) -> Any:
-    return getattr(Config, name)
+def from_settings(settings: Mapping[str, Any]) -> Config:
+    """The inverse of `settings_of`; what is left out has its default, and the task is max retrieval.
+
+    Raises ValueError for a setting that there is not, and for a value of another type than the default's.
+    """
+    name = settings.get("task", MaxRetrieval.name)
+    if name not in TASKS:
+        raise ValueError(f"the task is {name!r}: {did_you_mean(name, TASKS)}it must be one of {', '.join(TASKS)}")
+    fields = {field.name for field in dataclasses.fields(TASKS[name])}  # pyright: ignore[reportArgumentType]
+    given = {name: value for name, value in settings.items() if name != "task"}
+    defaults = settings_of(Config(TASKS[name]()))
+    for setting, value in given.items():
+        if setting not in defaults:
+            raise ValueError(f"{setting} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
+        default = defaults[setting]
+        if type(value) is not type(default) and not (type(value) is int and type(default) is float):
+            raise ValueError(f"{setting} is {value!r}, not of type {type(default)}")
+    task = TASKS[name](**{name: value for name, value in given.items() if name in fields})
+    return Config(task, **{name: value for name, value in given.items() if name not in fields})
 
 
-def _require(holds: bool, config: Config, name: str, rule: str, error: type[Exception] = ValueError) -> None:
-    if not holds:
-        raise error(f"{_option(name)} is {shown(getattr(config, name))}: {rule}")
+def changed(config: Config, **settings: Any) -> Config:
+    """The same with other settings, be they of the task or of the training.
+
+    >>> changed(Config(), width=8, steps=10).task.width
+    8
+    """
+    return from_settings(settings_of(config) | settings)

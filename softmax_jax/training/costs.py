@@ -58,17 +58,17 @@ def all_reduce_bytes(payload: int, devices: int) -> float:
     return 2 * (devices - 1) / devices * payload
 
 
-def training_bytes(config: Config, steps: int, by_seed: int, by_set: int) -> float:
+def training_bytes(config: Config, width: int, steps: int, by_seed: int, by_set: int) -> float:
     """Bytes that each device sends in `steps` training steps: gradients every step, three measures of it at the end.
 
     `by_seed` and `by_set` are the parts into which the mesh divides seeds and sets.
 
-    >>> training_bytes(Config(seeds=2), steps=1, by_seed=2, by_set=1)
+    >>> training_bytes(Config(seeds=2), 128, steps=1, by_seed=2, by_set=1)
     0.0
-    >>> training_bytes(Config(seeds=1), steps=1, by_seed=1, by_set=4) == 2 * 3 / 4 * 4 * (118_666 + 3)
+    >>> training_bytes(Config(seeds=1), 128, steps=1, by_seed=1, by_set=4) == 2 * 3 / 4 * 4 * (118_666 + 3)
     True
     """
-    payload = FLOAT * (parameter_count(config.width) + 3) * steps
+    payload = FLOAT * (parameter_count(width) + 3) * steps
     return all_reduce_bytes(config.seeds // by_seed * payload, by_set)
 
 

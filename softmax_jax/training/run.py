@@ -12,12 +12,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.compilation_cache import CompileTime
 from softmax_jax.runtime.distributed import any_process, gathered
 from softmax_jax.training.config import Config
+from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.run_directory import RunDirectory
-from softmax_jax.training.trainer import Metrics, TrainState, build_optimizer, chunk_trainer
+from softmax_jax.training.trainer import Metrics, TrainState, build_model, chunk_trainer
 
 
 class NotFiniteError(ArithmeticError):
@@ -41,7 +41,7 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     """
     # Refuse what cannot be before anything is written.
     build_optimizer(config)
-    normalizer(config.normalizer)
+    build_model(config.task, config.normalizer)
     directory = RunDirectory(workdir, config)
     try:
         with _interruptions(console) as interrupted, _progress(config, console) as report:
@@ -93,12 +93,8 @@ def _train(
     return step, state
 
 
-def _seeds(config: Config) -> range:
-    return range(config.first_seed, config.first_seed + config.seeds)
-
-
 def _check_finite(metrics: Metrics, config: Config, step: int, directory: RunDirectory) -> None:
-    for seed, bad_step in zip(_seeds(config), metrics.first_bad_step):
+    for seed, bad_step in zip(config.all_seeds, metrics.first_bad_step):
         if bad_step >= 0:
             raise NotFiniteError(
                 f"the loss of seed {seed} is not finite at step {bad_step}: try a smaller --learning-rate; "
@@ -108,7 +104,7 @@ def _check_finite(metrics: Metrics, config: Config, step: int, directory: RunDir
 
 def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float) -> list[dict[str, Any]]:
     """One line of metrics per seed."""
-    columns = zip(_seeds(config), *(np.asarray(column).tolist() for column in metrics[:3]))
+    columns = zip(config.all_seeds, *(np.asarray(column).tolist() for column in metrics[:3]))
     return [
         {
             "step": step,

@@ -1,7 +1,6 @@
 """A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
 
 import contextlib
-import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -10,8 +9,6 @@ from typing import Any, TypeVar
 
 import jax
 from filelock import FileLock
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from softmax_jax.runtime import distributed
 from softmax_jax.runtime.checkpoints import (
@@ -27,7 +24,6 @@ from softmax_jax.runtime.checkpoints import (
     verify_file,
     write_checkpoint,
 )
-from softmax_jax.runtime.devices import SEEDS
 from softmax_jax.runtime.files import (
     append_whole,
     in_words,
@@ -40,8 +36,9 @@ from softmax_jax.runtime.files import (
 )
 from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.tasks.flax_msgpack import from_bytes
-from softmax_jax.training.config import Config
-from softmax_jax.training.trainer import Parameters, TrainState, initial_state, training_mesh
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.config import Config, from_settings, settings_of
+from softmax_jax.training.trainer import Parameters, TrainState, initial_state, state_sharding
 
 T = TypeVar("T")
 
@@ -82,7 +79,7 @@ class RunDirectory:
                 return problem
             remove_unfinished(self.path)
             remove_unfinished(self.path / STEPS)
-            write_json(self.path / "config.json", dataclasses.asdict(self.config))
+            write_json(self.path / "config.json", settings_of(self.config))
             write_json(self.path / "versions.json", versions())
         except (OSError, ValueError) as error:
             return str(error)
@@ -94,7 +91,7 @@ class RunDirectory:
             unseen = f"{self.path} holds no config.json here: --workdir must be a directory that all processes share"
             return unseen if required else None
         try:
-            changed = differences(dataclasses.asdict(read_config(self.path)), dataclasses.asdict(self.config))
+            changed = differences(settings_of(read_config(self.path)), settings_of(self.config))
         except ValueError as error:
             return str(error)
         if not changed:
@@ -120,14 +117,14 @@ class RunDirectory:
             step, state = 0, initial_state(self.config)
         else:
             step = self._saved = int(found[0].name)
-            state = distributed.placed(found[1], NamedSharding(training_mesh(self.config), P(SEEDS)))
+            state = distributed.placed(found[1], state_sharding(self.config))
         distributed.agree(self._drop_metrics_after(step) if distributed.is_leader() else None)
         return step, state
 
     def save(self, step: int, state: TrainState) -> None:
         """Saves the state after `step` steps, unless that is saved already, and drops all but the newest two."""
         if step != self._saved:
-            write_checkpoint(self.path / STEPS / str(step), state, dataclasses.asdict(self.config))
+            write_checkpoint(self.path / STEPS / str(step), state, settings_of(self.config))
             self._saved = step
         if distributed.is_leader():  # also of a step saved before: the process may have been killed at this line
             saved = step_checkpoints(self.path)
@@ -139,7 +136,7 @@ class RunDirectory:
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
         if distributed.any_process(not self._finished()):
-            write_checkpoint(self.path / PARAMETERS, state.parameters, dataclasses.asdict(self.config))
+            write_checkpoint(self.path / PARAMETERS, state.parameters, settings_of(self.config))
 
     def _finished(self) -> bool:
         """Whether the trained parameters are there and as they were written."""
@@ -178,16 +175,11 @@ class RunDirectory:
 
 def read_config(directory: Path) -> Config:
     """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
-    path, settings = directory / "config.json", read_settings(directory)
+    settings = read_settings(directory)
     try:
-        config = Config(**settings)
+        return from_settings(settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
-    for name, default in dataclasses.asdict(Config()).items():
-        value, types = getattr(config, name), {type(default), int} if isinstance(default, float) else {type(default)}
-        if type(value) not in types:
-            raise ValueError(f"{path} is not the config of a run: {name} is {value!r}, not of type {type(default)}")
-    return config
+        raise ValueError(f"{directory / 'config.json'} is not the config of a run: {reason(error)}") from None
 
 
 def read_checkpoint(path: Path, config: Config, shapes: Callable[[Config], T]) -> T:
@@ -196,17 +188,22 @@ def read_checkpoint(path: Path, config: Config, shapes: Callable[[Config], T]) -
     Raises ValueError, in one line, unless every file is as it was written, for a run of these settings.
     """
     verify(path)
-    if changed := differences(dataclasses.asdict(read_config(path)), dataclasses.asdict(config)):
+    if changed := differences(settings_of(read_config(path)), settings_of(config)):
         raise ValueError(f"its settings are not those of the run's config.json: {changed}")
     return read_arrays(path, shapes(config))
 
 
-def load_parameters(directory: Path) -> tuple[Config, Parameters]:
-    """Settings and parameters of a run, finished or not, with a leading seed axis.
+def load_checkpoint(path: Path) -> tuple[Config, Parameters]:
+    """Settings and parameters of a run, finished or not, or of a Flax msgpack file, with a leading seed axis.
 
-    Those of its newest good checkpoint, with a line on stderr if another was damaged. Raises ValueError, in one line,
-    if the directory holds no run, no checkpoint yet, or none that is good.
+    Those of a run are from its newest good checkpoint, with a line on stderr if another was damaged. A msgpack file
+    holds one model of max retrieval; a line on stderr says if no checksum is beside it. Raises ValueError, in one
+    line, for damage and for anything else.
     """
+    return _load_msgpack(path) if path.is_file() else _load_run(path.absolute())
+
+
+def _load_run(directory: Path) -> tuple[Config, Parameters]:
     config = read_config(directory)
 
     def read(path: Path) -> Parameters:
@@ -214,36 +211,20 @@ def load_parameters(directory: Path) -> tuple[Config, Parameters]:
             return read_checkpoint(path, config, lambda config: state_shapes(config).parameters)
         return read_checkpoint(path, config, state_shapes).parameters
 
-    directory = directory.absolute()
     trained = directory / PARAMETERS
-    found = first_good([trained] * trained.exists() + step_checkpoints(directory), read)
-    if found is None:
+    newest = first_good([trained] * trained.exists() + step_checkpoints(directory), read)
+    if newest is None:
         raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one")
-    return config, found[1]
+    return config, newest[1]
 
 
-def load_checkpoint(path: Path) -> tuple[list[int], Parameters]:
-    """Seeds and parameters, with a leading seed axis, from a run's directory or a Flax msgpack file (then seed 0).
-
-    Damage is found by checksums; a line on stderr says if a msgpack file has none beside it. Raises ValueError, in
-    one line, for anything else.
-    """
-    if path.is_file():
-        known = verify_file(path)
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
-        if not known and distributed.is_leader():
-            add = f"cd {path.parent} && sha256sum {path.name} >> {SUMS}"
-            print(
-                f"warning: nothing tells whether {path} is as it was made: it has no checksum ({add})", file=sys.stderr
-            )
-        return [0], parameters
-    config, parameters = load_parameters(path)
-    return list(range(config.first_seed, config.first_seed + config.seeds)), parameters
-
-
-def longest_in_training(path: Path) -> int:
-    """The most items of a set that a checkpoint was trained on; 16 for a msgpack file, as in the recreation."""
-    return Config.max_items if path.is_file() else read_config(path).max_items
+def _load_msgpack(path: Path) -> tuple[Config, Parameters]:
+    known = verify_file(path)
+    parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+    if not known and distributed.is_leader():
+        add = f"cd {path.parent} && sha256sum {path.name} >> {SUMS}"
+        print(f"warning: nothing tells whether {path} is as it was made: it has no checksum ({add})", file=sys.stderr)
+    return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
 
 
 def state_shapes(config: Config) -> TrainState:

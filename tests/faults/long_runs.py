@@ -50,7 +50,8 @@ def slope(minutes, megabytes) -> float:
 
 
 def run(minutes: float) -> dict[str, float]:
-    seeds, parameters = load_checkpoint(SHIPPED)
+    config, parameters = load_checkpoint(SHIPPED)
+    seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:1], parameters)
     named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
 

@@ -27,12 +27,15 @@ from orbax.checkpoint import v1 as ocp
 
 from softmax_jax.runtime.checkpoints import step_checkpoints, verify
 from softmax_jax.runtime.files import PARTIAL
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run, run_directory
-from softmax_jax.training.config import Config
+from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.trainer import Metrics, TrainState
 
 ROOT = Path(__file__).parents[2]
-SMALL = Config(steps=24, seeds=2, sets=2, min_items=2, max_items=2, width=2, chunk=2, chunks_per_checkpoint=2)
+SMALL = Config(
+    MaxRetrieval(sets=2, min_items=2, max_items=2, width=2), steps=24, seeds=2, chunk=2, chunks_per_checkpoint=2
+)
 """A run of 12 chunks and 6 checkpoints."""
 SETTINGS = ("steps", "seeds", "sets", "min_items", "max_items", "width", "chunk", "chunks_per_checkpoint")
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
@@ -41,7 +44,7 @@ FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os
 
 def train_options(workdir: Path, config: Config = SMALL) -> list[str]:
     """The command line of a training run."""
-    settings = [part for name in SETTINGS for part in (f"--{name.replace('_', '-')}", str(getattr(config, name)))]
+    settings = [part for name in SETTINGS for part in (f"--{name.replace('_', '-')}", str(settings_of(config)[name]))]
     return ["quick", *settings, "--workdir", str(workdir), "--no-compilation-cache"]
 
 

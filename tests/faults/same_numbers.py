@@ -20,11 +20,14 @@ from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices
 from softmax_jax.runtime.distributed import ALONE, Cluster, gathered, joined
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config
 
 # By sgd: adam would blow up the rounding of gradients that are zero in theory, as those of the key's bias.
-CONFIG = Config(steps=6, seeds=2, sets=128, min_items=16, max_items=16, chunk=6, optimizer="sgd", learning_rate=0.1)
+CONFIG = Config(
+    MaxRetrieval(sets=128, min_items=16, max_items=16), steps=6, seeds=2, chunk=6, optimizer="sgd", learning_rate=0.1
+)
 SEEDS = tuple(range(CONFIG.seeds))
 ITEMS = 300
 SETS = 64
@@ -40,7 +43,7 @@ def drawn_for_training() -> dict[str, np.ndarray]:
     mesh = training.training_mesh(CONFIG)
 
     def own(seed: Any, step: Any) -> Any:
-        return devices.own_sets(training.training_batch(CONFIG, seed, step), mesh.shape["sets"])
+        return devices.own_sets(CONFIG.task.training_batch(seed, step), mesh.shape["sets"])
 
     def of_device(seeds: Any) -> Any:
         return [jax.vmap(own, (0, None))(seeds, jnp.int32(step)) for step in (0, 1)]
@@ -55,7 +58,7 @@ def drawn_for_evaluation(parameters: training.Parameters) -> dict[str, np.ndarra
     sets = evaluation.FreshSets(keys, jnp.full(keys.shape, ITEMS, jnp.int32))
     own_parameters, own_sets, _ = evaluation.on_devices(parameters, sets)
     draw = evaluation.padded_draw(evaluation.bucket(ITEMS))
-    structure, _ = training.build_model(CONFIG.width)
+    structure, _ = training.build_model(CONFIG.task)
 
     def whole(parameters: Any, batches: Any) -> Any:
         return evaluation.for_each_seed(lambda _, batch: batch, parameters, batches, structure=structure, draw=draw)
@@ -70,7 +73,7 @@ def numbers() -> dict[str, np.ndarray]:
     state, metrics = training.chunk_trainer(CONFIG)(training.initial_state(CONFIG), 0, CONFIG.chunk)
     found = named("trained", gathered(state.parameters)) | named("training", gathered(metrics))
     normalizers = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    _, initialize = training.build_model(CONFIG.width)
+    _, initialize = training.build_model(CONFIG.task)
     parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), CONFIG.seeds))
     rows = evaluation.evaluate(parameters, normalizers, seeds=SEEDS, lengths=(ITEMS,), sets=SETS)
     found["evaluated"] = np.array([row[3:] for some in rows for row in some])

@@ -1,7 +1,6 @@
 """Damaged checkpoints and fits: the newest good checkpoint is used and said, or one line says what is wrong."""
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import json
@@ -27,17 +26,18 @@ from softmax_jax.normalizers.fit_file import signed
 from softmax_jax.runtime import checkpoints
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training import run as run_module
 from softmax_jax.training import run_directory
-from softmax_jax.training.config import Config
-from softmax_jax.training.run_directory import RunDirectory, load_checkpoint, load_parameters
+from softmax_jax.training.config import Config, changed, settings_of
+from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.faults import damage
 from tests.faults.damage import PARTS
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
-CONFIG = Config(steps=20, seeds=2, first_seed=3, sets=8, min_items=2, max_items=3, width=4, chunk=10)
+CONFIG = Config(MaxRetrieval(sets=8, min_items=2, max_items=3, width=4), steps=20, seeds=2, first_seed=3, chunk=10)
 SCRIPTS = {"evaluate.py": ["--checkpoint"], "fit_temperature.py": ["--checkpoint"], "report.py": []}
 
 
@@ -47,7 +47,7 @@ def shapes():
     known = {}
 
     def cached(config, trace=run_directory.state_shapes):
-        key = json.dumps(dataclasses.asdict(config))
+        key = json.dumps(settings_of(config))
         known.setdefault(key, trace(config) if key not in known else None)
         return known[key]
 
@@ -152,7 +152,8 @@ EACH_FILE = one_each(PARTS_OF_A_CHECKPOINT)
 def test_the_newest_good_checkpoint_is_used_and_said(whole, copy, canary, capfd, kind, name, amount):
     (path,) = (copy / "parameters").glob(name)
     damage.do(kind, path, amount, canary)
-    seeds, parameters = load_checkpoint(copy)
+    config, parameters = load_checkpoint(copy)
+    seeds = config.all_seeds
     assert seeds == [3, 4]
     assert same(parameters, whole[1][1].parameters)
     line = said(capfd)
@@ -179,9 +180,9 @@ def test_settings_that_are_not_those_of_the_checkpoints_are_refused(whole, copy,
     path = copy / "config.json"
     damage.do(kind, path, amount, canary)
     if kind == "retyped":
-        path.write_text(json.dumps(dataclasses.asdict(CONFIG) | {"steps": 20.0}))
+        path.write_text(json.dumps(settings_of(CONFIG) | {"steps": 20.0}))
     try:
-        unchanged = json.loads(path.read_bytes()) == dataclasses.asdict(CONFIG) and kind != "retyped"
+        unchanged = json.loads(path.read_bytes()) == settings_of(CONFIG) and kind != "retyped"
     except (OSError, ValueError):
         unchanged = False
     if unchanged:  # the bit was one of white space
@@ -214,8 +215,8 @@ STRUCTURES = {
     ),
 }
 SETTINGS = {
-    "another preset of other shapes": (dataclasses.replace(CONFIG, width=8), "width is 8 there and 4 here"),
-    "another preset of the same shapes": (dataclasses.replace(CONFIG, l2=0.5), "l2 is 0.5 there and 0.001 here"),
+    "another preset of other shapes": (changed(CONFIG, width=8), "width is 8 there and 4 here"),
+    "another preset of the same shapes": (changed(CONFIG, l2=0.5), "l2 is 0.5 there and 0.001 here"),
 }
 
 
@@ -231,12 +232,12 @@ def test_a_whole_checkpoint_of_something_else_is_not_used(whole, copy, capfd, pl
         (path / SUMS).unlink()
         words = f"it has no {SUMS}"
     if name == "a later version":
-        (path / "config.json").write_text(json.dumps(dataclasses.asdict(CONFIG) | {"rounds": 3}))
+        (path / "config.json").write_text(json.dumps(settings_of(CONFIG) | {"rounds": 3}))
         add_sums(path)
         words = "unexpected keyword argument 'rounds'"
     if place != "parameters":
         shutil.rmtree(copy / "parameters")
-    assert same(load_parameters(copy)[1], whole[1][place == "parameters"].parameters)
+    assert same(load_checkpoint(copy)[1], whole[1][place == "parameters"].parameters)
     line = said(capfd)
     assert words in line
     assert line.endswith(f"Using {copy}/checkpoints/{20 if place == 'parameters' else 10} instead\n")
@@ -292,7 +293,7 @@ def test_a_finished_run_without_its_checkpoints_is_not_trained_anew(copy, capfd)
 def test_damaged_parameters_of_a_finished_run_are_written_again(whole, copy, canary, capfd):
     damage.do("flipped", next((copy / "parameters").glob("state/d/*")), 0.5, canary)
     run_module.run(CONFIG, copy, Console(file=io.StringIO()))
-    assert same(load_parameters(copy)[1], whole[1][1].parameters)
+    assert same(load_checkpoint(copy)[1], whole[1][1].parameters)
     assert said(capfd) == ""
 
 
@@ -307,10 +308,10 @@ def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys
         sums.unlink()
         (sums.parent / "config.json").unlink()
     with pytest.raises(ValueError, match=rf"python -m softmax_jax.runtime.checkpoints {copy} makes one"):
-        load_parameters(copy)
+        load_checkpoint(copy)
     checkpoints.main([str(copy)])
     assert capsys.readouterr().out.count(SUMS) == 3
-    assert same(load_parameters(copy)[1], whole[1][1].parameters)
+    assert same(load_checkpoint(copy)[1], whole[1][1].parameters)
     with pytest.raises(SystemExit, match="2"):
         checkpoints.main([str(copy / "checkpoints")])
     assert "holds no run" in capsys.readouterr().err
@@ -362,9 +363,9 @@ def test_a_fit_of_other_content_is_refused(tmp_path, capfd, name):
 
 def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy, capfd):
     shutil.copy(PAPER / "temperature.json", copy)
-    load = load_parameters(copy)[1]
+    load = load_checkpoint(copy)[1]
     refused(capfd, lambda: refit.fits_beside(copy, load), "was fitted to other parameters", "run fit_temperature.py")
-    assert refit.fits_beside(PAPER, load_parameters(PAPER)[1]).keys() == refit.FITS.keys()
+    assert refit.fits_beside(PAPER, load_checkpoint(PAPER)[1]).keys() == refit.FITS.keys()
 
 
 @pytest.fixture(scope="module")
@@ -504,7 +505,7 @@ def test_command_lines_use_the_newest_good_checkpoint_and_say_so(tmp_path, canar
     arguments = ["quick", *options(CONFIG), "--chunks-per-checkpoint", 1, "--workdir", tmp_path / "run"]
     done = process("train.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    good = load_parameters(tmp_path / "run")[1]
+    good = load_checkpoint(tmp_path / "run")[1]
     for place in ("parameters", "checkpoints/20"):
         damage.do("flipped", next((tmp_path / "run" / place).glob("state/d/*")), 0.5, canary)
     measured = ("--checkpoint", tmp_path / "run", "--lengths", 4, "--sets", 8, "--normalizers", "softmax")
@@ -516,7 +517,7 @@ def test_command_lines_use_the_newest_good_checkpoint_and_say_so(tmp_path, canar
     done = process("train.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1
-    assert same(load_parameters(tmp_path / "run")[1], good)
+    assert same(load_checkpoint(tmp_path / "run")[1], good)
     for damaged in (tmp_path / "run").rglob("state/d/*"):
         damage.do("flipped", damaged, 0.5, canary)
     for name, option in SCRIPTS.items():
@@ -541,7 +542,8 @@ def test_six_hundred_random_damages(whole, tmp_path, canary, capfd):
             if path.stat().st_size or kind in ("removed", "pickle"):
                 damage.do(kind, path, draw.randrange(PARTS) if kind == "truncated" else draw.random(), canary)
         try:
-            seeds, parameters = load_checkpoint(tmp_path / "run")
+            config, parameters = load_checkpoint(tmp_path / "run")
+            seeds = config.all_seeds
         except ValueError as error:
             outcomes["refused"] += 1
             message = str(error) + said(capfd)

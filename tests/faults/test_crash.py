@@ -18,7 +18,7 @@ import pytest
 from softmax_jax.runtime import files
 from softmax_jax.runtime.files import PARTIAL
 from softmax_jax.runtime.locks import lock_directory
-from softmax_jax.training.run_directory import load_parameters
+from softmax_jax.training.run_directory import load_checkpoint
 from tests.faults.processes import (
     SMALL,
     Script,
@@ -407,7 +407,7 @@ def kill_train(path, cache, draw):
 @pytest.mark.parametrize("seed", range(5))
 def test_train_py_killed_fifty_times_ends_with_the_same_bits(seed, tmp_path, undisturbed):
     """Ten times per seed."""
-    draw, (_, parameters) = random.Random(seed), load_parameters(undisturbed / "run")
+    draw, (_, parameters) = random.Random(seed), load_checkpoint(undisturbed / "run")
     metrics = metrics_of(undisturbed / "run")
     for _ in range(10):
         aim = kill_train(tmp_path, undisturbed / "cache", draw)
@@ -415,9 +415,9 @@ def test_train_py_killed_fifty_times_ends_with_the_same_bits(seed, tmp_path, und
         print(f"{aim}: {len(found.splitlines()) // 2} chunks, {[path.name for path in leftovers(tmp_path / 'run')]}")
         assert metrics.startswith(found)
         if saved_steps(tmp_path / "run"):
-            load_parameters(tmp_path / "run")
+            load_checkpoint(tmp_path / "run")
     assert start_train(tmp_path, undisturbed / "cache").wait(600) == 0
-    assert equal(load_parameters(tmp_path / "run")[1], parameters)
+    assert equal(load_checkpoint(tmp_path / "run")[1], parameters)
     assert metrics_of(tmp_path / "run") == metrics
     assert not leftovers(tmp_path / "run")
 

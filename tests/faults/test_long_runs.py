@@ -15,7 +15,7 @@ import pytest
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import bucket
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.max_retrieval import BLOCK
+from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval
 from softmax_jax.training.trainer import build_model
 from tests.faults.long_runs import Compilations, slope
 
@@ -27,7 +27,7 @@ MOST_A_MINUTE = 1.0
 
 @pytest.mark.slow
 def test_random_lengths_compile_one_program_a_bucket():
-    _, initialize = build_model(8)
+    _, initialize = build_model(MaxRetrieval(width=8))
     parameters = jax.vmap(initialize)(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
     programs: Any = evaluation.for_each_seed

@@ -12,6 +12,7 @@ import jax
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import TrainState, chunk_trainer, initial_state
@@ -20,7 +21,7 @@ HERE = Path(__file__).parent
 SHIPPED = HERE.parents[1] / "checkpoints" / "paper"
 LENGTHS = (16, 1000)
 SETS = 64
-TRAINING = Config(steps=60, seeds=1, sets=64, min_items=7, max_items=8, width=32, chunk=20)
+TRAINING = Config(MaxRetrieval(sets=64, min_items=7, max_items=8, width=32), steps=60, seeds=1, chunk=20)
 
 ONE_SET = 100 / SETS
 RELATIVE = 1e-4
@@ -36,7 +37,8 @@ SMALLEST = 1e-6
 
 def evaluation(normalizers: Mapping[str, Normalizer] | None = None) -> list[dict[str, Any]]:
     """Rows of the first shipped model; under other numbers of the default normalizers if they are given."""
-    seeds, parameters = load_checkpoint(SHIPPED)
+    config, parameters = load_checkpoint(SHIPPED)
+    seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:1], parameters)
     named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS} | dict(normalizers or {})
     rows = evaluate(parameters, named, seeds=seeds[:1], lengths=LENGTHS, sets=SETS)

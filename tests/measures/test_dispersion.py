@@ -10,6 +10,7 @@ from softmax_jax.measures import dispersion
 from softmax_jax.measures.dispersion import DispersionRow
 from softmax_jax.measures.evaluation import KEY, draw_fresh, evaluate, fresh_batches
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
@@ -21,7 +22,7 @@ NAMED = {name: normalizer(name) for name in NAMES}
 
 @pytest.fixture(scope="module")
 def parameters():
-    _, initialize = build_model(8)
+    _, initialize = build_model(MaxRetrieval(width=8))
     # Larger than at the start of training, so that weights differ.
     return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS))))
 
@@ -37,7 +38,7 @@ def rows(measured):
 
 
 def model_of(parameters, index):
-    structure, _ = build_model(8)
+    structure, _ = build_model(MaxRetrieval(width=8))
     return nnx.merge(structure, jax.tree.map(lambda leaf: leaf[index], parameters))
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import Row
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrievalModel, sample
+from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, MaxRetrievalModel, sample
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
@@ -19,7 +19,7 @@ WIDTH = 8
 
 @pytest.fixture(scope="module")
 def parameters():
-    _, initialize = build_model(WIDTH)
+    _, initialize = build_model(MaxRetrieval(width=WIDTH))
     return jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS)))
 
 
@@ -31,7 +31,7 @@ def rows_of(parameters, names, **keywords):
 def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
     """At a length that the program has more room for, so that its padding is masked."""
     assert evaluation.bucket(9) == 10
-    structure, _ = build_model(WIDTH)
+    structure, _ = build_model(MaxRetrieval(width=WIDTH))
     rows = rows_of(parameters, METHODS, lengths=(9,), sets=8)
     keys = evaluation.fresh_batches(jax.random.key(2**31), jnp.asarray(SEEDS), 9, 8).reshape(len(SEEDS), 8)
     read = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
@@ -72,7 +72,7 @@ def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch)
 
 def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
     """Not the hidden items, which are `width` numbers each."""
-    structure, _ = build_model(WIDTH)
+    structure, _ = build_model(MaxRetrieval(width=WIDTH))
     own = jax.tree.map(lambda leaf: leaf[0], parameters)
     named = (normalizer("softmax"),)
 
@@ -128,7 +128,7 @@ def test_the_notebook_stream_has_the_old_random_bits():
 
 def test_notebook_accuracy_is_the_mean_over_its_keys(parameters):
     rows = rows_of(parameters, ["softmax"], lengths=(8,), protocol="notebook")
-    structure, _ = build_model(WIDTH)
+    structure, _ = build_model(MaxRetrieval(width=WIDTH))
     batches = evaluation.notebook_batches(jnp.asarray(SEEDS), 8)
     for index, row in enumerate(rows):
         model: MaxRetrievalModel = nnx.merge(structure, jax.tree.map(lambda leaf, i=index: leaf[i], parameters))

@@ -8,6 +8,7 @@ from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import draw_fresh, evaluate, fresh_batches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import entropy
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import LOG_THETA
 from softmax_jax.training.trainer import build_model
 from tests.test_temperature import drawn_rows
@@ -19,7 +20,7 @@ ONE = int(np.abs(LOG_THETA).argmin())
 
 @pytest.fixture(scope="module")
 def parameters():
-    _, initialize = build_model(8)
+    _, initialize = build_model(MaxRetrieval(width=8))
     # Larger than at the start of training, so that entropies differ.
     return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS))))
 

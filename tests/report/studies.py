@@ -19,7 +19,8 @@ NORMALIZERS = ("softmax", "adaptive", "hardmax")
 @functools.cache
 def small_study() -> tuple[Evaluated, Study]:
     """The run and its study: two seeds, two lengths, three normalizers."""
-    seeds, parameters = load_checkpoint(PAPER)
+    config, parameters = load_checkpoint(PAPER)
+    seeds = config.all_seeds
     named = named_normalizers(NORMALIZERS, PAPER, parameters)
     seeds, parameters = seeds[:2], jax.tree.map(lambda leaf: leaf[:2], parameters)
     measured = measure_sets(parameters, named, seeds=seeds, lengths=LENGTHS, sets=32)

@@ -13,11 +13,12 @@ from rich.console import Console
 
 from softmax_jax.runtime import compilation_cache
 from softmax_jax.runtime.compilation_cache import CompileTime, default_directory, keep_compiled_programs
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config
 from softmax_jax.training.trainer import chunk_trainer, initial_state
 
-TINY = Config(steps=4, seeds=2, sets=8, min_items=2, max_items=2, width=8, chunk=2)
+TINY = Config(MaxRetrieval(sets=8, min_items=2, max_items=2, width=8), steps=4, seeds=2, chunk=2)
 SETTINGS = (
     "jax_compilation_cache_dir",
     "jax_enable_compilation_cache",

@@ -24,11 +24,12 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices, distributed
 from softmax_jax.runtime.command_line import parse
 from softmax_jax.runtime.distributed import Cluster
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import costs
 from softmax_jax.training import run as run_module
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config
-from softmax_jax.training.run_directory import RunDirectory, load_parameters
+from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.eight_devices import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def finish(process):
 
 def run(path):
     run_module.run(TINY, path, Console(file=io.StringIO()))
-    return jax.tree.leaves(load_parameters(path)[1])
+    return jax.tree.leaves(load_checkpoint(path)[1])
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
     found = json.loads((tmp_path / "found.json").read_text())
     one, eight = found["on 1"], found["on 8"]
     for step, drawn in enumerate((one["drawn"][:4], one["drawn"][4:])):
-        whole = jax.vmap(training.training_batch, (None, 0, None))(TINY, jnp.arange(TINY.seeds), jnp.int32(step))
+        whole = jax.vmap(TINY.task.training_batch, (0, None))(jnp.arange(TINY.seeds), jnp.int32(step))
         assert all(np.array_equal(x, y) for x, y in zip(drawn, jax.tree.leaves(whole), strict=True))
     assert eight["drawn"] == one["drawn"]
     assert close(eight["trained"], one["trained"])
@@ -106,7 +107,7 @@ def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
     assert [found["evaluated"] for found in by_process] == [0, 0]
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["seed"]) for line in metrics] == [(TINY.chunk, 0), (TINY.chunk, 1)]
-    stopped = load_parameters(tmp_path / "run")[1]
+    stopped = load_checkpoint(tmp_path / "run")[1]
     for found in by_process:
         assert close(found["one seed"], [leaf[:1] for leaf in jax.tree.leaves(stopped)])
     assert not (tmp_path / "evaluation1").exists()
@@ -213,15 +214,16 @@ def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
 
 
 def test_the_formulas_are_those_of_the_model():
-    config = Config(min_items=16, max_items=16, width=1024)
+    task = MaxRetrieval(min_items=16, max_items=16, width=1024)
+    config = Config(task)
     state = jax.eval_shape(lambda: training.initial_state(config))
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.parameters)) == costs.parameter_count(config.width)
-    batch = jax.eval_shape(lambda: training.training_batch(config, jnp.int32(0), jnp.int32(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.parameters)) == costs.parameter_count(task.width)
+    batch = jax.eval_shape(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
     own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.parameters)
     # As written, before compiling. What is no matrix product grows with the width and not with its square.
     program = jax.jit(training.padded_gradient(dataclasses.replace(config, l2=0.0))).lower(own, batch)
     counted: Any = program.cost_analysis()
-    predicted = 2 * costs.step_multiply_adds(16, config.sets, config.width)
+    predicted = 2 * costs.step_multiply_adds(16, task.sets, task.width)
     assert predicted < counted["flops"] < 1.03 * predicted
 
 

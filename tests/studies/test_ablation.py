@@ -1,5 +1,3 @@
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -7,10 +5,11 @@ import pytest
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.studies import ablation
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
-from softmax_jax.training.config import Config
+from softmax_jax.training.config import Config, settings_of
 
-TINY = Config(steps=160, seeds=2, sets=16, min_items=16, width=8, l2=0.0, learning_rate=3e-3)
+TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 
 
 def test_every_recipe_differs_from_the_base_in_what_its_group_says():
@@ -30,10 +29,10 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
         ablation.SCALING: {"width", "steps"},
         ablation.UNSEEN: {"steps"},
     }
-    base = dataclasses.asdict(TINY)
+    base = settings_of(TINY)
     assert every[0].config == TINY
     for group, _, config in every[1:]:
-        changed = {name for name, value in dataclasses.asdict(config).items() if value != base[name]}
+        changed = {name for name, value in settings_of(config).items() if value != base[name]}
         assert changed
         assert changed <= fields[group]
     assert {group for group, _, _ in every[1:]} == set(fields)

@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import json
 import os
@@ -10,12 +9,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run as run_module
-from softmax_jax.training.config import Config
+from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run import Interrupted, NotFiniteError, run
-from softmax_jax.training.run_directory import RunDirectory, load_parameters, read_config
+from softmax_jax.training.run_directory import RunDirectory, load_checkpoint, read_config
 
-SMALL = Config(steps=50, seeds=2, sets=8, min_items=2, max_items=3, width=8, chunk=10, chunks_per_checkpoint=2)
+SMALL = Config(
+    MaxRetrieval(sets=8, min_items=2, max_items=3, width=8), steps=50, seeds=2, chunk=10, chunks_per_checkpoint=2
+)
 
 
 def quiet():
@@ -36,7 +38,7 @@ def compiled_once():
     trainers = {}
 
     def cached(config, build=run_module.chunk_trainer):
-        settings = json.dumps(dataclasses.asdict(config))
+        settings = json.dumps(settings_of(config))
         if settings not in trainers:
             trainers[settings] = build(config)
         return trainers[settings]
@@ -73,7 +75,7 @@ def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
         (step, seed) for step in range(10, 60, 10) for seed in (0, 1)
     ]
     assert set(lines[0]) == {"step", "seed", "loss", "cross_entropy", "accuracy", "steps_per_second"}
-    config, parameters = load_parameters(uninterrupted)
+    config, parameters = load_checkpoint(uninterrupted)
     assert config == SMALL
     assert parameters["item_out"]["kernel"].shape == (2, 8, 8)
 
@@ -83,10 +85,10 @@ def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, 
     interrupt_at(monkeypatch, step)
     with pytest.raises(Interrupted, match=f"step {step}"):
         run(SMALL, tmp_path, quiet())
-    assert load_parameters(tmp_path)[1]["read_out"]["bias"].shape == (2, 10)
+    assert load_checkpoint(tmp_path)[1]["read_out"]["bias"].shape == (2, 10)
     monkeypatch.undo()
     run(SMALL, tmp_path, quiet())
-    assert identical(load_parameters(tmp_path)[1], load_parameters(uninterrupted)[1])
+    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
     drop = ("steps_per_second",)
     ours, theirs = metrics(tmp_path), metrics(uninterrupted)
     assert [{k: v for k, v in line.items() if k not in drop} for line in ours] == [
@@ -105,19 +107,19 @@ def test_metrics_of_lost_steps_are_written_once(uninterrupted, tmp_path, monkeyp
     monkeypatch.undo()
     run(SMALL, tmp_path, quiet())
     assert len(metrics(tmp_path)) == len(metrics(uninterrupted))
-    assert identical(load_parameters(tmp_path)[1], load_parameters(uninterrupted)[1])
+    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
 
 
 def test_a_finished_run_stays_as_it_is(uninterrupted):
-    before = (uninterrupted / "metrics.jsonl").read_bytes(), load_parameters(uninterrupted)[1]
+    before = (uninterrupted / "metrics.jsonl").read_bytes(), load_checkpoint(uninterrupted)[1]
     run(SMALL, uninterrupted, quiet())
     assert (uninterrupted / "metrics.jsonl").read_bytes() == before[0]
-    assert identical(load_parameters(uninterrupted)[1], before[1])
+    assert identical(load_checkpoint(uninterrupted)[1], before[1])
 
 
 def test_a_directory_of_other_settings_is_refused(uninterrupted):
     with pytest.raises(ValueError, match=r"width is 8 there and 16 here.*--workdir"):
-        run(dataclasses.replace(SMALL, width=16), uninterrupted, quiet())
+        run(changed(SMALL, width=16), uninterrupted, quiet())
     assert read_config(uninterrupted) == SMALL
 
 
@@ -138,18 +140,18 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
     with pytest.raises(NotFiniteError, match="seed 0 is not finite at step 30"):
         run(SMALL, tmp_path, quiet())
     assert [line["step"] for line in metrics(tmp_path)][-1] == 30
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_parameters(tmp_path)[1]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_checkpoint(tmp_path)[1]))
 
 
 def test_directories_without_a_run_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"no config\.json"):
-        load_parameters(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(SMALL)))
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(settings_of(SMALL)))
     with pytest.raises(ValueError, match="no checkpoint yet"):
-        load_parameters(tmp_path)
+        load_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="is not the config of a run"):
-        load_parameters(tmp_path)
+        load_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(uninterrupted, tmp_path):
@@ -158,4 +160,4 @@ def test_a_checkpoint_of_other_shapes_is_refused(uninterrupted, tmp_path):
     settings = json.loads((copy / "config.json").read_text()) | {"width": 4}
     (copy / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"settings are not those of .*: width is 8 there and 4 here"):
-        load_parameters(copy)
+        load_checkpoint(copy)

@@ -1,4 +1,3 @@
-import dataclasses
 from typing import Any
 
 import jax
@@ -9,10 +8,12 @@ import pytest
 from flax import nnx
 
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
-from softmax_jax.training.config import Config
+from softmax_jax.training.config import Config, changed
+from softmax_jax.training.optimizers import build_optimizer, build_schedule
 
-SMALL = Config(steps=40, seeds=2, sets=16, min_items=2, max_items=4, width=8, chunk=20)
+SMALL = Config(MaxRetrieval(sets=16, min_items=2, max_items=4, width=8), steps=40, seeds=2, chunk=20)
 
 
 def all_close(a, b, **tolerance):
@@ -33,31 +34,28 @@ def test_trimmed_gradient_equals_the_padded_one():
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
     padded, trimmed = jax.jit(training.padded_gradient(SMALL)), jax.jit(training.trimmed_gradient(SMALL))
     for step in range(6):
-        batch = training.training_batch(SMALL, jnp.int32(3), jnp.int32(step))
+        batch = SMALL.task.training_batch(jnp.int32(3), jnp.int32(step))
         assert all_close(padded(parameters, batch), trimmed(parameters, batch), atol=1e-6)
 
 
 def test_training_batches_have_one_length_within_the_range():
     lengths = set()
     for step in range(40):
-        mask = training.training_batch(SMALL, jnp.int32(0), jnp.int32(step)).mask
+        mask = SMALL.task.training_batch(jnp.int32(0), jnp.int32(step)).mask
         assert len(set(mask.sum(1).tolist())) == 1
         lengths.add(int(mask[0].sum()))
     assert lengths == {2, 3, 4}
 
 
 def test_a_batch_is_reused_as_often_as_the_config_says():
-    config = dataclasses.replace(SMALL, steps_per_batch=10)
-    queries = [training.training_batch(config, jnp.int32(0), jnp.int32(step)).query for step in (0, 9, 10)]
+    config = changed(SMALL, steps_per_batch=10)
+    queries = [config.task.training_batch(jnp.int32(0), jnp.int32(step)).query for step in (0, 9, 10)]
     assert np.array_equal(queries[0], queries[1])
     assert not np.array_equal(queries[1], queries[2])
 
 
 def test_a_batch_of_near_ties_is_harder_to_tell_apart():
-    batches = [
-        training.training_batch(dataclasses.replace(SMALL, nearest_of=count), jnp.int32(0), jnp.int32(3))
-        for count in (1, 16)
-    ]
+    batches = [changed(SMALL, nearest_of=count).task.training_batch(jnp.int32(0), jnp.int32(3)) for count in (1, 16)]
     gaps = [-np.diff(jax.lax.top_k(jnp.where(b.mask, b.items[..., 0], -1), 2)[0]).mean() for b in batches]
     assert gaps[1] < gaps[0] / 5
     assert np.array_equal(batches[0].mask, batches[1].mask)
@@ -65,10 +63,10 @@ def test_a_batch_of_near_ties_is_harder_to_tell_apart():
 
 def test_the_loss_is_that_of_the_answers_under_the_training_normalizer():
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
-    batch = training.training_batch(SMALL, jnp.int32(0), jnp.int32(0))
-    config = dataclasses.replace(SMALL, normalizer="temperature(0.01)", l2=0.0)
+    batch = SMALL.task.training_batch(jnp.int32(0), jnp.int32(0))
+    config = changed(SMALL, normalizer="temperature(0.01)", l2=0.0)
     (loss, _), _ = jax.jit(training.padded_gradient(config))(parameters, batch)
-    structure, _ = training.build_model(SMALL.width)
+    structure, _ = training.build_model(SMALL.task)
     scores = nnx.merge(structure, parameters)(batch, normalizer("temperature(0.01)")).scores
     expected = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
     assert np.isclose(loss, expected, rtol=1e-6)
@@ -76,7 +74,7 @@ def test_the_loss_is_that_of_the_answers_under_the_training_normalizer():
 
 
 def test_training_learns():
-    config = dataclasses.replace(SMALL, steps=400, learning_rate=1e-2, l2=0.0)
+    config = changed(SMALL, steps=400, learning_rate=1e-2, l2=0.0)
     _, first = train(config, [100])
     _, last = train(config, [100] * 4)
     assert (np.asarray(last.cross_entropy) < 0.7 * np.asarray(first.cross_entropy)).all()
@@ -84,9 +82,9 @@ def test_training_learns():
 
 def test_a_seed_trains_the_same_alone_and_among_others():
     # By sgd: adam would blow up the rounding of gradients that are zero in theory, as those of the key's bias.
-    config = dataclasses.replace(SMALL, optimizer="sgd", learning_rate=0.1)
+    config = changed(SMALL, optimizer="sgd", learning_rate=0.1)
     together, _ = train(config, [20])
-    alone, _ = train(dataclasses.replace(config, seeds=1, first_seed=1), [20])
+    alone, _ = train(changed(config, seeds=1, first_seed=1), [20])
     trained = jax.device_get(together.parameters)
     first, second = (jax.tree.map(lambda leaf, i=seed: leaf[i][None], trained) for seed in (0, 1))
     assert all_close(second, alone.parameters, atol=1e-6)
@@ -95,9 +93,9 @@ def test_a_seed_trains_the_same_alone_and_among_others():
 
 def test_loss_is_cross_entropy_plus_the_penalty():
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
-    batch = training.training_batch(SMALL, jnp.int32(0), jnp.int32(0))
+    batch = SMALL.task.training_batch(jnp.int32(0), jnp.int32(0))
     (loss, (cross_entropy, _)), gradient = jax.jit(training.padded_gradient(SMALL))(parameters, batch)
-    bare = dataclasses.replace(SMALL, l2=0.0)
+    bare = changed(SMALL, l2=0.0)
     (_, _), bare_gradient = jax.jit(training.padded_gradient(bare))(parameters, batch)
     squares = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(parameters))
     assert np.isclose(loss - cross_entropy, SMALL.l2 * squares, rtol=1e-4)
@@ -106,19 +104,19 @@ def test_loss_is_cross_entropy_plus_the_penalty():
 
 
 def test_any_optax_optimizer_and_schedule():
-    config = dataclasses.replace(
+    config = changed(
         SMALL,
         optimizer="adamw",
         optimizer_options={"weight_decay": 0.1},
         schedule="cosine_decay_schedule",
         schedule_options={"alpha": 0.1},
     )
-    schedule = training.build_schedule(config)
+    schedule = build_schedule(config)
     assert np.isclose(schedule(0), 1e-3)
     assert np.isclose(schedule(config.steps), 1e-4)
     _, metrics = train(config, [20])
     assert np.isfinite(metrics.loss).all()
-    one_cycle: Any = training.build_schedule(dataclasses.replace(SMALL, schedule="cosine_onecycle_schedule"))
+    one_cycle: Any = build_schedule(changed(SMALL, schedule="cosine_onecycle_schedule"))
     with jax.numpy_dtype_promotion("standard"):  # as training calls it
         assert np.isclose(max(float(one_cycle(step)) for step in range(SMALL.steps)), 1e-3, rtol=0.05)
 
@@ -136,7 +134,7 @@ def test_any_optax_optimizer_and_schedule():
 )
 def test_unknown_optimizers_schedules_and_options_are_named(change, words):
     with pytest.raises(ValueError, match=words):
-        training.build_optimizer(dataclasses.replace(SMALL, **change))
+        build_optimizer(changed(SMALL, **change))
 
 
 @pytest.mark.parametrize(
@@ -156,4 +154,4 @@ def test_unknown_optimizers_schedules_and_options_are_named(change, words):
 def test_settings_that_make_no_sense_are_refused(change):
     (name,) = change
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is"):
-        dataclasses.replace(SMALL, **change)
+        changed(SMALL, **change)

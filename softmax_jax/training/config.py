@@ -17,7 +17,8 @@ class Config:
     Raises ValueError for settings that make no run.
     """
 
-    task: Task = MaxRetrieval()  # noqa: RUF009
+    task: Task = dataclasses.field(default_factory=MaxRetrieval)
+    """Data and model, each with its sizes."""
     steps: int = 100_000
     """Training steps of every seed."""
     seeds: int = 1

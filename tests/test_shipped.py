@@ -12,8 +12,8 @@ from configs import load_presets
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.refit import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime.checkpoints import read_config, verify
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.runtime.checkpoints import verify
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, read_config
 
 RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
 SETS = 64

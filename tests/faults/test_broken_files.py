@@ -379,7 +379,7 @@ def test_a_damaged_msgpack_file_is_refused(msgpack, tmp_path, canary, capfd, kin
     path = tmp_path / name
     path.write_bytes(msgpack)
     add_sums(tmp_path)
-    assert load_checkpoint(path)[0] == [0]
+    assert load_checkpoint(path)[0].all_seeds == [0]
     damage.do(kind, path, amount, canary)
     refused(capfd, lambda: load_checkpoint(path), str(path))
 
@@ -479,7 +479,7 @@ def test_scripts_end_with_one_line_and_status_2(paper, tmp_path, monkeypatch, ca
 def options(config):
     """The command-line options of settings."""
     names = ("steps", "seeds", "first_seed", "sets", "min_items", "max_items", "width", "chunk")
-    return [part for name in names for part in (f"--{name.replace('_', '-')}", getattr(config, name))]
+    return [part for name in names for part in (f"--{name.replace('_', '-')}", settings_of(config)[name])]
 
 
 def test_a_run_of_damaged_checkpoints_ends_training_with_one_line_and_status_2(

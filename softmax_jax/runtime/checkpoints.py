@@ -5,13 +5,11 @@ some damage late, with tracebacks of its own, and some not at all. `python -m so
 RUN` gives sums to the checkpoints of a run that has none, such as one of an earlier version.
 """
 
-import contextlib
 import hashlib
 import json
-import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,24 +67,11 @@ def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None
 
 
 def _save(path: Path, tree: Any) -> None:
-    """`ocp.save`, which writes beside `path` first; of all that it may raise for a full disk it raises OSError."""
-    with _silent_orbax():
-        try:
-            ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
-        except Exception as error:  # Orbax and TensorStore raise many types
-            raise NotWritten(path, reason(error)) from error
-
-
-@contextlib.contextmanager
-def _silent_orbax() -> Iterator[None]:
-    """Keeps the traceback of each of its threads out of the log: the exception itself is raised and says it once."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """`ocp.save`; of all that it may raise for a full disk it raises OSError."""
     try:
-        yield
-    finally:
-        logger.setLevel(level)
+        ocp.save(path, tree)  # pyright: ignore[reportArgumentType]
+    except Exception as error:  # Orbax and TensorStore raise many types
+        raise NotWritten(path, reason(error)) from error
 
 
 def read_arrays(path: Path, shapes: T) -> T:

@@ -6,7 +6,6 @@ process none of them touches the network.
 
 import contextlib
 import dataclasses
-import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from softmax_jax.runtime.files import reason
 
@@ -151,13 +149,6 @@ def gathered(tree: Any) -> Any:
     """The leaves as whole numpy arrays, on every process."""
 
     def gather(leaf: Any) -> np.ndarray:
-        if leaf.is_fully_addressable:
-            return np.asarray(leaf)
-        return np.asarray(_replicator(leaf.sharding.mesh)(leaf).addressable_data(0))
+        return np.asarray(leaf if leaf.is_fully_addressable else multihost_utils.process_allgather(leaf, tiled=True))
 
     return jax.tree.map(gather, tree)
-
-
-@functools.cache
-def _replicator(mesh: jax.sharding.Mesh) -> Any:
-    return jax.jit(lambda leaf: leaf, out_shardings=NamedSharding(mesh, P()))

@@ -107,22 +107,8 @@ def refused(capfd, load, *words):
     assert said(capfd) == ""
 
 
-def one_each(names):
-    """Every file emptied, removed, with a bit flipped, and replaced by a pickle."""
-    empty = {"orbax.checkpoint"}
-    kinds = {"emptied": 0, "removed": 0, "flipped": 0.7, "pickle": 0}
-    return [
-        (kind, name, amount)
-        for name in names
-        for kind, amount in kinds.items()
-        if name not in empty or kind in ("removed", "pickle")
-    ]
-
-
-def cut_and_flipped(name):
-    """A file cut at every twentieth of its length, and with a bit flipped in the middle of each of them."""
-    parts = range(PARTS)
-    return [("truncated", name, part) for part in parts] + [("flipped", name, (part + 0.5) / PARTS) for part in parts]
+KINDS = (("truncated", 10), ("flipped", 0.5), ("emptied", 0), ("removed", 0), ("pickle", 0))
+"""Ways to damage a file, and how much or where."""
 
 
 PARTS_OF_A_CHECKPOINT = [
@@ -145,10 +131,12 @@ def test_such_a_pickle_creates_a_file_when_it_is_loaded(tmp_path):
     assert (tmp_path / "canary").exists()
 
 
-EACH_FILE = one_each(PARTS_OF_A_CHECKPOINT)
+ARRAYS = [(kind, "state/d/*", amount) for kind, amount in KINDS]
+EMPTY = "orbax.checkpoint"
+EACH_FILE = [("removed" if name == EMPTY else "flipped", name, 0.7) for name in PARTS_OF_A_CHECKPOINT]
 
 
-@pytest.mark.parametrize(("kind", "name", "amount"), [*EACH_FILE, *cut_and_flipped("state/d/*")[:PARTS]])
+@pytest.mark.parametrize(("kind", "name", "amount"), [*EACH_FILE, *ARRAYS])
 def test_the_newest_good_checkpoint_is_used_and_said(whole, copy, canary, capfd, kind, name, amount):
     (path,) = (copy / "parameters").glob(name)
     damage.do(kind, path, amount, canary)
@@ -161,10 +149,7 @@ def test_the_newest_good_checkpoint_is_used_and_said(whole, copy, canary, capfd,
     assert line.endswith(f"Using {copy}/checkpoints/20 instead\n")
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "amount"),
-    [*cut_and_flipped("state/d/*"), *cut_and_flipped(SUMS), *(case for case in EACH_FILE if case[0] == "pickle")],
-)
+@pytest.mark.parametrize(("kind", "name", "amount"), [*ARRAYS, ("truncated", SUMS, 10), ("pickle", SUMS, 0)])
 def test_without_another_checkpoint_one_line_says_what_is_wrong(copy, canary, capfd, kind, name, amount):
     shutil.rmtree(copy / "checkpoints")
     (path,) = (copy / "parameters").glob(name)
@@ -173,22 +158,12 @@ def test_without_another_checkpoint_one_line_says_what_is_wrong(copy, canary, ca
     refused(capfd, lambda: load_checkpoint(copy), *words)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "amount"), [*cut_and_flipped("config.json"), *one_each(["config.json"]), ("retyped", "", 0)]
-)
-def test_settings_that_are_not_those_of_the_checkpoints_are_refused(whole, copy, canary, capfd, kind, name, amount):
-    path = copy / "config.json"
-    damage.do(kind, path, amount, canary)
+@pytest.mark.parametrize(("kind", "amount"), [*KINDS, ("retyped", 0)])
+def test_settings_that_are_not_those_of_the_checkpoints_are_refused(copy, canary, capfd, kind, amount):
+    damage.do(kind, copy / "config.json", amount, canary)
     if kind == "retyped":
-        path.write_text(json.dumps(settings_of(CONFIG) | {"steps": 20.0}))
-    try:
-        unchanged = json.loads(path.read_bytes()) == settings_of(CONFIG) and kind != "retyped"
-    except (OSError, ValueError):
-        unchanged = False
-    if unchanged:  # the bit was one of white space
-        assert same(load_checkpoint(copy)[1], whole[1][1].parameters)
-    else:
-        refused(capfd, lambda: load_checkpoint(copy), "config")
+        (copy / "config.json").write_text(json.dumps(settings_of(CONFIG) | {"steps": 20.0}))
+    refused(capfd, lambda: load_checkpoint(copy), "config")
 
 
 def rewrite(path, tree, config=CONFIG):
@@ -220,8 +195,14 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("place", ["parameters", "checkpoints/20"])
-@pytest.mark.parametrize("name", [*STRUCTURES, *SETTINGS, "an earlier version", "a later version"])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        *(("parameters", name) for name in [*STRUCTURES, *SETTINGS, "an earlier version", "a later version"]),
+        ("checkpoints/20", "another shape"),
+        ("checkpoints/20", "another preset of the same shapes"),
+    ],
+)
 def test_a_whole_checkpoint_of_something_else_is_not_used(whole, copy, capfd, place, name):
     path, state = copy / place, whole[1][1]
     config, words = SETTINGS.get(name, (CONFIG, ""))
@@ -257,7 +238,7 @@ def resumed(path):
         return directory.resume()
 
 
-@pytest.mark.parametrize(("kind", "name", "amount"), one_each(["state/d/*", SUMS, "_CHECKPOINT_METADATA"]))
+@pytest.mark.parametrize(("kind", "name", "amount"), [*ARRAYS, ("removed", SUMS, 0)])
 def test_a_run_continues_from_the_newest_good_checkpoint(whole, copy, canary, capfd, kind, name, amount):
     (path,) = (copy / "checkpoints" / "20").glob(name)
     damage.do(kind, path, amount, canary)
@@ -297,7 +278,7 @@ def test_damaged_parameters_of_a_finished_run_are_written_again(whole, copy, can
     assert said(capfd) == ""
 
 
-@pytest.mark.parametrize("line", ['{"step": 10, "se', "[]", '{"loss": 1}', "[" * 100_000, "\xff"])
+@pytest.mark.parametrize("line", ['{"step": 10, "se', '{"loss": 1}', "\xff"])
 def test_a_damaged_line_of_metrics_is_named(copy, capfd, line):
     (copy / "metrics.jsonl").write_bytes(line.encode("latin-1") + b"}\n")
     refused(capfd, lambda: resumed(copy), "metrics.jsonl is damaged", "remove it")
@@ -317,32 +298,17 @@ def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys
     assert "holds no run" in capsys.readouterr().err
 
 
-FIT = ("temperature.json",)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "amount"), [case for name in FIT for case in cut_and_flipped(name) + one_each([name])]
-)
-def test_a_damaged_fit_is_refused(tmp_path, canary, capfd, kind, name, amount):
-    path = Path(shutil.copy(PAPER / name, tmp_path))
+@pytest.mark.parametrize(("kind", "amount"), KINDS)
+def test_a_damaged_fit_is_refused(tmp_path, canary, capfd, kind, amount):
+    path = Path(shutil.copy(PAPER / "temperature.json", tmp_path))
     damage.do(kind, path, amount, canary)
-    whole_fit = json.loads((PAPER / name).read_text())
-    try:
-        unchanged = json.loads(path.read_bytes()) == whole_fit
-    except (OSError, ValueError):
-        unchanged = False
-    if unchanged:
-        assert TemperatureFit.load(path) == TemperatureFit.load(PAPER / name)
-    else:
-        refused(capfd, lambda: TemperatureFit.load(path), str(path), "fit_temperature.py")
+    refused(capfd, lambda: TemperatureFit.load(path), str(path), "fit_temperature.py")
 
 
 CONTENTS = {
     "a key is missing": (lambda fit: {key: fit[key] for key in fit if key != "coverage"}, "coverage"),
     "a key is added": (lambda fit: fit | {"rounds": 3}, "rounds"),
-    "other ends": (lambda fit: fit | {"beta_at_ends": "ab"}, "beta_at_ends is 'ab'"),
     "three ends": (lambda fit: fit | {"beta_at_ends": [1, 2, 3]}, "beta_at_ends is [1, 2, 3]"),
-    "an enormous integer": (lambda fit: fit | {"coefficients": [10**400]}, "must be a list of finite numbers"),
     "enormous numbers": (lambda fit: fit | {"coefficients": [1e308, -1e308, 0.0]}, "within its own range"),
     "no object": (lambda fit: list(fit.values()), "no temperature fit"),
 }
@@ -374,9 +340,9 @@ def msgpack(whole):
     return to_bytes(jax.tree.map(lambda leaf: leaf[0], whole[1][1].parameters))
 
 
-@pytest.mark.parametrize(("kind", "name", "amount"), cut_and_flipped("x.msgpack") + one_each(["x.msgpack"]))
-def test_a_damaged_msgpack_file_is_refused(msgpack, tmp_path, canary, capfd, kind, name, amount):
-    path = tmp_path / name
+@pytest.mark.parametrize(("kind", "amount"), KINDS)
+def test_a_damaged_msgpack_file_is_refused(msgpack, tmp_path, canary, capfd, kind, amount):
+    path = tmp_path / "x.msgpack"
     path.write_bytes(msgpack)
     add_sums(tmp_path)
     assert load_checkpoint(path)[0].all_seeds == [0]
@@ -398,31 +364,22 @@ def test_a_msgpack_file_without_a_checksum_is_used_and_that_is_said(whole, msgpa
     refused(capfd, lambda: load_checkpoint(path), f"{SUMS} is damaged")
 
 
-@pytest.mark.parametrize("kind", ["truncated", "pickle", "emptied"])
-def test_a_damaged_msgpack_file_without_a_checksum_is_refused(msgpack, tmp_path, canary, kind):
+@pytest.mark.parametrize(("kind", "amount"), [("truncated", part) for part in range(PARTS)] + [("pickle", 0)])
+def test_a_damaged_msgpack_file_without_a_checksum_is_refused(msgpack, tmp_path, canary, kind, amount):
     path = tmp_path / "x.msgpack"
-    for part in range(PARTS):
-        path.write_bytes(msgpack)
-        damage.do(kind, path, part, canary)
-        with pytest.raises(ValueError, match="Flax msgpack bytes"):
-            load_checkpoint(path)
+    path.write_bytes(msgpack)
+    damage.do(kind, path, amount, canary)
+    with pytest.raises(ValueError, match="Flax msgpack bytes"):
+        load_checkpoint(path)
 
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 TREES = {
     "a layer is missing": (lambda tree: {name: tree[name] for name in tree if name != "Dense_3"}, "Dense_3"),
     "a layer is added": (lambda tree: tree | {"Dense_6": tree["Dense_5"]}, "Dense_6"),
-    "a leaf is missing": (lambda tree: tree | {"Dense_3": {"bias": tree["Dense_3"]["bias"]}}, "Dense_3"),
-    "a leaf is added": (lambda tree: tree | {"Dense_3": tree["Dense_3"] | {"scale": np.ones(4)}}, "Dense_3"),
     "another shape": (lambda tree: jax.tree.map(lambda leaf: leaf[..., :3], tree), "Dense_1"),
     "not finite": (lambda tree: jax.tree.map(lambda leaf: leaf * np.float32("nan"), tree), "finite"),
-    "integers": (lambda tree: jax.tree.map(lambda leaf: leaf.astype(np.int32), tree), "floating"),
     "two heads": (lambda tree: tree | {ATTENTION: jax.tree.map(two_heads, tree[ATTENTION])}, ATTENTION),
-    "an attention layer is added": (
-        lambda tree: tree | {ATTENTION: tree[ATTENTION] | {"gate": tree[ATTENTION]["out"]}},
-        "gate",
-    ),
-    "lists": (lambda tree: jax.tree.map(np.ndarray.tolist, tree), "tree"),
     "no tree": (lambda tree: [1, 2], "tree"),
 }
 
@@ -446,7 +403,7 @@ def paper(tmp_path):
     return Path(shutil.copytree(PAPER, tmp_path / "paper"))
 
 
-@pytest.mark.parametrize("position", [(part + 0.5) / 10 for part in range(10)])
+@pytest.mark.parametrize("position", [0.05, 0.5, 0.95])
 def test_one_bit_of_the_shipped_parameters_is_not_lost(paper, capfd, position):
     damage.flip(next((paper / "parameters").glob("state/ocdbt.process_0/d/*")), position)
     refused(capfd, lambda: load_checkpoint(paper), "has another SHA-256 than its SHA256SUMS says")
@@ -461,11 +418,16 @@ def script(name, arguments, monkeypatch, cwd):
     return stop.value.code
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("what", ["parameters/state/d/*", "config.json", "temperature.json"])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("evaluate.py", "parameters/state/d/*"),
+        ("evaluate.py", "temperature.json"),
+        ("fit_temperature.py", "parameters/SHA256SUMS"),
+        ("report.py", "config.json"),
+    ],
+)
 def test_scripts_end_with_one_line_and_status_2(paper, tmp_path, monkeypatch, canary, capfd, name, what):
-    if name == "fit_temperature.py" and what == "temperature.json":
-        what = "parameters/SHA256SUMS"  # the fit is what that script writes
     (path,) = paper.glob(what)
     damage.do("pickle", path, 0, canary)
     (tmp_path / "here").mkdir()
@@ -495,7 +457,7 @@ def test_a_run_of_damaged_checkpoints_ends_training_with_one_line_and_status_2(
 def process(name, *arguments, cwd):
     """A script as a user runs it."""
     command = [sys.executable, ROOT / name, *map(str, arguments)]
-    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 

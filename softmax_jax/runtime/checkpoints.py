@@ -1,8 +1,9 @@
 """A checkpoint on disk: a directory of Orbax's files, the settings they belong to, and the SHA-256 of each of them.
 
-It gets its name once all of that is written, and nothing in it is parsed before its sums are verified: Orbax finds
-some damage late, with tracebacks of its own, and some not at all. `python -m softmax_jax.runtime.checkpoints
-RUN` gives sums to the checkpoints of a run that has none, such as one of an earlier version.
+The directory gets its name once all of that is written. Orbax writes whole checkpoints too, but gives a directory its
+name before anybody could add the sums. Nothing in a checkpoint is parsed before its sums are verified: Orbax finds some
+damage late, with tracebacks of its own, and some not at all. `python -m softmax_jax.runtime.checkpoints RUN` adds the
+sums to the checkpoints of a run that has none, such as one of an earlier version.
 """
 
 import hashlib
@@ -95,7 +96,7 @@ def first_good(candidates: Iterable[Path], read: Callable[[Path], T]) -> tuple[P
     If that is not the first of all, one line on stderr says so and why. Raises ValueError, in one line, if none can
     be read. All processes call it together and use the same one.
     """
-    problems: dict[str, list[str]] = {}
+    problems: list[str] = []
     for path in candidates:
         content, problem = None, None
         try:
@@ -104,11 +105,11 @@ def first_good(candidates: Iterable[Path], read: Callable[[Path], T]) -> tuple[P
             problem = str(error)
         if not distributed.any_process(problem is not None):
             if problems and distributed.is_leader():
-                print(f"warning: {_in_words(problems)}. Using {path} instead", file=sys.stderr)
+                print(f"warning: {'; '.join(problems)}. Using {path} instead", file=sys.stderr)
             return path, content  # pyright: ignore[reportReturnType]
-        problems.setdefault(problem or "another process cannot read it", []).append(str(path))
+        problems.append(f"{path} cannot be used: {problem or 'another process cannot read it'}")
     if problems:
-        raise ValueError(f"{_in_words(problems)}. Restore it from a copy, or train anew in another --workdir")
+        raise ValueError(f"{'; '.join(problems)}. Restore it from a copy, or train anew in another --workdir")
     return None
 
 
@@ -127,7 +128,7 @@ def sign(checkpoint: Path, settings: Mapping[str, Any]) -> None:
 
 
 def verify(checkpoint: Path) -> None:
-    """Raises ValueError, in one line, unless the directory holds exactly the files of its sums, as they were then."""
+    """Raises ValueError, in one line, unless the directory holds the files of its sums, unchanged, and no others."""
     if not (checkpoint / SUMS).is_file():
         raise ValueError(
             f"it has no {SUMS}: it was not copied whole, or an earlier version wrote it "
@@ -144,10 +145,7 @@ def verify(checkpoint: Path) -> None:
 
 
 def verify_file(path: Path) -> bool:
-    """Whether the sums in the directory of a single file know it, and it is as they say.
-
-    Raises ValueError, in one line, if it is not as it was when its sum was made.
-    """
+    """Whether there is a sum for a file, in its directory. Raises ValueError, in one line, if the file differs from it."""
     expected = read_sums(path.parent) if (path.parent / SUMS).is_file() else {}
     if path.name in expected and sha256(path) != expected[path.name]:
         raise ValueError(f"{path} has another SHA-256 than the {SUMS} beside it says: restore it from a copy")
@@ -155,7 +153,7 @@ def verify_file(path: Path) -> bool:
 
 
 def read_sums(directory: Path) -> dict[str, str]:
-    """The sums of a directory by the names of its files. Raises ValueError, in one line, if they are not such."""
+    """The sums of a directory by the names of its files. Raises ValueError, in one line, if a line is none."""
     path = directory / SUMS
     lines = path.read_bytes().decode(errors="replace").splitlines()
     matches = [re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines]
@@ -215,10 +213,6 @@ def _files(directory: Path) -> dict[str, Path]:
     files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if not path.is_dir()}
     files.pop(SUMS, None)
     return files
-
-
-def _in_words(problems: dict[str, list[str]]) -> str:
-    return "; ".join(f"{' and '.join(paths)} cannot be used: {problem}" for problem, paths in problems.items())
 
 
 def _run_of(checkpoint: Path) -> Path:

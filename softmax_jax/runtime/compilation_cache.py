@@ -30,9 +30,9 @@ def default_directory() -> Path:
 def keep_compiled_programs(directory: Path | None = None, *, keep: bool = True) -> Path | None:
     """Keeps compiled programs in a directory and reads back those of earlier processes; the directory in use, if any.
 
-    Call it before anything is compiled. The same program computes the same bits, whether compiled or read back. What
-    JAX's own settings say (as `JAX_COMPILATION_CACHE_DIR`) goes before the default directory. A directory that cannot
-    be written means no cache, and so does `keep=False`; neither is an error, nor is a damaged file.
+    Call it before anything is compiled. The same program computes the same bits, whether compiled or read back. A
+    directory that JAX's own settings name (as `JAX_COMPILATION_CACHE_DIR`) is used rather than the default. A directory
+    that cannot be written means no cache, and so does `keep=False`. Neither is an error, and a damaged file is none.
     """
     if not keep:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -54,7 +54,7 @@ def keep_compiled_programs(directory: Path | None = None, *, keep: bool = True) 
 
 
 class CompileTime:
-    """Seconds in which something was compiling; of work that overlaps, in threads or nested, every second once.
+    """Seconds in which something was compiling. Work that overlaps, in threads or nested, is counted once.
 
     >>> with CompileTime() as compiling:
     ...     _ = jax.jit(lambda x: x + 1.0)(1.0)

@@ -71,13 +71,13 @@ def device_mesh(seeds: int, sets: int = 1, least_sets: int = 1) -> Mesh:
     The devices that share a seed are neighbours: of one process where they can be, since they alone communicate.
     """
     devices = available_devices()
-    by_process = [list(own) for _, own in itertools.groupby(devices, lambda device: device.process_index)]
+    by_process = [list(group) for _, group in itertools.groupby(devices, lambda device: device.process_index)]
     usable = min(map(len, by_process)) * len(by_process)
     by_seed, by_set = shares(seeds, sets, usable, len(by_process), least_sets)
     if by_seed * by_set == len(devices):
         return jax.make_mesh((by_seed, by_set), (SEEDS, SETS), axis_types=(AxisType.Auto,) * 2, devices=devices)
     each = by_seed * by_set // len(by_process)
-    chosen = np.array([device for own in by_process for device in own[:each]]).reshape(by_seed, by_set)
+    chosen = np.array([device for group in by_process for device in group[:each]]).reshape(by_seed, by_set)
     return Mesh(chosen, (SEEDS, SETS), axis_types=(AxisType.Auto,) * 2)
 
 

@@ -145,7 +145,7 @@ def verify(checkpoint: Path) -> None:
 
 
 def verify_file(path: Path) -> bool:
-    """Whether there is a sum for a file, in its directory. Raises ValueError, in one line, if the file differs from it."""
+    """Whether a file has a sum in its directory. Raises ValueError, in one line, if the file differs from it."""
     expected = read_sums(path.parent) if (path.parent / SUMS).is_file() else {}
     if path.name in expected and sha256(path) != expected[path.name]:
         raise ValueError(f"{path} has another SHA-256 than the {SUMS} beside it says: restore it from a copy")

@@ -9,6 +9,7 @@ from typing import Literal
 from rich.console import Console
 
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.report import looks
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import Chart, save_chart
 from softmax_jax.runtime.command_line import (
@@ -126,8 +127,8 @@ def main() -> None:
         specs = tuple(METHODS) if arguments.normalizers == ("all",) else arguments.normalizers
         named = {spec: normalizer(spec) for spec in specs}
         console = Console(width=max(Console().width, 120))
-        found = report.sweep(named)
-        report.print_looks(console, named, found)
+        swept = looks.sweep(named)
+        looks.print_looks(console, named, swept)
         outcomes = train_and_test(arguments, task, specs)
         console.print(report.results_table(outcomes, task.length))
         lengths = arguments.tested_lengths(task)
@@ -135,7 +136,7 @@ def main() -> None:
             console.print(report.lengths_table(outcomes))
         if arguments.task in SPARSE_ATTENTION:
             console.print(report.published_table(arguments.task))
-        charts = report.look_charts(named, found) | report.outcome_charts(outcomes, task.length)
+        charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, task.length)
         paths = write(arguments, task, charts, outcomes)
     print(f"trained {len(specs)} × {arguments.seeds} models in {time.perf_counter() - start:.0f} s; wrote {paths}")
 

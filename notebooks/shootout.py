@@ -28,7 +28,7 @@ from rich.console import Console
 
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import shootout as look
+from softmax_jax.report import looks, shootout as report
 from softmax_jax.training.shootout import Outcome, Recipe, batches_of, compete
 from softmax_jax.tasks.signal import Signal
 
@@ -49,7 +49,7 @@ show = Console(width=112, color_system=None, force_jupyter=False).print
 # softmax does not see a shift.
 
 # %%
-show(look.formula_table(NAMES))
+show(looks.formula_table(NAMES))
 
 # %% [markdown]
 # ## The same ten logits through each
@@ -59,10 +59,10 @@ show(look.formula_table(NAMES))
 # of the table are the same row.
 
 # %%
-show(look.weight_table(named, look.SCORES, "Ten logits through each"))
+show(looks.weight_table(named, looks.SCORES, "Ten logits through each"))
 
 # %%
-look.weight_chart(named, {"": look.SCORES}, "What does each normalizer make of the same ten logits?")
+looks.weight_chart(named, {"": looks.SCORES}, "What does each normalizer make of the same ten logits?")
 
 # %% [markdown]
 # ## A concentrated row and a diffuse one
@@ -71,13 +71,13 @@ look.weight_chart(named, {"": look.SCORES}, "What does each normalizer make of t
 # small entries of the first row.
 
 # %%
-show(look.weight_table(named, look.CONCENTRATED, "A concentrated row"))
-show(look.weight_table(named, look.DIFFUSE, "A diffuse row"))
+show(looks.weight_table(named, looks.CONCENTRATED, "A concentrated row"))
+show(looks.weight_table(named, looks.DIFFUSE, "A diffuse row"))
 
 # %%
-look.weight_chart(
+looks.weight_chart(
     named,
-    {"concentrated": look.CONCENTRATED, "diffuse": look.DIFFUSE},
+    {"concentrated": looks.CONCENTRATED, "diffuse": looks.DIFFUSE},
     "Does it tell a concentrated row from a diffuse one?",
 )
 
@@ -90,11 +90,11 @@ look.weight_chart(
 # factor $s$ the lead of 2.5 over the strongest others is close to the least that suffices.
 
 # %%
-found = look.sweep(named)
-show(look.sweep_table(found))
+swept = looks.sweep(named)
+show(looks.sweep_table(swept))
 
 # %%
-look.sweep_chart(found)
+looks.sweep_chart(swept)
 
 # %% [markdown]
 # ## Five transformers
@@ -107,7 +107,7 @@ look.sweep_chart(found)
 task, recipe = Signal(), Recipe(epochs=EPOCHS)
 rounds = compete(NAMES, task, recipe, range(SEEDS), LENGTHS, lambda length: batches_of(TESTS, length))
 outcomes = [outcome for outcome in rounds if isinstance(outcome, Outcome)]
-show(look.results_table(outcomes, task.length))
+show(report.results_table(outcomes, task.length))
 
 # %% [markdown]
 # The losses of `shifted_softmax` are those of softmax, as they must be: what differs is the rounding of float32.
@@ -117,7 +117,7 @@ softmax_losses, shifted_losses = (outcomes[NAMES.index(name)].losses for name in
 print(f"largest difference of the two loss curves: {abs(softmax_losses - shifted_losses).max():.1e} nats")
 
 # %%
-look.curve_chart(outcomes)
+report.curve_chart(outcomes)
 
 # %% [markdown]
 # ## Trained short, tested long
@@ -126,10 +126,10 @@ look.curve_chart(outcomes)
 # the same models on sequences up to sixteen times as long, where one pattern hides in sixteen times as much noise.
 
 # %%
-show(look.lengths_table(outcomes))
+show(report.lengths_table(outcomes))
 
 # %%
-look.length_chart(outcomes)
+report.length_chart(outcomes)
 
 # %% [markdown]
 # ## What to try next

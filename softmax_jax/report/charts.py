@@ -108,6 +108,11 @@ def dash_by(field: str, dashed: Mapping[str, bool], title: str) -> alt.StrokeDas
     return alt.StrokeDash(f"{field}:N", title=title, sort=None, scale=scale, legend=line_legend())
 
 
+def every_other_dashed(field: str, names: Sequence[str]) -> alt.StrokeDash:
+    """Dashes for every other name, so that a line that lies on another hides it nowhere."""
+    return dash_by(field, {name: index % 2 == 1 for index, name in enumerate(names)}, field)
+
+
 def line_legend() -> alt.Legend:
     """Strokes, as wide as lines and opaque, whatever the marks are."""
     return alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, labelLimit=260)

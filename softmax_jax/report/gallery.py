@@ -12,8 +12,8 @@ from rich.console import Console
 
 from softmax_jax.normalizers.page import ENTRIES
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.charts import PALETTE
-from softmax_jax.report.shootout import BASELINE, LOOK_LENGTHS, SCORES, sweep, weights_of
+from softmax_jax.report.charts import BASELINE, PALETTE
+from softmax_jax.report.looks import LOOK_LENGTHS, SCORES, sweep, weights_of
 from softmax_jax.runtime.command_line import check_directory, one_line_errors, parse
 from softmax_jax.runtime.files import write_whole
 

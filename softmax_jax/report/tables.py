@@ -24,7 +24,8 @@ def new_table(title: str, *columns: str, names: int = 1) -> Table:
         padding=(0, GAP - 1, 0, 0),
     )
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < names else "right", no_wrap=True)
+        text = index < names
+        table.add_column(column, justify="left" if text else "right", no_wrap=index == 0 or not text)
     return table
 
 

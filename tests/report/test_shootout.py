@@ -6,12 +6,14 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
+from softmax_jax.measures.statistics import half_width
 from softmax_jax.normalizers.facts import FACTS
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report import looks
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.training import shootout
-from tests.report.charts import texts_of
+from tests.report.charts import texts_of, values_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
 ACCURACIES = {"softmax": [80.0, 82.0, 84.0], "ssmax": [90.0, 91.0, 95.0], "signed_l1": [60.0, 65.0, 61.0]}
@@ -48,7 +50,7 @@ def cells(table):
 
 
 def test_the_formulas_come_with_numbers_and_sources():
-    rows = cells(report.formula_table(["softmax", "entmax(alpha=1.2)"]))
+    rows = cells(looks.formula_table(["softmax", "entmax(alpha=1.2)"]))
     assert rows["softmax"]["formula"] == FACTS["softmax"].formula
     assert rows["softmax"]["numbers"] == "none"
     assert "alpha" in rows["entmax(alpha=1.2)"]["numbers"]
@@ -57,7 +59,7 @@ def test_the_formulas_come_with_numbers_and_sources():
 
 def test_the_weights_of_a_row_are_shown_with_their_sum():
     scores = (0.0, 1.0, -2.0)
-    rows = cells(report.weight_table(NAMED, scores, "A row"))
+    rows = cells(looks.weight_table(NAMED, scores, "A row"))
     assert list(rows) == list(NAMED)
     assert list(rows["softmax"]) == ["0", "1", "-2", "sum"]
     weights = np.exp(scores) / np.exp(scores).sum()
@@ -67,7 +69,7 @@ def test_the_weights_of_a_row_are_shown_with_their_sum():
 
 def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     lengths = (1, 4, 9, 33)
-    found = report.sweep(NAMED, lengths)
+    found = looks.sweep(NAMED, lengths)
     for name, weights in found.items():
         for n, weight in zip(lengths, weights):
             logits = np.where(np.arange(n) == 0, 3.0, 0.5 * np.cos(0.1 * np.arange(n))).astype(np.float32)
@@ -75,7 +77,7 @@ def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     assert found["softmax"][1] == pytest.approx(
         np.exp(3) / (np.exp(3) + np.exp(0.5 * np.cos([0.1, 0.2, 0.3])).sum()), abs=1e-6
     )
-    rows = cells(report.sweep_table(found, lengths))
+    rows = cells(looks.sweep_table(found, lengths))
     assert {n: rows["softmax"][n] for n in rows["softmax"]} == {
         str(n): f"{found['softmax'][index]:.4f}" for index, n in ((0, 1), (2, 9), (3, 33))
     }
@@ -148,7 +150,7 @@ def test_published_accuracies_stand_under_their_multiples():
 
 def test_all_looks_are_printed():
     console = Console(file=io.StringIO(), width=200)
-    report.print_looks(console, NAMED, report.sweep(NAMED))
+    looks.print_looks(console, NAMED, looks.sweep(NAMED))
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     for title in (
         "What each computes",
@@ -168,18 +170,17 @@ def test_there_is_a_chart_by_length_if_there_is_more_than_one():
 
 
 def test_bars_and_bands_hold_the_mean_and_its_interval():
-    half = report.mean(ACCURACIES["softmax"]).interval
+    half = half_width(ACCURACIES["softmax"])
     assert half is not None
-    bars = report.bar_chart(ACCURACIES, "accuracy", "A title").to_dict()["data"]["values"]
-    assert [bar["normalizer"] for bar in bars] == list(ACCURACIES)
+    charts = report.outcome_charts(OUTCOMES, 32)
+    bars, curve, by_length = (values_of(charts[name]) for name in ("accuracy", "losses", "lengths"))
+    assert [bar["normalizer"] for bar in bars[:3]] == list(ACCURACIES)
     assert bars[0] == {"normalizer": "softmax", "value": 82.0, "low": 82 - half, "high": 82 + half}
-    curve = report.curve_chart(OUTCOMES).to_dict()["data"]["values"]
     assert [point["epoch"] for point in curve[:3]] == [1, 2, 3]
-    assert curve[2]["loss"] == pytest.approx(0.26)
-    assert all(0 < point["low"] <= point["loss"] <= point["high"] for point in curve)
-    by_length = report.length_chart(OUTCOMES).to_dict()["data"]["values"]
+    assert curve[2]["value"] == pytest.approx(0.26)
+    assert all(0 < point["low"] <= point["value"] <= point["high"] for point in curve)
     assert {(point["normalizer"], point["n"]) for point in by_length} == {(o, n) for o in NAMED for n in LENGTHS}
-    assert all(0 <= point["low"] <= point["accuracy"] <= point["high"] <= 100 for point in by_length)
+    assert all(0 <= point["low"] <= point["value"] <= point["high"] <= 100 for point in by_length)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_bars_and_bands_hold_the_mean_and_its_interval():
     ],
 )
 def test_charts_are_saved_and_say_what_they_show(name, texts, tmp_path):
-    charts = report.look_charts(NAMED, report.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
+    charts = looks.look_charts(NAMED, looks.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
     png, svg = (path.read_bytes() for path in save_chart(charts[name], tmp_path / "chart"))
     assert png.startswith(b"\x89PNG")
     shown = texts_of(svg)

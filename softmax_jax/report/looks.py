@@ -1,0 +1,133 @@
+"""How normalizers look before any training: their formulas, the weights of a few rows, and of one logit among many."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from softmax_jax.normalizers.facts import FACTS
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report import charts
+from softmax_jax.report.tables import new_table
+
+SCORES = (0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2)
+CONCENTRATED = (0.1, 0.0, 0.2, 5.0, 0.1, -0.1, 0.0, 0.1, 0.0, 0.1)
+DIFFUSE = (1.0, 0.9, 1.1, 1.0, 0.8, 1.2, 0.9, 1.1, 1.0, 0.95)
+LOOK_LENGTHS = tuple(2**power for power in range(3, 17))
+Named = Mapping[str, Normalizer]
+
+
+def formula_table(names: Sequence[str]) -> Table:
+    """What each normalizer computes."""
+    table = new_table("What each computes", "normalizer", "formula", "numbers", "source", names=4)
+    for name in names:
+        method = name.split("(")[0]
+        fact = FACTS.get(method)
+        numbers = ", ".join(f"{key} = {rounded(value)}" for key, value in METHODS[method].numbers.items()) or "none"
+        table.add_row(name, *((fact.formula, numbers, fact.source) if fact else ("", numbers, "")))
+    return table
+
+
+def rounded(value: Any) -> str:
+    """A number, or each of several, to three digits."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(rounded, value))})"
+    return str(value) if value is None else format(value, ".3g")
+
+
+def weights_of(named: Named, scores: Sequence[float]) -> dict[str, np.ndarray]:
+    """The weights that each normalizer gives these logits."""
+    return {name: np.asarray(normalizer(jnp.asarray(scores, jnp.float32))) for name, normalizer in named.items()}
+
+
+def weight_table(named: Named, scores: Sequence[float], title: str) -> Table:
+    """The weights of one row, and their sum."""
+    table = new_table(title, "logits", *(f"{score:g}" for score in scores), "sum")
+    table.columns[-1].style = "bold"
+    for name, weights in weights_of(named, scores).items():
+        table.add_row(name, *[f"{weight:.3f}" for weight in weights], f"{weights.sum():.3f}")
+    return table
+
+
+def weight_chart(named: Named, rows: Mapping[str, Sequence[float]], title: str) -> charts.Chart:
+    """Bars of the weights of some rows, a panel for each normalizer and row."""
+    values = [
+        {"row": row, "normalizer": name, "entry": index + 1, "logit": score, "weight": float(weight)}
+        for row, scores in rows.items()
+        for name, weights in weights_of(named, scores).items()
+        for index, (score, weight) in enumerate(zip(scores, weights))
+    ]
+    bars = alt.Chart(alt.Data(values=values)).mark_bar()
+    coloured = bars.encode(
+        x=alt.X("entry:O", title="entry of the row", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("weight:Q", title="weight"),
+        color=charts.colour_by("normalizer", charts.palette(list(named)), "normalizer", legend=False),
+        tooltip=["normalizer:N", "entry:O", "logit:Q", "weight:Q"],
+    ).properties(width=190, height=110)
+    panels: dict[str, Any] = {"column": alt.Column("normalizer:N", title=None, sort=list(named))}
+    if len(rows) > 1:
+        panels["row"] = alt.Row("row:N", title=None, sort=list(rows))
+    return coloured.facet(**panels).properties(title=charts.chart_title(title))
+
+
+def sweep(named: Named, lengths: Sequence[int] = LOOK_LENGTHS) -> dict[str, list[float]]:
+    """The weight of one logit of 3 among 0.5·cos(0.1·i), for each length."""
+    index = jnp.arange(max(lengths))
+    logits = (0.5 * jnp.cos(0.1 * index.astype(jnp.float32))).at[0].set(3.0)
+    # The rest of the longest row is masked, so that each normalizer is compiled once.
+    weigh = jax.jit(lambda normalizer, n: normalizer(logits, where=index < n)[0])
+    return {name: [float(weigh(normalizer, n)) for n in lengths] for name, normalizer in named.items()}
+
+
+def sweep_table(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = LOOK_LENGTHS) -> Table:
+    """The sweep as numbers, at every other length and the last."""
+    shown = sorted({*range(0, len(lengths), 2), len(lengths) - 1})
+    table = new_table("Largest weight by length of the row", "n", *(str(lengths[index]) for index in shown))
+    for name, weights in swept.items():
+        table.add_row(name, *[f"{weights[index]:.4f}" for index in shown])
+    return table
+
+
+def sweep_chart(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = LOOK_LENGTHS) -> charts.Chart:
+    """The sweep as lines."""
+    points = [
+        {"normalizer": name, "n": n, "value": weight}
+        for name, weights in swept.items()
+        for n, weight in zip(lengths, weights)
+    ]
+    x, y = charts.length_axis(lengths, "logits in the row"), alt.Y("value:Q", title="largest weight")
+    lines = charts.line(
+        pl.DataFrame(points),
+        x,
+        y.scale(domain=[0, 1]),
+        charts.colour_by("normalizer", charts.palette(list(swept)), "normalizer"),
+        dash=charts.every_other_dashed("normalizer", list(swept)),
+    )
+    title = charts.chart_title("Who still sees one logit of 3 among many near 0?")
+    return alt.layer(lines).properties(width=620, height=320, title=title)
+
+
+def print_looks(console: Console, named: Named, swept: Mapping[str, Sequence[float]]) -> None:
+    """The five tables."""
+    console.print(formula_table(list(named)))
+    console.print(weight_table(named, SCORES, "Ten logits through each"))
+    console.print(weight_table(named, CONCENTRATED, "A concentrated row"))
+    console.print(weight_table(named, DIFFUSE, "A diffuse row"))
+    console.print(sweep_table(swept))
+
+
+def look_charts(named: Named, swept: Mapping[str, Sequence[float]]) -> dict[str, charts.Chart]:
+    """The looks as charts, by the name of their file."""
+    rows = {"concentrated": CONCENTRATED, "diffuse": DIFFUSE}
+    return {
+        "weights": weight_chart(named, {"": SCORES}, "What does each normalizer make of the same ten logits?"),
+        "rows": weight_chart(named, rows, "Does it tell a concentrated row from a diffuse one?"),
+        "sweep": sweep_chart(swept),
+    }

@@ -22,8 +22,8 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
-from softmax_jax.attention.forms import check_streaming_form
 from softmax_jax.attention.streaming import default_block_size
+from softmax_jax.normalizers.streaming import check_streams
 from softmax_jax.runtime.command_line import each_once, parse, within
 
 HEADS, SIZE = 4, 64
@@ -117,7 +117,7 @@ class Arguments:
         within("--rounds", self.rounds, 1, 10_000, 7)
         each_once("--names", self.names)
         for name in self.names:
-            check_streaming_form(sj.normalizer(name))
+            check_streams(sj.normalizer(name))
 
 
 def main() -> None:

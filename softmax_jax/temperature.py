@@ -23,7 +23,8 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.fit_file import LARGEST_BETA, check_polynomial, read_fit, signed
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.scales import EntropyPolynomial, entropy
+from softmax_jax.normalizers.rows import entropy
+from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.runtime.files import versions, write_json
 
 THETA_RANGE = (1 / LARGEST_BETA, 8.0)

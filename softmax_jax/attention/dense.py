@@ -6,7 +6,6 @@ from typing import Literal, get_args, overload
 
 from jax.typing import ArrayLike
 
-from softmax_jax.attention.forms import has_streaming_form, searches
 from softmax_jax.attention.fused import fused_attention
 from softmax_jax.attention.logits import (
     Bias,
@@ -26,6 +25,7 @@ from softmax_jax.attention.logits import (
 from softmax_jax.attention.streaming import streaming_attention
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.streaming import streams
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
@@ -171,6 +171,10 @@ def dot_product_attention(
 
 def _implementation(shape: tuple[int, ...], normalizer: Normalizer, return_weights: bool) -> Implementation:
     """The one to use when none is named."""
-    if return_weights or not has_streaming_form(normalizer):
+    if return_weights or not streams(normalizer):
         return "dense"
-    return "streaming" if math.prod(shape) > (SEARCH_ABOVE if searches(normalizer) else STREAM_ABOVE) else "dense"
+    return (
+        "streaming"
+        if math.prod(shape) > (SEARCH_ABOVE if getattr(normalizer.map, "searches", False) else STREAM_ABOVE)
+        else "dense"
+    )

@@ -34,8 +34,8 @@ from softmax_jax.attention.logits import (
 )
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.maps import Map, softmax
-from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
 
 
@@ -253,7 +253,7 @@ class NnxQueryTemperature(nnx.Module):
     (2, 5, 8)
     """
 
-    def __init__(self, heads: int, size: int, map: Map = softmax) -> None:
+    def __init__(self, heads: int, size: int, map: MapLike = softmax) -> None:
         checks.whole("heads", heads, 1, 8)
         checks.whole("size", size, 1, 64)
         checks.function("map", map, "softmax_jax.softmax")

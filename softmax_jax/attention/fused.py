@@ -30,16 +30,14 @@ from softmax_jax.attention.logits import (
     scaled_query,
     visible_entries,
 )
-from softmax_jax.attention.rows import attach
-from softmax_jax.normalizers import checks, maps
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.blocks import attach
 from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.maps import Softmax1
 from softmax_jax.normalizers.masking import at_least, at_most
-from softmax_jax.normalizers.naming import name_rows, naming
+from softmax_jax.normalizers.naming import name_of, name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.scales import OfRow
-
-SOFTMAXES = maps.softmax, maps.shifted_softmax
-WITH_SINK = maps.softmax1, maps.sink_softmax
+from softmax_jax.normalizers.scales import Scale
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
@@ -112,7 +110,7 @@ def fused_attention(
 
 def rides(normalizer: Normalizer) -> bool:
     """Whether the weights are those of a softmax kernel under some factor on the query, or times one afterwards."""
-    known = _function(normalizer) in (*SOFTMAXES, *WITH_SINK)
+    known = getattr(normalizer.map, "fused", None) is not None
     return known and (normalizer.scale is None or hasattr(normalizer.scale, "of_row"))
 
 
@@ -182,17 +180,17 @@ def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> O
     """Output of the kernel under the normalizer, in float32."""
     query, bias = row.query, None if bias is None else align(bias, 4).astype(jnp.float32)
     if normalizer.scale is not None:
-        beta = cast(OfRow, normalizer.scale).of_row(row)
+        beta = cast(Scale, normalizer.scale).of_row(row)
         bias = None if bias is None else _bounded(bias, beta)
         most = _largest_factor(query, row.key)
         query = query * _per_feature(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
     elif bias is not None:
         bias = _bounded(bias, jnp.ones((1,) * 4, jnp.float32))
-    if _function(normalizer) in SOFTMAXES:
+    if not isinstance(normalizer.map, Softmax1):
         output = row.call(query, value, bias=bias)
     else:
         output, residual = row.call(query, value, return_residual=True)
-        sink = row.number(getattr(normalizer.map, "keywords", {}).get("sink", 0.0))
+        sink = row.number(normalizer.map.sink_logit())
         share = jax.nn.sigmoid(row.log_sum_exp(query, residual) - sink)
         output = output * _per_feature(share)
     # The kernel weighs all keys alike where nothing is visible.
@@ -242,21 +240,17 @@ def _product(query: Queries, key: Queries) -> PerQuery:
     return _per_query(jnp.sum(query * key, -1, keepdims=True))
 
 
-def _function(normalizer: Normalizer) -> Any:
-    return getattr(normalizer.map, "func", normalizer.map)
-
-
 def _check_rides(normalizer: Normalizer, bias: Bias) -> None:
     """Raises unless a kernel will do."""
-    name = getattr(_function(normalizer), "__name__", repr(normalizer.map))
-    if _function(normalizer) not in (*SOFTMAXES, *WITH_SINK):
+    name, fused = name_of(normalizer.map), getattr(normalizer.map, "fused", None)
+    if fused is None:
         raise ValueError(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
     if not rides(normalizer):
         raise ValueError(
             f"the scale {type(normalizer.scale).__name__} needs whole rows: give it a method of_row(row), "
             "or use implementation='dense'"
         )
-    if bias is not None and _function(normalizer) in WITH_SINK:
+    if bias is not None and fused == "sink":
         raise ValueError(
             f"a fused kernel does not give the mean of a bias, of which {name} needs it: leave bias out, "
             "or use implementation='streaming'"

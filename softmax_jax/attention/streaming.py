@@ -16,7 +16,6 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.attention.forms import check_streaming_form, stream
 from softmax_jax.attention.logits import (
     Bias,
     Keys,
@@ -33,9 +32,10 @@ from softmax_jax.attention.logits import (
     visible_entries,
     weighted_values,
 )
-from softmax_jax.attention.rows import Block
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.blocks import Block
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.streaming import check_streams, stream
 
 BLOCK_ENTRIES = 2**19
 """Logits of a block, unless a block size is given: of 2^18, 2^20 and 2^22, the largest was never the fastest."""
@@ -134,7 +134,7 @@ def sharded_attention(
 def _checked(normalizer: Normalizer | str, block_size: int | None, shape: tuple[int, ...]) -> tuple[int, Normalizer]:
     """The block size and the normalizer. Raises unless both will do."""
     chosen = as_normalizer(normalizer)
-    check_streaming_form(chosen)
+    check_streams(chosen)
     if block_size is not None:
         checks.whole("block_size", block_size, 1, 1024)
     # Its own checks of its numbers run here, where plain numbers still are plain.

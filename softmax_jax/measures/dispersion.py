@@ -207,7 +207,7 @@ def nearest_counts(items: int) -> list[int]:
 def betas(normalizer: Normalizer, logits: Float[Array, "sets items"], where: Any) -> Float[Array, " sets"]:
     """The inverse temperature of each row where the map is softmax, NaN where it is another."""
     beta = jnp.ones(()) if normalizer.scale is None else normalizer.scale(logits, -1, where)
-    is_softmax = getattr(normalizer.map, "func", None) is maps.softmax
+    is_softmax = isinstance(normalizer.map, maps.Softmax) and normalizer.shift_invariant
     return jnp.broadcast_to(beta if is_softmax else jnp.nan, (len(logits), 1))[:, 0]
 
 

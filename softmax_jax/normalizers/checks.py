@@ -97,7 +97,7 @@ def is_whole(value: Any) -> bool:
     return not isinstance(value, bool | np.bool_)
 
 
-def require(name: str, number: ArrayLike, rule: str, holds: Callable[[float], bool]) -> None:
+def require(name: str, number: Any, rule: str, holds: Callable[[float], bool]) -> None:
     """Raises unless a number is real, and, if it is plain or numpy's, finite and by the rule.
 
     TypeError for what is no number, ValueError for one that is not finite or breaks the rule.
@@ -118,12 +118,12 @@ def require(name: str, number: ArrayLike, rule: str, holds: Callable[[float], bo
             raise ValueError(f"{name} is {value!r}; it must be at most {LARGEST:g} in size, and a finite number {rule}")
 
 
-def finite(name: str, number: ArrayLike) -> None:
+def finite(name: str, number: Any) -> None:
     """Raises unless a number is real and, as far as it is known, finite."""
     require(name, number, "such as 1.0", lambda _: True)
 
 
-def positive(name: str, number: ArrayLike) -> None:
+def positive(name: str, number: Any) -> None:
     """Raises unless a number is real and, as far as it is known, finite and above 0."""
     require(name, number, "above 0, such as 1.0", lambda value: value > 0)
 

@@ -7,8 +7,8 @@ empty: all its weights are 0.
 
 A visible NaN or +inf leaves its row without weights, as in `jax.nn.softmax`: they are NaN wherever a visible logit
 is above -inf. Masked entries keep their 0, and other rows their weights. `name_bad_rows` says which rows those are.
-What hands a NaN on are sums: on CPU the maximum of a row forgets it, and so does that of two numbers in a loop
-that adds them up, for which `at_least` and `at_most` stand in.
+Sums carry a NaN from one entry to its row. Maxima do not: on CPU the maximum of a row may drop it, and so may that of
+two numbers in a loop over a sum. `at_least` and `at_most` keep it.
 """
 
 import jax
@@ -74,8 +74,12 @@ def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Arr
     float apart; exp() of it is 0 either way. The maximum counts as a constant in derivatives, so use
     this only where adding a constant to a row changes nothing.
     """
-    maximum = jax.lax.stop_gradient(row_maximum(logits, axis, where))
-    return hide(at_least(logits - maximum, float(jnp.finfo(logits.dtype).min)), where)
+    return hide(below(logits, jax.lax.stop_gradient(row_maximum(logits, axis, where))), where)
+
+
+def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+    """Logits less a pivot, but never below the most negative finite number."""
+    return at_least(logits - pivot, float(jnp.finfo(logits.dtype).min))
 
 
 def at_least(values: Float[Array, "*shape"], low: ArrayLike) -> Float[Array, "*shape"]:

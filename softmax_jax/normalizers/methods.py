@@ -1,105 +1,165 @@
-"""The published methods as plain functions with the signature of `jax.nn.softmax`: each one map over one scale."""
+r"""Every published method: a map by itself, or over a scale, under the name that `normalizer` knows.
 
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+A method is called as `jax.nn.softmax` is, with its numbers as keywords. `ssmax`, for one, is the map `softmax` over
+the scale `LogLength`: $w = \operatorname{softmax}((s \ln n + b)\, z)$, with n the number of visible entries.
 
-from softmax_jax.normalizers.maps import softmax, softpick
-from softmax_jax.normalizers.masking import Axis, Mask
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.scales import ConstantTemperature, EntropyPolynomial, LengthRule, LogLength
+>>> import jax.numpy as jnp
+>>> z = jnp.array([3.0] + [-2.0] * 999)
+>>> [round(float(w), 4) for w in (maps.softmax(z)[0], ssmax(z, s=0.43)[0])]
+[0.1293, 0.9996]
+>>> bool(adaptive_temperature_softmax(z[:32])[0] > maps.softmax(z[:32])[0])
+True
+>>> round(float(scalable_softpick(jnp.array([1.0, -1.0, -1.0, -1.0]), s=1.0)[0]), 3)
+0.571
+>>> round(float(length_scaled_softmax(jnp.array([1.0] * 10 + [-1.0] * 190), m=10, eps=0.25)[:10].sum()), 4)
+0.75
+"""
 
+from softmax_jax.normalizers import maps, sparse
+from softmax_jax.normalizers.entry import DISPERSES, Entry
+from softmax_jax.normalizers.registry import register
+from softmax_jax.normalizers.scales import (
+    ClippedLogLength,
+    ConstantTemperature,
+    EntropyPolynomial,
+    LengthRule,
+    LogLength,
+    LogLengthPower,
+)
 
-def temperature_softmax(
-    logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, *, theta: ArrayLike = 1.0
-) -> Float[Array, "*shape"]:
-    r"""Softmax at a constant temperature: $w = \operatorname{softmax}(z / \theta)$, with θ > 0.
+BETA_OF_ENTROPY = (
+    r"\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H > 0.5 \\ 1 & H \le 0.5 \end{cases}"
+)
+GROWING = r"\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log n)^{2 \tanh(\mathrm{power})}"
+HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
-    >>> import jax.numpy as jnp
-    >>> temperature_softmax(jnp.array([0.0, 1.0]), theta=1e-3)
-    Array([0., 1.], dtype=float32)
-    """
-    return Normalizer(softmax, ConstantTemperature(theta))(logits, axis, where)
-
-
-def adaptive_temperature_softmax(
-    logits: Float[Array, "*shape"],
-    axis: Axis = -1,
-    where: Mask = None,
-    *,
-    coefficients: tuple[ArrayLike, ...] = EntropyPolynomial.coefficients,
-    entropy_range: tuple[ArrayLike, ArrayLike] | None = None,
-) -> Float[Array, "*shape"]:
-    r"""Softmax at the temperature that a polynomial of the row's entropy gives.
-
-    $$w = \operatorname{softmax}(\beta(H)\, z), \qquad H = -\sum_i p_i \ln p_i, \quad p = \operatorname{softmax}(z)$$
-
-    See `EntropyPolynomial` for β, the order of the coefficients and the range where it does anything.
-
-    Source: Veličković et al., "softmax is not enough", arXiv 2410.01104.
-
-    >>> import jax.numpy as jnp
-    >>> z = jnp.array([3.0] + [0.0] * 31)
-    >>> bool(adaptive_temperature_softmax(z)[0] > softmax(z)[0])
-    True
-    """
-    return Normalizer(softmax, EntropyPolynomial(coefficients, entropy_range=entropy_range))(logits, axis, where)
-
-
-def ssmax(
-    logits: Float[Array, "*shape"],
-    axis: Axis = -1,
-    where: Mask = None,
-    *,
-    s: ArrayLike = LogLength.s,
-    bias: ArrayLike = 0.0,
-) -> Float[Array, "*shape"]:
-    r"""Scalable softmax: $w = \operatorname{softmax}((s \ln n + b)\, z)$, with n the number of visible entries.
-
-    Source: Nakanishi, arXiv 2501.19399.
-
-    >>> import jax.numpy as jnp
-    >>> z = jnp.array([3.0] + [-2.0] * 999)
-    >>> [round(float(w), 4) for w in (softmax(z)[0], ssmax(z, s=0.43)[0])]
-    [0.1293, 0.9996]
-    """
-    return Normalizer(softmax, LogLength(s, bias))(logits, axis, where)
-
-
-def scalable_softpick(
-    logits: Float[Array, "*shape"],
-    axis: Axis = -1,
-    where: Mask = None,
-    *,
-    s: ArrayLike = LogLength.s,
-    bias: ArrayLike = 0.0,
-) -> Float[Array, "*shape"]:
-    r"""Softpick at the scale of SSMax: $w = \operatorname{softpick}((s \ln n + b)\, z)$.
-
-    Source: Zuhri, Fuadi, Aji, arXiv 2504.20966.
-
-    >>> import jax.numpy as jnp
-    >>> w = scalable_softpick(jnp.array([1.0, -1.0, -1.0, -1.0]), s=1.0)
-    >>> round(float(w[0]), 3), float(w[1])
-    (0.571, 0.0)
-    """
-    return Normalizer(softpick, LogLength(s, bias))(logits, axis, where)
-
-
-def length_scaled_softmax(
-    logits: Float[Array, "*shape"],
-    axis: Axis = -1,
-    where: Mask = None,
-    *,
-    m: ArrayLike = 1.0,
-    eps: ArrayLike = 0.05,
-) -> Float[Array, "*shape"]:
-    r"""Softmax at the β that leaves a mass of ε outside m of n entries, were their logits ±1.
-
-    See `LengthRule` for the formula and for short rows.
-
-    >>> import jax.numpy as jnp
-    >>> z = jnp.array([1.0] * 10 + [-1.0] * 190)
-    >>> round(float(length_scaled_softmax(z, m=10, eps=0.25)[:10].sum()), 4)
-    0.75
-    """
-    return Normalizer(softmax, LengthRule(m, eps))(logits, axis, where)
+register("softmax", maps.softmax)
+temperature_softmax = register(
+    "temperature",
+    maps.softmax,
+    ConstantTemperature,
+    Entry(
+        "softmax(z/θ)",
+        r"w = \operatorname{softmax}(z / \theta)",
+        DISPERSES,
+        "folklore",
+        "When one number may be tuned for a length that is known beforehand. The best θ for each length is the mark "
+        "that adaptive methods are measured against. It delays dispersion and does not end it.",
+    ),
+)
+adaptive_temperature_softmax = register(
+    "adaptive",
+    maps.softmax,
+    EntropyPolynomial,
+    Entry(
+        "softmax(β(H)·z), β a polynomial of the entropy H",
+        r"w = \operatorname{softmax}(\beta(H)\, z)," + BETA_OF_ENTROPY,
+        DISPERSES,
+        "Veličković et al., arXiv 2410.01104",
+        "For a trained model whose parameters stay as they are, on rows longer than those of training. "
+        "[Refit](refit.md) the polynomial to your model first: the published one was fitted to another, and is above 1 "
+        "for 0.849 < H < 5.945 nats alone. On flatter rows it is softmax again.",
+    ),
+)
+ssmax = register(
+    "ssmax",
+    maps.softmax,
+    LogLength,
+    Entry(
+        "softmax((s·log n + b)·z)",
+        r"w = \operatorname{softmax}((s \log n + b)\, z)",
+        HOLDS_A_LEAD,
+        "Nakanishi, arXiv 2501.19399",
+        "In a model that is to meet longer rows than it was trained on, with s learned for each head. A lead of δ over "
+        "all others holds at any length if s·δ > 1. It costs one factor on the query.",
+    ),
+)
+register(
+    "clipped_ssmax",
+    maps.softmax,
+    ClippedLogLength,
+    Entry(
+        "softmax(clip(s·log n + b, low, high)·z)",
+        r"w = \operatorname{softmax}(\operatorname{clip}(s \log n + b,\, \mathrm{low},\, \mathrm{high})\, z)",
+        DISPERSES,
+        "ssmax, bounded",
+        "As `ssmax`, where β must stay within bounds that training has seen. Beyond the upper bound it disperses as "
+        "softmax does at that β.",
+    ),
+)
+register("softpick", maps.softpick)
+scalable_softpick = register(
+    "scalable_softpick",
+    maps.softpick,
+    LogLength,
+    Entry(
+        "softpick((s·log n + b)·z)",
+        r"w = \operatorname{softpick}((s \log n + b)\, z)",
+        HOLDS_A_LEAD,
+        "Zuhri et al., arXiv 2504.20966",
+        "As `softpick`, on rows longer than those of training: the scale of `ssmax` keeps the lead that the map alone "
+        "would lose.",
+    ),
+)
+length_scaled_softmax = register(
+    "length_scaled",
+    maps.softmax,
+    LengthRule,
+    Entry(
+        "softmax(½ log((1-ε)(n-m)/(ε·m))·z)",
+        r"w = \operatorname{softmax}(\beta z), \qquad "
+        r"\beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n - m)}{\varepsilon m}",
+        "→ 1 if δ > 2, else Θ(n^(δ/2-1))",
+        "a note of 2017",
+        "When about m entries of a row matter, and their logits are near +1 and those of the others near −1. It has "
+        "nothing to learn: m and the mass ε that may go elsewhere are said beforehand.",
+    ),
+)
+register("softmax1", maps.softmax1)
+register("sink_softmax", maps.sink_softmax)
+register("hardmax", maps.hardmax)
+register("shifted_softmax", maps.shifted_softmax)
+register("signed_l1", maps.signed_l1)
+register("sparsemax", sparse.sparsemax)
+register("entmax15", sparse.entmax15)
+register("entmax", sparse.entmax)
+register(
+    "asentmax",
+    sparse.entmax15,
+    LogLengthPower,
+    Entry(
+        "entmax15((δ + softplus(w)·(log n)^γ)·z)",
+        r"w = \operatorname{entmax15}(\beta z)," + GROWING,
+        "→ 1",
+        "Vasylenko et al., arXiv 2506.16640",
+        "In a model that is to meet much longer rows: exact zeros, and a scale that grows with the row. All three "
+        "numbers may be learned for each head.",
+    ),
+)
+register(
+    "adaptive_entmax15",
+    sparse.entmax15,
+    EntropyPolynomial,
+    Entry(
+        "entmax15(β(H)·z), β a polynomial of the entropy H of softmax",
+        r"w = \operatorname{entmax15}(\beta(H)\, z)," + BETA_OF_ENTROPY,
+        sparse.SQUARED,
+        "this project",
+        "As `adaptive`, for a trained model that may have zeros among its weights. H is the entropy of softmax, so a "
+        "fit made for `adaptive` can be read, but was not made for this map.",
+    ),
+)
+register("top_k", sparse.top_k_softmax)
+register("stieltjes", sparse.stieltjes)
+register(
+    "as_stieltjes",
+    sparse.stieltjes,
+    LogLengthPower,
+    Entry(
+        "stieltjes((δ + softplus(w)·(log n)^γ)·z)",
+        r"w = \operatorname{stieltjes}(\beta z)," + GROWING,
+        DISPERSES,
+        "AS-Stieltjes",
+        "As `asentmax`, without zeros: the scale holds the tail together as the row grows.",
+    ),
+)

@@ -42,7 +42,7 @@ def name_rows(normalizer: Any, logits: Float[Array, "*shape"], axis: Axis, where
     """Prints the rows of these logits that have a visible NaN or +inf, if the switch is on."""
     if naming():
         z = visible_logits(logits, where)
-        report(normalizer, *(jnp.any(found, axis) for found in bad_logits(z)))
+        report(normalizer, *(jnp.any(bad, axis) for bad in bad_logits(z)))
 
 
 def bad_logits(z: Float[Array, "*shape"]) -> tuple[Bool[Array, "*shape"], Bool[Array, "*shape"]]:
@@ -56,8 +56,8 @@ def report(
     """Prints which rows are marked, from within a compiled program."""
 
     def show(with_nan: Array, with_inf: Array, silent: Array) -> None:
-        if (found := line(name_of(normalizer), np.asarray(with_nan), np.asarray(with_inf))) and not silent:
-            print(found, file=sys.stderr)
+        if (said := line(name_of(normalizer), np.asarray(with_nan), np.asarray(with_inf))) and not silent:
+            print(said, file=sys.stderr)
 
     jax.debug.callback(show, with_nan, with_inf, silent)
 
@@ -75,8 +75,9 @@ def line(name: str, with_nan: np.ndarray, with_inf: np.ndarray) -> str:
     return f"{name}: {'; '.join([*told, *more])}; their weights are NaN" if rows else ""
 
 
-def name_of(normalizer: Any) -> str:
-    """The map of a normalizer, and its scale if it has one."""
-    function = getattr(normalizer.map, "func", normalizer.map)
-    name = getattr(function, "__name__", repr(function))
-    return name if normalizer.scale is None else f"{name} × {type(normalizer.scale).__name__}"
+def name_of(part: Any) -> str:
+    """The name of a map, a scale or a function; of a normalizer, of its map and of its scale if it has one."""
+    if hasattr(part, "map") and hasattr(part, "scale"):
+        return name_of(part.map) if part.scale is None else f"{name_of(part.map)} × {name_of(part.scale)}"
+    function = getattr(part, "func", part)
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,6 +1,7 @@
 """The one idea of the package: a normalizer is a map over a scale."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,10 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.blocks import product
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
 from softmax_jax.normalizers.naming import name_rows
-from softmax_jax.normalizers.scales import OfRow, Scale
+from softmax_jax.normalizers.scales import Scale, ScaleLike
+
+MapLike = Map | Callable[..., Float[Array, "..."]]
+"""A map, or any function with the signature of `jax.nn.softmax`."""
 
 
 @jax.tree_util.register_dataclass
@@ -19,7 +24,7 @@ from softmax_jax.normalizers.scales import OfRow, Scale
 class Normalizer:
     r"""Turns logits into weights: `map(β · logits)`, with β given by the scale.
 
-    `map` is a map of this package or any function with the signature of `jax.nn.softmax`; numbers of its own
+    `map` is a map of this package or any function with the signature of `jax.nn.softmax`; numbers of such a function
     are bound with `jax.tree_util.Partial(map, name=number)`. `scale` is a scale, any pytree that is called
     like one, or None for β = 1. The normalizer is a pytree whose leaves are those numbers.
 
@@ -29,55 +34,64 @@ class Normalizer:
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
 
-    map: Map
-    scale: Scale | None = None
+    map: MapLike
+    scale: ScaleLike | None = None
 
     def __post_init__(self) -> None:
-        # A Partial is a pytree with the function as structure and the bound numbers as leaves.
-        if callable(self.map) and not isinstance(self.map, jax.tree_util.Partial):
-            object.__setattr__(self, "map", jax.tree_util.Partial(self.map))
+        map = self.map
+        if isinstance(map, jax.tree_util.Partial) and isinstance(map.func, Map):
+            object.__setattr__(self, "map", dataclasses.replace(map.func, **map.keywords))
+        elif callable(map) and not isinstance(map, Map | jax.tree_util.Partial):
+            # A Partial is a pytree with the function as structure and the bound numbers as leaves.
+            object.__setattr__(self, "map", jax.tree_util.Partial(map))
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether adding a constant to a row leaves its weights as they are; of a plain function, nothing is known."""
+        return isinstance(self.map, Map) and self.map.shift_invariant
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
-        """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits."""
-        self._check(logits, axis)
+        """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits.
+
+        Raises TypeError for a map or scale that is none, ValueError for a number that does not fit the rows.
+        """
+        self._check()
         name_rows(self, logits, axis, where)
         if self.scale is None:
             return self.map(logits, axis, where)
+        checks.row(logits, axis)
         z = visible_logits(logits, where)
+        self._check_beta(z, axis)
         beta = self.scale(z, axis, where)
-        own, finite = z, jnp.isfinite(z)
-        if getattr(getattr(self.map, "func", None), "shift_invariant", False):
-            z = centre(z, axis, where)
-        largest = jnp.finfo(z.dtype).max
-        # The clips keep 0 · inf out of the product. Logits that are not finite pass by it: no β changes what they say.
-        scaled = jnp.clip(jnp.clip(beta, -largest, largest) * z, -largest, largest)
-        return self.map(jnp.where(finite, scaled, own), axis, where).astype(logits.dtype)
+        finite = jnp.isfinite(z)
+        centred = centre(z, axis, where) if self.shift_invariant else z
+        # Logits that are not finite pass by the product: no β changes what they say.
+        return self.map(jnp.where(finite, product(beta, centred), z), axis, where).astype(logits.dtype)
 
-    def _check(self, logits: Any, axis: Axis) -> None:
-        """Raises unless map and scale are such, and β is a number for each row, before anything is computed."""
+    def _check(self) -> None:
+        """Raises unless map and scale can be called."""
         if not callable(self.map):
             raise TypeError(
                 f"map is {checks.shown(self.map)}; it must be a function with the signature of jax.nn.softmax: "
                 "give one, such as softmax_jax.softmax, or build by name with softmax_jax.normalizer"
             )
-        scale = self.scale
-        if scale is None:
-            return
-        if isinstance(scale, type) or not callable(scale):
+        if isinstance(self.scale, type) or not (self.scale is None or callable(self.scale)):
             raise TypeError(
-                f"scale is {checks.shown(scale)}; it must be a scale, called with logits, axis and where: "
+                f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )
-        checks.row(logits, axis)
-        # Plain numbers in our own scales make one β for each row.
-        if not isinstance(scale, OfRow) or checks.has_axes(scale):
-            like = jax.eval_shape(visible_logits, logits)
-            name = type(scale).__name__
-            try:
-                beta = jax.eval_shape(lambda z: jnp.asarray(scale(z, axis, None)), like)
-            except (TypeError, ValueError):
-                for path, number in jax.tree_util.tree_leaves_with_path(scale):
-                    if checks.is_array(number):
-                        checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, like.shape, axis)
-                raise
-            checks.per_row(f"β of the scale {name}", beta, like.shape, axis)
+
+    def _check_beta(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
+        """Raises unless β is a number for each row. Plain numbers in our own scales make it one."""
+        scale = self.scale
+        if scale is None or (isinstance(scale, Scale) and not checks.has_axes(scale)):
+            return
+        name = type(scale).__name__
+        try:
+            beta: Any = jax.eval_shape(lambda z: jnp.asarray(scale(z, axis, None)), logits)
+        except (TypeError, ValueError):
+            for path, number in jax.tree_util.tree_leaves_with_path(scale):
+                if checks.is_array(number):
+                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, logits.shape, axis)
+            raise
+        checks.per_row(f"β of the scale {name}", beta, logits.shape, axis)

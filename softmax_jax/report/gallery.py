@@ -10,8 +10,7 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
-from softmax_jax.normalizers.page import ENTRIES
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import BASELINE, PALETTE
 from softmax_jax.report.looks import LOOK_LENGTHS, SCORES, sweep, weights_of
 from softmax_jax.runtime.command_line import check_directory, one_line_errors, parse
@@ -80,9 +79,9 @@ def main() -> None:
     """Draws and writes."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors(Console(stderr=True)):
-        for name, drawn in pictures(list(ENTRIES)).items():
+        for name, drawn in pictures(list(METHODS)).items():
             write_whole(arguments.output / f"{name}.svg", drawn)
-    print(f"wrote {len(ENTRIES)} pictures to {arguments.output}")
+    print(f"wrote {len(METHODS)} pictures to {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.normalizers.facts import FACTS
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
@@ -29,7 +28,7 @@ def formula_table(names: Sequence[str]) -> Table:
     table = new_table("What each computes", "normalizer", "formula", "numbers", "source", names=4)
     for name in names:
         method = name.split("(")[0]
-        fact = FACTS.get(method)
+        fact = METHODS[method].entry
         numbers = ", ".join(f"{key} = {rounded(value)}" for key, value in METHODS[method].numbers.items()) or "none"
         table.add_row(name, *((fact.formula, numbers, fact.source) if fact else ("", numbers, "")))
     return table

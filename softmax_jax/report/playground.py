@@ -1,26 +1,22 @@
 """A chart that weighs a row of logits while its sliders move, computed by Vega wherever it is shown.
 
-The row has one best item, `gap` above the middle of the others, which lie within ± `noise` of it. The methods are
-written here once more, as expressions of Vega; the tests hold them to the package.
+The row has one best item, `gap` above the middle of the others, which lie within ± `noise` of it. Maps and scales say
+themselves how Vega computes them, and which of their numbers have a slider; the tests hold the page to the package.
 """
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
+import jax
 import numpy as np
 from jaxtyping import Float
 
+from softmax_jax.normalizers.entry import Written
+from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.numbers import SLIDER, Numbers
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.normalizers.scales import (
-    ConstantTemperature,
-    EntropyPolynomial,
-    LengthRule,
-    LogLength,
-    LogLengthPower,
-)
 from softmax_jax.report.charts import Chart
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -48,58 +44,36 @@ def playground_logits(n: int, gap: Number, noise: Number) -> Float[np.ndarray, "
     return logits
 
 
-def horner(coefficients: Sequence[Any], variable: str) -> str:
-    """The polynomial of these coefficients, highest power first, as an expression.
-
-    >>> horner((2.0, 0.5, -1.0), "x")
-    '((2.0) * x + 0.5) * x + -1.0'
-    """
-    first, *others = coefficients
-    return functools.reduce(lambda expression, next: f"({expression}) * {variable} + {next}", others, str(first))
+def on_sliders(numbers: Numbers) -> Any:
+    """The map or scale with names in the place of the numbers that have a slider."""
+    sliders = numbers.marked(SLIDER)
+    leaves = [name if name in sliders else value for name, value in vars(numbers).items()]
+    return jax.tree.unflatten(jax.tree.structure(numbers), jax.tree.leaves(leaves))
 
 
-class WrittenMap(NamedTuple):
-    """A map as expressions: weights are `share`, less than `offset` + Σ `mass` of the row."""
+def written(name: str) -> tuple[Written, str] | None:
+    """A registered method as expressions of Vega: its map, and β; None if one of them has none."""
+    method = METHODS[name]
+    map = on_sliders(method.map).written() if isinstance(method.map, Map) else None
+    beta = on_sliders(method.scale()).written() if method.scale else "1"
+    return (map, beta) if map and beta else None
 
-    share: str
-    mass: str
-    offset: str = "0"
+
+NORMALIZERS = {name: expressions for name in METHODS if (expressions := written(name))}
+"""The methods that a page can compute."""
 
 
-# Of each item: y = β·z, and c = y less the largest of the row; m = max(0, the largest y). The thresholds of sparsemax
-# and entmax15 are exact, from the sorted row.
-EXPONENTIAL = "exp(datum.c)"
-LIFTED = "exp(datum.y - datum.m)"
-PICKED = f"{LIFTED} - exp(-datum.m)"
-MAPS = {
-    "softmax": WrittenMap(EXPONENTIAL, EXPONENTIAL),
-    "softmax1": WrittenMap(LIFTED, LIFTED, "exp(-datum.m)"),
-    "softpick": WrittenMap(f"max({PICKED}, 0)", f"abs({PICKED})", str(METHODS["softpick"].numbers["eps"])),
-    "hardmax": WrittenMap("datum.c == 0 ? 1 : 0", "datum.c == 0 ? 1 : 0"),
-    "signed_l1": WrittenMap("datum.y", "abs(datum.y)", "1"),
-    "sparsemax": WrittenMap("max(datum.c - datum.tau_1, 0)", "0", "1"),
-    "entmax15": WrittenMap("pow(max(datum.c / 2 - datum.tau_2, 0), 2)", "0", "1"),
-}
-POLYNOMIAL = (
-    f"datum.softmax_entropy > {EntropyPolynomial.threshold}"
-    f" ? max({horner(EntropyPolynomial.coefficients, 'datum.softmax_entropy')}, {EntropyPolynomial.floor}) : 1"
-)
-POWER_NUMBERS = METHODS["asentmax"].numbers
-ODDS = f"{1 - LengthRule.eps} * (n - {LengthRule.m}) / {LengthRule.eps * LengthRule.m}"
-POWER = (
-    f"{POWER_NUMBERS['delta']} + {math.log1p(math.exp(POWER_NUMBERS['weight']))}"
-    f" * pow(log(n), {2 * math.tanh(POWER_NUMBERS['power'])})"
-)
-SCALES = {
-    None: "1",
-    ConstantTemperature: "1 / theta",
-    LogLength: "s * log(n)",
-    LengthRule: f"log(max({ODDS}, 1)) / 2",
-    LogLengthPower: POWER,
-    EntropyPolynomial: POLYNOMIAL,
-}
-NORMALIZERS = tuple(name for name, method in METHODS.items() if method.map.__name__ in MAPS and method.scale in SCALES)
-"""Registered methods whose map and scale are written here; `temperature` has the slider's θ, a scale s·log n its s."""
+def with_slider(number: str) -> list[str]:
+    """The methods whose number of that name has a slider."""
+    return [name for name in NORMALIZERS if number in sliders_of(name)]
+
+
+def sliders_of(name: str) -> dict[str, tuple[float, float]]:
+    """The numbers of a method that have a slider, each with the ends of it."""
+    parts = (METHODS[name].map, METHODS[name].scale)
+    return {
+        number: ends for part in parts if isinstance(part, Map | type) for number, ends in part.marked(SLIDER).items()
+    }
 
 
 def chosen(expressions: Mapping[str, str]) -> str:
@@ -109,8 +83,8 @@ def chosen(expressions: Mapping[str, str]) -> str:
 
 
 def chosen_of_map(field: str) -> str:
-    """The expression of a field of `WrittenMap` for the chosen normalizer."""
-    return chosen({name: getattr(MAPS[METHODS[name].map.__name__], field) for name in NORMALIZERS})
+    """The expression of a field of `Written` for the chosen normalizer."""
+    return chosen({name: getattr(map, field) for name, (map, _) in NORMALIZERS.items()})
 
 
 def controls(normalizer: str, n: int, gap: Number, noise: Number) -> list[alt.Parameter]:
@@ -120,14 +94,21 @@ def controls(normalizer: str, n: int, gap: Number, noise: Number) -> list[alt.Pa
         return alt.param(name=name, value=value, bind=alt.binding_range(name=label, min=low, max=high, step=step))
 
     choice = alt.binding_select(options=list(NORMALIZERS), name="normalizer ")
+    on_page = {
+        number: (METHODS[name].numbers[number], ends)
+        for name in NORMALIZERS
+        for number, ends in sliders_of(name).items()
+    }
     return [
         alt.param(name="normalizer", value=normalizer, bind=choice),
         slider("log2_n", "log₂ of the items n ", round(math.log2(n), 2), 1, LARGEST_LOG2_N, 0.25),
         alt.param(name="n", expr="round(pow(2, log2_n))"),
         slider("gap", "gap of the best item ", gap, 0, 10, 0.1),
         slider("noise", "noise of the others ± ", noise, 0, 5, 0.1),
-        slider("theta", "temperature θ (of temperature) ", 0.5, 0.05, 4, 0.05),
-        slider("s", "s (of ssmax, scalable_softpick) ", round(METHODS["ssmax"].numbers["s"], 2), 0.05, 2, 0.01),
+        *(
+            slider(number, f"{number} of {', '.join(with_slider(number))} ", round(start, 2), *ends, 0.01)
+            for number, (start, ends) in on_page.items()
+        ),
     ]
 
 
@@ -144,7 +125,7 @@ def weighed(chart: Any) -> Any:
     )
     chart = chart.transform_joinaggregate(sum="sum(exponential)", moments="sum(moment)").transform_calculate(
         softmax_entropy="log(datum.sum) - datum.moments / datum.sum",
-        beta=chosen({name: SCALES[METHODS[name].scale] for name in NORMALIZERS}),
+        beta=chosen({name: beta for name, (_, beta) in NORMALIZERS.items()}),
         y="datum.beta * datum.logit",
         c="datum.beta * datum.excess",
         m="max(0, datum.beta * datum.largest)",

@@ -390,10 +390,10 @@ def playground_section() -> Section:
         [
             "Move the sliders: your browser weighs the row anew, by the same formulas as the package.",
             "One item is the best; its logit stands the gap above the middle of the others, which lie within ± noise "
-            "of it. Raise n to see softmax disperse, sharpen it with θ or s, and raise the noise above the gap to see "
-            "that no temperature helps once another logit is the largest: hardmax then picks the wrong item.",
-            f"There are {len(NORMALIZERS)} normalizers to choose from. θ acts on temperature alone, s on ssmax and "
-            "scalable_softpick; all others use the numbers they are registered with.",
+            "of it. Raise n to see softmax disperse, sharpen it with theta or s, and raise the noise above the gap to "
+            "see that no temperature helps once another logit is the largest: hardmax then picks the wrong item.",
+            f"There are {len(NORMALIZERS)} normalizers to choose from. A slider acts on those that it names; all other "
+            "numbers are those that the normalizers are registered with.",
         ],
         [Figure("playground", playground_chart(), playground_rows())],
     )

@@ -461,7 +461,7 @@ def test_numbers_for_other_heads_than_the_layer_has_raise(api):
 # A temperature that is learned from the query
 
 
-def query_layer(u, b, map=sj.softmax):
+def query_layer(u, b, map: Any = sj.softmax):
     one = layer("nnx", sj.NnxQueryTemperature(HEADS, FEATURES // HEADS, map))
     one.layer.attention_fn.u[...], one.layer.attention_fn.b[...] = u, b
     return one

@@ -9,7 +9,6 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.fused import rides
-from softmax_jax.normalizers.facts import FACTS
 
 from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays
 
@@ -19,7 +18,7 @@ fused = functools.partial(dot_product_attention, implementation="xla")
 
 
 def test_what_rides_a_kernel_is_what_the_facts_say():
-    assert [name for name, facts in FACTS.items() if facts.fused != "no"] == RIDES
+    assert [name for name, method in sj.METHODS.items() if method.fused != "no"] == RIDES
 
 
 @pytest.mark.parametrize("name", RIDES)

@@ -9,9 +9,9 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.attention.dense import SEARCH_ABOVE, STREAM_ABOVE, dot_product_attention
-from softmax_jax.attention.forms import FORMS, Found, stream, streaming_form
-from softmax_jax.attention.rows import Block
 from softmax_jax.attention.streaming import default_block_size, streaming_attention
+from softmax_jax.normalizers.blocks import Attended, Block
+from softmax_jax.normalizers.streaming import stream
 
 from .inputs import EMPTY, KEYS, arrays, assert_equal, dense_attention, each, some_mask, with_arrays
 
@@ -94,7 +94,8 @@ def test_any_inverse_temperature(map):
             return jnp.sum(output[..., 0]), output
 
         both = (dense_attention, in_blocks)
-        return [jax.grad(functools.partial(loss, attend), has_aux=True)(normalizer) for attend in both]
+        grad = functools.partial(jax.grad, has_aux=True, allow_int=True)  # k of top_k is whole
+        return [grad(functools.partial(loss, attend))(normalizer) for attend in both]
 
     for beta in (-1.5, 0.0, 1.5):
         normalizer = sj.Normalizer(map, sj.InverseTemperature(jnp.float32(beta)))
@@ -204,14 +205,13 @@ class MyScale:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"normalizer": sj.Normalizer(my_map)}, r"the map my_map has no streaming form: .* implementation='dense'"),
+        ({"normalizer": sj.Normalizer(my_map)}, r"the map my_map needs whole rows: .* implementation='dense'"),
         (
             {"normalizer": sj.Normalizer(sj.softmax, cast(Any, MyScale()))},
             r"the scale MyScale needs whole rows: .*of_row",
         ),
         ({"block_size": 0}, r"block_size is 0; it must be at least 1"),
         ({"return_weights": True}, r"implementation='streaming' never forms all weights: return_weights needs 'dense'"),
-        ({"normalizer": sj.Normalizer(jax.tree_util.Partial(sj.entmax, alpha=0.5))}, r"alpha is 0.5; it must be"),
     ],
 )
 def test_what_cannot_stream_is_refused_in_one_line(keywords, message):
@@ -234,17 +234,20 @@ def test_an_unknown_implementation_is_refused():
         dot_product_attention(*arrays()[:3], implementation=cast(Any, "flash"))
 
 
-def test_a_map_of_ones_own_brings_its_form(monkeypatch):
-    monkeypatch.setitem(FORMS, my_map, FORMS[sj.softmax])  # forgotten after the test
+class Tripled(sj.Map):
+    factor: float = sj.number(default=3.0)
 
-    @streaming_form(my_map)
-    def my_form(rows, *, power=1.0):
-        found = FORMS[sj.softmax](rows)
-        return Found(found.attended * power, lambda block: found.weigh(block) * power)
+    def weights(self, row):
+        return row.number(self.factor) * sj.softmax.weights(row)
 
+    def in_blocks(self, rows):
+        attended = sj.softmax.in_blocks(rows)
+        return Attended(attended.values * self.factor, lambda block: attended.weigh(block) * self.factor)
+
+
+def test_a_map_of_ones_own_may_come_in_blocks():
     query, key, value, _ = arrays()
-    mine = sj.Normalizer(jax.tree_util.Partial(my_map, power=3.0))
-    tripled = in_blocks(query, key, value, normalizer=mine)
+    tripled = in_blocks(query, key, value, normalizer=sj.Normalizer(Tripled()))
     np.testing.assert_allclose(tripled, 3 * dense_attention(query, key, value), atol=1e-5)
 
 

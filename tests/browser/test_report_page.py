@@ -11,7 +11,7 @@ import pytest
 from softmax_jax.measures.dispersion import attention_maps
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page
-from softmax_jax.report.playground import NORMALIZERS, playground_logits
+from softmax_jax.report.playground import NORMALIZERS, playground_logits, sliders_of
 from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
@@ -159,7 +159,7 @@ def test_the_playground_weighs_as_the_package_does(desktop, name):
         weights = np.array(desktop.page.evaluate(WEIGH, values))
         n = round(2**log2_n)
         assert len(weights) == n
-        numbers = {"temperature": {"theta": theta}, "ssmax": {"s": s}, "scalable_softpick": {"s": s}}.get(name, {})
+        numbers = {number: values[number] for number in sliders_of(name)}
         logits = playground_logits(n, gap, noise)
         with jax.enable_x64(True):
             expected = np.asarray(normalizer(name, **numbers)(jnp.asarray(logits)))

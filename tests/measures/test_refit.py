@@ -7,7 +7,7 @@ from softmax_jax import temperature
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import draw_fresh, evaluate, fresh_batches
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.normalizers.scales import entropy
+from softmax_jax.normalizers.rows import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import LOG_THETA
 from softmax_jax.training.trainer import build_model

@@ -1,8 +1,6 @@
-"""The table of methods says what is measured."""
+"""What is said of each method is what is measured."""
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +8,11 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.normalizers import facts
+from softmax_jax.normalizers.entry import DISPERSES
+from softmax_jax.normalizers.methods import HOLDS_A_LEAD
+from softmax_jax.normalizers.sparse import LINEAR, SQUARED
 
-ROOT = Path(__file__).parents[2]
-
-every_fact = pytest.mark.parametrize("name", facts.FACTS)
-
-
-def test_every_registered_method_is_in_the_table_once():
-    assert sorted(facts.FACTS) == sorted(sj.METHODS)
-    assert [row[0] for row in facts.table()] == list(sj.METHODS)
-    assert all(len(row) == len(facts.COLUMNS) for row in facts.table())
+every_fact = pytest.mark.parametrize("name", sj.METHODS)
 
 
 @every_fact
@@ -28,7 +20,7 @@ def test_sums_zeros_and_signs(name):
     logits = jax.random.normal(jax.random.key(0), (200, 40)) * jnp.linspace(0.1, 3, 200)[:, None]
     with jax.enable_x64(True):
         weights = np.asarray(sj.normalizer(name)(jnp.asarray(np.asarray(logits), jnp.float64)))
-    fact = facts.FACTS[name]
+    fact: Any = sj.METHODS[name].map
     assert (np.abs(weights.sum(1) - 1) < 1e-6).all() == fact.sums_to_one
     assert (weights < 0).any() == fact.signed
     # Logits of exactly 0 are where signed_l1 gives 0.
@@ -52,16 +44,16 @@ def slope(name, delta):
 
 S = sj.LogLength.s
 EXPONENTS = {
-    facts.DISPERSES: lambda delta: -1.0,
-    facts.SSMAX: lambda delta: min(S * delta - 1, 0.0),
-    facts.FACTS["length_scaled"].largest_weight: lambda delta: min(delta / 2 - 1, 0.0),
+    DISPERSES: lambda delta: -1.0,
+    HOLDS_A_LEAD: lambda delta: min(S * delta - 1, 0.0),
+    sj.METHODS["length_scaled"].entry.largest_weight: lambda delta: min(delta / 2 - 1, 0.0),
 }
 LIMITS = {
-    facts.LINEAR: lambda delta: min(delta, 1),
-    facts.SQUARED: lambda delta: min(delta / 2, 1) ** 2,
-    facts.FACTS["entmax"].largest_weight: lambda delta: min(delta / 2, 1) ** 2,
-    facts.FACTS["asentmax"].largest_weight: lambda delta: 1.0,
-    facts.FACTS["hardmax"].largest_weight: lambda delta: 1.0,
+    LINEAR: lambda delta: min(delta, 1),
+    SQUARED: lambda delta: min(delta / 2, 1) ** 2,
+    sj.METHODS["entmax"].entry.largest_weight: lambda delta: min(delta / 2, 1) ** 2,
+    sj.METHODS["asentmax"].entry.largest_weight: lambda delta: 1.0,
+    sj.METHODS["hardmax"].entry.largest_weight: lambda delta: 1.0,
 }
 
 
@@ -72,7 +64,7 @@ LARGEST_DELTA = {"clipped_ssmax": 1.0, "stieltjes": 0.02, "as_stieltjes": 0.02}
 @every_fact
 @pytest.mark.parametrize("delta", [0.5, 1.0, 6.0])
 def test_the_largest_weight_goes_where_the_table_says(name, delta):
-    claim = facts.FACTS[name].largest_weight
+    claim = sj.METHODS[name].entry.largest_weight
     delta = min(delta, LARGEST_DELTA.get(name, 6.0))
     if claim in EXPONENTS:
         assert slope(name, delta) == pytest.approx(EXPONENTS[claim](delta), abs=0.06)
@@ -82,11 +74,3 @@ def test_the_largest_weight_goes_where_the_table_says(name, delta):
         assert name == "top_k"
         assert slope(name, delta) == pytest.approx(-1, abs=0.01)
         assert float(sj.normalizer("top_k")(jnp.arange(100.0) / 100)[-1]) >= 1 / 8
-
-
-def test_the_table_is_printed():
-    done = subprocess.run(
-        [sys.executable, "-m", "softmax_jax.normalizers"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(name[:6] in done.stdout for name in sj.METHODS)

@@ -155,4 +155,4 @@ def test_shifted_softmax_has_zero_gradient_in_s():
 def test_a_map_marked_shift_invariant_is_and_the_others_are_not(name):
     weigh = getattr(sj, name)
     unchanged = np.allclose(weigh(jnp.array(MIXED) + 1.0), weigh(jnp.array(MIXED)), atol=1e-6)
-    assert unchanged == getattr(weigh, "shift_invariant", False)
+    assert unchanged == weigh.shift_invariant

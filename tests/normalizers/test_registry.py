@@ -107,7 +107,7 @@ def test_numbers_can_be_traced():
         ("temperature(1/3)", r"cannot read"),
         ("temperature(0)", r"theta is 0\.0; it must be a finite number above 0, such as 1\.0"),
         ("temperature(-1)", r"theta is -1\.0; it must be a finite number above 0"),
-        ("temperature('cold')", r"theta is 'cold'; it must be a number, such as 1\.0"),
+        ("temperature('cold')", r"theta is 'cold'; it must be a number above 0, such as 1\.0"),
         ("temperature(True)", r"theta is True; it must be a number"),
         ("temperature(None)", r"theta is None; it must be a number"),
         ("temperature((1, 2))", r"theta is \(1, 2\); it must be a number"),

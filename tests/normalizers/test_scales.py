@@ -210,30 +210,30 @@ def test_empty_rows_have_a_finite_beta(scale):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: sj.ConstantTemperature(0), r"theta is 0; it must be a finite number above 0, such as 1\.0"),
+        (lambda: sj.ConstantTemperature(0), r"theta is 0\.0; it must be a finite number above 0, such as 1\.0"),
         (lambda: sj.ConstantTemperature(NAN), r"theta is nan; it must be"),
         (lambda: sj.LogLength(s=INF), r"s is inf; it must be a finite number such as"),
         (lambda: sj.LogLength(bias=NAN), r"bias is nan; it must be"),
         (lambda: sj.InverseTemperature(NAN), r"beta is nan; it must be"),
         (lambda: sj.ClippedLogLength(high=INF), r"high is inf; it must be"),
-        (lambda: sj.ClippedLogLength(low=2, high=1.5), r"low is 2 and high is 1\.5; low must lie below high: give"),
+        (lambda: sj.ClippedLogLength(low=2, high=1.5), r"low is 2\.0 and high is 1\.5; low must lie below high: give"),
         (lambda: sj.ClippedLogLength(low=3.0), r"low is 3\.0 and high is 3\.0; low must lie below high"),
         (lambda: sj.LogLengthPower(weight=INF), r"weight is inf; it must be"),
         (lambda: sj.LogLengthPower(power=NAN), r"power is nan; it must be"),
         (lambda: sj.LogLengthPower(delta=-INF), r"delta is -inf; it must be"),
         (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
-        (lambda: sj.LengthRule(eps=2), r"eps is 2; it must be a finite number between 0 and 1, such as"),
+        (lambda: sj.LengthRule(eps=2), r"eps is 2\.0; it must be a finite number between 0 and 1, such as"),
         (lambda: sj.LengthRule(eps=0.0), r"eps is 0\.0; it must be"),
         (lambda: sj.EntropyPolynomial(()), r"coefficients is \(\); it must hold at least one number"),
         (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
         (lambda: sj.EntropyPolynomial(threshold=INF), r"threshold is inf; it must be"),
         (lambda: sj.EntropyPolynomial(floor=NAN), r"floor is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each end of entropy_range is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"each end of entropy_range is inf; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each of entropy_range is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"each of entropy_range is inf; it must be"),
         (lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)), r"entropy_range is \(2\.0, 2\.0\); it must be \(low"),
         (
             lambda: sj.EntropyPolynomial(entropy_range=(3, 2)),
-            r"entropy_range is \(3, 2\); it must be .* low below high",
+            r"entropy_range is \(3\.0, 2\.0\); it must be .* low below high",
         ),
     ],
 )
@@ -262,13 +262,12 @@ def test_transformations_may_put_anything_into_the_leaves(leaf):
     assert jax.tree.map(lambda _: leaf, sj.LengthRule()).eps is leaf
 
 
-def test_a_new_scale_is_a_class_with_the_decorator():
-    @sj.scale
-    class RootLength:
-        power: float = 0.5
+def test_a_new_scale_is_one_class():
+    class RootLength(sj.Scale):
+        power: float = sj.number(default=0.5)
 
-        def __call__(self, logits, axis, where):
-            return jnp.full((1,), logits.shape[axis], logits.dtype) ** self.power
+        def of_row(self, row):
+            return row.count() ** row.number(self.power)
 
     assert inspect.signature(RootLength).parameters["power"].default == 0.5
     assert isinstance(RootLength(), sj.Scale)

@@ -6,7 +6,7 @@ import pytest
 
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import save_chart
-from softmax_jax.report.playground import NORMALIZERS, horner, playground_chart, playground_logits
+from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
 
 
 def test_the_best_item_comes_first_and_the_others_lie_within_the_noise():
@@ -19,11 +19,6 @@ def test_the_best_item_comes_first_and_the_others_lie_within_the_noise():
 
 def test_more_items_leave_the_others_where_they_are():
     assert (playground_logits(20, 1.0, 2.0)[:5] == playground_logits(5, 1.0, 2.0)).all()
-
-
-def test_polynomials_are_written_as_numpy_evaluates_them():
-    coefficients = (0.5, -2.0, 3.0, 1.25)
-    assert eval(horner(coefficients, "x"), {"x": 1.75}) == pytest.approx(np.polyval(coefficients, 1.75), rel=1e-15)
 
 
 def test_every_normalizer_to_choose_is_registered_and_the_well_known_are_there():

@@ -7,8 +7,7 @@ import scipy.stats
 from rich.console import Console
 
 from softmax_jax.measures.statistics import half_width
-from softmax_jax.normalizers.facts import FACTS
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
 from softmax_jax.report import shootout as report
 from softmax_jax.report.charts import save_chart
@@ -51,10 +50,10 @@ def cells(table):
 
 def test_the_formulas_come_with_numbers_and_sources():
     rows = cells(looks.formula_table(["softmax", "entmax(alpha=1.2)"]))
-    assert rows["softmax"]["formula"] == FACTS["softmax"].formula
+    assert rows["softmax"]["formula"] == METHODS["softmax"].entry.formula
     assert rows["softmax"]["numbers"] == "none"
     assert "alpha" in rows["entmax(alpha=1.2)"]["numbers"]
-    assert rows["entmax(alpha=1.2)"]["source"] == FACTS["entmax"].source
+    assert rows["entmax(alpha=1.2)"]["source"] == METHODS["entmax"].entry.source
 
 
 def test_the_weights_of_a_row_are_shown_with_their_sum():

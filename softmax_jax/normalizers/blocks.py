@@ -16,7 +16,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import at_least, row_sum, settled, visible_logits, visible_or_lowest
+from softmax_jax.normalizers.masking import (
+    Mask,
+    at_least,
+    at_most,
+    below,
+    row_sum,
+    settled,
+    visible_logits,
+    visible_or_lowest,
+)
 
 Tree = Any
 """An array, or a tuple, list or dictionary of them."""
@@ -71,7 +80,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class Blocks:
     """Rows whose entries `read` gives in blocks, one for each index into the leading axis of the arrays in `blocks`.
 
     Within `shard_map`, `axis_name` is the axis of the mesh over which the blocks are divided: each device reads
@@ -208,10 +217,61 @@ def visible(block: Block) -> Float[Array, "*rows entries"]:
     return visible_or_lowest(block.logits, block.where)
 
 
-def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
-    """Logits less a pivot, but never below the most negative finite number, as in `masking.centre`."""
-    return at_least(logits - pivot, float(jnp.finfo(logits.dtype).min))
-
-
 def _zeros(shapes: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+class Attended(NamedTuple):
+    """What the weights of rows in blocks weigh, and the weights of any block."""
+
+    values: Tree
+    weigh: Callable[[Block], Float[Array, "*rows entries"]]
+
+
+class BlockEntries(NamedTuple):
+    """The entries of one block as a map sees them."""
+
+    logits: Float[Array, "*rows entries"]
+    where: Mask
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledRows:
+    """Rows in blocks under a scale, as a map sees them. `beta` is None for β = 1.
+
+    The logits of a shift-invariant map are multiplied by β only once a pivot is taken from them, as in `Normalizer`.
+    Until then they are in the order of β·z: where β is negative, they have the other sign.
+    """
+
+    blocks: Blocks
+    beta: Float[Array, "..."] | None
+    shift_invariant: bool
+
+    def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        return self.blocks.number(value)
+
+    def entries(self, block: Block) -> BlockEntries:
+        """The entries of a block, with -inf for the logit of a masked one."""
+        z = visible(block)
+        if self.beta is None:
+            return BlockEntries(z, block.where)
+        finite = jnp.isfinite(z)
+        factor = self._sign(self.beta) if self.shift_invariant else self.beta
+        return BlockEntries(jnp.where(finite, product(factor, jnp.where(finite, z, 0)), z), block.where)
+
+    def below(self, logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+        """Scaled distance of such logits to a pivot: at most 0 if the pivot is the largest."""
+        gap = below(logits, pivot)
+        if self.beta is None or not self.shift_invariant:
+            return gap
+        return product(self.beta * self._sign(self.beta), gap)
+
+    @staticmethod
+    def _sign(beta: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.where(beta < 0, -1, 1).astype(beta.dtype)
+
+
+def product(beta: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """β·z, kept finite: of finite logits, so that 0 · inf cannot arise."""
+    largest = float(jnp.finfo(logits.dtype).max)
+    return at_most(at_least(jnp.clip(beta, -largest, largest) * logits, -largest), largest)

@@ -1,0 +1,30 @@
+"""What the documentation says of a method, and what a page needs to compute it."""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """What the documentation says of a map, or of a method that puts it over a scale."""
+
+    formula: str
+    """In plain text."""
+    latex: str
+    """In LaTeX."""
+    largest_weight: str
+    """As n → ∞, of one logit δ > 0 above n - 1 equal ones: it disperses if this goes to 0."""
+    source: str
+    use: str
+    """When to use it."""
+
+
+DISPERSES = "Θ(1/n)"
+UNWRITTEN = Entry("–", "", "–", "–", "")
+"""Of a method that nobody described."""
+
+
+class Written(NamedTuple):
+    """A map as expressions of Vega: the weights are `share`, over `offset` + Σ `mass` of the row."""
+
+    share: str
+    mass: str
+    offset: str = "0"

@@ -1,0 +1,96 @@
+"""What maps and scales have in common: each is a class of numbers, and a pytree with these as its leaves.
+
+The numbers can so be traced, differentiated and learned, and changing one recompiles nothing. A number is a scalar,
+or an array that broadcasts against the logits with the row's axis at size 1: one number per head of
+(batch, heads, queries, keys) has the shape (heads, 1, 1).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, dataclass_transform
+
+import jax
+
+from softmax_jax.normalizers import checks
+
+SLIDER, LEARN = "slider", "learn"
+
+
+def number(
+    *,
+    default: Any,
+    rule: str = "such as 1.0",
+    holds: Callable[[float], bool] = lambda value: True,
+    learn: bool = False,
+    slider: tuple[float, float] | None = None,
+) -> Any:
+    """A field of `Numbers`: a number, or a tuple of them where the default is a tuple or None.
+
+    `rule` says in words what `holds` asks of a finite number. `learn` is for a number that trains with a model.
+    `slider` is the range in which a page may let it move.
+    """
+    return dataclasses.field(default=default, metadata={"rule": rule, "holds": holds, LEARN: learn, SLIDER: slider})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(number, dataclasses.field))
+class Numbers:
+    """Makes every class that derives from it a frozen dataclass and a pytree.
+
+    Numbers are checked when a user builds one. They are not when JAX rebuilds one, because transformations put other
+    things than numbers into the leaves: axes, labels, masks, zeros.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
+        names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+
+        def flatten(numbers: Any) -> tuple[list[tuple[Any, Any]], None]:
+            return [(jax.tree_util.GetAttrKey(name), getattr(numbers, name)) for name in names], None
+
+        def unflatten(_: None, leaves: Iterable[Any]) -> Any:
+            rebuilt = object.__new__(cls)
+            rebuilt.__dict__.update(zip(names, leaves))
+            return rebuilt
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+
+    def __post_init__(self) -> None:
+        for name, value in self.checked(vars(self)).items():
+            # Set past the lock of a frozen dataclass, as its own __init__ does.
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def checked(cls, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """These numbers in the types of the fields. Raises TypeError or ValueError for one that breaks its rule."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+        return {name: _checked(fields[name], value) for name, value in numbers.items()}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The numbers by name, with what they are unless given."""
+        return {field.name: field.default for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def marked(cls, mark: str) -> dict[str, Any]:
+        """The numbers that have a mark, `LEARN` or `SLIDER`, and what it says."""
+        fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+        return {field.name: field.metadata[mark] for field in fields if field.metadata.get(mark)}
+
+
+def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
+    """The number, or tuple of numbers, of a field; as it is where the field was not made by `number`."""
+    if not field.metadata or (value is None and field.default is None):
+        return value
+    rule, holds = field.metadata["rule"], field.metadata["holds"]
+    if not isinstance(field.default, tuple | None):
+        return _one(field.name, value, rule, holds, real=isinstance(field.default, float))
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"{field.name} is {checks.shown(value)}; it must be a tuple of numbers, such as (0.5, 6.0)")
+    return tuple(_one(f"each of {field.name}", one, rule, holds, real=True) for one in value)
+
+
+def _one(name: str, value: Any, rule: str, holds: Callable[[float], bool], *, real: bool) -> Any:
+    if real and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)  # a whole number written for a real one is still to be differentiated
+    checks.require(name, value, rule, holds)
+    return value

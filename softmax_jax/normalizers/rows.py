@@ -1,0 +1,83 @@
+"""A row of logits that is there as a whole: what maps and scales may ask of it."""
+
+import dataclasses
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.masking import Axis, Mask, below, row_sum, settled, visible_count, visible_or_lowest
+
+
+@runtime_checkable
+class Row(Protocol):
+    """What a scale may know of each row, with the row's axes at size 1; what it does not ask for is not computed."""
+
+    def count(self) -> Float[Array, "*row"]:
+        """Number of visible entries."""
+        ...
+
+    def entropy(self) -> Float[Array, "*row"]:
+        """Entropy in nats of the softmax of the row."""
+        ...
+
+    def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        """A number of a map or scale, in the type and rank of the logits."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeRow:
+    """Rows along `axis`. `logits` are in float32 (float64 stays), with -inf in the place of every masked entry."""
+
+    logits: Float[Array, "*shape"]
+    axis: Axis
+    where: Mask
+
+    @classmethod
+    def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> "WholeRow":
+        """The rows of logits of any floating-point type, masked or not."""
+        return cls(visible_or_lowest(logits, where), axis, where)
+
+    def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        return against(value, self.logits)
+
+    def count(self) -> Float[Array, "*row"]:
+        return visible_count(self.logits, self.axis, self.where)
+
+    def sum(self, values: Float[Array, "*shape"]) -> Float[Array, "*row"]:
+        """Sum over each row."""
+        return jnp.sum(values, self.axis, keepdims=True)
+
+    def pivot(self, heights: Float[Array, "*shape"], start: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
+        """The largest of each row, and at least `start`, as `settled` has it."""
+        largest = jnp.max(heights, self.axis, keepdims=True, initial=-jnp.inf)
+        return settled(jnp.maximum(largest, self.number(start)))
+
+    def below(self, logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+        """Distance of logits to a pivot: at most 0 if the pivot is the largest."""
+        return below(logits, pivot)
+
+    def entropy(self) -> Float[Array, "*row"]:
+        gap = self.below(self.logits, jax.lax.stop_gradient(self.pivot(self.logits)))
+        exponentials = jnp.exp(gap)
+        total = row_sum(exponentials, self.axis)
+        return jnp.log(total) - self.sum(exponentials * gap) / total
+
+
+def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:
+    r"""Entropy in nats of the softmax of each row, straight from the logits, with the axis kept at size 1.
+
+    $$H = \log l - t / l, \qquad l = \sum_j e^{z_j - m}, \quad t = \sum_j e^{z_j - m} (z_j - m)$$
+
+    An empty row has entropy 0. No weight is ever divided by or logged, so zeros are harmless.
+
+    >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
+    Array([0.], dtype=float32)
+    """
+    checks.row(logits, axis)
+    return WholeRow.of(logits, axis, where).entropy()

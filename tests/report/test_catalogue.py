@@ -1,0 +1,37 @@
+"""The page of the normalizers is what the package says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import softmax_jax as sj
+from softmax_jax.normalizers import registry
+from softmax_jax.report import catalogue
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_registered_method_is_in_the_table_and_has_an_entry():
+    assert [row[0] for row in catalogue.rows()] == list(sj.METHODS)
+    assert all(len(row) == len(catalogue.COLUMNS) for row in catalogue.rows())
+    assert all(method.entry.use for method in sj.METHODS.values())
+
+
+def test_the_page_of_the_documentation_is_current():
+    assert (ROOT / "docs" / "normalizers.md").read_text() == catalogue.markdown()
+
+
+def test_a_method_that_somebody_registers_is_in_the_table_alone(monkeypatch):
+    mine = registry.Method("mine", lambda logits, axis=-1, where=None: sj.softmax(logits, axis, where))
+    monkeypatch.setitem(registry._methods, "mine", mine)
+    assert "| `mine` | – |" in catalogue.markdown()
+    assert "## mine" not in catalogue.markdown()
+
+
+def test_table_and_page_are_printed():
+    for options in [], ["--markdown"]:
+        command = [sys.executable, "-m", "softmax_jax.normalizers", *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert all(name[:6] in done.stdout for name in sj.METHODS)
+    assert done.stdout == catalogue.markdown()

@@ -3,43 +3,24 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import polars as pl
 import tyro
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import (
-    CSV_COLUMNS,
-    DEFAULT_NORMALIZERS,
-    LENGTHS,
-    NOTEBOOK_LENGTHS,
-    Row,
-    Summary,
-    evaluate,
-    summarize,
-)
-from softmax_jax.measures.refit import ALL_LENGTHS, named_normalizers
-from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
-from softmax_jax.report.charts import FAIR, save_chart
-from softmax_jax.runtime.command_line import (
-    check_directory,
-    each_once,
-    normalizer_names,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    with_progress,
-    within,
-)
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, LENGTHS, evaluate, frame_of, summarize
+from softmax_jax.measures.fits import named_normalizers
+from softmax_jax.measures.sets import NOTEBOOK_LENGTHS
+from softmax_jax.measures.table import EVALUATION
+from softmax_jax.report.accuracy import extrapolation_warning, print_evaluation, write_evaluation
+from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import CompileTime, keep_compiled_programs
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
-from softmax_jax.runtime.files import check_output, versions, write_csv, write_json
+from softmax_jax.runtime.files import check_output
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-SETS = 512
+TITLE = "How far does attention reach? Max retrieval, trained on 16 items"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +31,7 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = ()
     """Items per set; 2, 4, … 16384 by default (4096 under the notebook protocol)."""
-    sets: int = SETS
+    sets: int = 512
     """Sets per seed and length."""
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
@@ -66,78 +47,44 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        for length in self.lengths:
-            if not 1 <= length <= 2**20:
-                raise ValueError(f"--lengths has {length}: a set must have between 1 and {2**20} items, such as 1024")
-        if self.lengths:
-            each_once("--lengths", self.lengths)
-        within("--sets", self.sets, 1, 2**20, 512)
-        if self.protocol == "notebook" and self.sets != SETS:
+        default = NOTEBOOK_LENGTHS if self.protocol == "notebook" else LENGTHS
+        command_line.each_within("--lengths", self.lengths or default, 1, 2**20, 1024)
+        command_line.within("--sets", self.sets, 1, 2**20, 512)
+        if self.protocol == "notebook" and self.sets != Arguments.sets:
             raise ValueError(f"--sets is {self.sets}: --protocol notebook must have its own 32, so leave --sets out")
-        normalizer_names(self.normalizers)
-        check_directory("--output", self.output)
+        command_line.normalizer_names(self.normalizers)
+        command_line.check_directory("--output", self.output)
 
 
 def main() -> None:
     """Loads, measures, prints, writes."""
-    arguments = parse(Arguments, description=__doc__)
-    one_device_per_core()
-    with one_line_errors(Console(stderr=True)), joined(arguments.cluster), CompileTime() as compiling:
+    asked = command_line.parse(Arguments, description=__doc__)
+    command_line.one_device_per_core()
+    with command_line.one_line_errors(Console(stderr=True)), joined(asked.cluster), CompileTime() as compiling:
         if is_leader():
-            check_output(arguments.output)
-        config, parameters = load_checkpoint(arguments.checkpoint)
+            check_output(asked.output)
+        config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
-        named = named_normalizers(arguments.normalizers, arguments.checkpoint, parameters)
-        keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
-        lengths = arguments.lengths or (NOTEBOOK_LENGTHS if arguments.protocol == "notebook" else LENGTHS)
+        named = named_normalizers(asked.normalizers, asked.checkpoint, parameters)
+        keep_compiled_programs(asked.compilation_cache, keep=not asked.no_compilation_cache)
+        lengths = asked.lengths or (NOTEBOOK_LENGTHS if asked.protocol == "notebook" else LENGTHS)
+        options = {"seeds": seeds, "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
         start = time.perf_counter()
-        measured = evaluate(
-            parameters, named, seeds=seeds, lengths=lengths, sets=arguments.sets, protocol=arguments.protocol
-        )
+        measured = evaluate(parameters, named, measures=(*EVALUATION, "extrapolated"), task=config.task, **options)
         if not is_leader():
             for _ in measured:  # its share of the work
                 pass
             return
-        rows = [row for some in with_progress(measured, lengths, "measuring") for row in some]
+        frame = frame_of(command_line.with_progress(measured, lengths, "measuring"))
         seconds = time.perf_counter() - start
-        summaries = summarize(rows)
-        print_evaluation(Console(), summaries)
-        if ALL_LENGTHS in named:
-            print(f"{FAIR}: claims to generalise rest on that one")
-        if warning := extrapolation_warning(summaries):
+        summary = summarize(frame)
+        print_evaluation(Console(), summary)
+        if warning := extrapolation_warning(summary):
             print(warning, file=sys.stderr)
-        paths = write(arguments, seeds, rows, summaries)
+        settings = dataclasses.asdict(asked) | {"seeds": seeds}
+        paths = write_evaluation(asked.output, settings, frame, summary, TITLE)
         took = f"{seconds:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
         print(f"evaluated {len(seeds)} seeds in {took}; wrote {', '.join(map(str, paths))}")
-
-
-def extrapolation_warning(summaries: Sequence[Summary], most: float = 1.0) -> str | None:
-    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
-    beyond: dict[str, list[Summary]] = {}
-    for summary in summaries:
-        if summary.extrapolated > most:
-            beyond.setdefault(summary.normalizer, []).append(summary)
-    if not beyond:
-        return None
-    parts = (
-        f"{name} in up to {max(s.extrapolated for s in some):.0f} % of rows at n = {', '.join(str(s.n) for s in some)}"
-        for name, some in beyond.items()
-    )
-    return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
-
-
-def write(arguments: Arguments, seeds: list[int], rows: list[Row], summaries: list[Summary]) -> list[Path]:
-    """Writes the rows, the summary and the chart."""
-    settings = dataclasses.asdict(arguments) | {"seeds": seeds}
-    del settings["cluster"]
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-    del settings["compilation_cache"], settings["no_compilation_cache"]  # which change no number
-    summary = [summary._asdict() for summary in summaries]
-    write_csv(arguments.output / "evaluation.csv", CSV_COLUMNS, (row[: len(CSV_COLUMNS)] for row in rows))
-    write_json(arguments.output / "evaluation.json", {"settings": settings, "versions": versions(), "summary": summary})
-    chart = accuracy_chart(pl.DataFrame(rows), "How far does attention reach? Max retrieval, trained on 16 items")
-    paths = [arguments.output / "evaluation.csv", arguments.output / "evaluation.json"]
-    return paths + save_chart(chart, arguments.output / "accuracy")
 
 
 if __name__ == "__main__":

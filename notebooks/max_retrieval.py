@@ -25,22 +25,24 @@ from pathlib import Path
 import altair as alt
 import jax
 import jax.numpy as jnp
-import polars as pl
 from flax import nnx
 from rich.console import Console
 
 import softmax_jax
-from softmax_jax.measures import refit
 from softmax_jax import temperature
+from softmax_jax.measures import fits as fit_files
+from softmax_jax.measures import refit
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
-from softmax_jax.measures.dispersion import attention_maps, evaluation_rows, measure_sets
-from softmax_jax.measures.evaluation import evaluate, summarize
+from softmax_jax.measures.dispersion import attention_maps
+from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.accuracy import accuracy_chart
 from softmax_jax.report.dispersion import attention_map_chart
-from softmax_jax.report.tables import print_by_length
+from softmax_jax.report.tables import cells_of, print_by_length
 from softmax_jax.report.temperature import entropy_chart
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.tasks.max_retrieval import sample
@@ -134,23 +136,21 @@ for name, some in named.items():
 
 # %%
 seeds = list(range(SEEDS))
-measured = measure_sets(state.parameters, named, seeds=seeds, lengths=LENGTHS, sets=SETS)
-rows = evaluation_rows(measured)
+options = {"seeds": seeds, "lengths": LENGTHS, "sets": SETS}
+measured = list(evaluate(state.parameters, named, measures=tuple(MEASURES), **options))
+frame = frame_of(measured)
 
 
-def by_length(summaries, quantity, form):
-    """One quantity of every normalizer as the cells of a table."""
-    cells = {}
-    for summary in summaries:
-        cells.setdefault(summary.normalizer, {})[summary.n] = format(getattr(summary, quantity), form)
-    return cells
+def by_length(frame, measure, form):
+    """One measure of every normalizer as the cells of a table."""
+    return cells_of(over_seeds(frame, ["normalizer", "n"], measure), "value", form)
 
 
-print_by_length(console, "Accuracy (%), mean over the seeds", by_length(summarize(rows), "accuracy", ".1f"), LENGTHS)
-print_by_length(console, "Largest weight, mean over all sets", by_length(summarize(rows), "max_weight", ".3f"), LENGTHS)
+print_by_length(console, "Accuracy (%), mean over the seeds", by_length(frame, "accuracy", ".1f"), LENGTHS)
+print_by_length(console, "Largest weight, mean over all sets", by_length(frame, "max_weight", ".3f"), LENGTHS)
 
 # %%
-accuracy_chart(pl.DataFrame(rows), "How far does attention reach? Trained on at most 16 items")
+accuracy_chart(frame, "How far does attention reach? Trained on at most 16 items")
 
 # %% [markdown]
 # ## Attention maps
@@ -179,7 +179,7 @@ keys = [jax.random.key(2**31 + 1), jax.random.key(2**31 + 2)]
 searched = refit.search_lengths(state.parameters, seeds=seeds, lengths=fit_lengths, sets=max(SETS // 8, 1), keys=keys)
 to_fit, held_out = (dict(zip(fit_lengths, some)) for some in zip(*searched))
 fits = {}
-for name, limit in ((refit.ALL_LENGTHS, LONGEST), (refit.TRAIN_LENGTHS, ITEMS)):
+for name, limit in ((fit_files.ALL_LENGTHS, LONGEST), (fit_files.TRAIN_LENGTHS, ITEMS)):
     seen, unseen = ({n: some for n, some in found.items() if n <= limit} for found in (to_fit, held_out))
     fits[name] = temperature.fit(seen, unseen, seeds=seeds)
     (low, high), (first, last) = fits[name].entropy_range, fits[name].beta_at_ends
@@ -196,16 +196,18 @@ entropy_chart(to_fit, fits)
 
 # %%
 shipped = Path(softmax_jax.__file__).parents[1] / "checkpoints" / "paper"
-shipped_seeds, shipped_parameters = load_checkpoint(shipped)
-refitted = {name: refit.fitted(found) for name, found in fits.items()}
-shipped_refitted = {name: normalizer(f"adaptive(fit='{shipped / file}')") for name, file in refit.FITS.items()}
+shipped_config, shipped_parameters = load_checkpoint(shipped)
+shipped_seeds = shipped_config.all_seeds
+refitted = {name: softmax_jax.Normalizer(softmax_jax.softmax, fit.scale) for name, fit in fits.items()}
+shipped_refitted = {name: normalizer(f"adaptive(fit='{shipped / file}')") for name, file in fit_files.FITS.items()}
 
 
 def accuracy(parameters, seeds, refitted):
     """Mean accuracy over the seeds, by normalizer and length."""
     contenders = {name: normalizer(name) for name in ("softmax", "adaptive", "hardmax")} | refitted
-    measured = evaluate(parameters, contenders, seeds=seeds, lengths=LENGTHS, sets=SETS, key=jax.random.key(2**31 + 3))
-    return by_length(summarize([row for some in measured for row in some]), "accuracy", ".1f")
+    key = jax.random.key(2**31 + 3)
+    frame = frame_of(evaluate(parameters, contenders, seeds=seeds, lengths=LENGTHS, sets=SETS, key=key))
+    return by_length(frame, "accuracy", ".1f")
 
 
 here = accuracy(state.parameters, seeds, refitted)

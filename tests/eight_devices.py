@@ -60,8 +60,8 @@ def evaluated():
     _, initialize = training.build_model(MaxRetrieval(width=8))
     parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    rows = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=128)
-    return [row[1:] for some in rows for row in some]
+    measured = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=128)
+    return [row[1:] for row in evaluation.frame_of(measured).rows()]
 
 
 def stop_after_a_chunk(program, path):

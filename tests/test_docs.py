@@ -64,7 +64,7 @@ def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch):
 def test_the_max_retrieval_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     sizes = {"STEPS": 60, "SEEDS": 1, "ITEMS": 5, "SETS": 64, "LONGEST": 16}
     variables = run_notebook("max_retrieval.py", monkeypatch, **sizes)
-    assert {row.n for row in variables["rows"]} == {16}
+    assert set(variables["frame"]["n"]) == {16}
     assert list(variables["fits"]) == ["adaptive_refit", "adaptive_refit_train"]
     names = {"softmax", "adaptive", "hardmax", "adaptive_refit", "adaptive_refit_train"}
     assert variables["here"].keys() == variables["there"].keys() == names
@@ -142,7 +142,8 @@ INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
         *(f"runtime.{name}" for name in ("command_line", "files", "locks", "pipeline")),
-        *(f"report.{name}" for name in ("markdown", "page", "sections")),
+        *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
+        "studies.ablation_run",
     )
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "page")}
 """Modules that only the project itself calls."""

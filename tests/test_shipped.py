@@ -5,12 +5,11 @@ import json
 import math
 import re
 
-import numpy as np
 import pytest
 
 from configs import load_presets
 from softmax_jax.measures.evaluation import evaluate
-from softmax_jax.measures.refit import ALL_LENGTHS, fits_beside
+from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.checkpoints import verify
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, read_config
@@ -51,7 +50,8 @@ def test_it_scores_what_its_preset_says(shipped):
     config, parameters = load_checkpoint(shipped)
     seeds = config.all_seeds
     measured = evaluate(parameters, {"softmax": normalizer("softmax")}, seeds=seeds, lengths=lengths, sets=SETS)
-    for n, rows in zip(lengths, measured):
+    for of_length in measured:
+        n = of_length.n
         share = said[n] / 100
         error = 100 * math.sqrt(max(share * (1 - share), 1e-3) / (SETS * len(seeds)))
-        assert abs(float(np.mean([row.accuracy for row in rows])) - said[n]) < 4 * error
+        assert abs(float(of_length.values["accuracy"].mean()) - said[n]) < 4 * error

@@ -1,15 +1,19 @@
 """The evaluation as a chart and as a table for a terminal, beside the published rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import altair as alt
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import Summary
+from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.report import charts
 from softmax_jax.report.tables import print_groups
+from softmax_jax.runtime.files import versions, write_csv, write_json
 from softmax_jax.tasks import published
 
 
@@ -48,29 +52,61 @@ def accuracy_chart(frame: pl.DataFrame, title: str) -> charts.Chart:
     return chart.properties(width=640, height=360, title=charts.chart_title(title, *subtitle))
 
 
-def print_evaluation(console: Console, summaries: Sequence[Summary]) -> None:
-    """Prints accuracy, interval, loss and p of every normalizer by length, and the published rows under them."""
-    lengths = sorted({summary.n for summary in summaries})
-    cells = {(summary.normalizer, summary.n): summary for summary in summaries}
-    groups = {}
-    for name in dict.fromkeys(summary.normalizer for summary in summaries):
-        measured = {n: cells[name, n] for n in lengths}
-        rows = {
-            "accuracy": {n: f"{cell.accuracy:.2f}" for n, cell in measured.items()},
-            "±": {n: f"{cell.interval:.2f}" for n, cell in measured.items() if cell.interval is not None},
-            "loss": {n: f"{cell.loss:.3f}" for n, cell in measured.items()},
-            "p": {n: f"{cell.p_value:.1g}" for n, cell in measured.items() if cell.p_value is not None},
-        }
-        groups[name] = {kind: row for kind, row in rows.items() if row}
+def print_evaluation(console: Console, summary: pl.DataFrame) -> None:
+    """Prints the measures for readers, the interval of the accuracy and p, and the published rows under them."""
+    lengths = summary["n"].unique().sort().to_list()
+    printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
+    columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f")]
+    columns += [(name, name, measure.form) for name, measure in printed.items() if name != "accuracy"]
+    columns += [("p", "p_value", ".1g")]
+    groups: dict[str, dict[str, dict[int, str]]] = {}
+    for row in summary.to_dicts():
+        group = groups.setdefault(row["normalizer"], {})
+        for label, column, form in columns:
+            if row[column] is not None:
+                group.setdefault(label, {})[row["n"]] = format(row[column], form)
+    means = {(name, n): accuracy for name, n, accuracy in summary.select("normalizer", "n", "accuracy").rows()}
     for name, row in published.ACCURACY.items():
-        ours = {n: cells[name, n].accuracy - row[n] for n in lengths if (name, n) in cells and n in row}
+        differences = {n: means[name, n] - row[n] for n in lengths if (name, n) in means and n in row}
         groups[f"{name}, published"] = {
             "accuracy": {n: f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}" for n in lengths if n in row},
-            "difference": {n: f"{difference:+.1f}" for n, difference in ours.items()},
+            "difference": {n: f"{difference:+.1f}" for n, difference in differences.items()},
         }
     print_groups(console, "", groups, lengths)
+    units = "; ".join(f"{name}: {measure.unit}" for name, measure in printed.items() if name != "accuracy")
     console.print(
-        "accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); loss: nats; p: paired t-test over seeds "
+        f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; p: paired t-test over seeds "
         "against softmax; published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published",
         style="dim",
     )
+    if ALL_LENGTHS in groups:
+        print(f"{charts.FAIR}: claims to generalise rest on that one")
+
+
+def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:
+    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
+    beyond = summary.filter(pl.col("extrapolated") > most).group_by("normalizer", maintain_order=True)
+    parts = [
+        f"{name} in up to {share:.0f} % of rows at n = {', '.join(map(str, lengths))}"
+        for name, share, lengths in beyond.agg(pl.max("extrapolated"), "n").rows()
+    ]
+    if not parts:
+        return None
+    return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
+
+
+NO_SETTINGS = ("cluster", "compilation_cache", "no_compilation_cache")
+"""Options that change no number."""
+
+
+def write_evaluation(
+    output: Path, options: Mapping[str, Any], frame: pl.DataFrame, summary: pl.DataFrame, title: str
+) -> list[Path]:
+    """Writes the rows as evaluation.csv, the summary with the settings as evaluation.json, and the chart."""
+    paths = [output / "evaluation.csv", output / "evaluation.json"]
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    settings = {name: value for name, value in settings.items() if name not in NO_SETTINGS}
+    columns = [name for name in frame.columns if name in (*KEYS, *EVALUATION)]
+    write_csv(paths[0], columns, frame.select(columns).rows())
+    write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
+    return paths + charts.save_chart(accuracy_chart(frame, title), output / "accuracy")

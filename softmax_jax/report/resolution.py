@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from softmax_jax.measures.dispersion import Resolution
+from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
 

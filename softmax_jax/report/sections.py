@@ -2,24 +2,25 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
 from softmax_jax.measures import dispersion
-from softmax_jax.measures.dispersion import Measured, Resolution
-from softmax_jax.measures.evaluation import CSV_COLUMNS, Row, Summary, summarize
-from softmax_jax.measures.refit import ALL_LENGTHS
+from softmax_jax.measures.evaluation import BASELINE, Measured, frame_of, summarize
+from softmax_jax.measures.fits import ALL_LENGTHS
+from softmax_jax.measures.resolution import Resolution
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import page, resolution, temperature
 from softmax_jax.report.accuracy import accuracy_chart
-from softmax_jax.report.charts import BASELINE, FAIR
+from softmax_jax.report.charts import FAIR
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Cell, Figure, Section
 from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
-from softmax_jax.report.tables import number_or_dash
 from softmax_jax.tasks import published
 from softmax_jax.temperature import Rows, TemperatureFit
 
@@ -29,25 +30,39 @@ OF_ONE_RUN = ("dispersion", "maps", "temperature", "resolution")
 
 
 class Evaluated(NamedTuple):
-    """One run under every normalizer, as `evaluate` measures it."""
+    """One run under every normalizer that was asked for."""
 
     name: str
     longest_in_training: int
-    sets: Mapping[int, int]
-    """Sets of each seed, by length."""
-    rows: Sequence[Row]
+    normalizers: tuple[str, ...]
+    measured: Sequence[Measured]
+    """By length; hardmax and the true item alone may be measured beyond what was asked for."""
 
     @property
-    def summaries(self) -> list[Summary]:
-        """Means over seeds."""
-        return summarize(self.rows)
+    def everything(self) -> pl.DataFrame:
+        """All that was measured."""
+        return frame_of(self.measured)
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """What was asked for."""
+        return self.everything.filter(pl.col("normalizer").is_in(self.normalizers))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those of the trained models."""
+        return self.measured[0].seeds
+
+    @property
+    def baseline(self) -> str:
+        """The normalizer that sentences are about: softmax, or the first if that was not measured."""
+        return BASELINE if BASELINE in self.normalizers else self.normalizers[0]
 
 
 class Study(NamedTuple):
     """What is looked at more closely, of one run."""
 
-    name: str
-    measured: Measured
+    run: Evaluated
     resolution: Resolution
     searched: Mapping[int, Rows]
     """Rows with their best temperatures, by length."""
@@ -94,7 +109,7 @@ def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: st
     ]
     if len(runs) == 1:
         return sections
-    own = f"This section is about {study.name}."
+    own = f"This section is about {study.run.name}."
     return [s._replace(sentences=[*s.sentences, own]) if s.name in OF_ONE_RUN else s for s in sections]
 
 
@@ -130,39 +145,38 @@ def headline(run: Evaluated, named: bool) -> str:
 
 def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
     """Mean accuracy in percent by normalizer and length."""
-    found: dict[str, dict[int, float]] = {}
-    for summary in run.summaries:
-        found.setdefault(summary.normalizer, {})[summary.n] = summary.accuracy
-    return {name: dict(sorted(by_length.items())) for name, by_length in found.items()}
+    means: dict[str, dict[int, float]] = {}
+    for name, n, accuracy in over_seeds(run.frame, ["normalizer", "n"], "accuracy")["normalizer", "n", "value"].rows():
+        means.setdefault(name, {})[n] = accuracy
+    return means
 
 
 def result_tables(name: str, run: Evaluated) -> list[str]:
-    """Accuracy, loss and p of the evaluation, one table each, and the radio buttons that choose among them."""
-    summaries = run.summaries
-    lengths = sorted({summary.n for summary in summaries})
-    cells = {(summary.normalizer, summary.n): summary for summary in summaries}
-    names = list(dict.fromkeys(summary.normalizer for summary in summaries))
-    seeds = len({row.seed for row in run.rows})
-    measures = {
-        "accuracy": (
-            f"Accuracy in %, mean of {seeds} seeds, {sets_in_words(run.sets)}, ± half the 95 % interval (t); "
-            "published: arXiv 2410.01104, Table 1, * unconfirmed",
-            accuracy_cell,
-        ),
-        "loss": ("Cross-entropy in nats, mean over sets and seeds", loss_cell),
-        "p": (f"P of the paired t-test over seeds against {names[0]}", p_cell),
+    """A table for each printed measure, one for p, and the radio buttons that choose among them."""
+    sets = sets_in_words({of_length.n: of_length.sets for of_length in run.measured})
+    captions = {
+        measure: f"{entry.caption} in {entry.unit}, mean of {len(run.seeds)} seeds, {sets}"
+        for measure, entry in EVALUATION.items()
+        if entry.printed
     }
-    parts = [page.choice_html("Show", {f"{name}-{measure}": measure for measure in measures})]
-    for measure, (caption, cell) in measures.items():
-        rows = [page.Row(which, [cell(cells[which, n]) for n in lengths]) for which in names]
+    captions["accuracy"] += ", ± half the 95 % interval (t); published: arXiv 2410.01104, Table 1, * unconfirmed"
+    captions["p_value"] = f"P of the paired t-test of the accuracy over seeds against {run.normalizers[0]}"
+    summary = summarize(run.frame, run.normalizers[0])
+    lengths = summary["n"].unique(maintain_order=True).to_list()
+    parts = [page.choice_html("Show", {f"{name}-{measure}": measure.replace("p_value", "p") for measure in captions})]
+    for measure, caption in captions.items():
+        rows = [
+            page.Row(str(which), [cell(row, measure) for row in of_one.to_dicts()])
+            for (which,), of_one in summary.group_by("normalizer", maintain_order=True)
+        ]
         if measure == "accuracy":
             rows += [
                 page.Row(f"{which}, published", [published_cell(row, n) for n in lengths], reference=True)
                 for which, row in published.ACCURACY.items()
             ]
         columns = ["normalizer", *map(count, lengths)]
-        table = f"{name}-{measure}"
-        parts.append(page.table_html(caption, columns, rows, name=table, hidden=measure != "accuracy"))
+        hidden = measure != "accuracy"
+        parts.append(page.table_html(caption, columns, rows, name=f"{name}-{measure}", hidden=hidden))
     return parts
 
 
@@ -173,25 +187,20 @@ def sets_in_words(sets: Mapping[int, int]) -> str:
     ('512 sets each (256 of 1,024 items, 64 of 4,096)', '8 sets each')
     """
     most = max(sets.values())
-    (first, *others) = [(n, some) for n, some in sorted(sets.items()) if some < most] or [(0, 0)]
-    fewer = [f"{first[1]} of {count(first[0])} items", *(f"{some} of {count(n)}" for n, some in others)]
-    return f"{most} sets each" + (f" ({', '.join(fewer)})" if first[0] else "")
+    fewer = [f"{drawn} of {count(n)}" for n, drawn in sorted(sets.items()) if drawn < most]
+    if not fewer:
+        return f"{most} sets each"
+    return f"{most} sets each ({', '.join([f'{fewer[0]} items', *fewer[1:]])})"
 
 
-def accuracy_cell(summary: Summary) -> Cell:
-    """Accuracy and its interval."""
-    remark = "" if summary.interval is None else f"±{summary.interval:.2f}"
-    return Cell(f"{summary.accuracy:.2f}", summary.accuracy, remark)
-
-
-def loss_cell(summary: Summary) -> Cell:
-    """Cross-entropy."""
-    return Cell(f"{summary.loss:.3f}", summary.loss)
-
-
-def p_cell(summary: Summary) -> Cell:
-    """The p-value, if there is one."""
-    return Cell(number_or_dash(summary.p_value, ".1g"), summary.p_value)
+def cell(summary: Mapping[str, Any], measure: str) -> Cell:
+    """A mean in the form of its measure, the accuracy with its interval; a dash where there is none."""
+    value = summary[measure]
+    if value is None:
+        return Cell("–")
+    interval = summary["interval"] if measure == "accuracy" else None
+    form = EVALUATION[measure].form if measure in EVALUATION else ".1g"
+    return Cell(format(value, form), value, "" if interval is None else f"±{interval:.2f}")
 
 
 def published_cell(row: Mapping[int, float], n: int) -> Cell:
@@ -205,17 +214,16 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
     """Accuracy by length, a chart for every run."""
     figures = []
     for index, run in enumerate(runs):
-        name = "accuracy" if len(runs) == 1 else f"accuracy_{index + 1}"
-        title = "How far does attention reach?"
-        frame = pl.DataFrame(run.rows)
-        chart = accuracy_chart(frame, title if len(runs) == 1 else f"{title} {run.name}")
-        figures.append(Figure(name, chart, frame.select(CSV_COLUMNS)))
+        name, title = "accuracy", "How far does attention reach?"
+        if len(runs) > 1:
+            name, title = f"accuracy_{index + 1}", f"{title} {run.name}"
+        figures.append(Figure(name, accuracy_chart(run.frame, title), run.frame.select(*KEYS, *EVALUATION)))
     sentences = [
         *(reach(run, named=len(runs) > 1) for run in runs),
         "A click on a name in the legend, or Enter on it, switches its line off and on. Dashed lines are the published "
         "accuracies of arXiv 2410.01104, from other models.",
     ]
-    if any(ALL_LENGTHS in accuracies(run) for run in runs):
+    if any(ALL_LENGTHS in run.normalizers for run in runs):
         sentences.append(f"{FAIR}: claims to generalise rest on that one.")
     return Section("accuracy", "How far does each normalizer reach?", sentences, figures)
 
@@ -241,72 +249,69 @@ def reach(run: Evaluated, named: bool) -> str:
 
 def dispersion_section(study: Study) -> Section:
     """Entropy, largest weight and rank by length, beside their bounds."""
-    rows = dispersion.dispersion_rows(study.measured)
-    forced = dispersion.forced_rows(rows)
-    name = looked_at(study)
-    own = [row for row in rows if row.normalizer == name]
-    n = (min(row.n for row in own), max(row.n for row in own))
-    start, end = ([row for row in own if row.n == at] for at in n)
-    weights, entropies, ranks = (
-        [dispersion.mean_of(field, some) for some in (start, end)] for field in ("max_weight", "entropy", "rank")
-    )
+    name, frame = study.run.baseline, dispersion.dispersion(study.run.frame)
+    forced = dispersion.forced(frame)
+    of_baseline = frame.filter(normalizer=name)
+    means = of_baseline.group_by("n").agg(pl.mean("max_weight", "entropy", "rank")).sort("n")
+    (start, end) = (means.row(at, named=True) for at in (0, -1))
+    n = count(start["n"]), count(end["n"])
     sentences = [
-        f"Under {name} the largest weight goes from {weights[0]:.2f} at {count(n[0])} items to {weights[1]:.3f} at "
-        f"{count(n[1])}, the entropy from {entropies[0]:.2f} to {entropies[1]:.2f} nats, where equal weights would "
-        f"have {np.log(n[1]):.2f}.",
-        forced_sentence(next(row for row in forced if row.normalizer == name), own),
-        f"The weight of the largest item ranks {ranks[0]:.1f} on average at {count(n[0])} items and {ranks[1]:.1f} at "
-        f"{count(n[1])}.",
+        f"Under {name} the largest weight goes from {start['max_weight']:.2f} at {n[0]} items to "
+        f"{end['max_weight']:.3f} at {n[1]}, the entropy from {start['entropy']:.2f} to {end['entropy']:.2f} nats, "
+        f"where equal weights would have {np.log(end['n']):.2f}.",
+        forced_sentence(forced.row(by_predicate=pl.col("normalizer") == name, named=True), of_baseline),
+        f"The weight of the largest item ranks {start['rank']:.1f} on average at {n[0]} items and {end['rank']:.1f} at "
+        f"{n[1]}.",
     ]
-    frame = pl.DataFrame(rows, infer_schema_length=None)
-    figure = Figure("dispersion", dispersion_chart(frame, pl.DataFrame(forced, infer_schema_length=None)), frame)
+    figure = Figure("dispersion", dispersion_chart(frame, forced), frame)
     return Section("dispersion", "Why does attention fail on long sets?", sentences, [figure])
 
 
-def forced_sentence(row: dispersion.ForcedRow, own: Sequence[dispersion.DispersionRow]) -> str:
-    """Where the largest weight falls below the threshold, measured, and where theory leaves it no choice."""
-    longest = max(other.n for other in own)
-    at = f"at about {count(row.measured)} items" if row.measured is not None else f"at no length up to {count(longest)}"
-    sentence = f"Its mean largest weight falls to {row.threshold:g} {at}"
-    if row.nearest is not None:
-        sentence += f"; the spreads of the logits nearest to the top force it there from {count(row.nearest)} items"
-    if row.spread is not None:
-        spread = float(np.mean([other.spread for other in own]))
-        start = f"about {count(row.spread)}" if math.isfinite(row.spread) else "more than 10^308"
+def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
+    """Where the largest weight falls below the threshold, measured, and where theory leaves it no choice.
+
+    Of one normalizer: a row of `dispersion.forced`, and the frame that it was made from.
+    """
+    at = f"at no length up to {count(max(frame['n']))}"
+    if forced["measured"] is not None:
+        at = f"at about {count(forced['measured'])} items"
+    sentence = f"Its mean largest weight falls to {forced['threshold']:g} {at}"
+    if forced["nearest"] is not None:
+        nearest = count(forced["nearest"])
+        sentence += f"; the spreads of the logits nearest to the top force it there from {nearest} items"
+    if forced["spread"] is not None:
+        start = f"about {count(forced['spread'])}" if math.isfinite(forced["spread"]) else "more than 10^308"
+        spread = frame["spread"].to_numpy().mean()
         sentence += f"; the spread of all logits alone, {spread:.0f} on average, from {start} items"
     return f"{sentence}."
 
 
 def maps_section(study: Study, page_of_weights: str) -> Section:
     """The paper's attention map, and the same array to hover over."""
-    maps = dispersion.attention_maps(study.measured)
+    maps = attention_maps(study)
     best = maps.weights[..., 0].mean(-1)
-    lengths = (maps.lengths[0], maps.lengths[-1])
-    name = looked_at(study)
-    own, most = maps.normalizers.index(name), int(best[:, -1].argmax())
+    name = study.run.baseline
+    at, most = maps.normalizers.index(name), int(best[:, -1].argmax())
     lead = (
-        f"Under {name} the largest item holds a mean weight of {best[own, 0]:.2f} in sets of {count(lengths[0])} and "
-        f"{best[own, -1]:.2f} in sets of {count(lengths[1])}"
+        f"Under {name} the largest item holds a mean weight of {best[at, 0]:.2f} in sets of {count(maps.lengths[0])} "
+        f"and {best[at, -1]:.2f} in sets of {count(maps.lengths[-1])}"
     )
-    if most != own:
+    if most != at:
         lead += f", where it holds most, {best[most, -1]:.2f}, under {maps.normalizers[most]}"
-    return Section(
-        "maps",
-        "How does attention lose the largest item?",
-        [
-            f"{lead}.",
-            "A bright left edge is attention on the largest item; a bright cell further right is attention on another; "
-            "a dark panel is attention spread over items that are not shown.",
-        ],
-        [
-            Figure("attention_maps", attention_map_chart(maps), attention_map_frame(maps), renderer="canvas"),
-            page.frame_html(
-                "Every weight of these maps, to hover over (treescope)",
-                "Attention weights in treescope",
-                page_of_weights,
-            ),
-        ],
-    )
+    sentences = [
+        f"{lead}.",
+        "A bright left edge is attention on the largest item; a bright cell further right is attention on another; "
+        "a dark panel is attention spread over items that are not shown.",
+    ]
+    shown = Figure("attention_maps", attention_map_chart(maps), attention_map_frame(maps), renderer="canvas")
+    title = "Every weight of these maps, to hover over (treescope)"
+    frame = page.frame_html(title, "Attention weights in treescope", page_of_weights)
+    return Section("maps", "How does attention lose the largest item?", sentences, [shown, frame])
+
+
+def attention_maps(study: Study) -> dispersion.AttentionMaps:
+    """The maps of the normalizers that were asked for."""
+    return dispersion.attention_maps(study.run.measured, study.run.normalizers)
 
 
 def temperature_section(study: Study) -> Section:
@@ -325,54 +330,42 @@ def temperature_section(study: Study) -> Section:
             f"{name}, fitted to {min(fit.lengths)} … {count(max(fit.lengths))} items of these models, goes from "
             f"β = {betas[0]:.1f} at {ends[0]:.2f} nats to {betas[1]:.1f} at {ends[1]:.2f} and stays there beyond."
         )
-    by_entropy = temperature.entropy_chart(study.searched, study.fits)
-    by_length = temperature.length_chart(study.searched, study.fits)
+    searched = temperature.row_frame(study.searched, study.run.seeds)
     points = temperature.length_points(study.searched, study.fits)
-    searched = temperature.row_frame(study.searched, study.measured.seeds)
-    return Section(
-        "temperature",
-        "Which temperature does a row of given entropy want?",
-        sentences,
-        [
-            Figure("entropy", by_entropy, searched),
-            Figure("beta", by_length, points),
-        ],
-    )
+    figures = [
+        Figure("entropy", temperature.entropy_chart(study.searched, study.fits), searched),
+        Figure("beta", temperature.length_chart(study.searched, study.fits), points),
+    ]
+    return Section("temperature", "Which temperature does a row of given entropy want?", sentences, figures)
 
 
 def resolution_section(study: Study) -> Section:
     """What the key tells apart, and what that costs beside dispersion."""
-    found, seeds = study.resolution, study.measured.seeds
-    gaps, losses = (pl.DataFrame(rows(study.measured)) for rows in (dispersion.gap_rows, dispersion.loss_rows))
-    nat, key = resolution.mean_tell_apart(found)
-    name = looked_at(study)
+    run, seeds = study.run, study.run.seeds
+    gaps, losses = (
+        frame.filter(pl.col("normalizer").is_in(run.normalizers))
+        for frame in (dispersion.gaps(run.measured), dispersion.losses(run.everything))
+    )
+    nat, key = resolution.mean_tell_apart(study.resolution)
     longest = max(losses["n"])
-    lost = losses.filter(normalizer=name, n=longest).mean().row(0, named=True)
-    shown = [other for other in (name, ALL_LENGTHS) if other in study.measured.normalizers]
+    causes = ("dispersion", "key", "value")
+    lost = losses.filter(normalizer=run.baseline, n=longest).select(pl.mean(*causes)).row(0, named=True)
     sentences = [
-        f"Of the sets of {count(longest)} items, {name} loses {percent(lost['dispersion'])} to dispersion; "
+        f"Of the sets of {count(longest)} items, {run.baseline} loses {percent(lost['dispersion'])} to dispersion; "
         f"{percent(lost['key'])} are lost even to hardmax, because the key gives another item the largest logit, and "
         f"{percent(lost['value'])} however the weights lie.",
         f"At ρ = 1 a difference of {nat:.1g} in ρ makes one nat of logit, which is what softmax can tell apart; the "
         f"class alone moves the logit as much as a difference of {key:.1g} does, which is what no normalizer can see "
         "through.",
     ]
-    return Section(
-        "resolution",
-        "Is it dispersion that costs accuracy, or an imprecise key?",
-        sentences,
-        [
-            Figure("resolution", resolution.resolution_chart(found, seeds), resolution.resolution_frame(found, seeds)),
-            Figure("gap", resolution.gap_chart(gaps, found, shown), gaps),
-            Figure("losses", resolution.loss_split_chart(losses), losses),
-        ],
-    )
-
-
-def looked_at(study: Study) -> str:
-    """The normalizer that sentences are about: softmax, or the first if that was not measured."""
-    names = study.measured.normalizers
-    return BASELINE if BASELINE in names else names[0]
+    shown = [name for name in (run.baseline, ALL_LENGTHS) if name in run.normalizers]
+    items = resolution.resolution_frame(study.resolution, seeds)
+    figures = [
+        Figure("resolution", resolution.resolution_chart(study.resolution, seeds), items),
+        Figure("gap", resolution.gap_chart(gaps, study.resolution, shown), gaps),
+        Figure("losses", resolution.loss_split_chart(losses), losses),
+    ]
+    return Section("resolution", "Is it dispersion that costs accuracy, or an imprecise key?", sentences, figures)
 
 
 def playground_rows(n: int = 64, gap: float = 4.0, noise: float = 1.0) -> pl.DataFrame:

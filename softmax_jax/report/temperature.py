@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import altair as alt
 import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
+from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
+from softmax_jax.measures.refit import BEST_FOR_LENGTH
 from softmax_jax.measures.statistics import over_seeds, paired_p_value
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
 from softmax_jax.report.tables import cells_of, new_table, number_or_dash, print_by_length, print_groups
+from softmax_jax.runtime.files import write_csv
 from softmax_jax.temperature import (
+    CRITERIA,
     LOG_THETA,
     THETA_RANGE,
     THRESHOLD,
@@ -23,6 +27,7 @@ from softmax_jax.temperature import (
     Rows,
     TemperatureFit,
     apply_curve,
+    cross_validate,
     join,
     points,
     polynomial_curve,
@@ -235,3 +240,33 @@ def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -
     )
     layers = [charts.line(measured, charts.length_axis(list(rows)), y, colour)]
     return alt.layer(*layers).properties(width=640, height=360, title=title)
+
+
+def print_study(
+    console: Console,
+    rows: Mapping[int, Rows],
+    fresh: Mapping[int, Rows],
+    fits: Mapping[str, TemperatureFit],
+    compared: pl.DataFrame,
+    criterion: Criterion,
+    degree: int,
+) -> None:
+    """Prints the fits, the criteria, the forms of the curve, and the comparison."""
+    print_fits(console, fits)
+    print_criteria(console, rows, fresh, CRITERIA, degree)
+    print_candidates(console, cross_validate(join(rows.values()), criterion), criterion)
+    print_comparison(console, compared)
+
+
+def write_study(
+    output: Path, rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit], compared: pl.DataFrame
+) -> list[Path]:
+    """Writes the fits, the comparison and the charts."""
+    paths = [output / FITS[name] for name in fits]
+    for path, fit in zip(paths, fits.values()):
+        fit.save(path)
+    directory = output / "temperature"
+    write_csv(directory / "comparison.csv", compared.columns, compared.rows())
+    drawn = {"entropy": entropy_chart(rows, fits), "length": length_chart(rows, fits)}
+    saved = [path for name, chart in drawn.items() for path in charts.save_chart(chart, directory / name)]
+    return [*paths, directory / "comparison.csv", *saved]

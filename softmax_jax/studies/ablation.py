@@ -2,26 +2,20 @@
 
 - `recipes(base)`: what is varied, in groups
 - `accuracies(parameters, normalizers, *, seeds, lengths, sets)`: under each normalizer, and with the true item alone
-- `losses(rows)`: the accuracy lost to dispersion, to the key, and to value and readout
+- `losses(frame)`: the accuracy lost to dispersion, to the key, and to value and readout
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
+import polars as pl
 
-from softmax_jax.measures.evaluation import KEY, on_fresh_sets
+from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.runtime.pipeline import two_at_a_time
-from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import Parameters
 
-TRUE_ITEM = "the true item alone"
 TEMPERATURES = tuple(2.0**-power for power in range(1, 9))
 """Constant θ to choose the best of, besides softmax (θ = 1) and hardmax (θ → 0)."""
 BASE = "base"
@@ -43,7 +37,8 @@ class Outcome(NamedTuple):
     """What was measured of a recipe."""
 
     recipe: Recipe
-    rows: Sequence["AccuracyRow"]
+    frame: pl.DataFrame
+    """Of `accuracies`."""
 
 
 def recipes(base: Config) -> list[Recipe]:
@@ -105,15 +100,6 @@ def decayed(decay: float) -> dict[str, Any]:
     return {"optimizer": "adamw", "optimizer_options": {"weight_decay": decay}}
 
 
-class AccuracyRow(NamedTuple):
-    """Accuracy in percent of sets, of one seed at one length."""
-
-    normalizer: str
-    n: int
-    seed: int
-    accuracy: float
-
-
 def normalizers_to_test() -> dict[str, Normalizer]:
     """Every registered normalizer at its defaults, and softmax at each of `TEMPERATURES`."""
     return {spec: normalizer(spec) for spec in (*METHODS, *map(at_temperature, TEMPERATURES))}
@@ -132,18 +118,6 @@ SOFT_TO_SHARP = ("softmax", *map(at_temperature, TEMPERATURES), "hardmax")
 """The constant temperatures, from 1 to 0, as normalizers."""
 
 
-def right_answers(
-    model: MaxRetrievalModel, normalizers: Sequence[Normalizer], batch: Batch
-) -> Float[Array, " normalizers_and_1"]:
-    """Percent of right answers under each normalizer, and last with all weight on the item of the largest ρ."""
-    hidden, logits = model.encode(batch.items, batch.query)
-    best = jnp.where(batch.mask, batch.items[..., 0], -1).argmax(-1)
-    weights = [normalizer(logits, where=batch.mask) for normalizer in normalizers]
-    weights.append(jax.nn.one_hot(best, logits.shape[1], dtype=logits.dtype))
-    answers = model.read(hidden, jnp.stack(weights, 1)).argmax(-1)
-    return 100 * (answers == batch.answer[:, None]).mean(0)
-
-
 def accuracies(
     parameters: Parameters,
     normalizers: Mapping[str, Normalizer],
@@ -151,53 +125,29 @@ def accuracies(
     seeds: Sequence[int],
     lengths: Sequence[int],
     sets: int,
-) -> Iterator[list[AccuracyRow]]:
-    """Yields, length by length, a row per seed and normalizer, `TRUE_ITEM` among them, on fresh sets.
+) -> pl.DataFrame:
+    """Normalizer, n, seed and accuracy on the sets that `evaluate` draws; `TRUE_ITEM` is among the normalizers."""
+    measured = evaluate(
+        parameters, normalizers, seeds=seeds, lengths=lengths, sets=sets, measures=("accuracy",), true_item=True
+    )
+    return frame_of(measured).sort("n", "seed", maintain_order=True)
 
-    `parameters` have a leading axis over `seeds`. All normalizers see the same sets, those that `evaluate` draws.
+
+ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
+LOSSES = {"n": pl.Int64, "accuracy": pl.Float64, "dispersion": pl.Float64, "key": pl.Float64, "value": pl.Float64}
+
+
+def losses(frame: pl.DataFrame) -> pl.DataFrame:
+    """Where the accuracy of softmax goes at each length: percent of sets, means over seeds; they add up to 100.
+
+    `dispersion` is regained by the best constant temperature, `best`, of which hardmax is that of 0; `key` is lost even
+    then, but not with all weight on the true item; `value` is lost even so, by value and readout. The best temperature
+    is one for all seeds; it is chosen on the same sets, which flatters it by less than the interval of its accuracy.
     """
-    key, everywhere = jax.random.key(KEY), tuple(normalizers.values())
-
-    def at(items: int) -> np.ndarray:
-        right = on_fresh_sets(right_answers, parameters, everywhere, key=key, seeds=seeds, items=items, sets=sets)
-        return np.asarray(right).mean(1, dtype=np.float64)
-
-    for items, right in zip(lengths, two_at_a_time(at, lengths)):
-        yield [
-            AccuracyRow(name, items, seed, float(value))
-            for seed, of_seed in zip(seeds, right)
-            for name, value in zip((*normalizers, TRUE_ITEM), of_seed)
-        ]
-
-
-class Losses(NamedTuple):
-    """Where the accuracy of softmax goes at one length: percent of sets, means over seeds; they add up to 100."""
-
-    n: int
-    accuracy: float
-    dispersion: float
-    """Regained by the best constant temperature."""
-    key: float
-    """Lost even then, but not with all weight on the true item."""
-    value: float
-    """Lost even with all weight on the true item: by value and readout."""
-    best: str
-    """The best constant temperature, as a normalizer; hardmax is that of 0."""
-
-
-def losses(rows: Sequence[AccuracyRow]) -> list[Losses]:
-    """The losses at each length, from the rows of one recipe.
-
-    The best temperature is one for all seeds; it is chosen on the same sets, which flatters it by less than the
-    interval of its accuracy.
-    """
-    found = []
-    for n in sorted({row.n for row in rows}):
-        means = {
-            name: float(np.mean([row.accuracy for row in rows if row.n == n and row.normalizer == name]))
-            for name in (*SOFT_TO_SHARP, TRUE_ITEM)
-        }
-        softmax, true_item = means["softmax"], means.pop(TRUE_ITEM)
-        best = max(means, key=means.__getitem__)
-        found.append(Losses(n, softmax, means[best] - softmax, true_item - means[best], 100 - true_item, best))
-    return found
+    rows = []
+    for (n,), at_length in frame.sort("n").group_by("n", maintain_order=True):
+        means = dict(at_length.group_by("normalizer").agg(pl.mean("accuracy")).rows())
+        softmax, true_item = means["softmax"], means[TRUE_ITEM]
+        best = max(SOFT_TO_SHARP, key=lambda name: means.get(name, 0.0))
+        rows.append((n, softmax, means[best] - softmax, true_item - means[best], 100 - true_item, best))
+    return pl.DataFrame(rows, LOSSES | {"best": pl.String}, orient="row")

@@ -8,7 +8,7 @@ gains from an average of several items, and that shows at the length of training
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -16,7 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.measures.evaluation import Row, evaluate, summarize
+from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.command_line import one_device_per_core, one_line_errors, parse, within
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -27,11 +28,6 @@ CHOICE_KEY = 2**31 + 4
 """Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""
 TOLERANCE = 0.1
 """Percentage points of accuracy at the length of training to give for the reach of a sharper row."""
-
-
-def mean_accuracies(rows: Iterable[Row]) -> dict[str, float]:
-    """The accuracy of each normalizer at the one length of the rows: percent of sets, mean over seeds."""
-    return {summary.normalizer: summary.accuracy for summary in summarize(list(rows))}
 
 
 def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> str:
@@ -68,15 +64,16 @@ def main() -> None:
         items = config.task.longest
         named = {name: normalizer(name) for name in SOFT_TO_SHARP}
         key = jax.random.key(CHOICE_KEY)
-        (rows,) = evaluate(parameters, named, seeds=seeds, lengths=(items,), sets=arguments.sets, key=key)
-    found = mean_accuracies(rows)
-    best = max(found.values())
+        of = {"seeds": seeds, "lengths": (items,), "sets": arguments.sets, "key": key, "measures": ("accuracy",)}
+        frame = frame_of(evaluate(parameters, named, **of))
+    accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
+    best = max(accuracies.values())
     table = Table("", "accuracy (%)", "below the best", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, accuracy in found.items():
+    for name, accuracy in accuracies.items():
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
     Console().print(table)
     count = f"{items} items, {arguments.sets * len(seeds):,} sets"
-    print(f"{count}; the sharpest within {TOLERANCE:g} points of the best: {sharpest(found)}")
+    print(f"{count}; the sharpest within {TOLERANCE:g} points of the best: {sharpest(accuracies)}")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.measures.dispersion import attention_maps
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page
 from softmax_jax.report.playground import NORMALIZERS, playground_logits, sliders_of
-from softmax_jax.report.sections import report_sections
+from softmax_jax.report.sections import attention_maps, report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
 
@@ -77,7 +76,7 @@ class Opened:
 def report(tmp_path_factory):
     run, study = small_study()
     directory = tmp_path_factory.mktemp("report")
-    maps = attention_maps(study.measured)
+    maps = attention_maps(study)
     weights = show(maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0))
     sections = report_sections([run], study, weights.read_text())
     (directory / "index.html").write_text(page("A small report", sections, "A note."))

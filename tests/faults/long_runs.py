@@ -13,8 +13,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, bucket, evaluate
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import load_checkpoint
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints" / "paper"
@@ -58,7 +59,7 @@ def run(minutes: float) -> dict[str, float]:
     def measure(lengths) -> None:
         list(evaluate(parameters, named, seeds=seeds[:1], lengths=lengths, sets=4))
 
-    buckets = sorted({bucket(items) for items in range(1, LONGEST + 1)})
+    buckets = sorted({MaxRetrieval().room(items) for items in range(1, LONGEST + 1)})
     with Compilations() as first:
         for items in buckets:
             measure((items,))

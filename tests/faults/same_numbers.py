@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from softmax_jax.measures import evaluation
+from softmax_jax.measures import evaluation, sets
+from softmax_jax.measures.table import EVALUATION
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices
 from softmax_jax.runtime.distributed import ALONE, Cluster, gathered, joined
@@ -54,16 +55,14 @@ def drawn_for_training() -> dict[str, np.ndarray]:
 
 def drawn_for_evaluation(parameters: training.Parameters) -> dict[str, np.ndarray]:
     """The sets, as the devices hold them, whatever batches they come in."""
-    keys = evaluation.fresh_batches(jax.random.key(evaluation.KEY), jnp.arange(CONFIG.seeds), ITEMS, SETS)
-    sets = evaluation.FreshSets(keys, jnp.full(keys.shape, ITEMS, jnp.int32))
-    own_parameters, own_sets, _ = evaluation.on_devices(parameters, sets)
-    draw = evaluation.padded_draw(evaluation.bucket(ITEMS))
-    structure, _ = training.build_model(CONFIG.task)
+    task = CONFIG.task
+    parameters, batches, _ = sets.on_devices(parameters, sets.fresh_batches(task, SEEDS, ITEMS, SETS))
+    structure, draw = training.build_model(task)[0], sets.draw_with_room(task, task.room(ITEMS))
 
     def whole(parameters: Any, batches: Any) -> Any:
-        return evaluation.for_each_seed(lambda _, batch: batch, parameters, batches, structure=structure, draw=draw)
+        return sets.for_each_seed(lambda _, batch: batch, parameters, batches, structure=structure, draw=draw)
 
-    found = jax.jit(whole)(own_parameters, own_sets)
+    found = jax.jit(whole)(parameters, batches)
     found = jax.tree.map(lambda leaf: leaf.reshape(CONFIG.seeds, SETS, *leaf.shape[3:]), gathered(found))
     return named("data of evaluation", found)
 
@@ -75,8 +74,8 @@ def numbers() -> dict[str, np.ndarray]:
     normalizers = {name: normalizer(name) for name in ("softmax", "ssmax")}
     _, initialize = training.build_model(CONFIG.task)
     parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), CONFIG.seeds))
-    rows = evaluation.evaluate(parameters, normalizers, seeds=SEEDS, lengths=(ITEMS,), sets=SETS)
-    found["evaluated"] = np.array([row[3:] for some in rows for row in some])
+    measured = evaluation.evaluate(parameters, normalizers, seeds=SEEDS, lengths=(ITEMS,), sets=SETS)
+    found["evaluated"] = evaluation.frame_of(measured).select(*EVALUATION).to_numpy()
     return found | drawn_for_evaluation(parameters) | drawn_for_training()
 
 

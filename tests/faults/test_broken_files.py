@@ -21,7 +21,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 from rich.console import Console
 
-from softmax_jax.measures import refit
+from softmax_jax.measures import fits
 from softmax_jax.normalizers.fit_file import signed
 from softmax_jax.runtime import checkpoints
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify
@@ -330,8 +330,8 @@ def test_a_fit_of_other_content_is_refused(tmp_path, capfd, name):
 def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy, capfd):
     shutil.copy(PAPER / "temperature.json", copy)
     load = load_checkpoint(copy)[1]
-    refused(capfd, lambda: refit.fits_beside(copy, load), "was fitted to other parameters", "run fit_temperature.py")
-    assert refit.fits_beside(PAPER, load_checkpoint(PAPER)[1]).keys() == refit.FITS.keys()
+    refused(capfd, lambda: fits.fits_beside(copy, load), "was fitted to other parameters", "run fit_temperature.py")
+    assert fits.fits_beside(PAPER, load_checkpoint(PAPER)[1]).keys() == fits.FITS.keys()
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.measures import evaluation
-from softmax_jax.measures.evaluation import bucket
+from softmax_jax.measures import evaluation, sets
+from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval
+from softmax_jax.tasks.max_retrieval import BLOCK, ITEMS_AT_ONCE, MaxRetrieval
 from softmax_jax.training.trainer import build_model
 from tests.faults.long_runs import Compilations, slope
 
+TASK = MaxRetrieval()
+bucket = TASK.room
 ROOT = Path(__file__).parents[2]
 MINUTES = float(os.environ.get("LONG_RUN_MINUTES", "30"))
 MOST_A_MINUTE = 1.0
@@ -30,11 +31,11 @@ def test_random_lengths_compile_one_program_a_bucket():
     _, initialize = build_model(MaxRetrieval(width=8))
     parameters = jax.vmap(initialize)(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    programs: Any = evaluation.for_each_seed
+    programs: Any = sets.for_each_seed
 
     def measure(lengths):
-        rows = list(evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=lengths, sets=4))
-        assert [some[0].n for some in rows] == list(lengths)
+        measured = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=lengths, sets=4)
+        assert [of_length.n for of_length in measured] == list(lengths)
 
     before = programs._cache_size()
     # Both lengths of a bucket are measured at the same time, and still it is compiled once.
@@ -56,12 +57,12 @@ def test_random_lengths_compile_one_program_a_bucket():
 
 def test_lengths_of_a_bucket_share_a_program():
     """Its room, and how sets are grouped."""
-    most = evaluation.ITEMS_PER_BATCH
+    most = ITEMS_AT_ONCE
     for items in (*range(1, 4200), 2**14, 2**14 + 1, 2**20 - 1, 2**20):
         room = bucket(items)
         assert items <= room < 1.25 * items + 1
         assert bucket(room) == room
-        assert items > evaluation.LONGEST_WHOLE or room <= evaluation.LONGEST_WHOLE
+        assert items > LONGEST_WHOLE or room <= LONGEST_WHOLE
         assert room < 4 * BLOCK or room % BLOCK == 0
         assert (most // items).bit_length() == (most // room).bit_length()
     assert len({bucket(items) for items in range(1, 2**14 + 1)}) == 52
@@ -69,17 +70,13 @@ def test_lengths_of_a_bucket_share_a_program():
 
 
 def test_padding_changes_nothing_that_is_drawn():
-    key = jax.random.key(0)
-    seeds = jnp.arange(2)
     for items in (57, BLOCK + 60):
-        keys = evaluation.fresh_batches(key, seeds, items, 2).reshape(-1)
-        whole = jax.jit(evaluation.fresh_draw(items))(keys)
-        lengths = jnp.full(keys.shape, items)
-        padded = jax.jit(evaluation.padded_draw(bucket(items)))(evaluation.FreshSets(keys, lengths))
+        drawn = jax.tree.map(lambda leaf: leaf.reshape(-1), sets.fresh_batches(TASK, (0, 1), items, 2))
+        whole, padded = (jax.jit(sets.draw_with_room(TASK, room))(drawn) for room in (items, bucket(items)))
         assert padded.items.shape[1] > items
         assert np.array_equal(padded.items[:, :items], whole.items)
         assert not padded.items[:, items:].any()
-        assert np.array_equal(padded.mask.sum(1), lengths)
+        assert np.array_equal(padded.mask.sum(1), drawn.lengths)
         assert np.array_equal(padded.query, whole.query)
         assert np.array_equal(padded.answer, whole.answer)
 

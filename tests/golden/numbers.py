@@ -1,6 +1,5 @@
 """Ten evaluation rows of a shipped model and three training losses, all of fixed keys, and how they are compared."""
 
-import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Any
 
 import jax
 
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate, frame_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -21,6 +20,7 @@ HERE = Path(__file__).parent
 SHIPPED = HERE.parents[1] / "checkpoints" / "paper"
 LENGTHS = (16, 1000)
 SETS = 64
+MEASURES = ("accuracy", "loss", "entropy", "max_weight", "extrapolated")
 TRAINING = Config(MaxRetrieval(sets=64, min_items=7, max_items=8, width=32), steps=60, seeds=1, chunk=20)
 
 ONE_SET = 100 / SETS
@@ -41,8 +41,8 @@ def evaluation(normalizers: Mapping[str, Normalizer] | None = None) -> list[dict
     seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:1], parameters)
     named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS} | dict(normalizers or {})
-    rows = evaluate(parameters, named, seeds=seeds[:1], lengths=LENGTHS, sets=SETS)
-    return [row._asdict() for row in itertools.chain.from_iterable(rows)]
+    measured = evaluate(parameters, named, seeds=seeds[:1], lengths=LENGTHS, sets=SETS, measures=MEASURES)
+    return frame_of(measured).to_dicts()
 
 
 def training(trainer: Any, state: TrainState) -> list[dict[str, Any]]:

@@ -3,99 +3,113 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
-import scipy.stats
 from flax import nnx
 
-from softmax_jax.measures import evaluation
-from softmax_jax.measures.evaluation import Row
+from softmax_jax.measures import evaluation, long_sets, sets
+from softmax_jax.measures.statistics import half_width, paired_p_value
+from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.tasks import max_retrieval
 from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, MaxRetrievalModel, sample
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
 WIDTH = 8
+TASK = MaxRetrieval(width=WIDTH)
 
 
 @pytest.fixture(scope="module")
 def parameters():
-    _, initialize = build_model(MaxRetrieval(width=WIDTH))
+    _, initialize = build_model(TASK)
     return jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS)))
 
 
-def rows_of(parameters, names, **keywords):
+def frame_of(parameters, names, **keywords):
     named = {name: normalizer(name) for name in names}
-    return [row for rows in evaluation.evaluate(parameters, named, seeds=SEEDS, **keywords) for row in rows]
+    return evaluation.frame_of(evaluation.evaluate(parameters, named, seeds=SEEDS, **keywords))
+
+
+def numbers(frame):
+    return frame.select(*EVALUATION).to_numpy()
 
 
 def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
     """At a length that the program has more room for, so that its padding is masked."""
-    assert evaluation.bucket(9) == 10
-    structure, _ = build_model(MaxRetrieval(width=WIDTH))
-    rows = rows_of(parameters, METHODS, lengths=(9,), sets=8)
-    keys = evaluation.fresh_batches(jax.random.key(2**31), jnp.asarray(SEEDS), 9, 8).reshape(len(SEEDS), 8)
+    assert TASK.room(9) == 10
+    structure, _ = build_model(TASK)
+    frame = frame_of(parameters, METHODS, lengths=(9,), sets=8)
+    keys = sets.fresh_batches(TASK, SEEDS, 9, 8).keys.reshape(len(SEEDS), 8)
     read = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
-    for row in rows:
-        index = SEEDS.index(row.seed)
+    for row in frame.to_dicts():
+        index = SEEDS.index(row["seed"])
         model = nnx.merge(structure, jax.tree.map(lambda leaf, index=index: leaf[index], parameters))
-        correct, losses, entropies, largest = [], [], [], []
+        correct, losses, entropies, largest, confidence = [], [], [], [], []
         for key in keys[index]:
             batch = sample(key, 1, 9)
-            out = read(model, batch, normalizer(row.normalizer))
+            out = read(model, batch, normalizer(row["normalizer"]))
             scores = np.asarray(out.scores[0], np.float64)
+            confidence.append(np.exp(scores - scores.max()).sum() ** -1)
             weights = np.abs(np.asarray(out.weights[0], np.float64))
             correct.append(scores.argmax() == batch.answer[0])
             losses.append(np.log(np.exp(scores).sum()) - scores[batch.answer[0]])
             shares = weights[weights > 0] / weights.sum()
             entropies.append(-(shares * np.log(shares)).sum())
             largest.append(weights.max())
-        expected = (100 * np.mean(correct), np.mean(losses), np.mean(entropies), np.mean(largest))
-        assert np.allclose(row[3:7], expected, atol=1e-4)
+        calibration = calibration_error(np.stack([confidence, correct], 1))
+        expected: Any = (100 * np.mean(correct), np.mean(losses), np.mean(entropies), np.mean(largest), calibration)
+        assert np.allclose([row[name] for name in EVALUATION], expected, atol=1e-3)
 
 
 def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
-    rows = rows_of(parameters, ["softmax"], lengths=(5,), sets=16)
-    monkeypatch.setattr(evaluation, "ITEMS_PER_BATCH", 20)
-    regrouped = rows_of(parameters, ["softmax"], lengths=(5,), sets=16)
-    assert np.allclose([row[3:] for row in rows], [row[3:] for row in regrouped], rtol=1e-5)
+    together = frame_of(parameters, ["softmax"], lengths=(5,), sets=16)
+    monkeypatch.setattr(max_retrieval, "ITEMS_AT_ONCE", 20)
+    regrouped = frame_of(parameters, ["softmax"], lengths=(5,), sets=16)
+    assert np.allclose(numbers(together), numbers(regrouped), rtol=1e-5)
 
 
 def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch):
     items = 2 * BLOCK + 300
     names = ["softmax", "adaptive", "softpick", "hardmax", "signed_l1", "entmax15", "sink_softmax"]
-    whole = rows_of(parameters, names, lengths=(items,), sets=4)
+    measures = ("accuracy", "loss", "entropy", "max_weight", "rank", "true_weight", "missed", "spread", "gap")
+    options = {"lengths": (items,), "sets": 4, "measures": measures, "true_item": True}
+    whole = frame_of(parameters, names, **options)
     monkeypatch.setattr(evaluation, "LONGEST_WHOLE", 1)
-    by_block = rows_of(parameters, names, lengths=(items,), sets=4)
-    assert [row[:4] for row in by_block] == [row[:4] for row in whole]
-    assert np.allclose([row[4:] for row in by_block], [row[4:] for row in whole], rtol=2e-6, atol=1e-7)
+    by_block = frame_of(parameters, names, **options)
+    exact = ["normalizer", "n", "seed", "accuracy", "rank", "missed"]
+    assert by_block.select(exact).equals(whole.select(exact))
+    others = pl.exclude(*exact)
+    assert np.allclose(by_block.select(others).to_numpy(), whole.select(others).to_numpy(), rtol=2e-6, atol=1e-7)
 
 
 def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
     """Not the hidden items, which are `width` numbers each."""
-    structure, _ = build_model(MaxRetrieval(width=WIDTH))
+    structure, _ = build_model(TASK)
     own = jax.tree.map(lambda leaf: leaf[0], parameters)
     named = (normalizer("softmax"),)
 
     def bytes_per_item(items):
         def run(own, one):
-            return evaluation.measure_blocks(nnx.merge(structure, own), named, one, items=items)
+            reading, _ = long_sets.read_by_blocks(nnx.merge(structure, own), lambda rho: named, one, items)
+            return reading.scores
 
-        one = evaluation.FreshSets(jax.random.split(jax.random.key(0), 1), jnp.full(1, items))
+        one = sets.FreshSets(jax.random.split(jax.random.key(0), 1), jnp.full(1, items))
         program: Any = jax.jit(run).lower(own, one).compile()
         return program.memory_analysis().temp_size_in_bytes / items
 
     assert bytes_per_item(2**18) < 100
 
 
-@pytest.mark.parametrize("sets", [1, 7, 12])
-def test_any_number_of_sets(sets):
-    keys = evaluation.fresh_batches(jax.random.key(0), jnp.asarray(SEEDS), 16384, sets)
-    assert keys.shape[1] * keys.shape[2] == sets
-    assert len({tuple(key) for key in jax.random.key_data(keys).reshape(-1, 2).tolist()}) == sets * len(SEEDS)
+@pytest.mark.parametrize("count", [1, 7, 12])
+def test_any_number_of_sets(count):
+    keys = sets.fresh_batches(TASK, SEEDS, 16384, count).keys
+    assert keys.shape[1] * keys.shape[2] == count
+    assert len({tuple(key) for key in jax.random.key_data(keys).reshape(-1, 2).tolist()}) == count * len(SEEDS)
 
 
 def test_one_compilation_per_bucket(parameters):
-    compiled: Any = evaluation.for_each_seed
+    compiled: Any = sets.for_each_seed
     before = compiled._cache_size()
     for theta in (0.3, 0.4):
         named = {"a": normalizer("temperature", theta=theta), "b": normalizer("softpick")}
@@ -105,7 +119,7 @@ def test_one_compilation_per_bucket(parameters):
 
 def test_the_notebook_stream_is_the_published_one():
     """Written out once more, with raw keys, straight from the description of the recreation."""
-    batch = evaluation.notebook_batches(jnp.asarray(SEEDS), 12)
+    batch = sets.notebook_batches(SEEDS, 12)
     with jax.threefry_partitionable(False):
         for index, seed in enumerate(range(11, 22)):
             _, key = jax.random.split(jax.random.PRNGKey(seed))
@@ -120,35 +134,74 @@ def test_the_notebook_stream_is_the_published_one():
 
 
 def test_the_notebook_stream_has_the_old_random_bits():
-    batch = evaluation.notebook_batches(jnp.asarray(SEEDS[:1]), 12)
+    batch = sets.notebook_batches(SEEDS[:1], 12)
     _, key = jax.random.split(jax.random.PRNGKey(11))
     _, k_rho, _, _ = jax.random.split(key, 4)
     assert not np.array_equal(batch.items[0, 0, ..., :1], jax.random.uniform(k_rho, (32, 12, 1)))
 
 
 def test_notebook_accuracy_is_the_mean_over_its_keys(parameters):
-    rows = rows_of(parameters, ["softmax"], lengths=(8,), protocol="notebook")
-    structure, _ = build_model(MaxRetrieval(width=WIDTH))
-    batches = evaluation.notebook_batches(jnp.asarray(SEEDS), 8)
-    for index, row in enumerate(rows):
+    frame = frame_of(parameters, ["softmax"], lengths=(8,), protocol="notebook")
+    structure, _ = build_model(TASK)
+    batches = sets.notebook_batches(SEEDS, 8)
+    for index, accuracy in enumerate(frame["accuracy"]):
         model: MaxRetrievalModel = nnx.merge(structure, jax.tree.map(lambda leaf, i=index: leaf[i], parameters))
         hits = []
         for stream in range(11):
             batch = jax.tree.map(lambda leaf, i=index, s=stream: leaf[i, s], batches)
             hits.append(float((model(batch).scores.argmax(-1) == batch.answer).mean()))
-        assert np.isclose(row.accuracy, 100 * np.mean(hits), atol=1e-3)
+        assert np.isclose(accuracy, 100 * np.mean(hits), atol=1e-3)
 
 
-def test_summary_holds_students_interval_and_the_paired_test():
-    ours, theirs = [90.0, 92.0, 95.0], [89.0, 92.5, 93.0]
-    rows = [Row("softmax", 4, seed, value, 0.5, 1.0, 0.2) for seed, value in enumerate(theirs)]
-    rows += [Row("other", 4, seed, value, 0.4, 1.0, 0.2) for seed, value in enumerate(ours)]
-    softmax, other = evaluation.summarize(rows)
-    assert other.interval is not None
-    assert other.p_value is not None
-    assert softmax.p_value is None
-    assert np.isclose(other.accuracy, np.mean(ours))
-    low, high = scipy.stats.t.interval(0.95, 2, np.mean(ours), scipy.stats.sem(ours))
-    assert np.isclose(other.interval, (high - low) / 2)
-    test: Any = scipy.stats.ttest_1samp(np.subtract(ours, theirs), 0)
-    assert np.isclose(other.p_value, test.pvalue)
+def test_calibration_compares_confidence_and_accuracy_bin_by_bin():
+    sure_and_half_right, unsure_and_right = [[0.95, right] for right in (1, 0)], [[0.15, 1.0]] * 2
+    assert np.isclose(calibration_error(np.array(sure_and_half_right)), 45)
+    assert np.isclose(calibration_error(np.array(sure_and_half_right + unsure_and_right)), (45 + 85) / 2)
+    assert calibration_error(np.array([[1.0, 1.0]])) == 0
+
+
+def test_a_measure_without_a_head_to_look_at_is_left_out(parameters):
+    reading = max_retrieval.Reading(jnp.eye(3)[:, None], jnp.arange(3))
+    found = evaluation.values_of(tuple(EVALUATION), [None], reading, None)
+    assert {name: values.shape for name, values in found.items()} == {
+        "accuracy": (3, 1),
+        "loss": (3, 1),
+        "calibration": (3, 1, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"seeds": (4,)}, "1 seeds"),
+        ({"normalizers": {}}, "at least one|must have one"),
+        ({"lengths": (0,)}, "each of lengths is 0"),
+        ({"protocol": "notebok"}, "did you mean 'notebook'"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_computed(parameters, changed, words):
+    given = {"normalizers": {"softmax": normalizer("softmax")}, "seeds": SEEDS, "lengths": (4,)} | changed
+    with pytest.raises(ValueError, match=words):
+        evaluation.evaluate(parameters, **given)
+
+
+def test_parameters_of_another_model_are_named():
+    with pytest.raises(TypeError, match="max-retrieval model"):
+        evaluation.evaluate({"kernel": jnp.ones(3)}, {"softmax": normalizer("softmax")}, seeds=SEEDS)
+
+
+def test_the_summary_holds_the_interval_and_the_paired_test_against_the_baseline():
+    accuracies = {"softmax": [89.0, 92.5, 93.0], "other": [90.0, 92.0, 95.0]}
+    frame = pl.DataFrame(
+        [
+            {"normalizer": name, "n": 4, "seed": seed, "accuracy": accuracy, "loss": 0.5}
+            for name, values in accuracies.items()
+            for seed, accuracy in enumerate(values)
+        ]
+    )
+    softmax, other = evaluation.summarize(frame).to_dicts()
+    assert softmax["p_value"] is None
+    assert other["accuracy"] == pytest.approx(np.mean(accuracies["other"]))
+    assert other["interval"] == half_width(accuracies["other"])
+    assert other["p_value"] == paired_p_value(accuracies["other"], accuracies["softmax"])
+    assert softmax["loss"] == 0.5

@@ -5,7 +5,8 @@ import pytest
 
 from softmax_jax import temperature
 from softmax_jax.measures import refit
-from softmax_jax.measures.evaluation import draw_fresh, evaluate, fresh_batches
+from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.rows import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -43,10 +44,10 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, found):
             sets=refit.sets_of(n, 2),
             key=KEYS[0],
         )
-        for index, row in enumerate(measured):
-            np.testing.assert_allclose(rows.losses[index, :, ONE].mean(), row.loss, rtol=1e-4)
-            np.testing.assert_allclose(100 - 100 * rows.errors[index, :, ONE].mean(), row.accuracy, atol=1e-3)
-            np.testing.assert_allclose(rows.entropy[index].mean(), row.entropy, rtol=1e-4)
+        for index, row in enumerate(measured.frame().to_dicts()):
+            np.testing.assert_allclose(rows.losses[index, :, ONE].mean(), row["loss"], rtol=1e-4)
+            np.testing.assert_allclose(100 - 100 * rows.errors[index, :, ONE].mean(), row["accuracy"], atol=1e-3)
+            np.testing.assert_allclose(rows.entropy[index].mean(), row["entropy"], rtol=1e-4)
 
 
 def test_keys_draw_different_sets(found):
@@ -56,15 +57,13 @@ def test_keys_draw_different_sets(found):
 
 def test_oracles_know_the_length_or_the_answer(found):
     n, rows, fresh = found[0]
-    by_name = {}
-    for row in refit.oracle_rows(n, rows, fresh, SEEDS):
-        by_name.setdefault(row.normalizer, []).append(row)
-    for_length, for_set = by_name[refit.BEST_FOR_LENGTH], by_name[refit.BEST_FOR_SET]
+    oracles = refit.oracles(n, rows, fresh, SEEDS)
+    for_length, for_set = (oracles.filter(normalizer=name) for name in (refit.BEST_FOR_LENGTH, refit.BEST_FOR_SET))
     constant = rows.losses.mean((0, 1)).argmin()
     for index in range(len(SEEDS)):
-        assert for_length[index].loss == pytest.approx(fresh.losses[index, :, constant].mean())
-        assert for_set[index].loss <= for_length[index].loss
-        assert for_set[index].accuracy >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
+        assert for_length["loss"][index] == pytest.approx(fresh.losses[index, :, constant].mean())
+        assert for_set["loss"][index] <= for_length["loss"][index]
+        assert for_set["accuracy"][index] >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
 
 
 def test_the_isotonic_bound_is_the_isotonic_curve():
@@ -80,17 +79,15 @@ def test_the_isotonic_bound_is_the_isotonic_curve():
 
 
 def test_a_digest_follows_numbers_names_and_shapes(parameters):
-    digest = refit.checkpoint_sha256(parameters)
-    assert digest == refit.checkpoint_sha256(jax.tree.map(jnp.array, parameters))
+    digest = checkpoint_sha256(parameters)
+    assert digest == checkpoint_sha256(jax.tree.map(jnp.array, parameters))
     changed = jax.tree.map(jnp.array, parameters)
     changed["read_out"]["bias"] = changed["read_out"]["bias"].at[0, 0].add(1e-3)
-    assert digest != refit.checkpoint_sha256(changed)
+    assert digest != checkpoint_sha256(changed)
     renamed = {name.replace("item_in", "item_zzz"): leaf for name, leaf in parameters.items()}
-    assert digest != refit.checkpoint_sha256(renamed)
+    assert digest != checkpoint_sha256(renamed)
 
 
 def test_short_sets_are_drawn_more_often():
     assert refit.sets_of(16, 3) == 3 * refit.SHORT_FACTOR
     assert refit.sets_of(17, 3) == 3
-    keys = fresh_batches(KEYS[0], jnp.asarray(SEEDS), 5, 2)
-    assert draw_fresh(keys[0, 0], items=5).items.shape == (2, 5, 11)

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import jax
 
-from softmax_jax.measures.dispersion import evaluation_rows, measure_sets, resolution
-from softmax_jax.measures.refit import FITS, named_normalizers, search_lengths
+from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.fits import FITS, named_normalizers
+from softmax_jax.measures.refit import search_lengths
+from softmax_jax.measures.resolution import resolution
+from softmax_jax.measures.table import MEASURES
 from softmax_jax.report.sections import Evaluated, Study
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
@@ -23,9 +26,10 @@ def small_study() -> tuple[Evaluated, Study]:
     seeds = config.all_seeds
     named = named_normalizers(NORMALIZERS, PAPER, parameters)
     seeds, parameters = seeds[:2], jax.tree.map(lambda leaf: leaf[:2], parameters)
-    measured = measure_sets(parameters, named, seeds=seeds, lengths=LENGTHS, sets=32)
+    options = {"seeds": seeds, "lengths": LENGTHS, "sets": 32, "measures": tuple(MEASURES), "true_item": True}
+    measured = list(evaluate(parameters, named, **options))
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
     fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
-    run = Evaluated("paper", 16, dict.fromkeys(LENGTHS, 32), evaluation_rows(measured))
-    return run, Study("paper", measured, resolution(parameters), searched, fits)
+    run = Evaluated("paper", 16, tuple(named), measured)
+    return run, Study(run, resolution(parameters), searched, fits)

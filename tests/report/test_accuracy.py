@@ -4,17 +4,22 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import Summary
 from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
 from softmax_jax.report.charts import save_chart
 from tests.report.charts import texts_of
 
-SUMMARIES = [
-    Summary("softmax", 16, 98.7, 0.11, 0.05, 0.3, 0.9, None),
-    Summary("softmax", 32, 96.1, 0.21, 0.15, 0.3, 0.9, None),
-    Summary("adaptive", 16, 98.6, 0.12, 0.04, 0.3, 0.9, 0.4),
-    Summary("adaptive", 32, 97.3, 0.22, 0.14, 0.3, 0.9, 0.002),
-]
+
+def summary(*rows):
+    columns = ("normalizer", "n", "accuracy", "interval", "loss", "calibration", "p_value")
+    return pl.DataFrame(rows, columns, orient="row")
+
+
+SUMMARY = summary(
+    ("softmax", 16, 98.7, 0.11, 0.05, 1.23, None),
+    ("softmax", 32, 96.1, 0.21, 0.15, 2.34, None),
+    ("adaptive", 16, 98.6, 0.12, 0.04, 3.45, 0.4),
+    ("adaptive", 32, 97.3, 0.22, 0.14, 4.56, 0.002),
+)
 FRAME = pl.DataFrame(
     [
         {"normalizer": name, "n": n, "seed": seed, "accuracy": accuracy + spread * (seed - 1)}
@@ -25,9 +30,9 @@ FRAME = pl.DataFrame(
 )
 
 
-def printed(summaries, width):
+def printed(rows, width):
     text = io.StringIO()
-    print_evaluation(Console(file=text, width=width, force_terminal=False), summaries)
+    print_evaluation(Console(file=text, width=width, force_terminal=False), rows)
     return text.getvalue()
 
 
@@ -35,40 +40,41 @@ def numbers_of(text, name):
     """The numbers of each row that stands under this name."""
     lines = [line for line in text.splitlines() if line.strip()]
     (start,) = [index for index, line in enumerate(lines) if line.startswith(f" {name}  ")]
-    first, *others = lines[start : start + 4]
+    first, *others = lines[start : start + 5]
     rows = [first[len(name) + 1 :], *others]
     ends = [index for index, row in enumerate(rows) if index and not row.startswith("    ")]
-    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=4)]}
+    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=5)]}
 
 
 def test_accuracy_interval_loss_and_p_stand_under_their_length():
-    text = printed(SUMMARIES, 100)
+    text = printed(SUMMARY, 100)
     assert numbers_of(text, "softmax") == {
         "accuracy": ["98.70", "96.10"],
         "±": ["0.11", "0.21"],
         "loss": ["0.050", "0.150"],
+        "calibration": ["1.23", "2.34"],
     }
     assert numbers_of(text, "adaptive")["accuracy"] == ["98.60", "97.30"]
     assert numbers_of(text, "adaptive")["p"] == ["0.4", "0.002"]
 
 
 def test_published_rows_mark_the_unconfirmed_cells_and_show_the_difference():
-    text = printed(SUMMARIES, 100)
+    text = printed(SUMMARY, 100)
     assert numbers_of(text, "softmax, published") == {"accuracy": ["98.6", "97.1*"], "difference": ["+0.1", "-1.0"]}
     assert numbers_of(text, "adaptive, published")["difference"] == ["+0.0", "+0.2"]
 
 
 def test_lengths_that_do_not_fit_the_width_go_to_further_tables():
-    many = [Summary("softmax", 2**power, 90.0, 0.1, 0.5, 1.0, 0.5, None) for power in range(1, 15)]
-    text = printed(many, 80)
+    many = [("softmax", 2**power, 90.0, 0.1, 0.5, 1.0, None) for power in range(1, 15)]
+    text = printed(summary(*many), 80)
     assert max(map(len, text.splitlines())) <= 80
     headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
     assert [int(n) for header in headers for n in header] == [2**power for power in range(1, 15)]
 
 
 def test_one_seed_has_no_interval_and_no_p():
-    text = printed([Summary("softmax", 16, 98.7, None, 0.05, 0.3, 0.9, None)], 80)
-    assert list(numbers_of(text, "softmax")) == ["accuracy", "loss"]
+    text = printed(summary(("softmax", 16, 98.7, None, 0.05, 0.3, None)), 80)
+    assert list(numbers_of(text, "softmax")) == ["accuracy", "loss", "calibration"]
 
 
 def test_the_chart_says_what_it_shows(tmp_path):

@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.measures.dispersion import Resolution
+from softmax_jax.measures.resolution import Resolution
 from softmax_jax.report import resolution
 from softmax_jax.report.charts import save_chart
 from tests.report.charts import OWN_COLOURS, texts_of, values_of

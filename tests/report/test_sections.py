@@ -1,14 +1,13 @@
 import numpy as np
+import polars as pl
 import pytest
 
-from softmax_jax.measures.dispersion import DispersionRow, ForcedRow
 from softmax_jax.report.sections import forced_sentence
 
 
 def sentence(spread: float, forced_from: float) -> str:
-    nothing = DispersionRow._make([0.0] * len(DispersionRow._fields))
-    own = [nothing._replace(normalizer="softmax", n=n, spread=spread) for n in (16, 1024)]
-    return forced_sentence(ForcedRow("softmax", 0.5, None, None, forced_from), own)
+    forced = {"threshold": 0.5, "measured": None, "nearest": None, "spread": forced_from}
+    return forced_sentence(forced, pl.DataFrame({"n": [16, 1024], "spread": [spread, spread]}))
 
 
 @pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10^308 items")])

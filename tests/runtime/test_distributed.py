@@ -113,8 +113,8 @@ def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
     assert not (tmp_path / "evaluation1").exists()
     with (tmp_path / "evaluation0" / "evaluation.csv").open() as file:
         theirs = [float(row["loss"]) for row in csv.DictReader(file)]
-    (ours,) = evaluate(stopped, {"softmax": normalizer("softmax")}, seeds=(0, 1), lengths=(8,), sets=16)
-    assert np.allclose(theirs, [row.loss for row in ours], atol=1e-5)
+    (measured,) = evaluate(stopped, {"softmax": normalizer("softmax")}, seeds=(0, 1), lengths=(8,), sets=16)
+    assert np.allclose(theirs, measured.frame()["loss"], atol=1e-5)
     assert close(run(tmp_path / "run"), uninterrupted)
 
 

@@ -1,8 +1,8 @@
 import jax
 import numpy as np
-import pytest
+import polars as pl
 
-from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.studies import ablation
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -39,33 +39,23 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
     assert {recipe.config.normalizer for recipe in every} == set(METHODS)
 
 
-@pytest.fixture(scope="module")
-def rows():
+def test_accuracies_are_those_of_an_evaluation_of_the_same_sets():
     parameters = jax.device_get(training.initial_state(TINY).parameters)
     normalizers = {name: ablation.normalizer(name) for name in ("softmax", "hardmax", "temperature(0.5)")}
-    measured = ablation.accuracies(parameters, normalizers, seeds=(0, 1), lengths=(4, 8), sets=64)
-    found = [row for of_length in measured for row in of_length]
-    evaluated = evaluate(parameters, normalizers, seeds=(0, 1), lengths=(4, 8), sets=64)
-    return found, {(row.normalizer, row.n, row.seed): row.accuracy for of_length in evaluated for row in of_length}
-
-
-def test_accuracies_are_those_of_an_evaluation_of_the_same_sets(rows):
-    found, evaluated = rows
-    own = {(row.normalizer, row.n, row.seed): row.accuracy for row in found if row.normalizer != ablation.TRUE_ITEM}
-    assert own.keys() == evaluated.keys()
-    assert all(np.isclose(own[key], evaluated[key]) for key in own)
-    assert len(found) == len(own) + 4
+    options = {"seeds": (0, 1), "lengths": (4, 8), "sets": 64}
+    found = ablation.accuracies(parameters, normalizers, **options)
+    evaluated = frame_of(evaluate(parameters, normalizers, **options))
+    both = found.join(evaluated, ["normalizer", "n", "seed"])
+    assert len(both) == len(evaluated) == len(found) - 4
+    np.testing.assert_allclose(both["accuracy"], both["accuracy_right"])
 
 
 def test_losses_add_up_and_name_the_best_temperature():
-    names = ("softmax", *map(ablation.at_temperature, ablation.TEMPERATURES), "hardmax", ablation.TRUE_ITEM)
+    names = ("softmax", *map(ablation.at_temperature, ablation.TEMPERATURES), "hardmax", TRUE_ITEM)
     accuracy = dict.fromkeys(names, 40.0) | {"softmax": 30.0, "temperature(0.25)": 70.0, "hardmax": 60.0}
-    accuracy[ablation.TRUE_ITEM] = 95.0
+    accuracy[TRUE_ITEM] = 95.0
     made = [
-        ablation.AccuracyRow(name, 64, seed, value + spread)
-        for name, value in accuracy.items()
-        for seed, spread in ((0, 1.0), (1, -1.0))
+        (name, 64, seed, value + spread) for name, value in accuracy.items() for seed, spread in ((0, 1.0), (1, -1.0))
     ]
-    (one,) = ablation.losses(made)
-    assert one == ablation.Losses(64, 30.0, dispersion=40.0, key=25.0, value=5.0, best="temperature(0.25)")
-    assert one.accuracy + one.dispersion + one.key + one.value == 100
+    (lost,) = ablation.losses(pl.DataFrame(made, ablation.ACCURACIES, orient="row")).rows()
+    assert lost == (64, 30.0, 40.0, 25.0, 5.0, "temperature(0.25)")

@@ -5,10 +5,9 @@ import sys
 import pytest
 
 import fit_temperature
-from softmax_jax.measures import evaluation
-from softmax_jax.measures.evaluation import Row
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.studies.sharpest import CHOICE_KEY, mean_accuracies, sharpest
+from softmax_jax.studies.sharpest import CHOICE_KEY, sharpest
+from softmax_jax.tasks.max_retrieval import TEST_KEY
 
 
 def made(*accuracies):
@@ -29,12 +28,6 @@ def test_the_choice_is_the_sharpest_within_the_tolerance_of_the_best(accuracies,
     assert sharpest(made(*accuracies), tolerance) == choice
 
 
-def test_accuracies_are_means_over_seeds():
-    nan = float("nan")
-    rows = [Row("softmax", 8, seed, value, nan, nan, nan) for seed, value in ((0, 90.0), (1, 100.0))]
-    assert mean_accuracies(rows) == {"softmax": 95.0}
-
-
 def test_temperatures_are_in_order_from_soft_to_sharp():
     thetas = [float(found.group(1)) for name in SOFT_TO_SHARP if (found := re.search(r"\((.*)\)", name))]
     assert thetas == sorted(thetas, reverse=True)
@@ -42,7 +35,7 @@ def test_temperatures_are_in_order_from_soft_to_sharp():
 
 
 def test_the_sets_are_not_those_of_another_command():
-    assert CHOICE_KEY not in {evaluation.KEY, fit_temperature.FIT_KEY, fit_temperature.FRESH_KEY}
+    assert CHOICE_KEY not in {TEST_KEY, fit_temperature.FIT_KEY, fit_temperature.FRESH_KEY}
 
 
 @pytest.mark.slow

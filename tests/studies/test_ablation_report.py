@@ -1,11 +1,13 @@
 import numpy as np
+import polars as pl
 import pytest
 
+from softmax_jax.measures.evaluation import TRUE_ITEM
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report import ablation as report
 from softmax_jax.report.charts import save_chart
+from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies import scaling_law
-from softmax_jax.studies.ablation import BASE, SOFT_TO_SHARP, TRUE_ITEM, AccuracyRow, Outcome, Recipe
+from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, Outcome, Recipe
 from softmax_jax.studies.scaling_law import Point
 from softmax_jax.training.config import Config
 from tests.report.charts import texts_of
@@ -17,12 +19,12 @@ def outcome(group: str, name: str, softmax: float, trained: str = "softmax") -> 
     """Made so that at any length 10 % are lost to dispersion, 5 % to value, and the rest to the key."""
     accuracy = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax) | {"hardmax": softmax + 10, TRUE_ITEM: 95.0}
     rows = [
-        AccuracyRow(normalizer, n, seed, value + spread)
+        (normalizer, n, seed, value + spread)
         for normalizer, value in accuracy.items()
         for n in LENGTHS
         for seed, spread in ((0, 1.0), (1, -1.0))
     ]
-    return Outcome(Recipe(group, name, Config(normalizer=trained)), rows)
+    return Outcome(Recipe(group, name, Config(normalizer=trained)), pl.DataFrame(rows, ACCURACIES, orient="row"))
 
 
 FOUND = [

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import altair as alt
 import numpy as np
+import polars as pl
 
-from softmax_jax.measures.evaluation import half_width
+from softmax_jax.measures.evaluation import summarize
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.charts import PALETTE, Chart, chart_title, palette, panel_title
+from softmax_jax.report.charts import PALETTE, Chart, chart_title, data, palette, panel_title
 from softmax_jax.studies import scaling_law
-from softmax_jax.studies.ablation import BASE, AccuracyRow, Outcome, losses
+from softmax_jax.studies.ablation import BASE, Outcome, losses
 from softmax_jax.studies.scaling_law import Law, Point
 
 PAIRS = "normalizer in training"
@@ -17,34 +18,33 @@ KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "v
 """What a set's share of a bar may be, with its colour; from left to right."""
 
 
-def losses_table(found: Sequence[Outcome]) -> str:
+def losses_table(outcomes: Sequence[Outcome]) -> str:
     """A Markdown table: accuracy under softmax and the three losses of every recipe, by length."""
-    lengths = sorted({row.n for row in found[0].rows})
+    lengths = outcomes[0].frame["n"].unique().sort().to_list()
     head = ["varied", "recipe", *[f"n = {n}: softmax ±" for n in lengths]]
     head += [f"{n}: dispersion / key / value" for n in lengths]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for (group, name, _), rows in found:
-        at = {one.n: one for one in losses(rows)}
-        cells = [f"{at[n].accuracy:.1f} {interval(rows, n)}" for n in lengths]
-        cells += [f"{at[n].dispersion:.1f} / {at[n].key:.1f} / {at[n].value:.1f}" for n in lengths]
+    for (group, name, _), frame in outcomes:
+        cells = [
+            f"{accuracy:.1f}" + (f" ± {interval:.1f}" if interval is not None else "")
+            for accuracy, interval in summarize(frame.filter(normalizer="softmax").sort("n"))[
+                "accuracy", "interval"
+            ].rows()
+        ]
+        cells += [
+            f"{dispersion:.1f} / {key:.1f} / {value:.1f}"
+            for dispersion, key, value in losses(frame)["dispersion", "key", "value"].rows()
+        ]
         lines.append(f"| {group} | {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def interval(rows: Sequence[AccuracyRow], n: int) -> str:
-    """± half the 95 % interval of the accuracy under softmax; nothing for one seed."""
-    half = half_width([row.accuracy for row in rows if row.n == n and row.normalizer == "softmax"])
-    return "" if half is None else f"± {half:.1f}"
-
-
-def losses_chart(found: Sequence[Outcome]) -> Chart:
+def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
     """A bar of 100 % for every recipe and length: answered right, and lost in each of three ways."""
-    records = [
-        {"recipe": label(outcome), "n": one.n, "kind": kind, "share": max(0.0, getattr(one, kind)), "order": order}
-        for outcome in found
-        for one in losses(outcome.rows)
-        for order, kind in enumerate(KINDS)
-    ]
+    by_recipe = [losses(outcome.frame).with_columns(recipe=pl.lit(label(outcome))) for outcome in outcomes]
+    shares = pl.concat(by_recipe).unpivot(list(KINDS), index=["recipe", "n"], variable_name="kind", value_name="share")
+    order = pl.col("kind").replace_strict(list(KINDS), range(len(KINDS)))
+    shares = shares.with_columns(pl.col("share").clip(0), order=order)
     colour = alt.Color(
         "kind:N",
         title="sets",
@@ -53,7 +53,7 @@ def losses_chart(found: Sequence[Outcome]) -> Chart:
         legend=alt.Legend(orient="top"),
     )
     panels = [
-        alt.Chart(alt.Data(values=[record for record in records if record["n"] == n]))
+        alt.Chart(data(of_length))
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero"),
@@ -62,7 +62,9 @@ def losses_chart(found: Sequence[Outcome]) -> Chart:
             order="order:Q",
         )
         .properties(width=220, height=alt.Step(14), title=panel_title(f"{n} items"))
-        for index, n in enumerate(sorted({record["n"] for record in records}))
+        for index, ((n,), of_length) in enumerate(
+            shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
+        )
     ]
     title = chart_title("Where does softmax attention lose, recipe by recipe?", "mean over seeds; trained on few items")
     return alt.hconcat(*panels, spacing=10).properties(title=title)
@@ -74,22 +76,19 @@ def label(outcome: Outcome) -> str:
     return name if group == BASE or group in name else f"{group}: {name}"
 
 
-def pair_means(found: Sequence[Outcome], n: int) -> dict[tuple[str, str], float]:
+def pair_means(outcomes: Sequence[Outcome], n: int) -> dict[tuple[str, str], float]:
     """Mean accuracy at n for each pair of a normalizer in training and one in the test."""
     means = {}
-    for (group, _, config), rows in found:
-        if group not in (BASE, PAIRS):
-            continue
-        for test in METHODS:
-            means[config.normalizer, test] = float(
-                np.mean([row.accuracy for row in rows if row.n == n and row.normalizer == test])
-            )
+    for (group, _, config), frame in outcomes:
+        if group in (BASE, PAIRS):
+            of_test = dict(frame.filter(n=n).group_by("normalizer").agg(pl.mean("accuracy")).rows())
+            means |= {(config.normalizer, test): of_test[test] for test in METHODS}
     return means
 
 
-def pairs_chart(found: Sequence[Outcome], n: int) -> Chart | None:
+def pairs_chart(outcomes: Sequence[Outcome], n: int) -> Chart | None:
     """A heat map of the pairs at one length; nothing if training has been under one normalizer alone."""
-    means = pair_means(found, n)
+    means = pair_means(outcomes, n)
     trained = list(dict.fromkeys(train for train, _ in means))
     if len(trained) < 2:
         return None
@@ -107,14 +106,13 @@ def pairs_chart(found: Sequence[Outcome], n: int) -> Chart | None:
     return alt.layer(cells, text).properties(title=title, **size)
 
 
-def pairs_table(found: Sequence[Outcome], n: int) -> str:
+def pairs_table(outcomes: Sequence[Outcome], n: int) -> str:
     """A Markdown table: for each normalizer in training the accuracy under itself, under softmax, and the best."""
-    means = pair_means(found, n)
+    means = pair_means(outcomes, n)
     lines = [f"| trained under (tested at n = {n}) | itself | softmax | best in the test |", "|---|---|---|---|"]
     for train in dict.fromkeys(train for train, _ in means):
         best = max(METHODS, key=lambda test: means[train, test])
-        own = means.get((train, train))
-        itself = "" if own is None else f"{own:.1f}"
+        itself = f"{means[train, train]:.1f}" if (train, train) in means else ""
         lines.append(f"| {train} | {itself} | {means[train, 'softmax']:.1f} | {means[train, best]:.1f} ({best}) |")
     return "\n".join(lines)
 
@@ -139,12 +137,12 @@ def scaling_chart(law: Law, seen: Sequence[Point], unseen: Sequence[Point]) -> C
         ]
         layers = [alt.Chart(alt.Data(values=curve)).mark_line().encode(x=x, y=y, color=colour)]
         for points, filled, size in ((seen, True, 30), (unseen, False, 90)):
-            own = [
+            drawn = [
                 {"compute": point.compute, "width": str(point.width), "accuracy": point.accuracy}
                 for point in points
                 if point.n == n
             ]
-            chart = alt.Chart(alt.Data(values=own)).mark_point(filled=filled, size=size, opacity=1)
+            chart = alt.Chart(alt.Data(values=drawn)).mark_point(filled=filled, size=size, opacity=1)
             layers.append(chart.encode(x=x, y=y, color=colour))
         panels.append(alt.layer(*layers).properties(width=240, height=240, title=panel_title(f"{n} items")))
     title = chart_title("Accuracy by compute and width", "a point per seed; lines: the law; rings: not used to fit it")
@@ -159,8 +157,8 @@ def scaling_table(law: Law, unseen: Sequence[Point]) -> str:
         lines.append(f"| {name} | {value:.3f} | {low:.3f} to {high:.3f} |")
     lines += ["", "| n | predicted | 95 % interval | measured | miss |", "|---|---|---|---|---|"]
     for n in sorted({point.n for point in unseen}):
-        own = [point for point in unseen if point.n == n]
-        said, low, high = law.predict(own[0].compute, own[0].width, n)
-        measured = float(np.mean([point.accuracy for point in own]))
+        points = [point for point in unseen if point.n == n]
+        said, low, high = law.predict(points[0].compute, points[0].width, n)
+        measured = float(np.mean([point.accuracy for point in points]))
         lines.append(f"| {n} | {said:.1f} | {low:.1f} to {high:.1f} | {measured:.1f} | {measured - said:+.1f} |")
     return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""The temperature fits beside a checkpoint, and the normalizers to show by name, those fits among them."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
+from softmax_jax.normalizers.fit_file import read_fit
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.training.trainer import Parameters
+
+ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
+FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
+"""The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
+
+
+def fits_directory(checkpoint: Path) -> Path:
+    """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
+    return checkpoint if checkpoint.is_dir() else checkpoint.parent
+
+
+def named_normalizers(specs: Sequence[str], checkpoint: Path, parameters: Parameters) -> dict[str, Normalizer]:
+    """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint.
+
+    Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters.
+    """
+    with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
+    fits = fits_beside(checkpoint, parameters) if with_fits else {}
+    specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
+    if with_fits:
+        after = specs.index("adaptive") + 1
+        specs = (*specs[:after], *fits, *specs[after:])
+    return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}
+
+
+def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:
+    """The temperature fits beside a checkpoint, by name.
+
+    Raises ValueError, in one line, for a damaged one and for one that was fitted to other parameters.
+    """
+    directory = fits_directory(checkpoint)
+    paths = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
+    for path in paths.values():
+        if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
+            raise ValueError(
+                f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
+                f"--checkpoint {checkpoint}, or move the file and name it, as in adaptive(fit=elsewhere/{path.name})"
+            )
+    return paths
+
+
+def checkpoint_sha256(parameters: Parameters) -> str:
+    """A digest of names, shapes and numbers, the same for the same parameters in any file format."""
+    digest = hashlib.sha256()
+    for path, leaf in sorted(jax.tree.leaves_with_path(parameters), key=lambda pair: jax.tree_util.keystr(pair[0])):
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

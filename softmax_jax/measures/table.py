@@ -1,0 +1,232 @@
+"""The table of measures: what each is of one set under one normalizer, and how the sets of a seed become one number.
+
+A new measure is one function and one entry here. Those of `EVALUATION` come in every evaluation: its file, its summary,
+the tables for the terminal and the page; those of `REPORT` are computed where they are asked for by name.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from softmax_jax import theory
+from softmax_jax.normalizers.calculus import weight_entropy
+
+Anything = Any
+"""An array, or None for a task that has no such thing."""
+KEYS = ("normalizer", "n", "seed")
+"""Columns of the frame before those of the measures."""
+TOP = 16
+"""Items of a set to keep the weights of."""
+CONFIDENCE_BINS = 15
+
+
+class Seen(NamedTuple):
+    """One set under one normalizer: what a measure may look at. Only scores and answer are known of every task."""
+
+    scores: Float[Array, "*answers classes"]
+    answer: Int[Array, "*answers"]
+    logits: Float[Anything, " items"] = None
+    where: Bool[Anything, " items"] = None
+    weights: Float[Anything, " items"] = None
+    beta: Float[Anything, ""] = None
+    """Inverse temperature of the row; NaN unless the map is softmax."""
+    extrapolates: Bool[Anything, ""] = None
+    """Whether the scale is asked about an entropy beyond those that it was fitted to."""
+    rho: Float[Anything, " items"] = None
+    """Of max retrieval; -1 where masked."""
+
+
+def mean(values: Float[np.ndarray, "sets *rest"]) -> float:
+    """The mean over the sets."""
+    return float(values.mean(dtype=np.float64))
+
+
+class Measure(NamedTuple):
+    """One entry of the table."""
+
+    of_set: Callable[[Any], Array]
+    """A number, or several, of one set: from `Seen`, of which the fields in `needs` are there."""
+    caption: str
+    unit: str = ""
+    form: str = ".4g"
+    """How a value is printed."""
+    aggregate: Callable[[Any], float | None] | None = mean
+    """From the numbers of all sets of a seed to one, None where the measure does not apply; without it they are kept
+    by set alone, and are no column of the frame."""
+    needs: tuple[str, ...] = ("weights",)
+    """Fields of `Seen` without which the measure is left out, as for a task that has no single head."""
+    printed: bool = False
+    """Whether tables for readers have it."""
+
+
+def accuracy(seen: Seen) -> Array:
+    """Whether the answer is right, in percent."""
+    return 100 * (seen.scores.argmax(-1) == seen.answer).mean()
+
+
+def loss(seen: Seen) -> Array:
+    """Cross-entropy of the answer in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(seen.scores, seen.answer).mean()
+
+
+def max_weight(seen: Seen) -> Array:
+    """The largest weight."""
+    return jnp.abs(seen.weights).max()
+
+
+def confidence_and_success(seen: Seen) -> Array:
+    """The largest class probability, and whether that class is the answer."""
+    confidence = jax.nn.softmax(seen.scores).max(-1)
+    return jnp.stack([confidence, (seen.scores.argmax(-1) == seen.answer).astype(confidence.dtype)], -1)
+
+
+def calibration_error(values: Float[np.ndarray, "*sets 2"]) -> float:
+    r"""The expected calibration error in percent, over equal bins of the confidence.
+
+    $$100 \sum_b \frac{n_b}{n}\,\big|\text{accuracy}_b - \text{confidence}_b\big|$$
+
+    Source: Guo et al., "On calibration of modern neural networks", arXiv 1706.04599.
+
+    >>> calibration_error(np.array([[0.9, 1.0], [0.9, 0.0], [0.5, 1.0], [0.5, 0.0]])).__round__(6)
+    20.0
+    """
+    confidence, success = values.reshape(-1, 2).astype(np.float64).T
+    bins = np.minimum((confidence * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
+    # In each bin the sum of n · (accuracy - confidence) / n.
+    return float(100 * np.abs(np.bincount(bins, success - confidence)).sum() / len(bins))
+
+
+EVALUATION: dict[str, Measure] = {
+    "accuracy": Measure(accuracy, "Accuracy", "%", ".2f", needs=(), printed=True),
+    "loss": Measure(loss, "Cross-entropy", "nats", ".3f", needs=(), printed=True),
+    "entropy": Measure(lambda seen: weight_entropy(seen.weights), "Entropy of the weights", "nats", ".3f"),
+    "max_weight": Measure(max_weight, "Largest weight", "", ".3f"),
+    "calibration": Measure(
+        confidence_and_success, "Expected calibration error", "%", ".2f", calibration_error, needs=(), printed=True
+    ),
+}
+"""Columns of evaluation.csv, after `KEYS`."""
+
+
+def extrapolated(seen: Seen) -> Array:
+    """Whether the entropy lies beyond what an adaptive normalizer was fitted to, in percent; 0 for all others."""
+    return 100 * seen.extrapolates.astype(jnp.float32)
+
+
+def true_weight(seen: Seen) -> Array:
+    """The weight of the true item, the one with the largest ρ."""
+    return seen.weights[seen.rho.argmax()]
+
+
+def rank(seen: Seen) -> Array:
+    """The rank of that weight, 1 for the largest; equal weights share their mean rank."""
+    weight = true_weight(seen)
+    above, equal = seen.where & (seen.weights > weight), seen.where & (seen.weights == weight)
+    return above.sum(dtype=weight.dtype) + (equal.sum(dtype=weight.dtype) + 1) / 2
+
+
+def missed(seen: Seen) -> Array:
+    """Whether another item than the true one has the largest logit, in percent."""
+    largest = jnp.where(seen.where, seen.logits, -jnp.inf).argmax()
+    return 100 * (largest != seen.rho.argmax()).astype(jnp.float32)
+
+
+def gap(seen: Seen) -> Array:
+    """By how much the largest ρ exceeds the second."""
+    best, second = jax.lax.top_k(seen.rho, 2)[0]
+    return best - second
+
+
+def top_rho(seen: Seen) -> Array:
+    """The largest ρ, in descending order."""
+    return jax.lax.top_k(seen.rho, min(TOP, len(seen.rho)))[0]
+
+
+def top_weights(seen: Seen) -> Array:
+    """The weights of the items with the largest ρ, in that order."""
+    return seen.weights[jax.lax.top_k(seen.rho, min(TOP, len(seen.rho)))[1]]
+
+
+def nearest_counts(items: int, n: Any) -> Any:
+    """How many of the largest logits to take the spread of, in a program for `items` items: 2, 4, 8, … and all n.
+
+    >>> nearest_counts(16, 10).tolist()
+    [2, 4, 8, 10]
+    """
+    return jnp.minimum(2 ** jnp.arange(1, max(2, items.bit_length() + (items & (items - 1) > 0))), n)
+
+
+def spread(seen: Seen) -> Array:
+    """From the largest visible logit to the smallest."""
+    return jnp.max(seen.logits, where=seen.where, initial=-jnp.inf) - jnp.min(
+        seen.logits, where=seen.where, initial=jnp.inf
+    )
+
+
+def row_of_logits(seen: Seen) -> Array:
+    """What the bounds of the theory know of a row: n, β, and the spreads of its largest 2, 4, 8, … n logits."""
+    n = seen.where.sum()
+    ordered = jnp.sort(jnp.where(seen.where, seen.logits, -jnp.inf), descending=True)
+    nearest = ordered[0] - ordered[nearest_counts(len(ordered), n) - 1]
+    return jnp.concatenate([jnp.stack([n.astype(nearest.dtype), seen.beta]), nearest])
+
+
+def of_softmax(number: Callable[[Any, Any, Any], Any]) -> Callable[[Any], float | None]:
+    """The aggregate of a number of `row_of_logits`: its mean over the sets, None unless the map is softmax.
+
+    Each bound is the mean over sets of the bound of each set at its own spread and β, so it holds for the mean.
+    """
+
+    def aggregate(values: Float[np.ndarray, "sets numbers"]) -> float | None:
+        n, beta, spreads = int(values[0, 0]), values[:, 1], values[:, 2:]
+        return None if np.isnan(beta).any() else float(np.mean(number(n, beta, spreads), dtype=np.float64))
+
+    return aggregate
+
+
+def largest_weight_from_nearest(n: int, beta: Any, spreads: Any) -> Any:
+    """The bound of each set's largest weight by the logits nearest to the top."""
+    counts = np.minimum(2 ** np.arange(1, spreads.shape[1] + 1), n)
+    return theory.largest_weight_from_nearest(counts, spreads, beta)
+
+
+def least_entropy(n: int, beta: Any, spreads: Any) -> Any:
+    """The least entropy of each set; one weight of at most α leaves at least -log α."""
+    by_nearest = -np.log(largest_weight_from_nearest(n, beta, spreads))
+    return np.maximum(theory.entropy_bounds(n, spreads[:, -1], beta).lower, by_nearest)
+
+
+def bound(caption: str, unit: str, number: Callable[[Any, Any, Any], Any]) -> Measure:
+    """The entry of a number that follows from `row_of_logits`."""
+    return Measure(row_of_logits, caption, unit, aggregate=of_softmax(number), needs=("logits",))
+
+
+REPORT: dict[str, Measure] = {
+    "extrapolated": Measure(extrapolated, "Rows beyond the fitted range", "%", ".0f", needs=("logits",)),
+    "rank": Measure(rank, "Rank of the true item's weight", needs=("rho",)),
+    "true_weight": Measure(true_weight, "Weight of the true item", needs=("rho",)),
+    "missed": Measure(missed, "The largest logit is another item's", "%", needs=("rho",)),
+    "gap": Measure(gap, "Gap in ρ of the two best items", aggregate=None, needs=("rho",)),
+    "top_rho": Measure(top_rho, "The largest ρ", aggregate=None, needs=("rho",)),
+    "top_weights": Measure(top_weights, "Weights of the items of the largest ρ", aggregate=None, needs=("rho",)),
+    "spread": Measure(spread, "Spread of the logits", needs=("logits",)),
+    "largest_spread": Measure(spread, "Largest spread of a set", aggregate=lambda v: float(v.max()), needs=("logits",)),
+    "beta": bound("Inverse temperature", "", lambda n, beta, spreads: beta),
+    "largest_reach": bound("Largest βδ of a set", "", lambda n, beta, spreads: (beta * spreads[:, -1]).max()),
+    "entropy_lower": bound("Least entropy", "nats", least_entropy),
+    "entropy_upper": bound("Most entropy", "nats", lambda n, *_: np.log(n)),
+    "max_weight_lower": bound("Least largest weight", "", lambda n, *_: 1 / n),
+    "max_weight_upper": bound(
+        "Most largest weight by the whole spread",
+        "",
+        lambda n, beta, spreads: theory.largest_weight_bounds(n, spreads[:, -1], beta).upper,
+    ),
+    "max_weight_upper_nearest": bound("Most largest weight by the nearest logits", "", largest_weight_from_nearest),
+}
+"""What only the page and the studies ask for."""
+MEASURES = EVALUATION | REPORT

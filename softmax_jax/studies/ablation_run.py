@@ -1,0 +1,129 @@
+"""Trains and measures the recipes of an ablation, and writes what came of them."""
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+
+from softmax_jax.report.charts import save_chart
+from softmax_jax.report.markdown import put_into
+from softmax_jax.runtime.files import versions, write_csv, write_json, write_whole
+from softmax_jax.studies import ablation_report as report
+from softmax_jax.studies import scaling_law
+from softmax_jax.studies.ablation import (
+    ACCURACIES,
+    BASE,
+    SCALING,
+    UNSEEN,
+    Outcome,
+    Recipe,
+    accuracies,
+    losses,
+    normalizers_to_test,
+)
+from softmax_jax.training.config import Config, settings_of
+from softmax_jax.training.costs import step_multiply_adds
+from softmax_jax.training.run import NotFiniteError, run
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+
+TABLES = ("losses", "pairs", "scaling")
+"""Marks of the page."""
+
+
+def outcomes(
+    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, output: Path
+) -> list[Outcome]:
+    """Trains what is not trained yet, and measures it and the shipped models of these presets."""
+    console = Console()
+    shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
+    trained = []
+    for index, recipe in enumerate(recipes):
+        console.print(f"recipe {index + 1} of {len(recipes)}: {recipe.group}: {recipe.name}", soft_wrap=True)
+        if train(recipe, output, console):
+            trained.append(recipe)
+    places = [(recipe, workdir(output, recipe)) for recipe in trained]
+    places += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
+    return [measured(recipe, checkpoint, lengths, sets, output, console) for recipe, checkpoint in places]
+
+
+def workdir(output: Path, recipe: Recipe) -> Path:
+    """Where a recipe is trained."""
+    return output / "runs" / re.sub(r"[^a-z0-9.]+", "-", f"{recipe.group} {recipe.name}".lower()).strip("-")
+
+
+def train(recipe: Recipe, output: Path, console: Console) -> bool:
+    """Trains a recipe, or what its directory lacks of it; whether it kept finite.
+
+    Raises ValueError if the directory holds a run of other settings.
+    """
+    try:
+        run(recipe.config, workdir(output, recipe), console)
+    except NotFiniteError as error:
+        console.print(f"left out: {error}", soft_wrap=True, markup=False)
+        return False
+    return True
+
+
+def measured(
+    recipe: Recipe, checkpoint: Path, lengths: Sequence[int], sets: int, output: Path, console: Console
+) -> Outcome:
+    """The accuracies of a recipe; from its file where it was measured before in the same way."""
+    settings = {"lengths": list(lengths), "sets": sets}
+    path = workdir(output, recipe) / "accuracies.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
+        kept = json.loads(path.read_text())
+        if kept["settings"] == settings:
+            return Outcome(recipe, pl.DataFrame(kept["rows"], ACCURACIES, orient="row"))
+    console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
+    config, parameters = load_checkpoint(checkpoint)
+    frame = accuracies(parameters, normalizers_to_test(), seeds=config.all_seeds, lengths=lengths, sets=sets)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"settings": settings, "rows": frame.rows()})
+    return Outcome(recipe, frame)
+
+
+def scaling_points(outcomes: Sequence[Outcome], groups: Sequence[str]) -> list[scaling_law.Point]:
+    """The accuracy of every seed of the recipes in these groups, under the best constant temperature at each length."""
+    points = []
+    for (group, _, config), frame in outcomes:
+        if group in groups:
+            width = settings_of(config)["width"]
+            compute = config.steps * step_multiply_adds(config.task.longest, config.task.sets, width)
+            best = losses(frame).select("n", normalizer="best")
+            chosen = frame.join(best, ["n", "normalizer"], maintain_order="left")
+            points += [scaling_law.Point(compute, width, *row) for row in chosen["n", "seed", "accuracy"].rows()]
+    return points
+
+
+def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path, page: Path | None) -> None:
+    """Writes the tables, the charts, the law, and the page if one is named."""
+    for name, of_one in (("accuracy", lambda frame: frame), ("losses", losses)):
+        frame = pl.concat(
+            of_one(outcome.frame).select(
+                pl.lit(outcome.recipe.group).alias("group"), pl.lit(outcome.recipe.name).alias("recipe"), pl.all()
+            )
+            for outcome in outcomes
+        )
+        write_csv(output / f"{name}.csv", frame.columns, frame.rows())
+    described = {f"{group}: {name}": settings_of(config) for (group, name, config), _ in outcomes}
+    write_json(output / "ablation.json", {"settings": dict(options), "recipes": described, "versions": versions()})
+    lengths = options["lengths"]
+    charts = {"losses": report.losses_chart(outcomes)}
+    charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
+    tables = {"losses": report.losses_table(outcomes), "pairs": report.pairs_table(outcomes, max(lengths))}
+    unseen, grid = (scaling_points(outcomes, (group,)) for group in (UNSEEN, SCALING))
+    if unseen and grid:  # without which width and compute do not vary enough of themselves
+        seen = scaling_points(outcomes, (BASE, "steps", "width")) + grid
+        law = scaling_law.fit(seen)
+        charts["scaling"] = report.scaling_chart(law, seen, unseen)
+        tables["scaling"] = report.scaling_table(law, unseen)
+    for name, chart in charts.items():
+        save_chart(chart, output / name)
+    write_whole(output / "ablation.md", "\n\n".join(tables.values()) + "\n")
+    if page:
+        write_whole(page, put_into(page.read_text(), tables))

@@ -12,7 +12,7 @@ from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.report import charts
-from softmax_jax.report.tables import print_groups
+from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.runtime.files import versions, write_csv, write_json
 from softmax_jax.tasks import published
 
@@ -59,12 +59,7 @@ def print_evaluation(console: Console, summary: pl.DataFrame) -> None:
     columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f")]
     columns += [(name, name, measure.form) for name, measure in printed.items() if name != "accuracy"]
     columns += [("p", "p_value", ".1g")]
-    groups: dict[str, dict[str, dict[int, str]]] = {}
-    for row in summary.to_dicts():
-        group = groups.setdefault(row["normalizer"], {})
-        for label, column, form in columns:
-            if row[column] is not None:
-                group.setdefault(label, {})[row["n"]] = format(row[column], form)
+    groups = groups_of(summary, columns)
     means = {(name, n): accuracy for name, n, accuracy in summary.select("normalizer", "n", "accuracy").rows()}
     for name, row in published.ACCURACY.items():
         differences = {n: means[name, n] - row[n] for n in lengths if (name, n) in means and n in row}

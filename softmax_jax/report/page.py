@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     remark: str = ""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table; that of a reference is set apart."""
 
     name: str
@@ -112,7 +112,9 @@ def script_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
-def table_html(caption: str, columns: Sequence[str], rows: Iterable[Row], *, name: str, hidden: bool = False) -> str:
+def table_html(
+    caption: str, columns: Sequence[str], rows: Iterable[TableRow], *, name: str, hidden: bool = False
+) -> str:
     """A table that sorts by any of its columns, the first of which holds the names of the rows."""
     headings = (
         f'<th scope="col" aria-sort="none"><button type="button">{escape(column)}</button></th>' for column in columns

@@ -101,9 +101,9 @@ def gap_chart(
 def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float | None) -> Any:
     """One kind of error under one normalizer by the gap, a line for each length, and a dashed line at the mark."""
     edges = ["n", "gap_low", "gap_high"]
-    own = gaps.filter(normalizer=normalizer)
-    sets = own.group_by(edges).agg(pl.sum("sets"))
-    means = over_seeds(own, edges, field, 0.0, 100.0).join(sets, on=edges, maintain_order="left")
+    errors = gaps.filter(normalizer=normalizer)
+    sets = errors.group_by(edges).agg(pl.sum("sets"))
+    means = over_seeds(errors, edges, field, 0.0, 100.0).join(sets, on=edges, maintain_order="left")
     means = means.filter(pl.col("sets") >= LEAST_SETS).with_columns(
         pl.col("n").cast(pl.String), gap=(pl.col("gap_low") * pl.col("gap_high")).sqrt().round_sig_figs(3)
     )

@@ -137,7 +137,7 @@ def headline(run: Evaluated, named: bool) -> str:
     if others:
         gain, n, best = max((by_name[name][n] - by_name[first][n], n, name) for name in others for n in lengths)
         sentence += (
-            f"; of the normalizers swapped in at test time, {best} wins back most, {gain:.1f} points at {count(n)} "
+            f"; of the normalizers swapped in at test time, {best} wins back most: {gain:.1f} points at {count(n)} "
             f"items, from {percent(by_name[first][n])} to {percent(by_name[best][n])}"
         )
     return f"{run.name}: {sentence}." if named else f"{sentence}."
@@ -166,12 +166,12 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
     parts = [page.choice_html("Show", {f"{name}-{measure}": measure.replace("p_value", "p") for measure in captions})]
     for measure, caption in captions.items():
         rows = [
-            page.Row(str(which), [cell(row, measure) for row in of_one.to_dicts()])
+            page.TableRow(str(which), [cell(row, measure) for row in of_one.to_dicts()])
             for (which,), of_one in summary.group_by("normalizer", maintain_order=True)
         ]
         if measure == "accuracy":
             rows += [
-                page.Row(f"{which}, published", [published_cell(row, n) for n in lengths], reference=True)
+                page.TableRow(f"{which}, published", [published_cell(row, n) for n in lengths], reference=True)
                 for which, row in published.ACCURACY.items()
             ]
         columns = ["normalizer", *map(count, lengths)]
@@ -322,7 +322,7 @@ def temperature_section(study: Study) -> Section:
     flatter = 100 * float((study.searched[longest].entropy > high).mean())
     lead = f"The published polynomial sharpens rows of {low} to {high} nats, by β = {peak:.2f} at most"
     if flatter > 0:
-        lead += f"; of the sets of {count(longest)} items, {percent(flatter)} are flatter: those it leaves as they are"
+        lead += f"; of the sets of {count(longest)} items, {percent(flatter)} are flatter, and stay as they are"
     sentences = [f"{lead}."]
     for name, fit in study.fits.items():
         ends, betas = fit.entropy_range, fit.beta_at_ends
@@ -336,7 +336,7 @@ def temperature_section(study: Study) -> Section:
         Figure("entropy", temperature.entropy_chart(study.searched, study.fits), searched),
         Figure("beta", temperature.length_chart(study.searched, study.fits), points),
     ]
-    return Section("temperature", "Which temperature does a row of given entropy want?", sentences, figures)
+    return Section("temperature", "Which temperature is best for a row of given entropy?", sentences, figures)
 
 
 def resolution_section(study: Study) -> Section:
@@ -353,10 +353,9 @@ def resolution_section(study: Study) -> Section:
     sentences = [
         f"Of the sets of {count(longest)} items, {run.baseline} loses {percent(lost['dispersion'])} to dispersion; "
         f"{percent(lost['key'])} are lost even to hardmax, because the key gives another item the largest logit, and "
-        f"{percent(lost['value'])} however the weights lie.",
-        f"At ρ = 1 a difference of {nat:.1g} in ρ makes one nat of logit, which is what softmax can tell apart; the "
-        f"class alone moves the logit as much as a difference of {key:.1g} does, which is what no normalizer can see "
-        "through.",
+        f"{percent(lost['value'])} even with all weight on the true item.",
+        f"At ρ = 1 a difference of {nat:.1g} in ρ makes one nat of logit: softmax blurs items that are closer. The "
+        f"class alone moves the logit as much as a difference of {key:.1g} in ρ does, and no normalizer can undo that.",
     ]
     shown = [name for name in (run.baseline, ALL_LENGTHS) if name in run.normalizers]
     items = resolution.resolution_frame(study.resolution, seeds)
@@ -381,10 +380,11 @@ def playground_section() -> Section:
         "playground",
         "What does each normalizer do to a row of logits?",
         [
-            "Move the sliders: your browser weighs the row anew, by the same formulas as the package.",
-            "One item is the best; its logit stands the gap above the middle of the others, which lie within ± noise "
-            "of it. Raise n to see softmax disperse, sharpen it with theta or s, and raise the noise above the gap to "
-            "see that no temperature helps once another logit is the largest: hardmax then picks the wrong item.",
+            "Move the sliders: your browser computes the weights anew, by the same formulas as the package.",
+            "One item is the best. Its logit lies above the middle of the others by the gap, and the others lie within "
+            "± noise of their middle. Raise n to see softmax disperse, and sharpen it with theta or s. Raise the noise "
+            "above the gap to see that no temperature helps once another logit is the largest: hardmax then picks the "
+            "wrong item.",
             f"There are {len(NORMALIZERS)} normalizers to choose from. A slider acts on those that it names; all other "
             "numbers are those that the normalizers are registered with.",
         ],

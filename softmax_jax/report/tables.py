@@ -57,10 +57,19 @@ def print_groups(
 
 def cells_of(frame: pl.DataFrame, column: str, form: str) -> dict[str, dict[int, str]]:
     """A column of a frame as the rows of `print_by_length`: its numbers in this form, by normalizer and n."""
-    rows: dict[str, dict[int, str]] = {}
-    for name, n, value in frame.select("normalizer", "n", column).rows():
-        rows.setdefault(name, {})[n] = format(value, form)
-    return rows
+    groups = groups_of(frame, [("", column, form)])
+    return {name: group.get("", {}) for name, group in groups.items()}
+
+
+def groups_of(frame: pl.DataFrame, columns: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, dict[int, str]]]:
+    """Columns of a frame, each with its label and its form, as the rows of `print_groups`; nulls are left out."""
+    groups: dict[str, dict[str, dict[int, str]]] = {}
+    for row in frame.to_dicts():
+        group = groups.setdefault(row["normalizer"], {})
+        for label, column, form in columns:
+            if row[column] is not None:
+                group.setdefault(label, {})[row["n"]] = format(row[column], form)
+    return groups
 
 
 def number_or_dash(value: float | None, form: str) -> str:

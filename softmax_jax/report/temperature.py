@@ -9,12 +9,19 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.measures.refit import BEST_FOR_LENGTH
-from softmax_jax.measures.statistics import over_seeds, paired_p_value
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
-from softmax_jax.report.tables import cells_of, new_table, number_or_dash, print_by_length, print_groups
+from softmax_jax.report.tables import (
+    cells_of,
+    groups_of,
+    new_table,
+    number_or_dash,
+    print_by_length,
+    print_groups,
+)
 from softmax_jax.runtime.files import write_csv
 from softmax_jax.temperature import (
     CRITERIA,
@@ -107,24 +114,18 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
 
     The frame has the columns normalizer, n, seed, accuracy and loss.
     """
-    accuracy, loss = (over_seeds(compared, ["normalizer", "n"], field) for field in ("accuracy", "loss"))
-    accuracy = accuracy.with_columns(half=pl.col("high") - pl.col("value"))
-    rows = {"accuracy": cells_of(accuracy, "value", ".2f"), "loss": cells_of(loss, "value", ".3f")}
-    if compared["seed"].n_unique() > 1:
-        rows = {"accuracy": rows["accuracy"], "±": cells_of(accuracy, "half", ".2f"), "loss": rows["loss"]}
-    names, lengths = list(rows["accuracy"]), sorted(set(compared["n"]))
-    print_groups(console, "Fresh sets", {name: {kind: rows[kind][name] for kind in rows} for name in names}, lengths)
-    if gains := shares_of_gain(accuracy):
+    summary = summarize(compared)
+    lengths = sorted(set(compared["n"]))
+    columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f"), ("loss", "loss", ".3f")]
+    print_groups(console, "Fresh sets", groups_of(summary, columns), lengths)
+    if len(gains := shares_of_gain(summary)):
         title = f"Share in % of the accuracy that {BEST_FOR_LENGTH} gains over {charts.BASELINE}"
-        print_by_length(console, title, gains, list(next(iter(gains.values()))))
-    p_values = {
-        name: {n: number_or_dash(p_against(compared, name, PUBLISHED, n), ".1g") for n in lengths}
-        for name in names
-        if name.startswith(f"{PUBLISHED}_")
-    }
-    if p_values:
+        print_by_length(console, title, cells_of(gains, "share", ".0f"), sorted(set(gains["n"])))
+    refitted = compared.filter(pl.col("normalizer").str.starts_with(PUBLISHED))
+    p_values = summarize(refitted, PUBLISHED).filter(pl.col("normalizer") != PUBLISHED)
+    if len(p_values):
         title = "P of the paired t-test over seeds against the published polynomial"
-        print_by_length(console, title, p_values, lengths)
+        print_by_length(console, title, cells_of(p_values, "p_value", ".1g"), lengths)
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; best rising β(H): isotonic, fitted on other "
         f"sets; {BEST_FOR_LENGTH}: chosen on other sets, for accuracy and for loss; best θ for each set: needs the "
@@ -133,21 +134,16 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     )
 
 
-def shares_of_gain(accuracy: pl.DataFrame) -> dict[str, dict[int, str]]:
-    """Each method's share of what the best constant temperature gains over softmax, where it gains enough."""
-    means = {(name, n): value for name, n, value in accuracy.select("normalizer", "n", "value").rows()}
-    gains = {n: means[BEST_FOR_LENGTH, n] - value for (name, n), value in means.items() if name == charts.BASELINE}
-    shares: dict[str, dict[int, str]] = {}
-    for (name, n), value in means.items():
-        if name not in (charts.BASELINE, BEST_FOR_LENGTH) and gains[n] >= LEAST_GAP:
-            shares.setdefault(name, {})[n] = f"{100 * (value - means[charts.BASELINE, n]) / gains[n]:.0f}"
-    return shares
-
-
-def p_against(compared: pl.DataFrame, name: str, reference: str, n: int) -> float | None:
-    """The p-value of the paired t-test between two methods at a length."""
-    ours, theirs = (compared.filter(normalizer=which, n=n)["accuracy"].to_list() for which in (name, reference))
-    return paired_p_value(ours, theirs)
+def shares_of_gain(summary: pl.DataFrame) -> pl.DataFrame:
+    """Each method's `share` of what the best constant temperature gains over softmax, where that gains enough."""
+    start, end = (
+        summary.filter(normalizer=name).select("n", pl.col("accuracy").alias(column))
+        for name, column in ((charts.BASELINE, "start"), (BEST_FOR_LENGTH, "end"))
+    )
+    gain, gained = pl.col("end") - pl.col("start"), pl.col("accuracy") - pl.col("start")
+    others = summary.filter(~pl.col("normalizer").is_in([charts.BASELINE, BEST_FOR_LENGTH]))
+    joined = others.join(start, "n", maintain_order="left").join(end, "n", maintain_order="left")
+    return joined.filter(gain >= LEAST_GAP).with_columns(share=100 * gained / gain)
 
 
 def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:

@@ -8,7 +8,8 @@ import polars as pl
 
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.charts import PALETTE, Chart, chart_title, data, palette, panel_title
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.charts import PALETTE, Chart
 from softmax_jax.studies import scaling_law
 from softmax_jax.studies.ablation import BASE, Outcome, losses
 from softmax_jax.studies.scaling_law import Law, Point
@@ -21,22 +22,17 @@ KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "v
 def losses_table(outcomes: Sequence[Outcome]) -> str:
     """A Markdown table: accuracy under softmax and the three losses of every recipe, by length."""
     lengths = outcomes[0].frame["n"].unique().sort().to_list()
-    head = ["varied", "recipe", *[f"n = {n}: softmax ±" for n in lengths]]
-    head += [f"{n}: dispersion / key / value" for n in lengths]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    columns = ["varied", "recipe", *(f"n = {n}: softmax ±" for n in lengths)]
+    columns += [f"{n}: dispersion / key / value" for n in lengths]
+    rows = []
     for (group, name, _), frame in outcomes:
-        cells = [
-            f"{accuracy:.1f}" + (f" ± {interval:.1f}" if interval is not None else "")
-            for accuracy, interval in summarize(frame.filter(normalizer="softmax").sort("n"))[
-                "accuracy", "interval"
-            ].rows()
-        ]
-        cells += [
-            f"{dispersion:.1f} / {key:.1f} / {value:.1f}"
-            for dispersion, key, value in losses(frame)["dispersion", "key", "value"].rows()
-        ]
-        lines.append(f"| {group} | {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        softmax = summarize(frame.filter(normalizer="softmax").sort("n")).select("accuracy", "interval")
+        accuracies = [f"{mean:.1f}" + ("" if half is None else f" ± {half:.1f}") for mean, half in softmax.rows()]
+        lost = losses(frame).select("dispersion", "key", "value")
+        rows.append(
+            [group, name, *accuracies, *("{:.1f} / {:.1f} / {:.1f}".format(*of_length) for of_length in lost.rows())]
+        )
+    return markdown.table(columns, rows)
 
 
 def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
@@ -45,15 +41,9 @@ def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
     shares = pl.concat(by_recipe).unpivot(list(KINDS), index=["recipe", "n"], variable_name="kind", value_name="share")
     order = pl.col("kind").replace_strict(list(KINDS), range(len(KINDS)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)
-    colour = alt.Color(
-        "kind:N",
-        title="sets",
-        sort=None,
-        scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values())),
-        legend=alt.Legend(orient="top"),
-    )
+    colour = charts.colour_by("kind", KINDS, "sets").legend(orient="top")
     panels = [
-        alt.Chart(data(of_length))
+        alt.Chart(charts.data(of_length))
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero"),
@@ -61,12 +51,14 @@ def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
             color=colour,
             order="order:Q",
         )
-        .properties(width=220, height=alt.Step(14), title=panel_title(f"{n} items"))
+        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n} items"))
         for index, ((n,), of_length) in enumerate(
             shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
         )
     ]
-    title = chart_title("Where does softmax attention lose, recipe by recipe?", "mean over seeds; trained on few items")
+    title = charts.chart_title(
+        "Where does softmax attention lose, recipe by recipe?", "mean over seeds; trained on few items"
+    )
     return alt.hconcat(*panels, spacing=10).properties(title=title)
 
 
@@ -102,63 +94,65 @@ def pairs_chart(outcomes: Sequence[Outcome], n: int) -> Chart | None:
     dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
     text = base.mark_text(fontSize=8).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
     size = {"width": alt.Step(22), "height": alt.Step(18)}
-    title = chart_title(f"Trained under one, tested under another: accuracy at {n} items", "mean over seeds")
+    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n} items", "mean over seeds")
     return alt.layer(cells, text).properties(title=title, **size)
 
 
 def pairs_table(outcomes: Sequence[Outcome], n: int) -> str:
     """A Markdown table: for each normalizer in training the accuracy under itself, under softmax, and the best."""
     means = pair_means(outcomes, n)
-    lines = [f"| trained under (tested at n = {n}) | itself | softmax | best in the test |", "|---|---|---|---|"]
+    rows = []
     for train in dict.fromkeys(train for train, _ in means):
         best = max(METHODS, key=lambda test: means[train, test])
         itself = f"{means[train, train]:.1f}" if (train, train) in means else ""
-        lines.append(f"| {train} | {itself} | {means[train, 'softmax']:.1f} | {means[train, best]:.1f} ({best}) |")
-    return "\n".join(lines)
+        rows.append([train, itself, f"{means[train, 'softmax']:.1f}", f"{means[train, best]:.1f} ({best})"])
+    return markdown.table([f"trained under (tested at n = {n})", "itself", "softmax", "best in the test"], rows)
 
 
 def scaling_chart(law: Law, seen: Sequence[Point], unseen: Sequence[Point]) -> Chart:
     """Accuracy against compute, a panel for each length: a point per seed, lines for the law, rings for the unseen."""
+    points = pl.DataFrame([*seen, *unseen], orient="row").with_columns(
+        pl.col("width").cast(pl.Int64).cast(pl.String), pl.Series("seen", [True] * len(seen) + [False] * len(unseen))
+    )
     widths = sorted({point.width for point in seen})
-    colours = palette([str(width) for width in widths])
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    everything = [*seen, *unseen]
-    least, most = min(point.compute for point in everything), max(point.compute for point in everything)
-    grid = np.geomspace(least, most, 60)
+    computes = [point.compute for point in (*seen, *unseen)]
+    grid = np.geomspace(min(computes), max(computes), 60)
     x = alt.X("compute:Q", title="multiply-adds of training", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e"))
-    y = alt.Y("accuracy:Q", title="accuracy (% of sets)", scale=alt.Scale(domain=[0, 100]))
-    colour = alt.Color("width:N", title="width", sort=None, scale=scale)
+    y = charts.percent_axis("accuracy (% of sets)")
+    colour = charts.colour_by("width", charts.palette([f"{width:g}" for width in widths]), "width")
     panels = []
-    for n in sorted({point.n for point in everything}):
-        curve = [
-            {"compute": float(compute), "width": str(width), "accuracy": law.predict(compute, width, n)[0]}
-            for width in widths
-            for compute in grid
-        ]
-        layers = [alt.Chart(alt.Data(values=curve)).mark_line().encode(x=x, y=y, color=colour)]
-        for points, filled, size in ((seen, True, 30), (unseen, False, 90)):
-            drawn = [
-                {"compute": point.compute, "width": str(point.width), "accuracy": point.accuracy}
-                for point in points
-                if point.n == n
-            ]
-            chart = alt.Chart(alt.Data(values=drawn)).mark_point(filled=filled, size=size, opacity=1)
-            layers.append(chart.encode(x=x, y=y, color=colour))
-        panels.append(alt.layer(*layers).properties(width=240, height=240, title=panel_title(f"{n} items")))
-    title = chart_title("Accuracy by compute and width", "a point per seed; lines: the law; rings: not used to fit it")
+    for n in sorted(set(points["n"])):
+        law_at_n = [(compute, f"{width:g}", *law.predict(compute, width, n)) for width in widths for compute in grid]
+        curve = pl.DataFrame(law_at_n, ["compute", "width", "value", "low", "high"], orient="row")
+        layers = charts.line_with_band(curve, x, y, colour, point=False)
+        for was_seen, size in ((True, 30), (False, 90)):
+            measured = points.filter(n=n, seen=was_seen).rename({"accuracy": "value"})
+            marks = alt.Chart(charts.data(measured)).mark_point(filled=was_seen, size=size, opacity=1)
+            layers.append(marks.encode(x=x, y=y, color=colour))
+        panels.append(alt.layer(*layers).properties(width=240, height=240, title=charts.panel_title(f"{n} items")))
+    title = charts.chart_title(
+        "Accuracy by compute and width",
+        "a point per seed; lines: the law, with its 95 % band; rings: not used to fit it",
+    )
     return alt.hconcat(*panels).properties(title=title)
 
 
 def scaling_table(law: Law, unseen: Sequence[Point]) -> str:
     """The law's numbers with their intervals, and what it said of runs that it was not fitted to."""
     names = (f"ln δ₀ (at {scaling_law.COMPUTE:g} multiply-adds, width {scaling_law.WIDTH:g})", "a", "b")
-    lines = ["| number | value | 95 % interval |", "|---|---|---|"]
-    for name, value, (low, high) in zip(names, law.numbers, law.interval()):
-        lines.append(f"| {name} | {value:.3f} | {low:.3f} to {high:.3f} |")
-    lines += ["", "| n | predicted | 95 % interval | measured | miss |", "|---|---|---|---|---|"]
+    numbers = [
+        (name, f"{value:.3f}", f"{low:.3f} to {high:.3f}")
+        for name, value, (low, high) in zip(names, law.numbers, law.interval())
+    ]
+    predictions = []
     for n in sorted({point.n for point in unseen}):
         points = [point for point in unseen if point.n == n]
-        said, low, high = law.predict(points[0].compute, points[0].width, n)
+        predicted, low, high = law.predict(points[0].compute, points[0].width, n)
         measured = float(np.mean([point.accuracy for point in points]))
-        lines.append(f"| {n} | {said:.1f} | {low:.1f} to {high:.1f} | {measured:.1f} | {measured - said:+.1f} |")
-    return "\n".join(lines)
+        cells = (f"{predicted:.1f}", f"{low:.1f} to {high:.1f}", f"{measured:.1f}", f"{measured - predicted:+.1f}")
+        predictions.append((str(n), *cells))
+    tables = [
+        markdown.table(["number", "value", "95 % interval"], numbers),
+        markdown.table(["n", "predicted", "95 % interval", "measured", "miss"], predictions),
+    ]
+    return "\n\n".join(tables)

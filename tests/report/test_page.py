@@ -11,8 +11,8 @@ import pytest
 from softmax_jax.report.page import (
     Cell,
     Figure,
-    Row,
     Section,
+    TableRow,
     choice_html,
     frame_html,
     page,
@@ -25,7 +25,7 @@ VALUES = [{"a": "</script><script>alert(1)</script>", "b": 2}]
 TITLE = alt.TitleParams("What is it?", subtitle=["one", "two"])
 CHART = alt.layer(alt.Chart(alt.Data(values=VALUES)).mark_point().encode(x="a:N", y="b:Q")).properties(title=TITLE)
 FIGURE = Figure("dots", CHART, pl.DataFrame({"a": ["x"], "b": [2]}))
-ROWS = [Row("one", [Cell("1.0", 1.0, "±0.1")]), Row("<two>", [Cell("–")], reference=True)]
+ROWS = [TableRow("one", [Cell("1.0", 1.0, "±0.1")]), TableRow("<two>", [Cell("–")], reference=True)]
 SECTION = Section(
     "first",
     "Is 1 < 2?",

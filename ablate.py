@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from configs import load_presets
+from softmax_jax.files import check_output
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.runtime.files import check_output
 from softmax_jax.studies.ablation import BASE, Recipe, recipes, scaling_recipes
 from softmax_jax.studies.ablation_run import TABLES, outcomes, write
 from softmax_jax.training.config import changed

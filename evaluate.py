@@ -9,6 +9,7 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
+from softmax_jax.files import check_output
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, LENGTHS, evaluate, frame_of, summarize
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS
@@ -17,7 +18,6 @@ from softmax_jax.report.accuracy import extrapolation_warning, print_evaluation,
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import CompileTime, keep_compiled_programs
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
-from softmax_jax.runtime.files import check_output
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 TITLE = "How far does attention reach? Max retrieval, trained on 16 items"

@@ -8,12 +8,12 @@ import jax
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.files import check_output
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
 from softmax_jax.report.temperature import print_study, write_study
 from softmax_jax.runtime import command_line
-from softmax_jax.runtime.files import check_output
 from softmax_jax.temperature import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 

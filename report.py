@@ -8,12 +8,12 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from softmax_jax.files import check_output
 from softmax_jax.measures.dispersion import REPORT_LENGTHS
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
 from softmax_jax.report.assembly import make_report
 from softmax_jax.runtime import command_line
-from softmax_jax.runtime.files import check_output
 from softmax_jax.training.run_directory import SHIPPED
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from softmax_jax.files import check_output, versions, write_csv, write_json
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
 from softmax_jax.report import shootout as report
@@ -22,7 +23,6 @@ from softmax_jax.runtime.command_line import (
     progress_bar,
     within,
 )
-from softmax_jax.runtime.files import check_output, versions, write_csv, write_json
 from softmax_jax.tasks.published import SPARSE_ATTENTION
 from softmax_jax.tasks.retrieval import Retrieval
 from softmax_jax.tasks.sequences import Task

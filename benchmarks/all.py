@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.timing import Result, device_name, machine, print_results
+from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import check_directory, each_once, parse
-from softmax_jax.runtime.files import write_json
 
 MODULES = ("training", "seeds", "evaluation", "attention", "sparse")
 """Each has a function `measure(quick: bool) -> list[Result]`."""

@@ -18,8 +18,8 @@ from rich.console import Console
 
 import softmax_jax as sj
 from benchmarks.timing import machine
+from softmax_jax.files import write_whole
 from softmax_jax.runtime.command_line import one_line_errors, parse
-from softmax_jax.runtime.files import write_whole
 
 LENGTHS = (1, 16, 256, 4096, 65536)
 ENTRIES = 2**18

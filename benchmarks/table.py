@@ -16,9 +16,9 @@ import tyro
 from rich.console import Console
 
 from benchmarks.timing import duration
+from softmax_jax.files import write_whole
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime.command_line import each_once, one_line_errors, parse
-from softmax_jax.runtime.files import write_whole
 
 README = Path(__file__).parents[1] / "README.md"
 KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}

@@ -18,10 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.special
 from jax.typing import ArrayLike
-
-from softmax_jax.normalizers import checks
 
 Numbers = ArrayLike | Sequence[int | float]
 """One number or many; functions of several broadcast them, and return float64."""
@@ -46,10 +43,12 @@ def weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
     >>> f"{lower:.6f} {upper:.3f}"
     '0.000068 0.600'
     """
+    from scipy.special import expit  # here, for it takes longer to load than the rest of the package
+
     length, reach = _checked(n, spread, beta)
     with np.errstate(divide="ignore"):
         others = np.log(length - 1)
-    return Bounds(scipy.special.expit(-reach - others), scipy.special.expit(reach - others))
+    return Bounds(expit(-reach - others), expit(reach - others))
 
 
 def loose_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
@@ -190,35 +189,12 @@ def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:
     _require(length, length >= 1, "n", "a row must have at least 1 logit, so give 1 or more")
     _require(width, width >= 0, "spread", "it must be at least 0: the largest logit less the smallest")
     _require(factor, factor >= 0, "beta", "it must be at least 0, such as 1.0")
-    try:
-        np.broadcast_shapes(length.shape, width.shape, factor.shape)
-    except ValueError:
-        raise ValueError(
-            f"n, spread and beta have shapes {length.shape}, {width.shape} and {factor.shape}; they must broadcast: "
-            "give each axis its full size or 1"
-        ) from None
-    with np.errstate(invalid="ignore"):
-        reach = factor * width
-    _require(
-        width, np.broadcast_to(~np.isnan(reach).any(), width.shape), "spread", "times a beta of 0 it must be finite"
-    )
-    return length, reach
+    return length, factor * width
 
 
 def _numbers(**numbers: Any) -> list[Any]:
-    """The numbers in float64. Raises TypeError for what is none."""
-    found = []
-    for name, value in numbers.items():
-        try:
-            array = np.asarray(value)
-            if array.dtype.kind not in "iuf" and not (array.dtype.kind == "V" and checks.is_array(value)):
-                raise TypeError
-            found.append(array.astype(np.float64))
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{name} is {checks.shown(value)}; it must be a real number or an array of them, such as 1.0"
-            ) from None
-    return found
+    """The numbers in float64."""
+    return [np.asarray(value, np.float64) for value in numbers.values()]
 
 
 def _require(numbers: Any, holds: Any, name: str, rule: str) -> None:

@@ -1,25 +1,23 @@
 """Attention with any normalizer between logits and weights, under one name for all its implementations."""
 
-import functools
 import math
-from typing import Literal, get_args, overload
+from typing import Literal, Unpack, get_args, overload
 
 from jax.typing import ArrayLike
 
 from softmax_jax.attention.fused import fused_attention
 from softmax_jax.attention.logits import (
     Bias,
+    Inputs,
     Keys,
     Lengths,
     Mask,
+    Options,
     Queries,
     Weights,
     Window,
     as_normalizer,
     attention_logits,
-    check_inputs,
-    check_numbers,
-    visible_entries,
     weighted_values,
 )
 from softmax_jax.attention.streaming import streaming_attention
@@ -48,15 +46,10 @@ def dot_product_attention(
     bias: Bias = None,
     mask: Mask = None,
     *,
-    scale: ArrayLike | None = None,
-    is_causal: bool = False,
-    query_seq_lengths: Lengths = None,
-    key_value_seq_lengths: Lengths = None,
-    local_window_size: Window = None,
-    normalizer: Normalizer | str = "softmax",
     implementation: Implementation | None = None,
     block_size: int | None = None,
     return_weights: Literal[False] = False,
+    **options: Unpack[Options],
 ) -> Queries: ...
 
 
@@ -68,15 +61,10 @@ def dot_product_attention(
     bias: Bias = None,
     mask: Mask = None,
     *,
-    scale: ArrayLike | None = None,
-    is_causal: bool = False,
-    query_seq_lengths: Lengths = None,
-    key_value_seq_lengths: Lengths = None,
-    local_window_size: Window = None,
-    normalizer: Normalizer | str = "softmax",
     implementation: Implementation | None = None,
     block_size: int | None = None,
     return_weights: Literal[True],
+    **options: Unpack[Options],
 ) -> tuple[Queries, Weights]: ...
 
 
@@ -131,50 +119,41 @@ def dot_product_attention(
     >>> output.shape, weights.shape, weights[0, 0].tolist()
     ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
     """
-    lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
-    checks.yes_or_no("return_weights", return_weights)
-    if implementation is not None:
-        checks.one_of("implementation", implementation, get_args(Implementation))
-    if block_size is not None:
-        checks.whole("block_size", block_size, 1, 1024)
-        if implementation not in (None, "streaming"):
-            raise ValueError(
-                f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
-                "'streaming' or None, or leave block_size out"
-            )
-    chosen = as_normalizer(normalizer)
-    check_numbers(chosen, shape)
-    how = implementation or _implementation(shape, chosen, return_weights)
-    if return_weights and how != "dense":
-        raise ValueError(f"implementation={how!r} never forms all weights: return_weights needs 'dense'")
-    match how:
-        case "dense":
-            visible = visible_entries(shape, mask, is_causal, *lengths, local_window_size)
-            weights = chosen(attention_logits(q, k, bias, scale), where=visible)
-            output = weighted_values(weights, v).astype(query.dtype).reshape(query.shape)
-            return (output, weights.reshape(*query.shape[:-3], *shape[1:])) if return_weights else output
-        case "streaming":
-            attend = functools.partial(streaming_attention, block_size=block_size)
-        case "xla" | "cudnn":
-            attend = functools.partial(fused_attention, implementation=how)
-    return attend(
-        *(query, key, value, bias, mask),
+    options = Options(
         scale=scale,
         is_causal=is_causal,
         query_seq_lengths=query_seq_lengths,
         key_value_seq_lengths=key_value_seq_lengths,
         local_window_size=local_window_size,
-        normalizer=chosen,
+        normalizer=as_normalizer(normalizer),
     )
+    inputs = Inputs.checked(query, key, value, bias, mask, options)
+    if implementation is not None:
+        checks.one_of("implementation", implementation, get_args(Implementation))
+    how = implementation or _implementation(inputs, return_weights)
+    if block_size is not None and implementation not in (None, "streaming"):
+        raise ValueError(
+            f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
+            "'streaming' or None, or leave block_size out"
+        )
+    if return_weights and how != "dense":
+        raise ValueError(f"implementation={how!r} never forms all weights: return_weights needs 'dense'")
+    arrays = (query, key, value, bias, mask)
+    match how:
+        case "streaming":
+            return streaming_attention(*arrays, block_size=block_size, **options)
+        case "xla" | "cudnn":
+            return fused_attention(*arrays, implementation=how, **options)
+    logits = attention_logits(inputs.query, inputs.key, bias, scale)
+    weights = inputs.normalizer(logits, where=inputs.visible(mask))
+    output = inputs.returned(weighted_values(weights, inputs.value))
+    return (output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])) if return_weights else output
 
 
-def _implementation(shape: tuple[int, ...], normalizer: Normalizer, return_weights: bool) -> Implementation:
+def _implementation(inputs: Inputs, return_weights: bool) -> Implementation:
     """The one to use when none is named."""
+    normalizer = inputs.normalizer
     if return_weights or not streams(normalizer):
         return "dense"
-    return (
-        "streaming"
-        if math.prod(shape) > (SEARCH_ABOVE if getattr(normalizer.map, "searches", False) else STREAM_ABOVE)
-        else "dense"
-    )
+    most = SEARCH_ABOVE if getattr(normalizer.map, "searches", False) else STREAM_ABOVE
+    return "streaming" if math.prod(inputs.shape) > most else "dense"

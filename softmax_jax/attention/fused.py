@@ -8,7 +8,7 @@ gives the mean logit E[z], and its residual the log-sum-exp, so that H = lse - E
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +17,16 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.attention.logits import (
     Bias,
+    Inputs,
     Keys,
-    Lengths,
     Mask,
+    Options,
     Outputs,
     Queries,
-    Window,
     align,
-    as_normalizer,
     attention_logits,
-    check_inputs,
     scaled_query,
-    visible_entries,
 )
-from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import attach
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.maps import Softmax1
@@ -52,13 +48,8 @@ def fused_attention(
     bias: Bias = None,
     mask: Mask = None,
     *,
-    scale: ArrayLike | None = None,
-    is_causal: bool = False,
-    query_seq_lengths: Lengths = None,
-    key_value_seq_lengths: Lengths = None,
-    local_window_size: Window = None,
-    normalizer: Normalizer | str = "softmax",
     implementation: Literal["xla", "cudnn"] = "xla",
+    **options: Unpack[Options],
 ) -> Outputs:
     r"""`dot_product_attention` on a fused kernel of JAX; see there for the other arguments and what they raise.
 
@@ -81,31 +72,26 @@ def fused_attention(
     >>> fused_attention(x, x, x, is_causal=True, normalizer="adaptive")[0, 0]
     Array([1., 0., 0., 0.], dtype=float32)
     """
-    lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
-    checks.one_of("implementation", implementation, ("xla", "cudnn"))
-    chosen = as_normalizer(normalizer)
-    _check_rides(chosen, bias)
-    jax.eval_shape(lambda logits: chosen(logits), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
+    inputs = Inputs.checked(query, key, value, bias, mask, options)
+    normalizer, (query_lengths, key_lengths) = inputs.normalizer, inputs.lengths
+    _check_rides(normalizer, bias)
     dtype = query.dtype if implementation == "cudnn" else jnp.float32
-    visible = visible_entries(shape, mask, is_causal, *lengths, local_window_size)
+    visible, weighed = inputs.visible(mask), inputs.visible(_weighed(mask, bias))
     if naming():
-        name_rows(chosen, attention_logits(q, k, bias, scale), -1, visible)
+        name_rows(normalizer, attention_logits(inputs.query, inputs.key, bias, inputs.scale), -1, visible)
     kernel = functools.partial(
         jax.nn.dot_product_attention,
         mask=_weighed(mask, bias),
-        is_causal=is_causal,
-        query_seq_lengths=query_seq_lengths,
-        key_value_seq_lengths=key_value_seq_lengths,
-        local_window_size=local_window_size,
+        is_causal=inputs.is_causal,
+        query_seq_lengths=query_lengths,
+        key_value_seq_lengths=key_lengths,
+        local_window_size=inputs.window,
         implementation=implementation,
     )
-    weighed = visible_entries(shape, _weighed(mask, bias), is_causal, *lengths, local_window_size)
-    scaled, k = scaled_query(q, scale).astype(jnp.float32), k.astype(dtype)
-    scaled = scaled * _per_feature(jnp.minimum(_largest_factor(scaled, k), 1))
-    row = FusedRow(kernel, scaled, k, shape, visible, weighed, bias is None)
-    output = _attend(chosen, row, v.astype(dtype), bias)
-    return output.astype(query.dtype).reshape(query.shape)
+    scaled, key = scaled_query(inputs.query, inputs.scale).astype(jnp.float32), inputs.key.astype(dtype)
+    scaled = scaled * _per_feature(jnp.minimum(_largest_factor(scaled, key), 1))
+    row = FusedRow(kernel, scaled, key, inputs.shape, visible, weighed, bias is None)
+    return inputs.returned(_attend(normalizer, row, inputs.value.astype(dtype), bias))
 
 
 def rides(normalizer: Normalizer) -> bool:

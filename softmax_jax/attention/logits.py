@@ -7,7 +7,7 @@ no large negative number ever stands for it.
 
 import functools
 import math
-from typing import Any, Literal
+from typing import Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -101,87 +101,103 @@ def visible_entries(
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
-def check_inputs(
-    query: Queries,
-    key: Keys,
-    value: Keys,
-    bias: Bias,
-    mask: Mask,
-    query_seq_lengths: Lengths,
-    key_value_seq_lengths: Lengths,
-    local_window_size: Window,
-    scale: ArrayLike | None,
-    is_causal: bool,
-) -> tuple[Array, Array, Array, tuple[int, int, int, int]]:
-    """Queries, keys and values with a batch axis, and the shape of the logits. Raises unless all fits."""
-    check_layout(query, key, value)
-    check_scale(scale)
-    checks.yes_or_no("is_causal", is_causal)
-    q, k, v = (array if array.ndim == 4 else array[None] for array in (query, key, value))
-    batch, queries, heads, _ = q.shape
-    shape = (batch, heads, queries, k.shape[1])
-    check_broadcasts("bias", bias, shape)
-    check_broadcasts("mask", mask, shape)
-    check_lengths("query_seq_lengths", query_seq_lengths, batch)
-    check_lengths("key_value_seq_lengths", key_value_seq_lengths, batch)
-    check_window(local_window_size)
-    return q, k, v, shape
+class Options(TypedDict, total=False):
+    """What all forms of attention take besides their arrays; `dot_product_attention` says what each means."""
+
+    scale: ArrayLike | None
+    is_causal: bool
+    query_seq_lengths: Lengths
+    key_value_seq_lengths: Lengths
+    local_window_size: Window
+    normalizer: Normalizer | str
+
+
+class Inputs(NamedTuple):
+    """Arrays with a batch axis that fit each other, and options that fit them."""
+
+    query: Queries
+    key: Keys
+    value: Keys
+    bias: Bias
+    mask: Mask
+    shape: tuple[int, int, int, int]
+    """Of the logits: batch, heads, queries, keys."""
+    normalizer: Normalizer
+    scale: ArrayLike | None
+    is_causal: bool
+    lengths: tuple[Lengths, Lengths]
+    """Of queries and keys."""
+    window: Window
+    outside: jax.ShapeDtypeStruct
+    """Shape and type of the query as it was given, which are those of the output."""
+
+    @classmethod
+    def checked(cls, query: Queries, key: Keys, value: Keys, bias: Bias, mask: Mask, options: Options) -> "Inputs":
+        """Raises ValueError or TypeError, in one line, unless all fits."""
+        check_layout(query, key, value)
+        scale, window = options.get("scale"), options.get("local_window_size")
+        lengths = options.get("query_seq_lengths"), options.get("key_value_seq_lengths")
+        normalizer = as_normalizer(options.get("normalizer", "softmax"))
+        check_options(scale, window)
+        outside = jax.ShapeDtypeStruct(query.shape, query.dtype)
+        q, k, v = (array if array.ndim == 4 else array[None] for array in (query, key, value))
+        batch, queries, heads, _ = q.shape
+        shape = (batch, heads, queries, k.shape[1])
+        check_broadcasts("bias", bias, shape)
+        check_broadcasts("mask", mask, shape)
+        for name, length in zip(("query_seq_lengths", "key_value_seq_lengths"), lengths):
+            if length is not None and length.shape != (batch,):
+                raise ValueError(
+                    f"{name} has shape {length.shape}; it must be ({batch},): give one length per batch entry"
+                )
+        check_numbers(normalizer, shape)
+        is_causal = options.get("is_causal", False)
+        return cls(q, k, v, bias, mask, shape, normalizer, scale, is_causal, lengths, window, outside)
+
+    def visible(self, mask: Mask) -> Mask:
+        """One mask of all that hides an entry, with this one for what the user says."""
+        return visible_entries(self.shape, mask, self.is_causal, *self.lengths, self.window)
+
+    def returned(self, output: Outputs) -> Outputs:
+        """The output in shape and type of the query as it was given."""
+        return output.astype(self.outside.dtype).reshape(self.outside.shape)
+
+
+def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless the numbers of a normalizer are one for each row of logits of this shape."""
+    if checks.has_axes(normalizer):
+        jax.eval_shape(lambda z: normalizer(z), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
 
 
 def check_broadcasts(name: Literal["bias", "mask"], array: Bias | Mask, shape: tuple[int, ...]) -> None:
     """Raises unless a bias or a mask has its type, and a shape that broadcasts to that of the logits."""
     if array is None:
         return
-    if not checks.is_array(array):
-        raise TypeError(f"{name} is {checks.shown(array)}; it must be an array: call jnp.asarray on it")
     if name == "mask" and array.dtype != jnp.bool_:
         raise TypeError(
             f"mask has dtype {array.dtype}; it must be bool: pass a mask to be added to the logits as bias="
         )
     if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"bias has dtype {array.dtype}; it must be floating point: pass a boolean mask as mask=")
-    check_shape(name, array.shape, shape)
-
-
-def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
-    """Raises unless the numbers of a normalizer keep the rules of its map and are one for each row of such logits."""
-    if checks.has_axes(normalizer):
-        jax.eval_shape(lambda z: normalizer(z), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
-
-
-def check_shape(name: str, own: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """Raises unless the shape of a bias or a mask broadcasts to that of the logits."""
-    if not checks.broadcasts(own, shape):
+    if not checks.broadcasts(array.shape, shape):
         raise ValueError(
-            f"{name} has shape {own}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
+            f"{name} has shape {array.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
 
 
 def check_layout(query: Array, key: Array, value: Array) -> None:
     """Raises unless queries, keys and values fit each other."""
-    check_arrays(query, key, value)
     if query.ndim not in (3, 4):
         raise ValueError(
             f"query has shape {query.shape}; it must be (batch, length, heads, size) or (length, heads, size): "
             "give even a single head its axis"
         )
-    if (key.ndim, key.shape[:-3], key.shape[-1]) != (query.ndim, query.shape[:-3], query.shape[-1]):
-        raise ValueError(
-            f"key has shape {key.shape}; its batch and size must be those of the query, which has {query.shape}: "
-            "both are (batch, length, heads, size)"
-        )
     if value.shape != key.shape:
         raise ValueError(
             f"value has shape {value.shape}; it must be that of the key, {key.shape}: pair each key with one"
         )
-    if query.shape[-1] < 1:
-        raise ValueError(f"query has shape {query.shape}; a head must have at least 1 feature: give a larger size")
-    if not key.shape[-2] or query.shape[-2] % key.shape[-2]:
-        raise ValueError(
-            f"query has {query.shape[-2]} heads, which is no multiple of the {key.shape[-2]} of key and value: "
-            "let each of theirs serve the same number of query heads"
-        )
+    check_fits(query, key)
     if not jnp.issubdtype(query.dtype, jnp.floating) or not query.dtype == key.dtype == value.dtype:
         raise TypeError(
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; "
@@ -189,47 +205,30 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
         )
 
 
-def check_arrays(query: Any, key: Any, value: Any) -> None:
-    """Raises TypeError unless queries, keys and values are arrays."""
-    for name, array in {"query": query, "key": key, "value": value}.items():
-        if not checks.is_array(array):
-            raise TypeError(f"{name} is {checks.shown(array)}; it must be an array: call jnp.asarray on it")
+def check_fits(query: Array, key: Array) -> None:
+    """Raises ValueError unless keys have the batch and size of the queries, and heads that divide theirs."""
+    if (key.ndim, key.shape[:-3], key.shape[-1]) != (query.ndim, query.shape[:-3], query.shape[-1]):
+        raise ValueError(
+            f"key has shape {key.shape}; its batch and size must be those of the query, which has {query.shape}: "
+            "both are (batch, length, heads, size)"
+        )
+    if not key.shape[-2] or query.shape[-2] % key.shape[-2]:
+        raise ValueError(
+            f"query has {query.shape[-2]} heads, which is no multiple of the {key.shape[-2]} of key and value: "
+            "let each of theirs serve the same number of query heads"
+        )
 
 
-def check_scale(scale: Any) -> None:
-    """Raises unless a scale is one finite number, or None."""
-    if scale is None:
-        return
-    checks.finite("scale", scale)
-    if jnp.ndim(scale):
+def check_options(scale: ArrayLike | None, window: Window) -> None:
+    """Raises ValueError unless the scale is one number, and the window one or two of at least 0."""
+    if scale is not None and jnp.ndim(scale):
         raise ValueError(
             f"scale has shape {jnp.shape(scale)}; it must be one number: give a number per head to the normalizer, "
             "as in normalizer('temperature', theta=...)"
         )
-
-
-def check_lengths(name: str, lengths: Array | None, batch: int) -> None:
-    """Raises unless lengths are one int32 per batch entry."""
-    if lengths is None:
-        return
-    if not checks.is_array(lengths):
-        raise TypeError(f"{name} is {checks.shown(lengths)}; it must be an int32 array: call jnp.asarray on it")
-    if lengths.dtype != jnp.int32:
-        raise TypeError(f"{name} has dtype {lengths.dtype}; it must be int32: call .astype('int32')")
-    if lengths.shape != (batch,):
-        raise ValueError(f"{name} has shape {lengths.shape}; it must be ({batch},): give one length per batch entry")
-
-
-def check_window(window: Window) -> None:
-    """Raises unless a window is one whole number or two."""
-    if window is None:
-        return
-    sides = window if isinstance(window, tuple) else (window, window)
-    if not (len(sides) == 2 and all(checks.is_whole(side) and side >= 0 for side in sides)):
-        raise ValueError(
-            f"local_window_size is {checks.shown(window)}; it must be one whole number of at least 0, or a tuple of "
-            "two: give (left, right)"
-        )
+    sides = window if isinstance(window, tuple) else (window,)
+    if window is not None and any(side is None or side < 0 for side in sides):
+        raise ValueError(f"local_window_size is {window}; it must be at least 0: give one number, or (left, right)")
 
 
 def align(array: Array, ndim: int) -> Array:

@@ -8,7 +8,7 @@ for each step of the search.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,16 @@ from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import (
     Bias,
+    Inputs,
     Keys,
     Lengths,
     Mask,
+    Options,
     Outputs,
     Queries,
     Window,
     align,
-    as_normalizer,
     attention_logits,
-    check_inputs,
     scaled_query,
     visible_entries,
     weighted_values,
@@ -59,13 +59,8 @@ def streaming_attention(
     bias: Bias = None,
     mask: Mask = None,
     *,
-    scale: ArrayLike | None = None,
-    is_causal: bool = False,
-    query_seq_lengths: Lengths = None,
-    key_value_seq_lengths: Lengths = None,
-    local_window_size: Window = None,
-    normalizer: Normalizer | str = "softmax",
     block_size: int | None = None,
+    **options: Unpack[Options],
 ) -> Outputs:
     """`dot_product_attention` in blocks of `block_size` keys; see there for the other arguments and what they raise.
 
@@ -77,12 +72,8 @@ def streaming_attention(
     >>> streaming_attention(x, x, x, is_causal=True, normalizer="ssmax", block_size=3)[0, 0]
     Array([1., 0., 0., 0.], dtype=float32)
     """
-    lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
-    size, chosen = _checked(normalizer, block_size, shape)
-    operands = scaled_query(q, scale), k, v, bias, mask, *lengths, chosen
-    static = is_causal, local_window_size, size
-    return _compiled(*operands, static=static).astype(query.dtype).reshape(query.shape)
+    inputs = Inputs.checked(query, key, value, bias, mask, options)
+    return inputs.returned(_compiled(*_operands(inputs), static=_static(inputs, inputs.shape[-1], block_size)))
 
 
 def sharded_attention(
@@ -94,13 +85,8 @@ def sharded_attention(
     *,
     mesh: Mesh,
     axis: str,
-    scale: ArrayLike | None = None,
-    is_causal: bool = False,
-    query_seq_lengths: Lengths = None,
-    key_value_seq_lengths: Lengths = None,
-    local_window_size: Window = None,
-    normalizer: Normalizer | str = "softmax",
     block_size: int | None = None,
+    **options: Unpack[Options],
 ) -> Outputs:
     """`streaming_attention` with the keys divided over the devices along one axis of a mesh.
 
@@ -115,34 +101,31 @@ def sharded_attention(
     >>> sharded_attention(x, x, x, normalizer="hardmax", mesh=mesh, axis="keys")[2, 0]
     Array([0., 0., 1., 0.], dtype=float32)
     """
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"mesh is {checks.shown(mesh)}; it must be a mesh of devices: call jax.make_mesh")
     if axis not in mesh.shape:
         near = checks.did_you_mean(axis, mesh.shape)
         raise ValueError(f"axis is {axis!r}; {near}it must be one of the mesh, which has {', '.join(mesh.shape)}")
-    lengths = query_seq_lengths, key_value_seq_lengths
-    q, k, v, shape = check_inputs(query, key, value, bias, mask, *lengths, local_window_size, scale, is_causal)
-    per_device = -(-shape[-1] // mesh.shape[axis])
-    size, chosen = _checked(normalizer, block_size, (*shape[:-1], per_device))
-    operands = scaled_query(q, scale), k, v, bias, mask, *lengths, chosen
-    static = is_causal, local_window_size, size
+    inputs = Inputs.checked(query, key, value, bias, mask, options)
+    static = _static(inputs, -(-inputs.shape[-1] // mesh.shape[axis]), block_size)
     # Axes of the type that follows the arrays wherever they are, whatever the type of those given.
     mesh = Mesh(mesh.devices, mesh.axis_names)
-    return _compiled(*operands, static=static, mesh=mesh, axis=axis).astype(query.dtype).reshape(query.shape)
+    return inputs.returned(_compiled(*_operands(inputs), static=static, mesh=mesh, axis=axis))
 
 
-def _checked(normalizer: Normalizer | str, block_size: int | None, shape: tuple[int, ...]) -> tuple[int, Normalizer]:
-    """The block size and the normalizer. Raises unless both will do."""
-    chosen = as_normalizer(normalizer)
-    check_streams(chosen)
-    if block_size is not None:
-        checks.whole("block_size", block_size, 1, 1024)
-    # Its own checks of its numbers run here, where plain numbers still are plain.
-    jax.eval_shape(lambda logits: chosen(logits), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
-    batch, heads, queries, keys = shape
+def _operands(inputs: Inputs) -> tuple[Any, ...]:
+    """The arrays of the compiled program, and the normalizer, whose numbers are more of them."""
+    query = scaled_query(inputs.query, inputs.scale)
+    return (query, inputs.key, inputs.value, inputs.bias, inputs.mask, *inputs.lengths, inputs.normalizer)
+
+
+def _static(inputs: Inputs, keys: int, block_size: int | None) -> tuple[bool, Window, int]:
+    """What the program is compiled for; the keys are those of one device. Raises unless the normalizer can stream."""
+    check_streams(inputs.normalizer)
+    if block_size is not None and block_size < 1:
+        raise ValueError(f"block_size is {block_size}; it must be at least 1, such as 1024")
+    batch, heads, queries, _ = inputs.shape
     # A block beyond the keys would be filled up with hidden ones.
     size = default_block_size(batch * heads * queries, keys) if block_size is None else min(block_size, max(keys, 1))
-    return size, chosen
+    return inputs.is_causal, inputs.window, size
 
 
 @functools.partial(jax.jit, static_argnames=("static", "mesh", "axis"))

@@ -123,11 +123,6 @@ def finite(name: str, number: Any) -> None:
     require(name, number, "such as 1.0", lambda _: True)
 
 
-def positive(name: str, number: Any) -> None:
-    """Raises unless a number is real and, as far as it is known, finite and above 0."""
-    require(name, number, "above 0, such as 1.0", lambda value: value > 0)
-
-
 def whole(name: str, value: Any, least: int, example: int, most: int | None = None) -> None:
     """Raises TypeError for what is no whole number, ValueError for one out of bounds."""
     bounds = f"at least {least}" if most is None else f"from {least} to {most}"
@@ -156,23 +151,22 @@ def floats(name: str, array: Any) -> None:
         raise TypeError(
             f"{name} {are} {shown(array)}; {they} must be an array of floating point: call jnp.asarray first"
         )
-    dtype = jnp.result_type(array)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"{name} {have} dtype {dtype}; {they} must be floating point: call .astype('float32') first")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(
+            f"{name} {have} dtype {array.dtype}; {they} must be floating point: call .astype('float32') first"
+        )
 
 
-def mask(where: Any, shape: tuple[int, ...] | None = None) -> None:
-    """Raises unless a mask is boolean and broadcasts to the shape, if that is given."""
-    if where is None or isinstance(where, bool):
+def mask(where: Any, shape: tuple[int, ...]) -> None:
+    """Raises unless a mask is boolean and broadcasts to the shape."""
+    if where is None:
         return
-    if not is_array(where):
-        raise TypeError(f"the mask is {shown(where)}; it must be a boolean array: call jnp.asarray on it")
     if jnp.result_type(where) != jnp.bool_:
         raise TypeError(
             f"the mask has dtype {jnp.result_type(where)}; it must be bool, True where an entry is visible: "
             "turn an additive mask into one with `mask == 0`"
         )
-    if shape is not None and not broadcasts(jnp.shape(where), shape):
+    if not broadcasts(jnp.shape(where), shape):
         raise ValueError(
             f"the mask has shape {jnp.shape(where)}; it must broadcast to that of the logits, {shape}: "
             "give each axis its full size or 1"
@@ -183,19 +177,6 @@ def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     """Whether an array of one shape broadcasts to another, which stays as it is."""
     padded = (1,) * (len(full) - len(shape)) + tuple(shape)
     return len(padded) == len(full) and all(size in (1, whole) for size, whole in zip(padded, full))
-
-
-def axes(axis: Any, ndim: int, *, several: bool = True) -> None:
-    """Raises unless an axis, or a tuple of them if several will do, is one of an array of this rank, each once."""
-    named: tuple[Any, ...] = axis if isinstance(axis, tuple) and several else (axis,)
-    if not all(map(is_whole, named)):
-        kind = "a whole number or a tuple of them" if several else "a whole number"
-        raise TypeError(f"axis is {shown(axis)}; it must be {kind}, such as -1")
-    if ndim == 0:
-        raise ValueError(f"axis is {axis}, and the array has shape () and no axis: give it one, as in logits[None]")
-    inside = named and all(-ndim <= one < ndim for one in named)
-    if not inside or len({one % ndim for one in named}) < len(named):
-        raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
 
 
 def same_shape(name: str, array: Any, like: str, shape: tuple[int, ...]) -> None:
@@ -216,10 +197,12 @@ def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[in
         )
 
 
-def row(logits: Any, axis: Any, name: str = "logits", *, several: bool = True, **numbers: Any) -> None:
+def row(logits: Any, axis: int | tuple[int, ...], name: str = "logits", **numbers: Any) -> None:
     """Raises unless logits are floating point, have the axis, and the numbers are one for each row, or for all."""
     floats(name, logits)
-    axes(axis, jnp.ndim(logits), several=several)
+    ndim, axes = jnp.ndim(logits), axis if isinstance(axis, tuple) else (axis,)
+    if not axes or not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
+        raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
     for own, number in numbers.items():
         per_row(own, number, jnp.shape(logits), axis)
 

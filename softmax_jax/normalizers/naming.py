@@ -9,7 +9,6 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.masking import Axis, Mask, visible_logits
 
 SHOWN = 4
@@ -29,7 +28,6 @@ def name_bad_rows(on: bool = True) -> Any:
     >>> with name_bad_rows():  # prints "ssmax: ..." to standard error
     ...     weights = sj.normalizer("ssmax")(jnp.array([[0.0, jnp.nan], [0.0, 1.0]]))
     """
-    checks.yes_or_no("on", on)
     return _on(on)
 
 

@@ -33,7 +33,7 @@ def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Ma
     Array([ True, False,  True,  True], dtype=bool)
     """
     checks.whole("k", k, 1, 10)
-    checks.row(logits, axis, several=False)
+    checks.row(logits, axis)
     z = visible_or_lowest(logits, where)
     largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
     return ~(z < jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
@@ -60,7 +60,7 @@ def top_p_mask(
     Array([ True,  True,  True,  True], dtype=bool)
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
-    checks.row(logits, axis, several=False, p=p)
+    checks.row(logits, axis, p=p)
     z = visible_or_lowest(logits, where)
     rising = jnp.sort(z, axis)
     # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
@@ -80,8 +80,7 @@ def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1)
     >>> sample(jax.random.key(0), jnp.array([[0.0, 0.0, 0.3], [0.0, 0.0, 0.0]]))
     Array([ 2, -1], dtype=int32)
     """
-    checks.random_key(key)
-    checks.row(weights, axis, "weights", several=False)
+    checks.row(weights, axis, "weights")
     w = visible_logits(weights)
     drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
     return jnp.where(jnp.any(w > 0, axis), drawn, -1)
@@ -104,22 +103,20 @@ def gumbel_softmax(
     their gradient is that of the soft ones, as in `straight_through`; should two perturbed logits be the same
     float, they share it.
 
-    Raises ValueError for a temperature that is not positive.
+    Raises ValueError for a temperature, here called theta, that is not positive.
 
     Source: Jang, Gu, Poole, arXiv 1611.01144; Maddison, Mnih, Teh, "The Concrete Distribution", arXiv 1611.00712.
 
     >>> gumbel_softmax(jax.random.key(0), jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False]), hard=True)
     Array([0., 1., 0.], dtype=float32)
     """
-    checks.random_key(key)
-    checks.positive("temperature", temperature)
-    checks.yes_or_no("hard", hard)
-    checks.row(logits, axis, temperature=temperature)
+    scale = ConstantTemperature(temperature)
+    checks.row(logits, axis)
     z = visible_logits(logits, where)
     # Centred first, or the noise would be rounded away in large logits.
     noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
     noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
-    weights = Normalizer(softmax, ConstantTemperature(temperature))(noisy, axis, where)
+    weights = Normalizer(softmax, scale)(noisy, axis, where)
     if hard:
         weights = straight_through(hardmax(noisy, axis, where), weights)
     return weights.astype(logits.dtype)
@@ -135,8 +132,5 @@ def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"])
     >>> float(value), round(float(gradient), 4)
     (3.0, 6.8)
     """
-    checks.floats("hard", hard)
-    checks.floats("soft", soft)
-    checks.same_shape("soft", soft, "hard", jnp.shape(hard))
     # Not soft + (hard - soft), which rounds.
     return jax.lax.stop_gradient(hard) + (soft - jax.lax.stop_gradient(soft))

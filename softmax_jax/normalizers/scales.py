@@ -255,13 +255,6 @@ class EntropyInterpolation(Scale):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("entropies", "betas"):
-            knots = getattr(self, name)
-            if not checks.is_array(knots) or jnp.ndim(knots) != 1 or jnp.size(knots) < 1:
-                raise ValueError(
-                    f"{name} is {checks.shown(knots)}; it must be an array of at least one number, such as "
-                    "jnp.array([1.0, 2.0])"
-                )
         if jnp.shape(self.entropies) != jnp.shape(self.betas):
             raise ValueError(
                 f"entropies has shape {jnp.shape(self.entropies)} and betas {jnp.shape(self.betas)}; they must be "

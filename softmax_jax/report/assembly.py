@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 
+from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, sets_at
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import fits_beside, named_normalizers
@@ -17,7 +18,6 @@ from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, attention_maps, listed, report_sections, sets_in_words
 from softmax_jax.report.show import show
 from softmax_jax.runtime.command_line import progress_bar, with_progress
-from softmax_jax.runtime.files import versions, write_whole
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.config import Config
 from softmax_jax.training.run_directory import load_checkpoint

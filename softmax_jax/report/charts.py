@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from softmax_jax.runtime.files import write_whole
+from softmax_jax.files import write_whole
 
 Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart
 PNG_SCALE = 2

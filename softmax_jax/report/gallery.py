@@ -10,11 +10,11 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
+from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import BASELINE, PALETTE
 from softmax_jax.report.looks import LOOK_LENGTHS, SCORES, sweep, weights_of
 from softmax_jax.runtime.command_line import check_directory, one_line_errors, parse
-from softmax_jax.runtime.files import write_whole
 
 LENGTHS = LOOK_LENGTHS[::2]
 DIGITS = 4

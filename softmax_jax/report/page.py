@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import polars as pl
 import vl_convert
 
+from softmax_jax.files import write_csv
 from softmax_jax.report.charts import Chart, save_chart
-from softmax_jax.runtime.files import write_csv
 
 
 class Figure(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 import treescope
 from treescope import figures, lowering
 
-from softmax_jax.runtime.files import write_whole
+from softmax_jax.files import write_whole
 
 PAGE = """<!doctype html>
 <html lang="en">

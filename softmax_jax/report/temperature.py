@@ -22,7 +22,7 @@ from softmax_jax.report.tables import (
     print_by_length,
     print_groups,
 )
-from softmax_jax.runtime.files import write_csv
+from softmax_jax.files import write_csv
 from softmax_jax.temperature import (
     CRITERIA,
     LOG_THETA,

@@ -18,8 +18,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax.runtime import distributed
-from softmax_jax.runtime.files import (
+from softmax_jax.files import (
     PARTIAL,
     NotWritten,
     in_words,
@@ -30,6 +29,7 @@ from softmax_jax.runtime.files import (
     write_json,
     write_whole,
 )
+from softmax_jax.runtime import distributed
 
 SUMS = "SHA256SUMS"
 """As `sha256sum` writes and checks it."""

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
+from softmax_jax.files import check_output
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.runtime.files import check_output
 
 T = TypeVar("T")
 WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"

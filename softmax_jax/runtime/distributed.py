@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
-from softmax_jax.runtime.files import reason
+from softmax_jax.files import reason
 
 
 @dataclasses.dataclass(frozen=True)

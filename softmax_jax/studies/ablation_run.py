@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.files import versions, write_csv, write_json, write_whole
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
-from softmax_jax.runtime.files import versions, write_csv, write_json, write_whole
 from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies import scaling_law
 from softmax_jax.studies.ablation import (

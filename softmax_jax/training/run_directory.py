@@ -10,6 +10,16 @@ from typing import Any, TypeVar
 import jax
 from filelock import FileLock
 
+from softmax_jax.files import (
+    append_whole,
+    in_words,
+    reason,
+    remove_directory,
+    remove_unfinished,
+    versions,
+    write_json,
+    write_whole,
+)
 from softmax_jax.runtime import distributed
 from softmax_jax.runtime.checkpoints import (
     PARAMETERS,
@@ -23,16 +33,6 @@ from softmax_jax.runtime.checkpoints import (
     verify,
     verify_file,
     write_checkpoint,
-)
-from softmax_jax.runtime.files import (
-    append_whole,
-    in_words,
-    reason,
-    remove_directory,
-    remove_unfinished,
-    versions,
-    write_json,
-    write_whole,
 )
 from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.tasks.flax_msgpack import from_bytes

@@ -25,8 +25,8 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from softmax_jax.files import PARTIAL
 from softmax_jax.runtime.checkpoints import step_checkpoints, verify
-from softmax_jax.runtime.files import PARTIAL
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run, run_directory
 from softmax_jax.training.config import Config, settings_of

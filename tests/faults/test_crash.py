@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from softmax_jax.runtime import files
-from softmax_jax.runtime.files import PARTIAL
+from softmax_jax import files
+from softmax_jax.files import PARTIAL
 from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.training.run_directory import load_checkpoint
 from tests.faults.processes import (

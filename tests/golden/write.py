@@ -14,7 +14,7 @@ import json
 
 import jax
 
-from softmax_jax.runtime.files import versions, write_json
+from softmax_jax.files import versions, write_json
 from tests.golden.numbers import differences, kept, numbers, path_of
 
 

@@ -12,7 +12,7 @@ from softmax_jax.normalizers.rows import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import LOG_THETA
 from softmax_jax.training.trainer import build_model
-from tests.test_temperature import drawn_rows
+from tests.temperature.test_temperature import drawn_rows
 
 SEEDS = (4, 5)
 KEYS = [jax.random.key(1), jax.random.key(2)]

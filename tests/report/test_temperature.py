@@ -9,7 +9,7 @@ from rich.console import Console
 from softmax_jax import temperature
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
-from tests.test_temperature import drawn_rows
+from tests.temperature.test_temperature import drawn_rows
 
 
 @pytest.fixture(scope="module")

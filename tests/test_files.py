@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from softmax_jax.runtime import files
+from softmax_jax import files
 
 
 def test_a_file_is_replaced_whole(tmp_path):

@@ -161,8 +161,10 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that the numbers depend on, and the device they came from."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy")
-    by_package = {package: importlib.metadata.version(package) for package in packages}
+    """Versions of Python and of the packages here that the numbers depend on, and the device they came from."""
+    by_package = {}
+    for package in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the library needs but some of them
+            by_package[package] = importlib.metadata.version(package)
     device = jax.devices()[0]
     return {"python": platform.python_version()} | by_package | {"device": f"{device.platform} ({device.device_kind})"}

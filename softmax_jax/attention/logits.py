@@ -193,11 +193,11 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
             f"query has shape {query.shape}; it must be (batch, length, heads, size) or (length, heads, size): "
             "give even a single head its axis"
         )
+    check_fits(query, key)
     if value.shape != key.shape:
         raise ValueError(
             f"value has shape {value.shape}; it must be that of the key, {key.shape}: pair each key with one"
         )
-    check_fits(query, key)
     if not jnp.issubdtype(query.dtype, jnp.floating) or not query.dtype == key.dtype == value.dtype:
         raise TypeError(
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; "

@@ -295,7 +295,7 @@ def test_gumbel_softmax_along_any_axis(axis):
 
 
 def test_gumbel_softmax_refuses_a_temperature_that_is_not_positive():
-    with pytest.raises(ValueError, match=r"temperature is 0; it must be a finite number above 0"):
+    with pytest.raises(ValueError, match=r"theta is 0.0; it must be a finite number above 0"):
         sj.gumbel_softmax(jax.random.key(0), jnp.zeros(3), temperature=0)
 
 

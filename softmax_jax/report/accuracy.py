@@ -8,12 +8,12 @@ import altair as alt
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.report import charts
 from softmax_jax.report.tables import groups_of, print_groups
-from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.tasks import published
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.measures.refit import BEST_FOR_LENGTH
@@ -22,7 +23,6 @@ from softmax_jax.report.tables import (
     print_by_length,
     print_groups,
 )
-from softmax_jax.files import write_csv
 from softmax_jax.temperature import (
     CRITERIA,
     LOG_THETA,

@@ -3,61 +3,81 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from softmax_jax.attention.dense import dot_product_attention
-from softmax_jax.attention.fused import fused_attention
-from softmax_jax.attention.streaming import sharded_attention, streaming_attention
-from softmax_jax.normalizers.blocks import Block
-from softmax_jax.normalizers.calculus import (
-    cross_entropy,
-    log_softmax,
-    soft_cross_entropy,
-    softmax_jacobian,
-    softmax_jvp,
-    softmax_vjp,
-    weight_entropy,
+from softmax_jax.attention.dense import dot_product_attention as dot_product_attention
+from softmax_jax.attention.fused import fused_attention as fused_attention
+from softmax_jax.attention.streaming import (
+    sharded_attention as sharded_attention,
+    streaming_attention as streaming_attention,
 )
-from softmax_jax.normalizers.entry import Entry
+from softmax_jax.normalizers.blocks import Block as Block
+from softmax_jax.normalizers.calculus import (
+    cross_entropy as cross_entropy,
+    log_softmax as log_softmax,
+    soft_cross_entropy as soft_cross_entropy,
+    softmax_jacobian as softmax_jacobian,
+    softmax_jvp as softmax_jvp,
+    softmax_vjp as softmax_vjp,
+    weight_entropy as weight_entropy,
+)
+from softmax_jax.normalizers.entry import Entry as Entry
 from softmax_jax.normalizers.maps import (
-    Map,
-    Quotient,
-    hardmax,
-    shifted_softmax,
-    signed_l1,
-    sink_softmax,
-    softmax,
-    softmax1,
-    softpick,
+    Map as Map,
+    Quotient as Quotient,
+    hardmax as hardmax,
+    shifted_softmax as shifted_softmax,
+    signed_l1 as signed_l1,
+    sink_softmax as sink_softmax,
+    softmax as softmax,
+    softmax1 as softmax1,
+    softpick as softpick,
 )
 from softmax_jax.normalizers.methods import (
-    adaptive_temperature_softmax,
-    length_scaled_softmax,
-    scalable_softpick,
-    ssmax,
-    temperature_softmax,
+    adaptive_temperature_softmax as adaptive_temperature_softmax,
+    length_scaled_softmax as length_scaled_softmax,
+    scalable_softpick as scalable_softpick,
+    ssmax as ssmax,
+    temperature_softmax as temperature_softmax,
 )
-from softmax_jax.normalizers.naming import name_bad_rows
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.numbers import number
-from softmax_jax.normalizers.registry import METHODS, normalizer, register
-from softmax_jax.normalizers.rows import entropy
-from softmax_jax.normalizers.sampling import gumbel_softmax, sample, straight_through, top_k_mask, top_p_mask
+from softmax_jax.normalizers.naming import name_bad_rows as name_bad_rows
+from softmax_jax.normalizers.normalizer import Normalizer as Normalizer
+from softmax_jax.normalizers.numbers import number as number
+from softmax_jax.normalizers.registry import METHODS as METHODS, normalizer as normalizer, register as register
+from softmax_jax.normalizers.rows import entropy as entropy
+from softmax_jax.normalizers.sampling import (
+    gumbel_softmax as gumbel_softmax,
+    sample as sample,
+    straight_through as straight_through,
+    top_k_mask as top_k_mask,
+    top_p_mask as top_p_mask,
+)
 from softmax_jax.normalizers.scales import (
-    ClippedLogLength,
-    ConstantTemperature,
-    EntropyInterpolation,
-    EntropyPolynomial,
-    InverseTemperature,
-    LengthRule,
-    LogLength,
-    LogLengthPower,
-    Scale,
+    ClippedLogLength as ClippedLogLength,
+    ConstantTemperature as ConstantTemperature,
+    EntropyInterpolation as EntropyInterpolation,
+    EntropyPolynomial as EntropyPolynomial,
+    InverseTemperature as InverseTemperature,
+    LengthRule as LengthRule,
+    LogLength as LogLength,
+    LogLengthPower as LogLengthPower,
+    Scale as Scale,
 )
-from softmax_jax.normalizers.sparse import entmax, entmax15, sparsemax, stieltjes, top_k_softmax
-from softmax_jax.normalizers.streaming import stream
+from softmax_jax.normalizers.sparse import (
+    entmax as entmax,
+    entmax15 as entmax15,
+    sparsemax as sparsemax,
+    stieltjes as stieltjes,
+    top_k_softmax as top_k_softmax,
+)
+from softmax_jax.normalizers.streaming import stream as stream
 
 if TYPE_CHECKING:
-    from softmax_jax.attention.flax import LinenAttention, NnxAttention, NnxQueryTemperature, attention_fn
-    from softmax_jax.report.show import show
+    from softmax_jax.attention.flax import (
+        LinenAttention as LinenAttention,
+        NnxAttention as NnxAttention,
+        NnxQueryTemperature as NnxQueryTemperature,
+        attention_fn as attention_fn,
+    )
+    from softmax_jax.report.show import show as show
 
 __version__ = "0.2.0"
 
@@ -69,6 +89,10 @@ FROM_EXTRAS = {
     "show": ("experiment", "softmax_jax.report.show"),
 }
 """Names that are loaded when they are asked for: the extra that they need, and their module."""
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *FROM_EXTRAS]
 
 
 def __getattr__(name: str) -> Any:
@@ -83,66 +107,3 @@ def __getattr__(name: str) -> Any:
         ) from None
     globals()[name] = value
     return value
-
-
-__all__ = [
-    "METHODS",
-    "Block",
-    "ClippedLogLength",
-    "ConstantTemperature",
-    "EntropyInterpolation",
-    "EntropyPolynomial",
-    "Entry",
-    "InverseTemperature",
-    "LengthRule",
-    "LinenAttention",
-    "LogLength",
-    "LogLengthPower",
-    "Map",
-    "NnxAttention",
-    "NnxQueryTemperature",
-    "Normalizer",
-    "Quotient",
-    "Scale",
-    "adaptive_temperature_softmax",
-    "attention_fn",
-    "cross_entropy",
-    "dot_product_attention",
-    "entmax",
-    "entmax15",
-    "entropy",
-    "fused_attention",
-    "gumbel_softmax",
-    "hardmax",
-    "length_scaled_softmax",
-    "log_softmax",
-    "name_bad_rows",
-    "normalizer",
-    "number",
-    "register",
-    "sample",
-    "scalable_softpick",
-    "sharded_attention",
-    "shifted_softmax",
-    "show",
-    "signed_l1",
-    "sink_softmax",
-    "soft_cross_entropy",
-    "softmax",
-    "softmax1",
-    "softmax_jacobian",
-    "softmax_jvp",
-    "softmax_vjp",
-    "softpick",
-    "sparsemax",
-    "ssmax",
-    "stieltjes",
-    "straight_through",
-    "stream",
-    "streaming_attention",
-    "temperature_softmax",
-    "top_k_mask",
-    "top_k_softmax",
-    "top_p_mask",
-    "weight_entropy",
-]

@@ -2,13 +2,12 @@
 
 import dataclasses
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from softmax_jax.normalizers.entry import UNWRITTEN
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report.tables import new_table
 from softmax_jax.runtime.command_line import parse
 
 PICTURES = "images/normalizers"
@@ -89,9 +88,7 @@ def main() -> None:
     if parse(Arguments, description=__doc__).markdown:
         print(markdown(), end="")
         return
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in COLUMNS:
-        shown.add_column(column, overflow="fold")
+    table = new_table("", *COLUMNS, names=len(COLUMNS))
     for row in rows():
-        shown.add_row(*row)
-    Console().print(shown)
+        table.add_row(*row)
+    Console().print(table)

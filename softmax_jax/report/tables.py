@@ -24,8 +24,10 @@ def new_table(title: str, *columns: str, names: int = 1) -> Table:
         padding=(0, GAP - 1, 0, 0),
     )
     for index, column in enumerate(columns):
-        text = index < names
-        table.add_column(column, justify="left" if text else "right", no_wrap=index == 0 or not text)
+        if index < names:
+            table.add_column(column, no_wrap=index == 0, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
     return table
 
 

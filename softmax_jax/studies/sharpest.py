@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report.tables import new_table
 from softmax_jax.runtime.command_line import one_device_per_core, one_line_errors, parse, within
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
@@ -68,7 +67,7 @@ def main() -> None:
         frame = frame_of(evaluate(parameters, named, **of))
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
     best = max(accuracies.values())
-    table = Table("", "accuracy (%)", "below the best", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table("", "", "accuracy (%)", "below the best")
     for name, accuracy in accuracies.items():
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
     Console().print(table)

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from softmax_jax.files import check_output, versions, write_csv, write_json
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import looks
-from softmax_jax.report import shootout as report
+from softmax_jax.report import looks, shootout as report
 from softmax_jax.report.charts import Chart, save_chart
 from softmax_jax.runtime.command_line import (
     check_directory,

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import jax
 
 from benchmarks.products import products_alone
-from benchmarks.timing import Result, contest, processes_in_turn
-from benchmarks.timing import timed as timed_run
+from benchmarks.timing import Result, contest, processes_in_turn, timed as timed_run
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.command_line import one_device_per_core

@@ -18,8 +18,7 @@ from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices, distributed
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import costs, run
-from softmax_jax.training import trainer as training
+from softmax_jax.training import costs, run, trainer as training
 from softmax_jax.training.config import Config
 
 TASK = MaxRetrieval(sets=128, min_items=3, max_items=3, width=8)

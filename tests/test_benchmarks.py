@@ -13,8 +13,7 @@ import jax.extend.core as jax_core
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import all as all_benchmarks
-from benchmarks import table, timing
+from benchmarks import all as all_benchmarks, table, timing
 from benchmarks.timing import Result, device_name
 from softmax_jax.report.markdown import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval

@@ -16,8 +16,7 @@ import numpy as np
 
 from softmax_jax.report import charts
 from softmax_jax.runtime.distributed import gathered
-from softmax_jax.training import run
-from softmax_jax.training import trainer as training
+from softmax_jax.training import run, trainer as training
 from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]

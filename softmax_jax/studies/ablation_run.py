@@ -13,8 +13,7 @@ from rich.console import Console
 from softmax_jax.files import versions, write_csv, write_json, write_whole
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
-from softmax_jax.studies import ablation_report as report
-from softmax_jax.studies import scaling_law
+from softmax_jax.studies import ablation_report as report, scaling_law
 from softmax_jax.studies.ablation import (
     ACCURACIES,
     BASE,

@@ -4,38 +4,44 @@ Nothing here knows a task: `search` takes the logits and values of any attention
 The steps are `search` (rows), `points` (what a criterion calls best at which entropy), `fit`.
 """
 
-from softmax_jax.temperature.curves import BIN_WIDTH as BIN_WIDTH
-from softmax_jax.temperature.curves import CRITERIA as CRITERIA
-from softmax_jax.temperature.curves import LEAST_ROWS as LEAST_ROWS
-from softmax_jax.temperature.curves import THRESHOLD as THRESHOLD
-from softmax_jax.temperature.curves import Bins as Bins
-from softmax_jax.temperature.curves import Criterion as Criterion
-from softmax_jax.temperature.curves import Curve as Curve
-from softmax_jax.temperature.curves import Points as Points
-from softmax_jax.temperature.curves import apply_curve as apply_curve
-from softmax_jax.temperature.curves import isotonic_curve as isotonic_curve
-from softmax_jax.temperature.curves import isotonic_points as isotonic_points
-from softmax_jax.temperature.curves import points as points
-from softmax_jax.temperature.curves import points_of_bins as points_of_bins
-from softmax_jax.temperature.curves import polynomial as polynomial
-from softmax_jax.temperature.curves import polynomial_curve as polynomial_curve
-from softmax_jax.temperature.curves import pool as pool
-from softmax_jax.temperature.curves import r_squared as r_squared
-from softmax_jax.temperature.curves import ruled as ruled
-from softmax_jax.temperature.curves import smooth_errors as smooth_errors
-from softmax_jax.temperature.curves import spline_curve as spline_curve
-from softmax_jax.temperature.fitting import CANDIDATES as CANDIDATES
-from softmax_jax.temperature.fitting import Candidate as Candidate
-from softmax_jax.temperature.fitting import TemperatureFit as TemperatureFit
-from softmax_jax.temperature.fitting import bootstrap as bootstrap
-from softmax_jax.temperature.fitting import cross_validate as cross_validate
-from softmax_jax.temperature.fitting import fit as fit
-from softmax_jax.temperature.optimum import GRID_SIZE as GRID_SIZE
-from softmax_jax.temperature.optimum import LOG_THETA as LOG_THETA
-from softmax_jax.temperature.optimum import SPACING as SPACING
-from softmax_jax.temperature.optimum import THETA_RANGE as THETA_RANGE
-from softmax_jax.temperature.optimum import TIE as TIE
-from softmax_jax.temperature.optimum import Rows as Rows
-from softmax_jax.temperature.optimum import golden_section as golden_section
-from softmax_jax.temperature.optimum import join as join
-from softmax_jax.temperature.optimum import search as search
+from softmax_jax.temperature.curves import (
+    BIN_WIDTH as BIN_WIDTH,
+    CRITERIA as CRITERIA,
+    LEAST_ROWS as LEAST_ROWS,
+    THRESHOLD as THRESHOLD,
+    Bins as Bins,
+    Criterion as Criterion,
+    Curve as Curve,
+    Points as Points,
+    apply_curve as apply_curve,
+    isotonic_curve as isotonic_curve,
+    isotonic_points as isotonic_points,
+    points as points,
+    points_of_bins as points_of_bins,
+    polynomial as polynomial,
+    polynomial_curve as polynomial_curve,
+    pool as pool,
+    r_squared as r_squared,
+    ruled as ruled,
+    smooth_errors as smooth_errors,
+    spline_curve as spline_curve,
+)
+from softmax_jax.temperature.fitting import (
+    CANDIDATES as CANDIDATES,
+    Candidate as Candidate,
+    TemperatureFit as TemperatureFit,
+    bootstrap as bootstrap,
+    cross_validate as cross_validate,
+    fit as fit,
+)
+from softmax_jax.temperature.optimum import (
+    GRID_SIZE as GRID_SIZE,
+    LOG_THETA as LOG_THETA,
+    SPACING as SPACING,
+    THETA_RANGE as THETA_RANGE,
+    TIE as TIE,
+    Rows as Rows,
+    golden_section as golden_section,
+    join as join,
+    search as search,
+)

@@ -28,8 +28,7 @@ from softmax_jax.runtime.checkpoints import SUMS, sign, verify
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import TemperatureFit
-from softmax_jax.training import run as run_module
-from softmax_jax.training import run_directory
+from softmax_jax.training import run as run_module, run_directory
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.faults import damage

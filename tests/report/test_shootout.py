@@ -8,8 +8,7 @@ from rich.console import Console
 
 from softmax_jax.measures.statistics import half_width
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import looks
-from softmax_jax.report import shootout as report
+from softmax_jax.report import looks, shootout as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.training import shootout
 from tests.report.charts import texts_of, values_of

@@ -25,9 +25,7 @@ from softmax_jax.runtime import devices, distributed
 from softmax_jax.runtime.command_line import parse
 from softmax_jax.runtime.distributed import Cluster
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import costs
-from softmax_jax.training import run as run_module
-from softmax_jax.training import trainer as training
+from softmax_jax.training import costs, run as run_module, trainer as training
 from softmax_jax.training.config import Config
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.eight_devices import TINY

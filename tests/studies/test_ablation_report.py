@@ -5,8 +5,7 @@ import pytest
 from softmax_jax.measures.evaluation import TRUE_ITEM
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import save_chart
-from softmax_jax.studies import ablation_report as report
-from softmax_jax.studies import scaling_law
+from softmax_jax.studies import ablation_report as report, scaling_law
 from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, Outcome, Recipe
 from softmax_jax.studies.scaling_law import Point
 from softmax_jax.training.config import Config

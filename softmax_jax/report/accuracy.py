@@ -75,7 +75,7 @@ def print_evaluation(console: Console, summary: pl.DataFrame) -> None:
         style="dim",
     )
     if ALL_LENGTHS in groups:
-        print(f"{charts.FAIR}: claims to generalise rest on that one")
+        print(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:

@@ -224,7 +224,7 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
         "accuracies of arXiv 2410.01104, from other models.",
     ]
     if any(ALL_LENGTHS in run.normalizers for run in runs):
-        sentences.append(f"{FAIR}: claims to generalise rest on that one.")
+        sentences.append(f"{FAIR}, so only the latter shows how far a fit generalises.")
     return Section("accuracy", "How far does each normalizer reach?", sentences, figures)
 
 
@@ -278,7 +278,7 @@ def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
     sentence = f"Its mean largest weight falls to {forced['threshold']:g} {at}"
     if forced["nearest"] is not None:
         nearest = count(forced["nearest"])
-        sentence += f"; the spreads of the logits nearest to the top force it there from {nearest} items"
+        sentence += f"; the spreads of the logits nearest to the top force it down to that from {nearest} items"
     if forced["spread"] is not None:
         start = f"about {count(forced['spread'])}" if math.isfinite(forced["spread"]) else "more than 10^308"
         spread = frame["spread"].to_numpy().mean()
@@ -297,7 +297,7 @@ def maps_section(study: Study, page_of_weights: str) -> Section:
         f"and {best[at, -1]:.2f} in sets of {count(maps.lengths[-1])}"
     )
     if most != at:
-        lead += f", where it holds most, {best[most, -1]:.2f}, under {maps.normalizers[most]}"
+        lead += f"; there it holds most, {best[most, -1]:.2f}, under {maps.normalizers[most]}"
     sentences = [
         f"{lead}.",
         "A bright left edge is attention on the largest item; a bright cell further right is attention on another; "

@@ -129,7 +129,7 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; best rising β(H): isotonic, fitted on other "
         f"sets; {BEST_FOR_LENGTH}: chosen on other sets, for accuracy and for loss; best θ for each set: needs the "
-        f"answer. Only {TRAIN_LENGTHS} saw no length beyond training: claims about generalisation rest on it alone.",
+        f"answer. Only {TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )
 

@@ -87,3 +87,14 @@ def test_charts_show_every_curve(rows, fits):
     for chart in (report.entropy_chart(rows, fits), report.length_chart(rows, fits)):
         text = chart.to_json()
         assert all(name in text for name in ("adaptive", ALL_LENGTHS, TRAIN_LENGTHS))
+
+
+def test_the_data_of_the_charts_hold_every_row_and_every_curve(rows, fits):
+    frame = report.row_frame(rows, [3, 4])
+    assert len(frame) == sum(of_length.entropy.size for of_length in rows.values())
+    last = rows[64]
+    numbers = (last.entropy[1, -1], last.theta[1, -1], bool(last.border[1, -1]))
+    assert frame.row(-1, named=True) == dict(zip(("n", "seed", "entropy", "theta", "on_border"), (64, 4, *numbers)))
+    by_length = report.length_points(rows, fits)
+    assert by_length["curve"].unique(maintain_order=True).to_list() == [*report.curves(fits), BEST_FOR_LENGTH]
+    assert (by_length["beta"] >= 1).all()

@@ -13,7 +13,7 @@ from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
 from softmax_jax.report.temperature import print_study, write_study
 from softmax_jax.runtime import command_line
-from softmax_jax.temperature import Criterion
+from softmax_jax.temperature.curves import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2

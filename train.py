@@ -1,4 +1,4 @@
-"""Trains the max-retrieval model: python train.py PRESET [options]."""
+"""Trains the model of a task: python train.py PRESET [options]."""
 
 import dataclasses
 from pathlib import Path
@@ -7,12 +7,12 @@ import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.runtime.command_line import check_directory, one_device_per_core, one_line_errors, parse_preset
+from softmax_jax.runtime.command_line import check_directory, one_device_per_core, parse_preset
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.training.config import Config
 from softmax_jax.training.optimizers import build_optimizer
-from softmax_jax.training.run import Interrupted, NotFiniteError, run
+from softmax_jax.training.run import one_line_ends, run
 from softmax_jax.training.trainer import build_model
 
 
@@ -35,23 +35,15 @@ def main() -> None:
     presets = {
         name: (summary, Arguments(config, Path("runs") / name)) for name, (summary, config) in load_presets().items()
     }
-    arguments = parse_preset(presets, description="Train the max-retrieval model. Options change a preset's settings.")
+    arguments = parse_preset(presets, description="Train the model of a task. Options change a preset's settings.")
     workdir = arguments.workdir
     one_device_per_core()
-    errors = Console(stderr=True)
-    with one_line_errors(errors), joined(arguments.cluster):
+    with one_line_ends(Console(stderr=True)), joined(arguments.cluster):
         check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
         build_model(arguments.config.task, arguments.config.normalizer)
         keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
-        try:
-            run(arguments.config, workdir, Console(quiet=not is_leader()))
-        except Interrupted as interruption:
-            errors.print(str(interruption), soft_wrap=True, markup=False)
-            raise SystemExit(130) from None
-        except NotFiniteError as error:
-            errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
-            raise SystemExit(1) from None
+        run(arguments.config, workdir, Console(quiet=not is_leader()))
         if is_leader():
             trained = f"trained {arguments.config.seeds} seeds"
             print(f"{trained}; evaluate them with: python evaluate.py --checkpoint {workdir}")

@@ -22,21 +22,24 @@
 
 # %%
 import os
+from pathlib import Path
 
 import altair as alt
 from rich.console import Console
 
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import looks, shootout as report
-from softmax_jax.training.shootout import Outcome, Recipe, batches_of, compete
+from softmax_jax.report import looks
+from softmax_jax.studies import shootout_report as report
+from softmax_jax.studies.shootout import compete
 from softmax_jax.tasks.signal import Signal
+from softmax_jax.training.config import Config
 
 one_device_per_core()
 alt.renderers.enable("png", scale_factor=1.5)
 NAMES = os.environ.get("NAMES", "softmax ssmax softpick shifted_softmax signed_l1").split()
 EPOCHS, SEEDS = int(os.environ.get("EPOCHS", "15")), int(os.environ.get("SEEDS", "5"))
-TESTS = int(os.environ.get("TESTS", "200"))
+RUNS = Path(os.environ.get("RUNS", "shootout/runs"))
 LENGTHS = [int(length) for length in os.environ.get("LENGTHS", "32 128 512").split()]
 named = {name: normalizer(name) for name in NAMES}
 show = Console(width=112, color_system=None, force_jupyter=False).print
@@ -100,21 +103,22 @@ looks.sweep_chart(swept)
 # ## Five transformers
 #
 # The task: 32 positions of noise with 64 features each; somewhere three steps of a pattern are added, and the model names
-# which of four patterns it was. Training, validation and test sequences come from independent keys. The transformers have
+# which of four patterns it was. Training and test sequences come from independent keys. The transformers have
 # two layers, four heads and width 64, and start from the same parameters; SSMax learns its $s$, one for each head.
 
 # %%
-task, recipe = Signal(), Recipe(epochs=EPOCHS)
-rounds = compete(NAMES, task, recipe, range(SEEDS), LENGTHS, lambda length: batches_of(TESTS, length))
-outcomes = [outcome for outcome in rounds if isinstance(outcome, Outcome)]
+task = Signal()
+epoch = task.steps_per_epoch
+config = Config(task, steps=EPOCHS * epoch, seeds=SEEDS, l2=0.0, learning_rate=3e-4, chunk=epoch)
+outcomes = compete(config, NAMES, LENGTHS, RUNS, Console(quiet=True))
 show(report.results_table(outcomes, task.length))
 
 # %% [markdown]
 # The losses of `shifted_softmax` are those of softmax, as they must be: what differs is the rounding of float32.
 
 # %%
-softmax_losses, shifted_losses = (outcomes[NAMES.index(name)].losses for name in ("softmax", "shifted_softmax"))
-print(f"largest difference of the two loss curves: {abs(softmax_losses - shifted_losses).max():.1e} nats")
+softmax_losses, shifted_losses = (outcomes[NAMES.index(name)].losses["loss"] for name in ("softmax", "shifted_softmax"))
+print(f"largest difference of the two loss curves: {(softmax_losses - shifted_losses).abs().max():.1e} nats")
 
 # %%
 report.curve_chart(outcomes)

@@ -18,8 +18,9 @@ from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices, distributed
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import costs, run, trainer as training
+from softmax_jax.training import run, trainer as training
 from softmax_jax.training.config import Config
+from tests import communication
 
 TASK = MaxRetrieval(sets=128, min_items=3, max_items=3, width=8)
 TINY = Config(TASK, steps=12, seeds=2, chunk=6, optimizer="sgd", learning_rate=0.1)
@@ -84,7 +85,10 @@ def main(output):
         use(count)
         programs[count] = compiled()
         mesh = training.training_mesh(TINY).devices.shape
-        moved = costs.moved_bytes(programs[count].as_text()), costs.training_bytes(TINY, TASK.width, TINY.chunk, *mesh)
+        moved = (
+            communication.moved_bytes(programs[count].as_text()),
+            communication.training_bytes(TINY.seeds, TASK.width, TINY.chunk, *mesh),
+        )
         found[f"on {count}"] = {"moved": moved, "mesh": mesh}
         if count in (1, 8):
             state, metrics = programs[count](training.initial_state(TINY), 0)

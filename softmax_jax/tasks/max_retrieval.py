@@ -353,6 +353,11 @@ class MaxRetrieval(Task):
         """Class scores under the model's own normalizer; there is no dropout."""
         return model(batch).scores
 
+    @property
+    def test_lengths(self) -> tuple[int, ...]:
+        """The powers of two to 2¹⁴."""
+        return tuple(2**power for power in range(1, 15))
+
     def test_keys(
         self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
     ) -> Key[Array, " sets"]:

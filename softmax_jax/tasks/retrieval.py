@@ -1,121 +1,180 @@
 """Retrieval in a sequence: queries that each ask for the class of one item among many.
 
 A sequence is items, then queries. An item has some way to be found and a class κ; a query names one and is answered
-by its κ. All that changes is how it is found:
-
-- `max-retrieval`: as the item with the largest ρ; there is one query, and it says nothing.
-- `sort`: as the next in the order of ρ. The queries show items in sorted order and each asks for the class of the
-  item that follows, itself if it is the largest: sorting, one step at a time, with the steps before it given.
-- `copy`: as the item at a position. The queries go through ascending positions. Positions are drawn from a range
-  that is the same at every length, so that long sequences hold no position that short ones never show.
-- `multi-query`: as the item with a key of random signs; the queries show keys in any order.
+by its κ. All that changes is how it is found.
 
 Source: the tasks of "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, as retrieval in one pass:
 there the answers are written token by token, and all of them must be right.
 """
 
+import abc
 import dataclasses
-from typing import Literal, get_args
+import enum
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.normalizers import checks
-from softmax_jax.tasks.sequences import Batch
+from softmax_jax.tasks.sequences import LONGEST, Sequences, SequenceTask, sequence_key
 
-Kind = Literal["max-retrieval", "sort", "copy", "multi-query"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-CLASSES = 10
 CODE = 32
 """Features by which an item is found."""
-POSITIONS = 2**14
+POSITIONS = LONGEST
 LEAST_ITEMS = 2
 
 
+class Purpose(enum.IntEnum):
+    """What the key of a seed is folded with."""
+
+    TRAINING = 0
+    TEST = 1
+
+
+class Search(NamedTuple):
+    """How the items of one sequence are found, and which of them is asked for."""
+
+    codes: Float[Array, "items code"]
+    of_queries: Float[Array, "queries code"]
+    """What each query shows."""
+    sought: Int[Array, " queries"]
+    """The item whose class answers it."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Retrieval:
-    """One of the tasks with its sizes; raises ValueError for sizes that make no task."""
+class Retrieval(SequenceTask):
+    """What the kinds have in common; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
 
-    kind: Kind
-    length: int = 64
-    """The most items in training; a training sequence has any number from 2 to this."""
+    test_multiples: ClassVar[tuple[int, ...]] = (1, 4, 16, 64)
+    fewest_tests: ClassVar[int] = 4
+
     queries: int = 16
-    batch: int = 32
-    steps_per_epoch: int = 100
-    causal: bool = False
-    classes: int = CLASSES
+    """Queries in a sequence."""
 
-    def __post_init__(self) -> None:
-        checks.one_of("--task", self.kind, KINDS)
-        checks.whole("--length", self.length, LEAST_ITEMS, Retrieval.length, POSITIONS)
-        checks.whole("--classes", self.classes, 2, CLASSES, 2**14)
-        for name in ("queries", "batch", "steps_per_epoch"):
-            checks.whole(f"--{name.replace('_', '-')}", getattr(self, name), 1, getattr(Retrieval, name), 2**16)
-        checks.yes_or_no("--causal", self.causal)
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The least and the most of the sizes that may not be from 1 to 2¹⁴."""
+        return super().bounds() | {"length": (LEAST_ITEMS, POSITIONS)}
 
     @property
-    def features(self) -> int:
+    def inputs(self) -> int:
         """The code, the class, and whether this is an item or a query."""
         return CODE + self.classes + 1
 
-    def training_batch(self, key: Key[Array, ""], step: Int[Array, ""]) -> Batch:
+    @abc.abstractmethod
+    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
+        """How the visible items are found by queries, which ask for these of them, in any order."""
+
+    def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
         """The batch of a step: new sequences each time, of any length up to the longest."""
-        key, length_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 0), step))
-        lengths = jax.random.randint(length_key, (self.batch,), LEAST_ITEMS, self.length + 1)
-        return self._draw(key, self.length, lengths)
+        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), Purpose.TRAINING), step)
+        key, length_key = jax.random.split(key)
+        lengths = jax.random.randint(length_key, (self.sets,), LEAST_ITEMS, self.length + 1)
+        return self.draw(jax.random.split(key, self.sets), lengths, self.length)
 
-    def test_batch(self, key: Key[Array, ""], length: int, index: Int[Array, ""], sequences: int) -> Batch:
-        """New sequences, all of the given length. Raises ValueError for more items than there are positions."""
-        checks.random_key(key)
-        checks.whole("length", length, LEAST_ITEMS, self.length, POSITIONS)
-        checks.whole("sequences", sequences, 1, 16)
-        key = jax.random.fold_in(jax.random.fold_in(key, 1), index)
-        return self._draw(key, length, jnp.full(sequences, length))
+    def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
+        """A key for each test sequence, split batch by batch. Raises ValueError for more items than positions."""
+        if not LEAST_ITEMS <= length <= POSITIONS:
+            raise ValueError(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
+        batch = min(self.at_once(length), sets)
+        of_batches = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, Purpose.TEST), index))(
+            jnp.arange(-(-sets // batch))
+        )
+        return jax.vmap(lambda of_batch: jax.random.split(of_batch, batch))(of_batches).reshape(-1)[:sets]
 
-    def read(self, scores: Float[Array, "sequences length classes"]) -> Float[Array, "sequences queries classes"]:
+    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
+        """A sequence for each key, of so many items."""
+        return jax.vmap(lambda key, length: self._sequence(key, length, room))(keys, lengths)
+
+    def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets queries classes"]:
         """The scores at the queries."""
-        return scores[:, -self.asked :]
+        return scores[:, -self.queries :]
 
-    @property
-    def asked(self) -> int:
-        """Queries in a sequence."""
-        return 1 if self.kind == "max-retrieval" else self.queries
-
-    def _draw(self, key: Key[Array, ""], items: int, lengths: Int[Array, " sequences"]) -> Batch:
-        keys = jax.random.split(key, len(lengths))
-        return jax.vmap(lambda key, length: self._sequence(key, items, length))(keys, lengths)
-
-    def _sequence(self, key: Key[Array, ""], items: int, length: Int[Array, ""]) -> Batch:
+    def _sequence(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Sequences:
         """One sequence, without a batch axis; items from `length` on are masked."""
         code_key, class_key, query_key = jax.random.split(key, 3)
-        visible = jnp.arange(items) < length
-        kappa = jax.random.randint(class_key, (items,), 0, self.classes)
-        asked = jax.random.randint(query_key, (self.asked,), 0, length)
-        rho = jnp.full(items, -1.0)
-        if self.kind in ("max-retrieval", "sort"):
-            rho = jnp.where(visible, jax.random.uniform(code_key, (items,)), 2.0)
-            code = _wave_code(rho, 1 / 256, 2.0)
-            order = jnp.argsort(rho)  # masked items come last
-            place = jnp.sort(asked)
-            shown, found = (order[place], order[jnp.minimum(place + 1, length - 1)])
-        elif self.kind == "copy":
-            # Any ascending numbers, and then each further up by one than the one before it: no two alike.
-            gaps = jax.random.randint(code_key, (items,), 0, POSITIONS - items + 1)
-            position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(items)  # masked items come last
-            code = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
-            shown = found = jnp.sort(asked)
-        else:
-            code = jax.random.rademacher(code_key, (items, CODE), jnp.float32)
-            shown = found = asked
-        answer, blank = kappa[found], jnp.zeros((self.asked, self.classes))
-        query_code = code[shown]
-        if self.kind == "max-retrieval":
-            answer, query_code = kappa[jnp.where(visible, rho, -1).argmax()][None], jnp.zeros((1, CODE))
-        of_items = jnp.concatenate([code, jax.nn.one_hot(kappa, self.classes), jnp.zeros((items, 1))], 1)
-        of_queries = jnp.concatenate([query_code, blank, jnp.ones((self.asked, 1))], 1)
+        visible = jnp.arange(room) < length
+        kappa = jax.random.randint(class_key, (room,), 0, self.classes)
+        asked = jax.random.randint(query_key, (self.queries,), 0, length)
+        search = self.search(code_key, visible, asked)
+        blank = jnp.zeros((self.queries, self.classes))
+        of_items = jnp.concatenate([search.codes, jax.nn.one_hot(kappa, self.classes), jnp.zeros((room, 1))], 1)
+        of_queries = jnp.concatenate([search.of_queries, blank, jnp.ones((self.queries, 1))], 1)
         inputs = jnp.concatenate([jnp.where(visible[:, None], of_items, 0), of_queries])
-        return Batch(inputs, jnp.concatenate([visible, jnp.ones(self.asked, bool)]), answer)
+        return Sequences(inputs, jnp.concatenate([visible, jnp.ones(self.queries, bool)]), kappa[search.sought])
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerMaxRetrieval(Retrieval):
+    """The item with the largest ρ; there is one query, and it says nothing. By a transformer, not by one head."""
+
+    name: ClassVar[str] = "transformer_max_retrieval"
+    fewest_tests: ClassVar[int] = 16
+
+    queries: int = 1
+    """Queries in a sequence: one, as any other would ask the same."""
+
+    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
+        """Items show ρ; the answer is the largest."""
+        rho, codes = _in_order(key, visible)
+        largest = jnp.where(visible, rho, -1).argmax()
+        return Search(codes, jnp.zeros((len(asked), CODE)), jnp.full(len(asked), largest))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sort(Retrieval):
+    """The next item in the order of ρ: sorting, one step at a time, with the steps before it given.
+
+    The queries show items in sorted order, and each asks for the one that follows, the largest for itself.
+    """
+
+    name: ClassVar[str] = "sort"
+
+    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
+        """Items show ρ; the answer is the one that follows in its order."""
+        rho, codes = _in_order(key, visible)
+        order, place = jnp.argsort(rho), jnp.sort(asked)  # masked items come last
+        return Search(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum() - 1)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy(Retrieval):
+    """The item at a position; the queries go through ascending positions.
+
+    Positions are drawn from a range that is the same at every length, so that long sequences hold no position that
+    short ones never show.
+    """
+
+    name: ClassVar[str] = "copy"
+
+    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
+        """Items show ascending positions, and so do the queries."""
+        items = len(visible)
+        # Any ascending numbers, and then each further up by one than the one before it: no two alike.
+        gaps = jax.random.randint(key, (items,), 0, POSITIONS - items + 1)
+        position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(items)  # masked items come last
+        codes = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
+        place = jnp.sort(asked)
+        return Search(codes, codes[place], place)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiQuery(Retrieval):
+    """The item with a key of random signs; the queries show keys in any order."""
+
+    name: ClassVar[str] = "multi_query"
+
+    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
+        """Items show signs, and so do the queries."""
+        codes = jax.random.rademacher(key, (len(visible), CODE), jnp.float32)
+        return Search(codes, codes[asked], asked)
+
+
+def _in_order(
+    key: Key[Array, ""], visible: Bool[Array, " items"]
+) -> tuple[Float[Array, " items"], Float[Array, "items code"]]:
+    """ρ of every item, 2 where masked, and its code."""
+    rho = jnp.where(visible, jax.random.uniform(key, (len(visible),)), 2.0)
+    return rho, _wave_code(rho, 1 / 256, 2.0)
 
 
 def _wave_code(place: Float[Array, " items"], shortest: float, longest: float) -> Float[Array, "items code"]:

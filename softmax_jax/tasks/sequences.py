@@ -1,11 +1,40 @@
-"""What the tasks of the shoot-out have in common."""
+"""What the tasks on sequences have in common: a small transformer whose attention takes any normalizer."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer as normalizer_named
+from softmax_jax.tasks.task import Reading, Task, data_key
+from softmax_jax.tasks.transformer import Transformer
 
-class Batch(NamedTuple):
+LEARNED: Mapping[str, tuple[str, ...]] = {
+    "ssmax": ("s",),
+    "clipped_ssmax": ("s",),
+    "scalable_softpick": ("s",),
+    "sink_softmax": ("sink",),
+    "entmax": ("alpha",),
+    "asentmax": ("weight", "power"),
+    "as_stieltjes": ("weight", "power"),
+}
+"""The numbers that train with the model, one per head and layer, by the method's name; others keep theirs."""
+LONGEST = 2**14
+SQUARE = 2**22
+"""Logits of a head that a device holds at once when it reads test sequences."""
+MOST_AT_ONCE = 50
+TEST_SEQUENCES = 200
+
+
+class Sequences(NamedTuple):
     """Sequences with the class to name for each, or for each of the queries at their end."""
 
     inputs: Float[Array, "sequences length features"]
@@ -14,43 +43,119 @@ class Batch(NamedTuple):
     answer: Int[Array, "sequences *queries"]
 
 
-@runtime_checkable
-class Task(Protocol):
-    """Data of one task; every batch is a pure function of its arguments."""
+@dataclasses.dataclass(frozen=True)
+class SequenceTask(Task):
+    """The transformer and its sizes; a kind of task says what the sequences are and where the answers are read."""
+
+    divides_batches: ClassVar[bool] = False
+    test_multiples: ClassVar[tuple[int, ...]] = (1,)
+    """Multiples of the length of training to test at."""
+    fewest_tests: ClassVar[int] = TEST_SEQUENCES
+    """Sequences to test with where they are long."""
+
+    length: int = 64
+    """Positions in a sequence, or the most items in training."""
+    classes: int = 10
+    """Classes to choose from."""
+    sets: int = 32
+    """Sequences per batch."""
+    hidden: int = 64
+    """Width of the transformer."""
+    heads: int = 4
+    """Attention heads in each of its layers."""
+    layers: int = 2
+    """Blocks of attention and perceptron."""
+    dropout: float = 0.05
+    """Share of the numbers that training drops after each part of a block."""
+    causal: bool = False
+    """Let no position see a later one."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.type is int:
+                (least, most), usual = self.bounds().get(field.name, (1, LONGEST)), getattr(type(self), field.name)
+                checks.whole(f"--{field.name.replace('_', '-')}", getattr(self, field.name), least, usual, most)
+        if self.hidden % self.heads:
+            nearest = self.heads * max(round(self.hidden / self.heads), 1)
+            rule = f"it must be a multiple of --heads, {self.heads}, such as {nearest}"
+            raise ValueError(f"--hidden is {self.hidden}: {rule}")
+        checks.require("--dropout", self.dropout, "of at least 0 and below 1, such as 0.05", lambda rate: 0 <= rate < 1)
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The least and the most of the sizes that may not be from 1 to 2¹⁴."""
+        return {"classes": (2, 2**14), "sequences": (1, 2**24)}
 
     @property
-    def features(self) -> int:
-        """Numbers at each position of a sequence."""
-        ...
+    @abc.abstractmethod
+    def inputs(self) -> int:
+        """Features at each position of a sequence."""
 
-    @property
-    def classes(self) -> int:
-        """Classes to choose from."""
-        ...
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position sees no later one."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """The longest sequence, or the most items, in training."""
-        ...
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Training batches in an epoch."""
-        ...
-
-    def training_batch(self, key: Key[Array, ""], step: Int[Array, ""]) -> Batch:
-        """The batch of one training step of the model with this key."""
-        ...
-
-    def test_batch(self, key: Key[Array, ""], length: int, index: Int[Array, ""], sequences: int) -> Batch:
-        """A batch of test sequences of a given length, which no training step of this key has seen."""
-        ...
-
-    def read(self, scores: Float[Array, "sequences length classes"]) -> Float[Array, "sequences *queries classes"]:
+    @abc.abstractmethod
+    def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets *queries classes"]:
         """The scores of the answers from those at every position."""
-        ...
+
+    @abc.abstractmethod
+    def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
+        """A key for each test sequence, from that of the data or another."""
+
+    @property
+    def longest(self) -> int:
+        """The most items of a set in training."""
+        return self.length
+
+    @property
+    def test_lengths(self) -> tuple[int, ...]:
+        """The length of training, and its multiples."""
+        return tuple(sorted({min(multiple * self.length, LONGEST) for multiple in self.test_multiples}))
+
+    def test_sets(self, length: int) -> int:
+        """Fewer where they are long, in whole batches."""
+        sets = min(TEST_SEQUENCES, max(2**26 // length**2, self.fewest_tests))
+        batch = min(self.at_once(length), sets)
+        return -(-sets // batch) * batch
+
+    def build(self, normalizer: str, rngs: nnx.Rngs) -> Transformer:
+        """The transformer, with the numbers that the normalizer learns among its parameters."""
+        sizes = {"hidden": self.hidden, "heads": self.heads, "layers": self.layers}
+        options: dict[str, Any] = {"dropout": self.dropout, "causal": self.causal, "rngs": rngs}
+        attention = normalizer_named(normalizer), learned_by(normalizer)
+        return Transformer(self.inputs, self.classes, *attention, **sizes, **options)
+
+    def scores(
+        self, model: Transformer, batch: Sequences, rngs: nnx.Rngs | None
+    ) -> Float[Array, "sets *queries classes"]:
+        """Class scores of the answers under the model's own normalizer, with dropout if there are `rngs` for it."""
+        return self.answers(model(batch.inputs, batch.mask, rngs))
+
+    def test_keys(
+        self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
+    ) -> Key[Array, " sets"]:
+        """A key for each test sequence of a seed; those of training are drawn from others of the same data key."""
+        return self.keys_from(sequence_key(seed) if key is None else jax.random.fold_in(key, seed), length, sets)
+
+    def at_once(self, length: int) -> int:
+        """As many sequences as leave their logits in memory."""
+        return min(max(SQUARE // length**2, 1), MOST_AT_ONCE)
+
+    def read(self, model: Transformer, normalizers: Sequence[Normalizer | None], batch: Sequences) -> Reading:
+        """One pass for each normalizer, as what a layer sees depends on the attention of those before it."""
+        passes = [model(batch.inputs, batch.mask, normalizer=normalizer) for normalizer in normalizers]
+        return Reading(jnp.stack([self.answers(scores) for scores in passes], 1), batch.answer)
+
+    def learned(self, parameters: Any, normalizer: str) -> dict[str, Float[np.ndarray, "seeds layers heads"]]:
+        """The numbers of the normalizer as trained, from parameters with a leading seed axis."""
+        blocks = [parameters["blocks"][index].get("attention", {}) for index in range(self.layers)]
+        return {
+            name: np.stack([np.asarray(block[name])[..., 0, 0] for block in blocks], 1)
+            for name in learned_by(normalizer)
+        }
+
+
+def learned_by(normalizer: str) -> tuple[str, ...]:
+    """The numbers that train with the model under a normalizer of this name."""
+    return LEARNED.get(normalizer.split("(")[0], ())
+
+
+def sequence_key(seed: Int[Array, ""]) -> Key[Array, ""]:
+    """What the sequences of a seed are drawn from: half of a split, of which dropout takes the other."""
+    return jax.random.split(data_key(seed))[0]

@@ -2,97 +2,106 @@
 
 Every position holds noise from N(0, 0.3²) in each of its features. One pattern of a few steps is added at a random
 place: its step t adds 2·(1 + 0.3·class) to feature (class·⌊features / classes⌋ + 3t) mod features. The answer is its
-class. Each sequence is a pure function of key, split and index, so no data need be kept and no split can share a
-sequence with another.
+class. Each sequence is a pure function of key, purpose and index, so no data need be kept and no test can share a
+sequence with the training.
 
 Source: the softmax / SSMax / Softpick notebook, whose train and test sets came from one key.
 """
 
 import dataclasses
-from typing import Literal
+import enum
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from softmax_jax.normalizers import checks
-from softmax_jax.tasks.sequences import Batch
+from softmax_jax.tasks.sequences import Sequences, SequenceTask, sequence_key
 
 NOISE = 0.3
-LONGEST = 2**14
-SPLITS = ("train", "validation", "test")
+
+
+class Purpose(enum.IntEnum):
+    """What the key of a seed is folded with."""
+
+    TRAINING = 0
+    TEST = 2
+    ORDER = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Signal:
-    """The task with its sizes; raises ValueError for sizes that make no task."""
+class Signal(SequenceTask):
+    """The task with its sizes; raises ValueError for sizes that make no task.
+
+    >>> Signal().training_batch(jnp.int32(0), jnp.int32(0)).inputs.shape
+    (32, 32, 64)
+    """
+
+    name: ClassVar[str] = "signal"
 
     length: int = 32
+    """Positions in a sequence."""
     classes: int = 4
+    """Patterns to tell apart."""
     signal_length: int = 3
+    """Steps of the pattern."""
     features: int = 64
+    """Numbers at each position."""
     sequences: int = 800
     """Training sequences, each seen once an epoch."""
-    batch: int = 32
     pooling: Literal["mean", "last"] = "mean"
     """What the answer is read from: the mean over the positions, or the last one alone."""
-    causal: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in {"length": LONGEST, "features": 2**14, "sequences": 2**24, "batch": 2**16}.items():
-            checks.whole(f"--{name}", getattr(self, name), 1, getattr(Signal, name), most)
-        checks.whole("--signal-length", self.signal_length, 1, Signal.signal_length)
+        super().__post_init__()
         if self.signal_length > self.length:
-            raise ValueError(
-                f"--signal-length is {self.signal_length}: it must be at least 1 and at most the length, {self.length}"
-            )
-        checks.whole("--classes", self.classes, 2, Signal.classes)
+            rule = f"it must be at least 1 and at most the length, {self.length}"
+            raise ValueError(f"--signal-length is {self.signal_length}: {rule}")
         if self.classes > self.features:
             raise ValueError(f"--classes is {self.classes}: there must be from 2 to {self.features}, the features")
-        checks.one_of("--pooling", self.pooling, ("mean", "last"))
-        checks.yes_or_no("--causal", self.causal)
+
+    @property
+    def inputs(self) -> int:
+        """Features at each position of a sequence."""
+        return self.features
 
     @property
     def steps_per_epoch(self) -> int:
         """Training batches in an epoch; sequences beyond the last whole batch wait for another order."""
-        return max(self.sequences // self.batch, 1)
+        return max(self.sequences // self.sets, 1)
 
-    def training_batch(self, key: Key[Array, ""], step: Int[Array, ""]) -> Batch:
+    def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
         """The batch of a step; every epoch takes the training sequences in a new order."""
+        key = sequence_key(seed)
         epoch, within = step // self.steps_per_epoch, step % self.steps_per_epoch
-        order = jax.random.permutation(jax.random.fold_in(jax.random.fold_in(key, len(SPLITS)), epoch), self.sequences)
-        taken = jax.lax.dynamic_slice_in_dim(order, within * self.batch, min(self.batch, self.sequences))
-        return self.examples(key, "train", taken, self.length)
+        order_key = jax.random.fold_in(jax.random.fold_in(key, Purpose.ORDER), epoch)
+        order = jax.random.permutation(order_key, self.sequences)
+        taken = jax.lax.dynamic_slice_in_dim(order, within * self.sets, min(self.sets, self.sequences))
+        return self._drawn(self._keys(key, Purpose.TRAINING, taken), self.length)
 
-    def validation_batch(self, key: Key[Array, ""], sequences: int) -> Batch:
-        """Sequences for choices made while training."""
-        return self.examples(key, "validation", jnp.arange(sequences), self.length)
+    def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
+        """A key for each test sequence, the same at every length. Raises ValueError where the pattern has no room."""
+        if length < self.signal_length:
+            raise ValueError(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
+        return self._keys(key, Purpose.TEST, jnp.arange(sets))
 
-    def test_batch(self, key: Key[Array, ""], length: int, index: Int[Array, ""], sequences: int) -> Batch:
-        """The batch of that index of test sequences of a length."""
-        return self.examples(key, "test", index * sequences + jnp.arange(sequences), length)
+    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
+        """A sequence for each key, which fills the room."""
+        return self._drawn(keys, room)
 
-    def examples(
-        self,
-        key: Key[Array, ""],
-        split: Literal["train", "validation", "test"],
-        indices: Int[Array, " sequences"],
-        length: int,
-    ) -> Batch:
-        """The sequences of these indices of a split. Raises unless they are at least as long as the signal.
+    def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets classes"]:
+        """The scores of each sequence."""
+        return scores.mean(1) if self.pooling == "mean" else scores[:, -1]
 
-        >>> batch = Signal().examples(jax.random.key(0), "train", jnp.arange(5), length=16)
-        >>> batch.inputs.shape, batch.answer.shape
-        ((5, 16, 64), (5,))
-        """
-        checks.random_key(key)
-        checks.one_of("split", split, SPLITS)
-        checks.whole("length", length, self.signal_length, self.length)
-        split_key = jax.random.fold_in(key, SPLITS.index(split))
-        inputs, answer = jax.vmap(lambda index: self._example(jax.random.fold_in(split_key, index), length))(indices)
-        return Batch(inputs, None, answer)
+    def _keys(self, key: Key[Array, ""], purpose: Purpose, indices: Int[Array, " sets"]) -> Key[Array, " sets"]:
+        of_purpose = jax.random.fold_in(key, purpose)
+        return jax.vmap(lambda index: jax.random.fold_in(of_purpose, index))(indices)
 
-    def _example(self, key: Key[Array, ""], length: int) -> tuple[Float[Array, "length features"], Int[Array, ""]]:
+    def _drawn(self, keys: Key[Array, " sets"], length: int) -> Sequences:
+        inputs, answer = jax.vmap(lambda key: self._sequence(key, length))(keys)
+        return Sequences(inputs, None, answer)
+
+    def _sequence(self, key: Key[Array, ""], length: int) -> tuple[Float[Array, "length features"], Int[Array, ""]]:
         noise_key, class_key, place_key = jax.random.split(key, 3)
         noise = NOISE * jax.random.normal(noise_key, (length, self.features))
         label = jax.random.randint(class_key, (), 0, self.classes)
@@ -100,7 +109,3 @@ class Signal:
         steps = jnp.arange(self.signal_length)
         feature = (label * (self.features // self.classes) + 3 * steps) % self.features
         return noise.at[start + steps, feature].add(2 * (1 + 0.3 * label.astype(noise.dtype))), label
-
-    def read(self, scores: Float[Array, "sequences length classes"]) -> Float[Array, "sequences classes"]:
-        """The scores of each sequence."""
-        return scores.mean(1) if self.pooling == "mean" else scores[:, -1]

@@ -75,6 +75,15 @@ class Task(abc.ABC):
     def scores(self, model: Any, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
         """Class scores of a batch under the model's own normalizer, with dropout if there are `rngs` for it."""
 
+    @property
+    @abc.abstractmethod
+    def test_lengths(self) -> tuple[int, ...]:
+        """The lengths to test at, unless others are asked for."""
+
+    def test_sets(self, length: int) -> int:
+        """How many sets to test a seed with at a length, unless so many are asked for."""
+        return 512
+
     @abc.abstractmethod
     def test_keys(
         self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from softmax_jax.runtime.command_line import one_line_errors
 from softmax_jax.runtime.compilation_cache import CompileTime
 from softmax_jax.runtime.distributed import any_process, gathered
 from softmax_jax.training.config import Config
@@ -26,6 +27,20 @@ class NotFiniteError(ArithmeticError):
 
 class Interrupted(Exception):  # noqa: N818
     """The user stopped the run; its newest checkpoint continues it."""
+
+
+@contextlib.contextmanager
+def one_line_ends(errors: Console) -> Iterator[None]:
+    """`one_line_errors`, and one line also for a run that was stopped (status 130) or whose loss got lost (1)."""
+    with one_line_errors(errors):
+        try:
+            yield
+        except Interrupted as interruption:
+            errors.print(str(interruption), soft_wrap=True, markup=False)
+            raise SystemExit(130) from None
+        except NotFiniteError as error:
+            errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+            raise SystemExit(1) from None
 
 
 def run(config: Config, workdir: Path, console: Console) -> TrainState:

@@ -128,7 +128,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("fit_temperature.py --output a.txt", "--output is a.txt", DIRECTORY),
     ("shootout.py --task sigal", "'sigal'", "did you mean 'signal'"),
     ("shootout.py --hidden 10 --heads 4", "10", "multiple"),
-    ("shootout.py --seeds 0", "--seeds is 0", "such as 5"),
+    ("shootout.py --seeds 0", "--seeds is 0", "from 1"),
     ("shootout.py --output a.txt", "--output is a.txt", DIRECTORY),
     ("report.py nowhere", "nowhere", "holds no run"),
     ("report.py --lengths 16 x", "'16 x'", WHOLE),

@@ -28,6 +28,7 @@ from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import costs, run as run_module, trainer as training
 from softmax_jax.training.config import Config
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
+from tests import communication
 from tests.eight_devices import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -215,7 +216,7 @@ def test_the_formulas_are_those_of_the_model():
     task = MaxRetrieval(min_items=16, max_items=16, width=1024)
     config = Config(task)
     state = jax.eval_shape(lambda: training.initial_state(config))
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.parameters)) == costs.parameter_count(task.width)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.parameters)) == communication.parameter_count(task.width)
     batch = jax.eval_shape(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
     own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.parameters)
     # As written, before compiling. What is no matrix product grows with the width and not with its square.
@@ -248,16 +249,16 @@ ENTRY %main (x: f32[8]) -> f32[8] {
 
 def test_collectives_are_counted_as_often_as_their_loop_runs():
     program = PROGRAM.replace("COUNT", '"known_trip_count":{"n":"5"}')
-    loop, last = costs.collectives(program)
+    loop, last = communication.collectives(program)
     assert loop == ("all-reduce", 4 * (8 + 6), 4, 5)
     assert last == ("all-reduce", 4 * 8, 2, 1)
-    assert costs.moved_bytes(program) == 5 * 1.5 * 56 + 32
+    assert communication.moved_bytes(program) == 5 * 1.5 * 56 + 32
     by_axes = program.replace("replica_groups=[2,4]<=[8]", "replica_groups=mesh['seeds'=2,'sets'=4] {'sets'}")
-    assert costs.collectives(by_axes) == [loop, last]
+    assert communication.collectives(by_axes) == [loop, last]
     with pytest.raises(ValueError, match="how often this loop runs"):
-        costs.moved_bytes(PROGRAM)
+        communication.moved_bytes(PROGRAM)
     with pytest.raises(ValueError, match="also holds all-gather"):
-        costs.moved_bytes(program.replace("all-reduce(%y)", "all-gather(%y)"))
+        communication.moved_bytes(program.replace("all-reduce(%y)", "all-gather(%y)"))
 
 
 def test_arrays_are_placed_and_gathered_whole():

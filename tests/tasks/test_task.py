@@ -6,15 +6,24 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.tasks import TASKS
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.retrieval import Sort
+from softmax_jax.tasks.sequences import LEARNED
+from softmax_jax.tasks.signal import Signal
 from softmax_jax.tasks.task import Task
+from softmax_jax.training.trainer import build_model
 
-TASKS: list[Task] = [MaxRetrieval(sets=6, min_items=2, max_items=5, width=8)]
+SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
+MADE: list[Task] = [
+    task(**({"sets": 6, "min_items": 2, "max_items": 5, "width": 8} if task is MaxRetrieval else SMALL))
+    for task in TASKS.values()
+]
 SEED = jnp.int32(3)
 
 
-@pytest.fixture(params=TASKS, ids=lambda task: task.name)
+@pytest.fixture(params=MADE, ids=lambda task: task.name)
 def task(request):
     return request.param
 
@@ -50,3 +59,37 @@ def test_a_model_is_read_under_several_normalizers_as_under_each(task):
     alone = task.read(model, [normalizer("softmax")], batch)
     np.testing.assert_allclose(both.scores[:, 0], alone.scores[:, 0], rtol=1e-5, atol=1e-6)
     assert not np.allclose(both.scores[:, 0], both.scores[:, 1])
+
+
+def test_dropout_needs_keys_and_is_left_out_of_tests():
+    task = Signal(length=6, hidden=8, heads=2, dropout=0.5)
+    model, batch = task.build("softmax", nnx.Rngs(0)), drawn(task, 6, 4)
+    kept, again, dropped = (task.scores(model, batch, rngs) for rngs in (None, None, nnx.Rngs(dropout=1)))
+    assert np.array_equal(kept, again)
+    assert np.abs(kept - dropped).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_there(name):
+    task = Signal(length=6, hidden=8, heads=2)
+    _, initialize = build_model(task, name)
+    parameters = jax.tree.map(lambda leaf: leaf[None], initialize(jax.random.key(0)))
+    learned = task.learned(parameters, name)
+    assert tuple(learned) == LEARNED[name]
+    for number, values in learned.items():
+        assert values.shape == (1, task.layers, task.heads)
+        np.testing.assert_allclose(values, METHODS[name].numbers[number], rtol=1e-6)
+
+
+def test_models_under_all_normalizers_that_learn_nothing_start_alike():
+    starts = [build_model(Signal(hidden=8, heads=2), name)[1](jax.random.key(0)) for name in ("softmax", "softpick")]
+    jax.tree.map(np.testing.assert_array_equal, *starts)
+
+
+@pytest.mark.parametrize("length", [2, 32, 300, 4096, 2**14])
+def test_sequences_are_tested_in_whole_batches_that_leave_memory(length):
+    for task in (Signal(), Sort()):
+        batch = task.at_once(length)
+        assert batch == 1 or batch * length**2 <= 2**22
+        assert task.test_sets(length) % min(batch, task.test_sets(length)) == 0
+    assert Signal().test_sets(length) >= 200

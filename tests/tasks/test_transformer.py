@@ -5,8 +5,8 @@ import pytest
 from flax import nnx
 
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.tasks.sequences import LEARNED
 from softmax_jax.tasks.transformer import Transformer
-from softmax_jax.training.shootout import LEARNED
 
 HIDDEN, HEADS, LAYERS = 16, 4, 2
 INPUTS = jax.random.normal(jax.random.key(0), (3, 9, 5))

@@ -2,15 +2,17 @@ import io
 
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 import scipy.stats
 from rich.console import Console
 
 from softmax_jax.measures.statistics import half_width
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import looks, shootout as report
+from softmax_jax.report import looks
 from softmax_jax.report.charts import save_chart
-from softmax_jax.training import shootout
+from softmax_jax.studies import shootout_report as report
+from softmax_jax.studies.shootout import Outcome
 from tests.report.charts import texts_of, values_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
@@ -20,15 +22,24 @@ SECONDS = {"softmax": 3.0, "ssmax": 4.0, "signed_l1": 2.0}
 LENGTHS = (32, 128)
 
 
-def outcome(name, seeds=3, lengths=LENGTHS):
+def outcome(name, seeds=3, lengths=LENGTHS, called=None):
     tests = [
-        shootout.Score(length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
+        (called or name, length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
         for index, length in enumerate(lengths)
         for seed in range(seeds)
     ]
-    losses = np.array([[1.0, 0.5, LOSSES[name] / 2 + 0.01 * seed] for seed in range(seeds)])
-    learned = {"s": np.array([[[1.0, 2.0], [0.25, 0.75]]] * seeds)} if name == "ssmax" else {}
-    return shootout.Outcome(name, tuple(range(seeds)), losses, tests, learned, SECONDS[name])
+    losses = [
+        (called or name, seed, epoch, loss)
+        for seed in range(seeds)
+        for epoch, loss in enumerate((1.0, 0.5, LOSSES[name] / 2 + 0.01 * seed), 1)
+    ]
+    return Outcome(
+        called or name,
+        pl.DataFrame(tests, ["normalizer", "n", "seed", "accuracy", "loss"], orient="row"),
+        pl.DataFrame(losses, ["normalizer", "seed", "epoch", "loss"], orient="row"),
+        {"s": np.array([[[1.0, 2.0], [0.25, 0.75]]] * seeds)} if name == "ssmax" else {},
+        SECONDS[name],
+    )
 
 
 OUTCOMES = [outcome(name) for name in NAMED]
@@ -98,7 +109,7 @@ def test_the_best_of_each_column_is_marked_and_no_other():
 
 
 def test_equal_bests_are_all_marked():
-    twins = [outcome("ssmax"), outcome("ssmax")._replace(normalizer="twin")]
+    twins = [outcome("ssmax"), outcome("ssmax", called="twin")]
     rows = cells(report.results_table(twins, 32))
     for column in ("accuracy (%)", "test loss", "train loss", "train seconds"):
         assert all(rows[name][column].startswith("* ") for name in ("ssmax", "twin"))
@@ -139,10 +150,10 @@ def test_accuracy_by_length_has_a_column_for_each():
 
 
 def test_published_accuracies_stand_under_their_multiples():
-    rows = cells(report.published_table("multi-query"))
+    rows = cells(report.published_table("multi_query"))
     assert rows["asentmax"]["1024 ×"] == "95.3"
     assert rows["entmax15"]["64 ×"] == "92.7"
-    assert "64 tokens" in printed(report.published_table("multi-query"))
+    assert "64 tokens" in printed(report.published_table("multi_query"))
     assert cells(report.published_table("sort"))["entmax15"]["8 ×"] == "0.0"
 
 

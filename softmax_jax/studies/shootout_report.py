@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 import altair as alt
 import numpy as np
 import polars as pl
+from rich.console import Console
 from rich.table import Table
 
 from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
 from softmax_jax.report import charts
 from softmax_jax.report.tables import new_table, number_or_dash
+from softmax_jax.studies.shootout import Outcome
 from softmax_jax.tasks.published import SPARSE_ATTENTION
-from softmax_jax.training.shootout import Outcome
+from softmax_jax.training.config import Config
 
 CAPTION = (
     "mean of the seeds ± half its 95 % interval (t); * best of its column; loss in nats; seconds of all seeds "
@@ -20,10 +22,23 @@ CAPTION = (
 )
 
 
+def print_outcomes(console: Console, config: Config, outcomes: Sequence[Outcome]) -> None:
+    """The table of the results, that by length if there are several, and what is published on the task."""
+    console.print(results_table(outcomes, config.task.longest))
+    if tests_of(outcomes)["n"].n_unique() > 1:
+        console.print(lengths_table(outcomes))
+    if config.task.name in SPARSE_ATTENTION:
+        console.print(published_table(config.task.name))
+
+
 def tests_of(outcomes: Sequence[Outcome]) -> pl.DataFrame:
-    """What every seed reached in the tests: the columns normalizer, n, seed, accuracy and loss."""
-    rows = [(o.normalizer, test.length, test.seed, test.accuracy, test.loss) for o in outcomes for test in o.tests]
-    return pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy", "loss"], orient="row")
+    """What every seed reached in the tests."""
+    return pl.concat(outcome.tests for outcome in outcomes)
+
+
+def losses_of(outcomes: Sequence[Outcome]) -> pl.DataFrame:
+    """What every seed lost in training, epoch by epoch."""
+    return pl.concat(outcome.losses for outcome in outcomes)
 
 
 def by_normalizer(frame: pl.DataFrame, column: str) -> dict[str, list[float]]:
@@ -40,11 +55,12 @@ def with_interval(values: Sequence[float], form: str) -> str:
 def results_table(outcomes: Sequence[Outcome], length: int) -> Table:
     """Every normalizer at the length of training; the best of each column is marked."""
     tests = tests_of(outcomes).filter(n=length)
-    accuracies = by_normalizer(tests, "accuracy")
+    losses, accuracies = losses_of(outcomes), by_normalizer(tests, "accuracy")
+    last = losses.filter(epoch=losses["epoch"].max())
     columns = {
         "accuracy (%)": with_best_marked(accuracies, max, ".2f"),
         "test loss": with_best_marked(by_normalizer(tests, "loss"), min, ".4f"),
-        "train loss": with_best_marked({o.normalizer: o.losses[:, -1].tolist() for o in outcomes}, min, ".4f"),
+        "train loss": with_best_marked(by_normalizer(last, "loss"), min, ".4f"),
         "train seconds": with_best_marked({o.normalizer: [o.seconds] for o in outcomes}, min, ".1f"),
     }
     table = new_table(f"Trained and tested at length {length}", "normalizer", *columns, "learned", "p")
@@ -107,14 +123,7 @@ def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> ch
 
 def curve_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
     """Training loss by epoch with 95 % bands."""
-    rows = [
-        (outcome.normalizer, epoch, loss)
-        for outcome in outcomes
-        for losses in outcome.losses.tolist()
-        for epoch, loss in enumerate(losses, 1)
-    ]
-    losses = pl.DataFrame(rows, ["normalizer", "epoch", "loss"], orient="row")
-    means = over_seeds(losses, ["normalizer", "epoch"], "loss")
+    means = over_seeds(losses_of(outcomes), ["normalizer", "epoch"], "loss")
     # On a logarithmic scale a band cannot reach 0.
     means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
     y = alt.Y("value:Q", title="training loss (nats)", scale=alt.Scale(type="log", nice=False))

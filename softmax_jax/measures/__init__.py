@@ -1,10 +1,12 @@
 """What is measured of trained models on fresh sets: one pass, one table of measures, one frame.
 
-The frame is a `polars.DataFrame` with a row for each normalizer, length and seed: the columns `normalizer`, `n` (items
+`evaluation.evaluate` yields what was measured of every set, length by length, and `evaluation.frame_of` makes the frame
+of it. The frame is a `polars.DataFrame` with a row for each normalizer, length and seed: the columns `normalizer`, `n` (items
 of a set) and `seed`, then one for each measure by its name in `table.MEASURES`, in its order; null where a measure does
-not apply. Everything that writes, prints or draws reads it.
+not apply. Everything that writes, prints or draws reads it. A new measure is a function and an entry in `table`.
 
-- `evaluation.evaluate` yields the frame length by length: accuracy (%), loss, entropy, max_weight, calibration (%), …
+Frames that are made from it:
+
 - `evaluation.summarize` has a row for each normalizer and length: `normalizer`, `n`, the mean of each measure over the
   seeds, `interval` (half the 95 % interval of the accuracy) and `p_value` (against softmax); null if undefined
 - `dispersion.dispersion`: entropy, max_weight, rank, true_weight, spread, largest_spread, beta, largest_reach,

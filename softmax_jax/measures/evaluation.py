@@ -24,6 +24,7 @@ from softmax_jax.measures.statistics import half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.runtime.distributed import gathered
 from softmax_jax.runtime.pipeline import two_at_a_time
@@ -82,7 +83,8 @@ def evaluate(
     """Yields, length by length, the measures of every set under every normalizer, and under `TRUE_ITEM` if asked.
 
     `parameters` have a leading axis over `seeds`; they are those of max retrieval unless a task is named, whose model
-    was `trained_under` a normalizer. Protocol "fresh" draws `sets` new sets for every seed and length from `key`, the
+    was `trained_under` a normalizer: None in the place of one stands for that, with the numbers that it learned.
+    Protocol "fresh" draws `sets` new sets for every seed and length from `key`, the
     same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than `LONGEST_WHOLE` items are
     encoded block by block. Compiles once for the lengths that share a room, which are masked to their own; under
     "notebook" once a length. Measures that the task cannot have are left out. Raises, before it computes or yields
@@ -99,6 +101,8 @@ def evaluate(
         checks.whole("each of lengths", length, 1, 16, 2**20)
     count = sets if isinstance(sets, Mapping) else dict.fromkeys(lengths, sets)
     everywhere = tuple(normalizers.values())
+    if isinstance(task, MaxRetrieval):  # which learns none
+        everywhere = tuple(one or normalizer(trained_under) for one in everywhere)
     structure = build_model(task, trained_under)[0]
 
     def values_at(items: int) -> dict[str, Array]:
@@ -158,7 +162,7 @@ def values_of(
     seen = Seen(reading.scores, reading.answer, reading.logits, reading.where, reading.weights, rho=rho)
     axes = Seen(scores=0, answer=None, weights=0, beta=0, extrapolates=0)  # pyright: ignore[reportArgumentType]
     if seen.logits is not None:
-        of_rows = [row_facts(normalizer, seen.logits, seen.where) for normalizer in normalizers]
+        of_rows = [row_facts(one, seen.logits, seen.where) for one in normalizers]
         seen = seen._replace(
             beta=jnp.stack([beta for beta, _ in of_rows], 1),
             extrapolates=jnp.stack([beyond for _, beyond in of_rows], 1),
@@ -171,11 +175,11 @@ def values_of(
 
 
 def row_facts(
-    normalizer: Normalizer, logits: Float[Array, "sets items"], where: Any
+    one: Normalizer, logits: Float[Array, "sets items"], where: Any
 ) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
     """The inverse temperature of each row, NaN unless the map is softmax; whether a fit is asked beyond its range."""
-    scale = normalizer.scale
-    is_softmax = isinstance(normalizer.map, maps.Softmax) and normalizer.shift_invariant
+    scale = one.scale
+    is_softmax = isinstance(one.map, maps.Softmax) and one.shift_invariant
     beta = jnp.ones(()) if scale is None else scale(logits, -1, where)
     beyond = jnp.zeros((), bool)
     if isinstance(scale, EntropyPolynomial) and scale.entropy_range is not None:

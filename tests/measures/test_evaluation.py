@@ -12,7 +12,7 @@ from softmax_jax.measures.statistics import half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks import max_retrieval
-from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, MaxRetrievalModel, sample
+from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, sample
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
@@ -138,19 +138,6 @@ def test_the_notebook_stream_has_the_old_random_bits():
     _, key = jax.random.split(jax.random.PRNGKey(11))
     _, k_rho, _, _ = jax.random.split(key, 4)
     assert not np.array_equal(batch.items[0, 0, ..., :1], jax.random.uniform(k_rho, (32, 12, 1)))
-
-
-def test_notebook_accuracy_is_the_mean_over_its_keys(parameters):
-    frame = frame_of(parameters, ["softmax"], lengths=(8,), protocol="notebook")
-    structure, _ = build_model(TASK)
-    batches = sets.notebook_batches(SEEDS, 8)
-    for index, accuracy in enumerate(frame["accuracy"]):
-        model: MaxRetrievalModel = nnx.merge(structure, jax.tree.map(lambda leaf, i=index: leaf[i], parameters))
-        hits = []
-        for stream in range(11):
-            batch = jax.tree.map(lambda leaf, i=index, s=stream: leaf[i, s], batches)
-            hits.append(float((model(batch).scores.argmax(-1) == batch.answer).mean()))
-        assert np.isclose(accuracy, 100 * np.mean(hits), atol=1e-3)
 
 
 def test_calibration_compares_confidence_and_accuracy_bin_by_bin():

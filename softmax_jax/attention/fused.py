@@ -126,8 +126,8 @@ class FusedRow:
         keys = self.shape[-1]
         if mask is None:
             return jnp.full((*self.shape[:-1], 1), keys, jnp.float32)
-        own = jnp.broadcast_to(mask, (*mask.shape[:-1], keys))
-        count = jnp.sum(own, -1, keepdims=True).astype(jnp.float32)
+        for_each_key = jnp.broadcast_to(mask, (*mask.shape[:-1], keys))
+        count = jnp.sum(for_each_key, -1, keepdims=True).astype(jnp.float32)
         return jnp.broadcast_to(count, (*self.shape[:-1], 1))
 
     def entropy(self) -> PerQuery:

@@ -138,12 +138,6 @@ def yes_or_no(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {shown(value)}; it must be True or False: give one of them, not traced")
 
 
-def function(name: str, value: Any, example: str) -> None:
-    """Raises TypeError unless a value can be called."""
-    if not callable(value):
-        raise TypeError(f"{name} is {shown(value)}; it must be a function, such as {example}")
-
-
 def floats(name: str, array: Any) -> None:
     """Raises TypeError unless a value is an array of real floating point."""
     are, have, they = ("are", "have", "they") if name in PLURAL else ("is", "has", "it")
@@ -187,12 +181,12 @@ def same_shape(name: str, array: Any, like: str, shape: tuple[int, ...]) -> None
 
 def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[int, ...]) -> None:
     """Raises ValueError unless a number, or array of them, is one for each row of logits of this shape."""
-    own = jnp.shape(number)
-    padded = (1,) * (len(shape) - len(own)) + tuple(own)
+    given = jnp.shape(number)
+    padded = (1,) * (len(shape) - len(given)) + tuple(given)
     along = axis if isinstance(axis, tuple) else (axis,)
-    if len(own) > len(shape) or not broadcasts(own, shape) or any(padded[one] != 1 for one in along):
+    if len(given) > len(shape) or not broadcasts(given, shape) or any(padded[one] != 1 for one in along):
         raise ValueError(
-            f"{name} has shape {own} for logits of shape {shape}; it must be a number for each row: give an array "
+            f"{name} has shape {given} for logits of shape {shape}; it must be a number for each row: give an array "
             f"that broadcasts against the logits and has size 1 along axis {axis}, as (heads, 1, 1), or one number"
         )
 
@@ -203,8 +197,8 @@ def row(logits: Any, axis: int | tuple[int, ...], name: str = "logits", **number
     ndim, axes = jnp.ndim(logits), axis if isinstance(axis, tuple) else (axis,)
     if not axes or not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
         raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
-    for own, number in numbers.items():
-        per_row(own, number, jnp.shape(logits), axis)
+    for number_name, number in numbers.items():
+        per_row(number_name, number, jnp.shape(logits), axis)
 
 
 def random_key(key: Any) -> None:

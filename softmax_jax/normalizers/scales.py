@@ -73,7 +73,8 @@ class InverseTemperature(Scale):
 class LogLength(Scale):
     """The scale of SSMax: β = s·log n + b, with n the number of visible entries and natural log.
 
-    The default `s` makes β = 1 for rows of 16 entries.
+    The method registered as `ssmax` is the map `softmax` over this scale. The default `s` makes β = 1 for rows of 16
+    entries.
 
     Source: Nakanishi, "Scalable-Softmax Is Superior for Attention", arXiv 2501.19399.
     """
@@ -172,6 +173,8 @@ class LengthRule(Scale):
 
 class EntropyPolynomial(Scale):
     r"""Adaptive temperature: β is a polynomial of the entropy H of the row's softmax.
+
+    The method registered as `adaptive` is the map `softmax` over this scale.
 
     $$\beta = \max(\mathrm{poly}(H), \text{floor}) \text{ if } H > \text{threshold, else } 1$$
 

@@ -395,5 +395,5 @@ def find_kth_largest(
 
     least, most = (in_order(jax.lax.bitcast_convert_type(end, whole)) for end in (low, high))
     # One more than the most, so that the largest itself can be found.
-    found, _ = jax.lax.while_loop(unfinished, search, (least, most + 1))
-    return jax.lax.bitcast_convert_type(in_order(found), dtype)
+    kth, _ = jax.lax.while_loop(unfinished, search, (least, most + 1))
+    return jax.lax.bitcast_convert_type(in_order(kth), dtype)

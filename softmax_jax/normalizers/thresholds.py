@@ -130,8 +130,8 @@ def find_threshold(
     if part is not None:
         of_part = functools.partial(_sum_of_blocks, family, part[..., None, :], eps)
         threshold = _search(family, of_part, eps, threshold, entries).here
-    found = _search(family, total, eps, threshold, entries)
-    return found.here, jnp.where(found.total == 0, 1, found.total)
+    solution = _search(family, total, eps, threshold, entries)
+    return solution.here, jnp.where(solution.total == 0, 1, solution.total)
 
 
 def _sum_of_blocks(

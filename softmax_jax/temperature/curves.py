@@ -85,8 +85,8 @@ def points_of_bins(bins: Bins, copies: np.ndarray) -> Points:
     if not groups:
         return Points(np.empty(0), np.empty(0), np.empty(0), (math.inf, 0.0))
     groups[-1] += pending
-    found = [(sums[group].sum() / rows[group].sum(), *valley(curves[group].sum(0))) for group in groups]
-    entropies, log_theta, curvature = map(np.array, zip(*found))
+    minima = [(sums[group].sum() / rows[group].sum(), *valley(curves[group].sum(0))) for group in groups]
+    entropies, log_theta, curvature = map(np.array, zip(*minima))
     used = np.concatenate(groups)
     span = (float(bins.lowest[used].min()), float(bins.highest[used].max()))
     return Points(entropies, np.exp(-log_theta), curvature * np.exp(2 * log_theta), span)

@@ -101,21 +101,19 @@ def fit(
         raise ValueError("there are no rows to fit to: give lengths within the limit")
     if not held_out:
         raise ValueError("held_out is empty: it must have rows of at least one length to measure the fit on")
-    for some in (*rows.values(), *held_out.values()):
-        if len(some.entropy) != len(seeds):
+    for of_length in (*rows.values(), *held_out.values()):
+        if len(of_length.entropy) != len(seeds):
             raise ValueError(
-                f"seeds are {len(seeds)} and the rows of {len(some.entropy)}; they must be as many: rows have the "
+                f"seeds are {len(seeds)} and the rows of {len(of_length.entropy)}; they must be as many: rows have the "
                 "shape (seeds, rows)"
             )
     by_copies = points(join(rows.values()), criterion)
-    found = by_copies(np.ones(len(seeds)))
-    degree = min(degree, max(len(found.beta) // POINTS_PER_COEFFICIENT - 1, 0))
-    coefficients = polynomial(found, degree)
-    low, high = found.entropy_range
-    curve = clamped(coefficients, found.entropy_range)
-    covered = {
-        n: (some.entropy <= THRESHOLD) | (low <= some.entropy) & (some.entropy <= high) for n, some in rows.items()
-    }
+    best = by_copies(np.ones(len(seeds)))
+    degree = min(degree, max(len(best.beta) // POINTS_PER_COEFFICIENT - 1, 0))
+    coefficients = polynomial(best, degree)
+    low, high = best.entropy_range
+    curve = clamped(coefficients, best.entropy_range)
+    covered = {n: (row.entropy <= THRESHOLD) | (low <= row.entropy) & (row.entropy <= high) for n, row in rows.items()}
     intervals, band = bootstrap(by_copies, degree, len(seeds), np.linspace(low, high, BAND_POINTS))
     return TemperatureFit(
         coefficients=coefficients.tolist(),
@@ -127,8 +125,8 @@ def fit(
         intervals=intervals,
         band=band,
         r_squared=r_squared(curve, points(join(held_out.values()), criterion)(np.ones(len(seeds)))),
-        coverage={str(n): 100 * float(some.mean()) for n, some in covered.items()},
-        border={str(n): 100 * float(some.border.mean()) for n, some in rows.items()},
+        coverage={str(n): 100 * float(inside.mean()) for n, inside in covered.items()},
+        border={str(n): 100 * float(row.border.mean()) for n, row in rows.items()},
         versions=versions(),
         checkpoint_sha256=checkpoint_sha256,
     )
@@ -172,7 +170,7 @@ def cross_validate(rows: Rows, criterion: str, folds: int = 5) -> list[Candidate
     judged = []
     for name, form in CANDIDATES.items() if splits else ():
         with contextlib.suppress(ValueError):
-            scores, losses, accuracies = zip(*(judge(form, some) for some in splits))
+            scores, losses, accuracies = zip(*(judge(form, fold) for fold in splits))
             known = [score for score in scores if score is not None]
             mean = float(np.mean(known)) if known else None
             judged.append(Candidate(name, mean, float(np.mean(losses)), float(np.mean(accuracies))))
@@ -191,7 +189,7 @@ def split(rows: Rows, left_out: np.ndarray, criterion: str) -> Split:
     """Leaves the seeds of these positions out."""
     outside = Rows(*(column[left_out] for column in rows))
     inside = Rows(*(np.delete(column, left_out, 0) for column in rows))
-    inside_points, truth = (points(some, criterion)(np.ones(len(some.entropy))) for some in (inside, outside))
+    inside_points, truth = (points(side, criterion)(np.ones(len(side.entropy))) for side in (inside, outside))
     return Split(inside_points, outside, truth)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.files import check_output
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.report.markdown import put_into
@@ -68,7 +67,6 @@ def main() -> None:
     command_line.one_device_per_core()
     errors = Console(stderr=True)
     with command_line.one_line_errors(errors):
-        check_output(asked.output)
         keep_compiled_programs()
         chosen = [one for one in asked.every_recipe() if not asked.groups or one.group in (BASE, *asked.groups)]
         start = time.perf_counter()

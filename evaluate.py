@@ -1,7 +1,6 @@
-"""Evaluates trained max-retrieval models under any normalizer, from 2 to 16,384 items."""
+"""Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
 
 import dataclasses
-import sys
 import time
 from pathlib import Path
 from typing import Literal
@@ -9,18 +8,15 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
-from softmax_jax.files import check_output
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, LENGTHS, evaluate, frame_of, summarize
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, LENGTHS, evaluate, frame_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS
 from softmax_jax.measures.table import EVALUATION
-from softmax_jax.report.accuracy import extrapolation_warning, print_evaluation, write_evaluation
+from softmax_jax.report.accuracy import show_and_write
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import CompileTime, keep_compiled_programs
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-
-TITLE = "How far does attention reach? Max retrieval, trained on 16 items"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Arguments:
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = ()
-    """Items per set; 2, 4, … 16384 by default (4096 under the notebook protocol)."""
+    """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
     sets: int = 512
     """Sets per seed and length."""
     checkpoint: Path = SHIPPED / "paper"
@@ -47,8 +43,7 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        default = NOTEBOOK_LENGTHS if self.protocol == "notebook" else LENGTHS
-        command_line.each_within("--lengths", self.lengths or default, 1, 2**20, 1024)
+        command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
         command_line.within("--sets", self.sets, 1, 2**20, 512)
         if self.protocol == "notebook" and self.sets != Arguments.sets:
             raise ValueError(f"--sets is {self.sets}: --protocol notebook must have its own 32, so leave --sets out")
@@ -61,30 +56,24 @@ def main() -> None:
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
     with command_line.one_line_errors(Console(stderr=True)), joined(asked.cluster), CompileTime() as compiling:
-        if is_leader():
-            check_output(asked.output)
         config, parameters = load_checkpoint(asked.checkpoint)
-        seeds = config.all_seeds
         named = named_normalizers(asked.normalizers, asked.checkpoint, parameters)
         keep_compiled_programs(asked.compilation_cache, keep=not asked.no_compilation_cache)
         lengths = asked.lengths or (NOTEBOOK_LENGTHS if asked.protocol == "notebook" else LENGTHS)
-        options = {"seeds": seeds, "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
+        options = {"seeds": config.all_seeds, "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
+        model = {"task": config.task, "trained_under": config.normalizer}
         start = time.perf_counter()
-        measured = evaluate(parameters, named, measures=(*EVALUATION, "extrapolated"), task=config.task, **options)
+        measured = evaluate(parameters, named, measures=(*EVALUATION, "extrapolated"), **options, **model)
         if not is_leader():
             for _ in measured:  # its share of the work
                 pass
             return
         frame = frame_of(command_line.with_progress(measured, lengths, "measuring"))
-        seconds = time.perf_counter() - start
-        summary = summarize(frame)
-        print_evaluation(Console(), summary)
-        if warning := extrapolation_warning(summary):
-            print(warning, file=sys.stderr)
-        settings = dataclasses.asdict(asked) | {"seeds": seeds}
-        paths = write_evaluation(asked.output, settings, frame, summary, TITLE)
-        took = f"{seconds:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
-        print(f"evaluated {len(seeds)} seeds in {took}; wrote {', '.join(map(str, paths))}")
+        took = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
+        paths = show_and_write(
+            asked.output, dataclasses.asdict(asked) | {"seeds": config.all_seeds}, frame, config.task
+        )
+        print(f"evaluated {config.seeds} seeds in {took}; wrote {', '.join(map(str, paths))}")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ import jax
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.files import check_output
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
 from softmax_jax.report.temperature import print_study, write_study
 from softmax_jax.runtime import command_line
-from softmax_jax.temperature import Criterion
+from softmax_jax.temperature.curves import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
@@ -53,9 +52,8 @@ def main() -> None:
     start = time.perf_counter()
     with command_line.one_line_errors(Console(stderr=True)):
         output = asked.output or fits_directory(asked.checkpoint)
-        command_line.check_directory("--output", output)
         for directory in (output, output / "temperature"):
-            check_output(directory)
+            command_line.check_directory("--output", directory)
         config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
         lengths, keys = sorted(asked.lengths), [jax.random.key(FIT_KEY), jax.random.key(FRESH_KEY)]

@@ -8,7 +8,6 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from softmax_jax.files import check_output
 from softmax_jax.measures.dispersion import REPORT_LENGTHS
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
@@ -49,7 +48,6 @@ def main() -> None:
     command_line.one_device_per_core()
     start = time.perf_counter()
     with command_line.one_line_errors(Console(stderr=True)):
-        check_output(asked.output)
         paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, asked.output)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 

@@ -9,7 +9,6 @@ import optax
 import polars as pl
 from jaxtyping import Array, Float, Key
 
-from softmax_jax import temperature
 from softmax_jax.measures.evaluation import check_seeds, evaluate, task_of
 from softmax_jax.measures.fits import ALL_LENGTHS, TRAIN_LENGTHS
 from softmax_jax.measures.sets import on_fresh_sets
@@ -20,7 +19,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
-from softmax_jax.temperature import Rows, TemperatureFit
+from softmax_jax.temperature import Rows, TemperatureFit, curves, fitting, optimum
 from softmax_jax.training.trainer import Parameters
 
 SHORT = 16
@@ -40,7 +39,7 @@ def search_sets(model: MaxRetrievalModel, batch: Batch) -> Rows:
     def scores(attended: Float[Array, "sets width"]) -> Float[Array, "sets classes"]:
         return model.read(attended[:, None], jnp.ones((len(attended), 1), attended.dtype))
 
-    return temperature.search(
+    return optimum.search(
         logits,
         hidden,
         lambda attended: optax.softmax_cross_entropy_with_integer_labels(scores(attended), batch.answer),
@@ -68,12 +67,12 @@ def fit_both(
 ) -> tuple[dict[str, TemperatureFit], str | None]:
     """The fit to all lengths, and the one to lengths that training saw, or else why there is none.
 
-    `rows` are fitted to and `fresh` held out; the options are those of `temperature.fit`.
+    `rows` are fitted to and `fresh` held out; the options are those of `fitting.fit`.
     """
-    fits = {ALL_LENGTHS: temperature.fit(rows, fresh, **options)}
+    fits = {ALL_LENGTHS: fitting.fit(rows, fresh, **options)}
     seen, held_out = ({n: at[n] for n in at if n <= longest_in_training} for at in (rows, fresh))
     try:
-        return fits | {TRAIN_LENGTHS: temperature.fit(seen, held_out, **options)}, None
+        return fits | {TRAIN_LENGTHS: fitting.fit(seen, held_out, **options)}, None
     except ValueError as error:
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
@@ -91,9 +90,9 @@ def contenders(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> 
 
 def isotonic_normalizer(rows: Mapping[int, Rows]) -> Normalizer:
     """Softmax at the best temperature that any function of the entropy, rising with it, gives."""
-    by_copies = temperature.points(temperature.join(rows.values()), "bins")
+    by_copies = curves.points(optimum.join(rows.values()), "bins")
     everyone = np.ones(len(next(iter(rows.values())).entropy))
-    rising = temperature.isotonic_points(by_copies(everyone))
+    rising = curves.isotonic_points(by_copies(everyone))
     knots = (jnp.asarray(numbers, jnp.float32) for numbers in (rising.entropy, rising.beta))
     return Normalizer(softmax, EntropyInterpolation(*knots))
 
@@ -125,7 +124,7 @@ BEST_FOR_SET = "best θ for each set"
 
 def oracles(n: int, rows: Rows, fresh: Rows, seeds: Sequence[int]) -> pl.DataFrame:
     """What temperatures reach that know more than a row's entropy: its length, or even its answer."""
-    smooth = temperature.smooth_errors(rows.errors.mean((0, 1)))
+    smooth = curves.smooth_errors(rows.errors.mean((0, 1)))
     for_loss, for_accuracy = int(rows.losses.mean((0, 1)).argmin()), int(smooth.argmin())
     reached = []
     for index, seed in enumerate(seeds):

@@ -1,5 +1,6 @@
 """The evaluation as a chart and as a table for a terminal, beside the published rows."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,21 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.report import charts
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.tasks import published
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.task import Task
+
+Published = Mapping[str, Mapping[int, float]]
+"""Accuracies to compare with, in percent, by normalizer and n."""
 
 
-def accuracy_chart(frame: pl.DataFrame, title: str) -> charts.Chart:
+def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = published.ACCURACY) -> charts.Chart:
     """Accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
     The frame has the columns normalizer, n, seed and accuracy. A click on a name in the legend switches its line off
@@ -28,12 +35,12 @@ def accuracy_chart(frame: pl.DataFrame, title: str) -> charts.Chart:
     names, legend = list(dict.fromkeys(measured["normalizer"])), "normalizer at test time"
     references = [
         {"normalizer": f"{name}, published", "n": n, "value": accuracy, "low": accuracy, "high": accuracy}
-        for name, row in published.ACCURACY.items()
+        for name, row in reference.items()
         for n, accuracy in row.items()
         if n in lengths
     ]
     colours = charts.palette(names)
-    dashed = {f"{name}, published": colours.get(name, charts.GREY) for name in published.ACCURACY if references}
+    dashed = {f"{name}, published": colours.get(name, charts.GREY) for name in reference if references}
     switch = charts.legend_switch("normalizer", [*names, *dashed])
     layers = charts.line_with_band(
         pl.concat([measured, pl.DataFrame(references, measured.schema)]),
@@ -52,7 +59,7 @@ def accuracy_chart(frame: pl.DataFrame, title: str) -> charts.Chart:
     return chart.properties(width=640, height=360, title=charts.chart_title(title, *subtitle))
 
 
-def print_evaluation(console: Console, summary: pl.DataFrame) -> None:
+def print_evaluation(console: Console, summary: pl.DataFrame, reference: Published = published.ACCURACY) -> None:
     """Prints the measures for readers, the interval of the accuracy and p, and the published rows under them."""
     lengths = summary["n"].unique().sort().to_list()
     printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
@@ -61,7 +68,7 @@ def print_evaluation(console: Console, summary: pl.DataFrame) -> None:
     columns += [("p", "p_value", ".1g")]
     groups = groups_of(summary, columns)
     means = {(name, n): accuracy for name, n, accuracy in summary.select("normalizer", "n", "accuracy").rows()}
-    for name, row in published.ACCURACY.items():
+    for name, row in reference.items():
         differences = {n: means[name, n] - row[n] for n in lengths if (name, n) in means and n in row}
         groups[f"{name}, published"] = {
             "accuracy": {n: f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}" for n in lengths if n in row},
@@ -71,11 +78,11 @@ def print_evaluation(console: Console, summary: pl.DataFrame) -> None:
     units = "; ".join(f"{name}: {measure.unit}" for name, measure in printed.items() if name != "accuracy")
     console.print(
         f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; p: paired t-test over seeds "
-        "against softmax; published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published",
+        "against softmax" + ("; " + REFERENCE if reference else ""),
         style="dim",
     )
     if ALL_LENGTHS in groups:
-        print(f"{charts.FAIR}: claims to generalise rest on that one")
+        print(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:
@@ -90,18 +97,24 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
     return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
 
 
+REFERENCE = "published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published"
 NO_SETTINGS = ("cluster", "compilation_cache", "no_compilation_cache")
 """Options that change no number."""
 
 
-def write_evaluation(
-    output: Path, options: Mapping[str, Any], frame: pl.DataFrame, summary: pl.DataFrame, title: str
-) -> list[Path]:
-    """Writes the rows as evaluation.csv, the summary with the settings as evaluation.json, and the chart."""
+def show_and_write(output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task) -> list[Path]:
+    """Prints the evaluation, and writes its rows, its summary with the settings, and its chart; returns the files."""
+    summary = summarize(frame)
+    reference, title = {}, f"How far does attention reach? {task.name}, trained on {task.longest} items"
+    if isinstance(task, MaxRetrieval):
+        reference, title = published.ACCURACY, "How far does attention reach? Max retrieval, trained on 16 items"
+    print_evaluation(Console(), summary, reference)
+    if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
+        print(warning, file=sys.stderr)
     paths = [output / "evaluation.csv", output / "evaluation.json"]
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     settings = {name: value for name, value in settings.items() if name not in NO_SETTINGS}
     columns = [name for name in frame.columns if name in (*KEYS, *EVALUATION)]
     write_csv(paths[0], columns, frame.select(columns).rows())
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
-    return paths + charts.save_chart(accuracy_chart(frame, title), output / "accuracy")
+    return paths + charts.save_chart(accuracy_chart(frame, title, reference), output / "accuracy")

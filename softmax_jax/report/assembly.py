@@ -8,7 +8,7 @@ import jax
 
 from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, sets_at
-from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.measures.fits import fits_beside, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.resolution import resolution
@@ -55,8 +55,8 @@ def evaluated(
         measures=tuple(MEASURES),
         true_item=True,
     )
-    watched = with_progress(measured, lengths, f"measuring {path}")
-    return Evaluated(name, config.task.longest, tuple(named), list(watched))
+    by_length = list(with_progress(measured, lengths, f"measuring {path}"))
+    return Evaluated(name, config.task.longest, tuple(named), by_length, frame_of(by_length))
 
 
 def look_closer(run: Evaluated, path: Path, parameters: Parameters, lengths: Sequence[int], sets: int) -> Study:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from softmax_jax.measures import dispersion
-from softmax_jax.measures.evaluation import BASELINE, Measured, frame_of, summarize
+from softmax_jax.measures.evaluation import BASELINE, Measured, summarize
 from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
@@ -37,16 +37,17 @@ class Evaluated(NamedTuple):
     normalizers: tuple[str, ...]
     measured: Sequence[Measured]
     """By length; hardmax and the true item alone may be measured beyond what was asked for."""
+    everything: pl.DataFrame
+    """The frame of all that was measured."""
 
-    @property
-    def everything(self) -> pl.DataFrame:
-        """All that was measured."""
-        return frame_of(self.measured)
+    def asked(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows of the normalizers that were asked for."""
+        return frame.filter(pl.col("normalizer").is_in(self.normalizers))
 
     @property
     def frame(self) -> pl.DataFrame:
-        """What was asked for."""
-        return self.everything.filter(pl.col("normalizer").is_in(self.normalizers))
+        """The frame of what was asked for."""
+        return self.asked(self.everything)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -109,8 +110,8 @@ def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: st
     ]
     if len(runs) == 1:
         return sections
-    own = f"This section is about {study.run.name}."
-    return [s._replace(sentences=[*s.sentences, own]) if s.name in OF_ONE_RUN else s for s in sections]
+    about = f"This section is about {study.run.name}."
+    return [s._replace(sentences=[*s.sentences, about]) if s.name in OF_ONE_RUN else s for s in sections]
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
@@ -224,7 +225,7 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
         "accuracies of arXiv 2410.01104, from other models.",
     ]
     if any(ALL_LENGTHS in run.normalizers for run in runs):
-        sentences.append(f"{FAIR}: claims to generalise rest on that one.")
+        sentences.append(f"{FAIR}, so only the latter shows how far a fit generalises.")
     return Section("accuracy", "How far does each normalizer reach?", sentences, figures)
 
 
@@ -278,7 +279,7 @@ def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
     sentence = f"Its mean largest weight falls to {forced['threshold']:g} {at}"
     if forced["nearest"] is not None:
         nearest = count(forced["nearest"])
-        sentence += f"; the spreads of the logits nearest to the top force it there from {nearest} items"
+        sentence += f"; the spreads of the logits nearest to the top force it down to that from {nearest} items"
     if forced["spread"] is not None:
         start = f"about {count(forced['spread'])}" if math.isfinite(forced["spread"]) else "more than 10^308"
         spread = frame["spread"].to_numpy().mean()
@@ -297,7 +298,7 @@ def maps_section(study: Study, page_of_weights: str) -> Section:
         f"and {best[at, -1]:.2f} in sets of {count(maps.lengths[-1])}"
     )
     if most != at:
-        lead += f", where it holds most, {best[most, -1]:.2f}, under {maps.normalizers[most]}"
+        lead += f"; there it holds most, {best[most, -1]:.2f}, under {maps.normalizers[most]}"
     sentences = [
         f"{lead}.",
         "A bright left edge is attention on the largest item; a bright cell further right is attention on another; "
@@ -342,10 +343,7 @@ def temperature_section(study: Study) -> Section:
 def resolution_section(study: Study) -> Section:
     """What the key tells apart, and what that costs beside dispersion."""
     run, seeds = study.run, study.run.seeds
-    gaps, losses = (
-        frame.filter(pl.col("normalizer").is_in(run.normalizers))
-        for frame in (dispersion.gaps(run.measured), dispersion.losses(run.everything))
-    )
+    gaps, losses = run.asked(dispersion.gaps(run.measured)), run.asked(dispersion.losses(run.everything))
     nat, key = resolution.mean_tell_apart(study.resolution)
     longest = max(losses["n"])
     causes = ("dispersion", "key", "value")

@@ -23,23 +23,10 @@ from softmax_jax.report.tables import (
     print_by_length,
     print_groups,
 )
-from softmax_jax.temperature import (
-    CRITERIA,
-    LOG_THETA,
-    THETA_RANGE,
-    THRESHOLD,
-    Candidate,
-    Criterion,
-    Curve,
-    Rows,
-    TemperatureFit,
-    apply_curve,
-    cross_validate,
-    join,
-    points,
-    polynomial_curve,
-    ruled,
-)
+from softmax_jax.temperature import Rows, TemperatureFit, cross_validate, join, points
+from softmax_jax.temperature.curves import CRITERIA, THRESHOLD, Criterion, Curve, apply_curve, polynomial_curve, ruled
+from softmax_jax.temperature.fitting import Candidate
+from softmax_jax.temperature.optimum import LOG_THETA, THETA_RANGE
 
 PUBLISHED = "adaptive"
 PUBLISHED_RANGE = (0.849, 5.945)
@@ -129,7 +116,7 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; best rising β(H): isotonic, fitted on other "
         f"sets; {BEST_FOR_LENGTH}: chosen on other sets, for accuracy and for loss; best θ for each set: needs the "
-        f"answer. Only {TRAIN_LENGTHS} saw no length beyond training: claims about generalisation rest on it alone.",
+        f"answer. Only {TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )
 

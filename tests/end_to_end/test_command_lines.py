@@ -41,7 +41,7 @@ def test_train_then_evaluate(trained, tmp_path):
     assert "published" in done.stdout
     with (tmp_path / "out" / "evaluation.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["normalizer", "n", "seed", "accuracy", "loss", "entropy", "max_weight"]
+    assert list(rows[0]) == ["normalizer", "n", "seed", "accuracy", "loss", "entropy", "max_weight", "calibration"]
     expected = {(name, n, seed) for name in names for n in ("4", "16") for seed in ("0", "1")}
     assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == expected
     summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())

@@ -3,14 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax import temperature
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.rows import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.temperature import LOG_THETA
+from softmax_jax.temperature import curves
+from softmax_jax.temperature.optimum import LOG_THETA
 from softmax_jax.training.trainer import build_model
 from tests.temperature.test_temperature import drawn_rows
 
@@ -68,12 +68,12 @@ def test_oracles_know_the_length_or_the_answer(found):
 
 def test_the_isotonic_bound_is_the_isotonic_curve():
     rows = drawn_rows(7, seeds=2, rows=1500)
-    curve = temperature.isotonic_curve(temperature.points(rows, "bins")(np.ones(2)))
+    curve = curves.isotonic_curve(curves.points(rows, "bins")(np.ones(2)))
     scale = refit.isotonic_normalizer({32: rows}).scale
     assert scale is not None
     logits = jax.random.normal(jax.random.key(0), (50, 32)) * jnp.linspace(0, 3, 50)[:, None]
     entropies = np.asarray(entropy(logits))[:, 0]
-    expected = np.where(entropies > temperature.THRESHOLD, np.maximum(curve(entropies), 1), 1)
+    expected = np.where(entropies > curves.THRESHOLD, np.maximum(curve(entropies), 1), 1)
     np.testing.assert_allclose(np.asarray(scale(logits, -1, None))[:, 0], expected, rtol=1e-4)
     assert np.ptp(expected) > 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.measures.fits import FITS, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.resolution import resolution
@@ -31,5 +31,5 @@ def small_study() -> tuple[Evaluated, Study]:
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
     fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
-    run = Evaluated("paper", 16, tuple(named), measured)
+    run = Evaluated("paper", 16, tuple(named), measured, frame_of(measured))
     return run, Study(run, resolution(parameters), searched, fits)

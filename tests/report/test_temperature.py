@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from softmax_jax import temperature
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
+from softmax_jax.temperature import curves, fitting
 from tests.temperature.test_temperature import drawn_rows
 
 
@@ -19,9 +19,9 @@ def rows():
 
 @pytest.fixture(scope="module")
 def fits(rows):
-    every = temperature.fit(rows, rows, seeds=[0, 1])
+    every = fitting.fit(rows, rows, seeds=[0, 1])
     short = {32: rows[32]}
-    return {ALL_LENGTHS: every, TRAIN_LENGTHS: temperature.fit(short, short, seeds=[0, 1], degree=1)}
+    return {ALL_LENGTHS: every, TRAIN_LENGTHS: fitting.fit(short, short, seeds=[0, 1], degree=1)}
 
 
 def printed(printer, *arguments, width=100):
@@ -39,8 +39,8 @@ def test_fits_are_printed_with_their_numbers(fits):
 
 
 def test_every_criterion_is_compared(rows):
-    text = printed(report.print_criteria, rows, rows, temperature.CRITERIA, 4)
-    for criterion in temperature.CRITERIA:
+    text = printed(report.print_criteria, rows, rows, curves.CRITERIA, 4)
+    for criterion in curves.CRITERIA:
         assert re.search(rf"{criterion}: too few points|{criterion} +accuracy +\d.*\n +loss +\d", text)
     assert re.search(r"bins +accuracy", text)
 
@@ -87,3 +87,14 @@ def test_charts_show_every_curve(rows, fits):
     for chart in (report.entropy_chart(rows, fits), report.length_chart(rows, fits)):
         text = chart.to_json()
         assert all(name in text for name in ("adaptive", ALL_LENGTHS, TRAIN_LENGTHS))
+
+
+def test_the_data_of_the_charts_hold_every_row_and_every_curve(rows, fits):
+    frame = report.row_frame(rows, [3, 4])
+    assert len(frame) == sum(of_length.entropy.size for of_length in rows.values())
+    last = rows[64]
+    numbers = (last.entropy[1, -1], last.theta[1, -1], bool(last.border[1, -1]))
+    assert frame.row(-1, named=True) == dict(zip(("n", "seed", "entropy", "theta", "on_border"), (64, 4, *numbers)))
+    by_length = report.length_points(rows, fits)
+    assert by_length["curve"].unique(maintain_order=True).to_list() == [*report.curves(fits), BEST_FOR_LENGTH]
+    assert (by_length["beta"] >= 1).all()

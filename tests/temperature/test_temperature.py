@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax import temperature
-from softmax_jax.temperature import GRID_SIZE, LOG_THETA, Rows, fit, search
+from softmax_jax.temperature import Rows, curves, fit, fitting, optimum, search
+from softmax_jax.temperature.optimum import GRID_SIZE, LOG_THETA
 
 TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
 """A polynomial between 1.8 and 4.6 over the entropies drawn here."""
@@ -83,7 +83,7 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     )
     best = losses.argmin(1)
     above = np.minimum(losses[:, 0], losses[:, -1]) - losses.min(1)
-    on_border = above <= temperature.TIE
+    on_border = above <= optimum.TIE
     clear = (above < 1e-8) | (above > 1e-5)
     assert np.array_equal(np.asarray(found.border)[clear], on_border[clear])
     assert clear.mean() > 0.8
@@ -146,58 +146,58 @@ def test_the_band_is_narrower_than_the_curve_is_high(found):
 def test_rows_alone_say_less_than_rows_pooled(rows):
     """Rows with an optimum inside the range are the surprising ones; alone, they ask for flatter weights."""
     everyone = np.ones(8)
-    alone, pooled = (temperature.points(rows, criterion)(everyone) for criterion in ("inputs", "bins"))
+    alone, pooled = (curves.points(rows, criterion)(everyone) for criterion in ("inputs", "bins"))
     mean_alone, mean_pooled = (np.average(p.beta, weights=p.weight) for p in (alone, pooled))
     assert rows.border.mean() > 0.3
     assert mean_alone < 0.7 * mean_pooled
 
 
 def test_the_accuracy_criterion_finds_fewest_errors(rows):
-    found = temperature.points(rows, "accuracy")(np.ones(8))
+    found = curves.points(rows, "accuracy")(np.ones(8))
     assert (np.diff(found.entropy) > 0).all()
 
 
 def test_a_bin_on_the_border_joins_the_next():
     grid = np.arange(GRID_SIZE)
-    curves = np.stack([grid, 2.0 * (grid - 20) ** 2, (grid - 30.0) ** 2])[None]
-    bins = temperature.Bins(
+    sums = np.stack([grid, 2.0 * (grid - 20) ** 2, (grid - 30.0) ** 2])[None]
+    bins = curves.Bins(
         np.full((1, 3), 500.0),
         500 * np.array([[1.0, 2.0, 3.0]]),
         np.array([0.9, 1.9, 2.9]),
         np.array([1.1, 2.1, 3.1]),
-        curves,
+        sums,
     )
-    found = temperature.points_of_bins(bins, np.ones(1))
+    found = curves.points_of_bins(bins, np.ones(1))
     np.testing.assert_allclose(found.entropy, [1.5, 3.0])
     np.testing.assert_allclose(found.beta[1], np.exp(-LOG_THETA[30]), rtol=1e-6)
     assert found.entropy_range == (0.9, 3.1)
 
 
 def test_an_isotonic_curve_never_falls_and_a_spline_follows_it(rows):
-    found = temperature.points(rows, "bins")(np.ones(8))
+    found = curves.points(rows, "bins")(np.ones(8))
     entropies = np.linspace(0, 4, 200)
-    for curve in (temperature.isotonic_curve(found), temperature.spline_curve(found)):
+    for curve in (curves.isotonic_curve(found), curves.spline_curve(found)):
         assert (np.diff(curve(entropies)) >= -1e-9).all()
-    polynomial = temperature.polynomial_curve(found, 4)
+    polynomial = curves.polynomial_curve(found, 4)
     np.testing.assert_allclose(polynomial(np.array([99.0])), polynomial(np.array([found.entropy_range[1]])))
 
 
 def test_cross_validation_judges_every_form(rows):
-    judged = {candidate.name: candidate for candidate in temperature.cross_validate(rows, "bins")}
-    assert judged.keys() == temperature.CANDIDATES.keys()
+    judged = {candidate.name: candidate for candidate in fitting.cross_validate(rows, "bins")}
+    assert judged.keys() == fitting.CANDIDATES.keys()
     straight, quartic = judged["degree 1"], judged["degree 4"]
     assert quartic.loss <= straight.loss + 1e-4
-    losses, _ = temperature.apply_curve(lambda entropy: np.ones_like(entropy), rows)
-    assert quartic.loss < losses[rows.entropy > temperature.THRESHOLD].mean()
+    losses, _ = curves.apply_curve(lambda entropy: np.ones_like(entropy), rows)
+    assert quartic.loss < losses[rows.entropy > curves.THRESHOLD].mean()
 
 
 def test_applying_a_curve_keeps_the_rules_of_the_method(rows):
     one = int(np.abs(LOG_THETA).argmin())
-    losses, errors = temperature.apply_curve(lambda entropy: np.full_like(entropy, 0.2), rows)
+    losses, errors = curves.apply_curve(lambda entropy: np.full_like(entropy, 0.2), rows)
     np.testing.assert_allclose(losses, rows.losses[..., one], atol=1e-5)
     np.testing.assert_allclose(errors, rows.errors[..., one], atol=1e-5)
-    sharp, _ = temperature.apply_curve(lambda entropy: np.full_like(entropy, 64.0), rows)
-    low = rows.entropy <= temperature.THRESHOLD
+    sharp, _ = curves.apply_curve(lambda entropy: np.full_like(entropy, 64.0), rows)
+    low = rows.entropy <= curves.THRESHOLD
     np.testing.assert_allclose(sharp[low], rows.losses[..., one][low], atol=1e-5)
     np.testing.assert_allclose(sharp[~low], rows.losses[..., 0][~low], atol=1e-5)
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_fitted_says_so(rows, change, message):
 def test_few_points_get_a_lower_degree(rows):
     narrow = rows._replace(entropy=np.where(rows.entropy < 1.5, rows.entropy, 0.0))
     found = fit({ITEMS: narrow}, {ITEMS: narrow}, seeds=range(8))
-    count = len(temperature.points(narrow, "bins")(np.ones(8)).beta)
+    count = len(curves.points(narrow, "bins")(np.ones(8)).beta)
     assert 3 < count < 15
     assert len(found.coefficients) == count // 3
     assert found.entropy_range[1] < 1.5

@@ -1,17 +1,12 @@
-"""Test settings: at least two CPU devices, strict types and ranks, shapes checked at run time."""
+"""Test settings: two CPU devices, the compiler as users have it, strict types and ranks, shapes checked at run time."""
 
 import atexit
-import importlib.metadata
 import importlib.util
 import os
 import shutil
 import tempfile
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"  # optimizing small programs costs more than it saves
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    # Programs of the older emitters compile twice as fast; later releases have the newer alone.
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
@@ -29,9 +24,32 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="softmax_jax-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
-hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=200)
+for profile, examples in {"default": 25, "full": 200}.items():
+    hypothesis.settings.register_profile(profile, deadline=None, derandomize=True, max_examples=examples)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
+
+REPEATED = {
+    *("softmax1", "shifted_softmax", "hardmax", "sparsemax", "entmax", "stieltjes", "temperature", "clipped_ssmax"),
+    *("scalable_softpick", "length_scaled", "asentmax", "as_stieltjes", "adaptive_entmax15"),
+}
+"""Methods that others stand for in the default tier, where tests run for every method. The laws run for all of them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draws more examples of every law with `-m full`."""
+    if config.option.markexpr == "full" and not config.option.hypothesis_profile:
+        hypothesis.settings.load_profile("full")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks as `full` what repeats a promise for one more method. With `-m full`, laws that draw examples run again."""
+    name = item.callspec.params.get("name") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    repeats = isinstance(name, str) and name in REPEATED and item.path.name != "test_laws.py"
+    drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
+    if repeats or (drawn and item.config.option.markexpr == "full"):
+        item.add_marker("full")
+
 
 # The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is.
 OPTIONAL = {"torch": "tests/parity", "playwright": "tests/browser"}

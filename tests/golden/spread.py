@@ -18,7 +18,7 @@ from tests.golden.numbers import kept, largest_share
 
 SETTINGS = {
     "as a user runs it": "",
-    "as the tests run it": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+    "as the tests run it": "--xla_force_host_platform_device_count=2",
     "a CPU with AVX2": "--xla_cpu_max_isa=AVX2",
     "a CPU with SSE4.2": "--xla_cpu_max_isa=SSE4_2",
     "no threads within an operation": "--xla_cpu_multi_thread_eigen=false",

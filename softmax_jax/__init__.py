@@ -20,9 +20,8 @@ from softmax_jax.normalizers.calculus import (
     weight_entropy as weight_entropy,
 )
 from softmax_jax.normalizers.entry import Entry as Entry
+from softmax_jax.normalizers.map import Map as Map, Quotient as Quotient
 from softmax_jax.normalizers.maps import (
-    Map as Map,
-    Quotient as Quotient,
     hardmax as hardmax,
     shifted_softmax as shifted_softmax,
     signed_l1 as signed_l1,

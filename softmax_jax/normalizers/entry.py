@@ -1,6 +1,8 @@
 """What the documentation says of a method, and what a page needs to compute it."""
 
-from typing import NamedTuple
+import inspect
+import re
+from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
@@ -20,6 +22,17 @@ class Entry(NamedTuple):
 DISPERSES = "Θ(1/n)"
 UNWRITTEN = Entry("–", "", "–", "–", "")
 """Of a method that nobody described."""
+
+
+def entry_of(map: Any) -> Entry:
+    """The entry of a map, from its class and its docstring; `UNWRITTEN` if it has no formula."""
+    if not getattr(map, "formula", ""):
+        return UNWRITTEN
+    docstring = inspect.getdoc(map) or ""
+    latex = re.search(r"\$\$(.*?)\$\$", docstring, re.DOTALL)
+    use = re.search(r"When to use it\. (.*?)\n\n", docstring, re.DOTALL)
+    said = (" ".join(found[1].split()) if found else "" for found in (latex, use))
+    return Entry(map.formula, next(said), map.largest_weight, map.source, next(said))
 
 
 class Written(NamedTuple):

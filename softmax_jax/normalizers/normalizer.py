@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import product
-from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.scales import Scale, ScaleLike

@@ -12,8 +12,8 @@ import jax
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import UNWRITTEN, Entry
-from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
+from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.masking import Axis, Mask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.numbers import LEARN
@@ -32,7 +32,7 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.entry is UNWRITTEN and self.scale is None:
-            object.__setattr__(self, "entry", getattr(self.map, "entry", UNWRITTEN))
+            object.__setattr__(self, "entry", entry_of(self.map))
 
     def __call__(
         self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, **numbers: Any

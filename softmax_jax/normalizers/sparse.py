@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree, solution_moved
-from softmax_jax.normalizers.entry import DISPERSES, Entry, Written
-from softmax_jax.normalizers.maps import Map, softmax
+from softmax_jax.normalizers.entry import DISPERSES, Written
+from softmax_jax.normalizers.map import Map
+from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import Axis, settled
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.rows import WholeRow
@@ -122,6 +123,9 @@ class Sparsemax(Threshold):
 
     Equal to `entmax` at `alpha` = 2, and faster.
 
+    When to use it. When few entries matter and all others should get exactly 0. One logit that leads by 1 or more
+    takes the whole row, however long.
+
     Source: Martins & Astudillo, "From Softmax to Sparsemax", ICML 2016.
 
     >>> sparsemax(jnp.array([1.0, 0.5, -1.0]))
@@ -129,14 +133,9 @@ class Sparsemax(Threshold):
     """
 
     exact_zeros = True
-    entry = Entry(
-        "max(z - τ, 0)",
-        r"w_i = \max(z_i - \tau, 0), \qquad \sum_j w_j = 1",
-        LINEAR,
-        "Martins & Astudillo, ICML 2016",
-        "When few entries matter and all others should get exactly 0. One logit that leads by 1 or more takes the "
-        "whole row, however long.",
-    )
+    formula = "max(z - τ, 0)"
+    largest_weight = LINEAR
+    source = "Martins & Astudillo, ICML 2016"
 
     def family(self) -> Family:
         return excess(1)
@@ -156,6 +155,9 @@ class Entmax15(Threshold):
 
     Equal to `entmax` at `alpha` = 1.5, and faster.
 
+    When to use it. When zeros are wanted and sparsemax is too blunt: weights leave 0 smoothly, and a lead of 2 takes
+    the whole row.
+
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019.
 
     >>> entmax15(jnp.array([1.0, 1.0, -3.0]))
@@ -163,14 +165,9 @@ class Entmax15(Threshold):
     """
 
     exact_zeros = True
-    entry = Entry(
-        "max(z/2 - τ, 0)²",
-        r"w_i = \max(z_i / 2 - \tau, 0)^2, \qquad \sum_j w_j = 1",
-        SQUARED,
-        "Peters et al., ACL 2019",
-        "When zeros are wanted and sparsemax is too blunt: weights leave 0 smoothly, and a lead of 2 takes the whole "
-        "row.",
-    )
+    formula = "max(z/2 - τ, 0)²"
+    largest_weight = SQUARED
+    source = "Peters et al., ACL 2019"
 
     def family(self) -> Family:
         return excess(2)
@@ -192,6 +189,9 @@ class Entmax(Threshold):
     array may hold and which is softmax. Above 2 a weight near 0 changes steeply with its logit, and so is only
     as good as the digits of the logits.
 
+    When to use it. When how sparse a head is should be learned: α goes from softmax at 1 over sparsemax at 2 towards
+    hardmax, one for each head if wanted. For a fixed 1.5 or 2 the two maps above are faster.
+
     Raises ValueError for a plain number that is not above 1, or above 1e6.
 
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019; gradient in α: Correia,
@@ -202,14 +202,9 @@ class Entmax(Threshold):
     """
 
     exact_zeros = True
-    entry = Entry(
-        "max((α-1)·z - τ, 0)^(1/(α-1))",
-        r"w_i = \max((\alpha - 1) z_i - \tau, 0)^{1 / (\alpha - 1)}, \qquad \sum_j w_j = 1",
-        "→ min((α-1)·δ, 1)^(1/(α-1))",
-        "Peters et al., ACL 2019",
-        "When how sparse a head is should be learned: α goes from softmax at 1 over sparsemax at 2 towards hardmax, "
-        "one for each head if wanted. For a fixed 1.5 or 2 the two maps above are faster.",
-    )
+    formula = "max((α-1)·z - τ, 0)^(1/(α-1))"
+    largest_weight = "→ min((α-1)·δ, 1)^(1/(α-1))"
+    source = "Peters et al., ACL 2019"
 
     alpha: ArrayLike = number(
         default=1.5, rule="above 1 and at most 1e6, such as 1.5", holds=lambda alpha: 1 < alpha <= 1e6, learn=True
@@ -230,6 +225,9 @@ class Stieltjes(Threshold):
     `q` > 0 is a number, or an array that broadcasts against the logits with the row's axis at size 1. A logit
     of -inf gets 0.
 
+    When to use it. When no entry should ever be lost to sight: a weight falls as a power of its distance to the top,
+    where softmax has an exponential. Without a scale the long tail disperses.
+
     Raises ValueError for a plain number below 1e-6 or above 1e6.
 
     Source: AS-Stieltjes, which is this map with `q` = 4 at a scale that grows with the length of the row.
@@ -238,14 +236,9 @@ class Stieltjes(Threshold):
     Array([0.25, 0.25, 0.25, 0.  , 0.25], dtype=float32)
     """
 
-    entry = Entry(
-        "(λ - z)^(-q)",
-        r"w_i = (\lambda - z_i)^{-q}, \qquad \sum_j w_j = 1",
-        DISPERSES,
-        "AS-Stieltjes without its scale",
-        "When no entry should ever be lost to sight: a weight falls as a power of its distance to the top, where "
-        "softmax has an exponential. Without a scale the long tail disperses.",
-    )
+    formula = "(λ - z)^(-q)"
+    largest_weight = DISPERSES
+    source = "AS-Stieltjes without its scale"
 
     q: ArrayLike = number(default=4.0, rule="above 0, from 1e-6 to 1e6, such as 4.0", holds=lambda q: 1e-6 <= q <= 1e6)
 
@@ -270,6 +263,9 @@ class TopKSoftmax(Map):
     whole. `k` ≥ 1 is a whole number, or an array of them that broadcasts against the logits with the row's axis
     at size 1; it may be traced.
 
+    When to use it. When at most k entries matter. The others cannot dilute the sum, so the weights stay what they
+    are as the row grows with entries below the k largest.
+
     Raises ValueError for a plain number that is not whole or below 1.
 
     >>> top_k_softmax(jnp.array([2.0, 1.0, 2.0, 1.5]), k=2)
@@ -279,14 +275,9 @@ class TopKSoftmax(Map):
     shift_invariant = True
     exact_zeros = True
     searches = True
-    entry = Entry(
-        "softmax over the k largest",
-        r"w_i = \frac{[z_i \ge z_{(k)}]\, e^{z_i}}{\sum_j [z_j \ge z_{(k)}]\, e^{z_j}}",
-        "≥ 1/k if none tie, else Θ(1/n)",
-        "folklore",
-        "When at most k entries matter. The others cannot dilute the sum, so the weights stay what they are as the row "
-        "grows with entries below the k largest.",
-    )
+    formula = "softmax over the k largest"
+    largest_weight = "≥ 1/k if none tie, else Θ(1/n)"
+    source = "folklore"
 
     k: ArrayLike = number(
         default=8, rule="that is whole and at least 1, such as 8", holds=lambda k: k >= 1 and k == int(k)

@@ -5,7 +5,7 @@ import dataclasses
 from rich.console import Console
 
 from softmax_jax.normalizers.entry import UNWRITTEN
-from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime.command_line import parse

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from softmax_jax.normalizers.entry import Written
-from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.numbers import SLIDER, Numbers
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import Chart

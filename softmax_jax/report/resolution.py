@@ -35,10 +35,9 @@ def resolution_frame(resolution: Resolution, seeds: Sequence[int]) -> pl.DataFra
     return pl.DataFrame(rows, ["range", "seed", "class", "rho", "logit"], orient="row")
 
 
-def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | None = None) -> charts.Chart:
-    """Logit against ρ for each class: over the whole range, and near ρ = 1, where classes begin to differ."""
-    seed = seeds[0] if seed is None else seed
-    curves = resolution_frame(resolution, seeds).filter(seed=seed).rename({"logit": "value"})
+def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Chart:
+    """Logit against ρ for each class, of the first seed: over the whole range, and near 1, where classes differ."""
+    curves = resolution_frame(resolution, seeds[:1]).rename({"logit": "value"})
     classes = sorted(set(curves["class"]))
     colour = alt.Color("class:N", title="class κ", scale=alt.Scale(scheme="category10", domain=classes))
     y = alt.Y("value:Q", title="logit", scale=alt.Scale(zero=False))
@@ -50,8 +49,7 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | N
         drawn = charts.line(shown, x, y, colour, point=False, width=1.5)
         return drawn.properties(width=290, height=280, title=charts.panel_title(question))
 
-    index = list(seeds).index(seed)
-    nat, key = tell_apart(resolution, index)
+    nat, key = (of_seeds[0] for of_seeds in tell_apart(resolution))
     digits = 1 + math.ceil(-math.log10(1 - resolution.near_rho[0]))
     return alt.hconcat(
         panel("whole", "the whole range", ".1f"),
@@ -59,46 +57,38 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int], seed: int | N
     ).properties(
         title=charts.chart_title(
             "What can the key tell apart?",
-            f"seed {seed}; at ρ = 1 the logit grows by {resolution.slope[index]:.0f} per unit of ρ, so one nat is "
+            f"seed {seeds[0]}; at ρ = 1 the logit grows by {resolution.slope[0]:.0f} per unit of ρ, so one nat is "
             f"{nat:.2g} in ρ: softmax blurs closer items",
-            f"the class moves the logit by ± {resolution.offset[index]:.2g}, which is {key:.2g} in ρ: closer items may "
+            f"the class moves the logit by ± {resolution.offset[0]:.2g}, which is {key:.2g} in ρ: closer items may "
             "change places",
         )
     )
 
 
-def tell_apart(resolution: Resolution, index: int) -> tuple[float, float]:
-    """The difference in ρ that makes one nat, and the one that the offsets between classes stand for, of one seed."""
-    slope = abs(float(resolution.slope[index]))
-    return 1 / slope, float(resolution.offset[index]) / slope
+def tell_apart(resolution: Resolution) -> tuple[np.ndarray, np.ndarray]:
+    """By seed, the difference in ρ that makes one nat, and the one that the offsets between classes stand for."""
+    slope = np.abs(resolution.slope)
+    return 1 / slope, resolution.offset / slope
 
 
-def mean_tell_apart(resolution: Resolution) -> tuple[float, float]:
-    """The mean over seeds of both numbers of `tell_apart`."""
-    nat, key = np.mean([tell_apart(resolution, index) for index in range(len(resolution.slope))], axis=0)
-    return float(nat), float(key)
-
-
-def gap_chart(
-    gaps: pl.DataFrame, resolution: Resolution | None = None, normalizers: Sequence[str] = (charts.BASELINE,)
-) -> charts.Chart:
+def gap_chart(gaps: pl.DataFrame, resolution: Resolution, normalizers: Sequence[str]) -> charts.Chart:
     """Errors against the gap between the two best items: of the largest logit, and of the answers of normalizers."""
     measured = sorted(set(gaps["n"]))
     lengths = [n for n in measured if n in GAP_LENGTHS] or measured[:5]
-    nat, key = (None, None) if resolution is None else mean_tell_apart(resolution)
-    subtitle = [f"mean of {gaps['seed'].n_unique()} seeds, 95 % band; bins of at least {LEAST_SETS} sets"]
-    if resolution is not None:
-        subtitle.append(
-            f"dashed: on the left, the gap that the class can make up for ({key:.1g} in ρ); elsewhere, the gap that "
-            f"makes one nat of logit ({nat:.1g})"
-        )
+    nat, key = (float(of_seeds.mean()) for of_seeds in tell_apart(resolution))
     drawn = gaps.filter(pl.col("n").is_in(lengths))
     panels = [gap_panel(drawn, gaps["normalizer"][0], "missed", "the largest logit is another item's", key)]
     panels += [gap_panel(drawn, name, "wrong", f"{name}: the answer is wrong", nat) for name in normalizers]
-    return alt.hconcat(*panels).properties(title=charts.chart_title("How close may the two best items be?", *subtitle))
+    title = charts.chart_title(
+        "How close may the two best items be?",
+        f"mean of {gaps['seed'].n_unique()} seeds, 95 % band; bins of at least {LEAST_SETS} sets",
+        f"dashed: on the left, the gap that the class can make up for ({key:.1g} in ρ); elsewhere, the gap that makes "
+        f"one nat of logit ({nat:.1g})",
+    )
+    return alt.hconcat(*panels).properties(title=title)
 
 
-def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float | None) -> Any:
+def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float) -> Any:
     """One kind of error under one normalizer by the gap, a line for each length, and a dashed line at the mark."""
     edges = ["n", "gap_low", "gap_high"]
     errors = gaps.filter(normalizer=normalizer)
@@ -110,11 +100,11 @@ def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, ma
     axis = alt.Axis(values=[10.0**power for power in range(-6, 1)], format="~e", labelOverlap=True)
     x = alt.X("gap:Q", title="gap in ρ", scale=alt.Scale(type="log", domain=[1e-6, 1], nice=False), axis=axis)
     colour = charts.colour_by("n", charts.palette([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
-    layers = charts.line_with_band(means, x, charts.percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
-    if mark is not None:
-        rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=charts.GREY, strokeDash=[4, 3])
-        layers.append(rule.encode(x="gap:Q"))
-    return alt.layer(*layers).properties(width=215, height=240, title=charts.panel_title(question))
+    lines = charts.line_with_band(means, x, charts.percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
+    rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=charts.GREY, strokeDash=[4, 3])
+    return alt.layer(*lines, rule.encode(x="gap:Q")).properties(
+        width=215, height=240, title=charts.panel_title(question)
+    )
 
 
 def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:

@@ -344,7 +344,7 @@ def resolution_section(study: Study) -> Section:
     """What the key tells apart, and what that costs beside dispersion."""
     run, seeds = study.run, study.run.seeds
     gaps, losses = run.asked(dispersion.gaps(run.measured)), run.asked(dispersion.losses(run.everything))
-    nat, key = resolution.mean_tell_apart(study.resolution)
+    nat, key = (of_seeds.mean() for of_seeds in resolution.tell_apart(study.resolution))
     longest = max(losses["n"])
     causes = ("dispersion", "key", "value")
     lost = losses.filter(normalizer=run.baseline, n=longest).select(pl.mean(*causes)).row(0, named=True)

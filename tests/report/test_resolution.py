@@ -35,7 +35,7 @@ RESOLUTION = Resolution(
     np.array([0.04, 0.06]),
 )
 CHARTS = {
-    "resolution": lambda: resolution.resolution_chart(RESOLUTION, (3, 4), 4),
+    "resolution": lambda: resolution.resolution_chart(RESOLUTION, (3, 4)),
     "gap": lambda: resolution.gap_chart(GAPS, RESOLUTION, NAMES),
     "losses": lambda: resolution.loss_split_chart(LOSSES),
 }
@@ -56,12 +56,14 @@ def test_a_chart_asks_its_question_with_units_and_legends(name, tmp_path):
 
 
 def test_bins_of_few_sets_are_not_drawn():
-    drawn = {record["gap_low"] for record in values_of(resolution.gap_chart(GAPS)) if "gap_low" in record}
+    drawn = {
+        record["gap_low"] for record in values_of(resolution.gap_chart(GAPS, RESOLUTION, NAMES)) if "gap_low" in record
+    }
     assert drawn == {0.01}
 
 
 def test_each_panel_marks_what_can_be_told_apart():
-    missed, wrong = resolution.gap_chart(GAPS, RESOLUTION).to_dict()["hconcat"]
+    missed, wrong = resolution.gap_chart(GAPS, RESOLUTION, NAMES[:1]).to_dict()["hconcat"]
     assert missed["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((0.04 / 200 + 0.06 / 100) / 2)}]
     assert wrong["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((1 / 200 + 1 / 100) / 2)}]
 
@@ -86,6 +88,6 @@ def test_the_table_of_the_logits_holds_what_is_drawn():
 @pytest.mark.parametrize("width", [0.002, 4e-5])
 def test_the_axis_near_the_top_has_digits_enough_to_tell_its_ends_apart(width):
     near = RESOLUTION._replace(near_rho=np.linspace(1 - width, 1, 3))
-    axis = resolution.resolution_chart(near, (3, 4), 4).to_dict()["hconcat"][1]["encoding"]["x"]["axis"]
+    axis = resolution.resolution_chart(near, (3, 4)).to_dict()["hconcat"][1]["encoding"]["x"]["axis"]
     first, last = (format(rho, axis["format"]) for rho in near.near_rho[[0, -1]])
     assert float(last) - float(first) == pytest.approx(width, rel=0.2)

@@ -79,10 +79,10 @@ def _check_tree(tree: dict[str, Any], width: int) -> None:
     layers = {name: tree[name] for name in tree if name != ATTENTION}
     layers |= {f"{ATTENTION}/{name}": layer for name, layer in tree[ATTENTION].items()}
     for name in sorted(layers.keys() | expected.keys()):
-        found = {leaf: np.shape(array) for leaf, array in layers[name].items()} if name in layers else "missing"
+        shapes = {leaf: np.shape(array) for leaf, array in layers[name].items()} if name in layers else "missing"
         wanted = expected.get(name, "no such layer")
-        if found != wanted:
-            raise ValueError(f"layer {name} is {found}; the max-retrieval model has {wanted}")
+        if shapes != wanted:
+            raise ValueError(f"layer {name} is {shapes}; the max-retrieval model has {wanted}")
         for leaf, array in layers[name].items():
             with np.errstate(over="ignore"):
                 finite = jnp.issubdtype(array.dtype, jnp.floating) and np.isfinite(array.astype(np.float32)).all()

@@ -60,7 +60,6 @@ def sample_blocks(
     >>> [block.items.shape for block in blocks]
     [(2, 1024, 11), (2, 476, 11)]
     """
-    _check(key, sets, items, lengths)
     item_key, query_key = jax.random.split(key)
     query = jax.random.uniform(query_key, (sets, 1))
     lengths = _lengths(lengths, sets, items)
@@ -85,7 +84,6 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     >>> batch.mask.tolist()
     [[True, True, True, True], [True, False, False, False]]
     """
-    _check(key, sets, items, lengths)
     item_key, query_key = jax.random.split(key)
     # All blocks in one operation: compiling them one after the other would cost more than running them.
     draw = jax.vmap(lambda index: _draw_block(item_key, index, sets, min(items, BLOCK)), out_axes=1)
@@ -107,8 +105,6 @@ def sample_near_ties(
     >>> bool(gap(hard) < gap(ordinary) / 30)
     True
     """
-    _check(key, sets, items, lengths)
-    checks.whole("nearest_of", nearest_of, 1, 64, 2**10)
     item_key, query_key = jax.random.split(key)
     rho_key, kappa_key = jax.random.split(item_key)
     mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
@@ -131,19 +127,6 @@ def _batch(
     """The batch of these items, with queries from the key."""
     _, answer = _largest(rho, kappa, mask)
     return Batch(features(rho, kappa, mask), jax.random.uniform(key, (len(rho), 1)), mask, answer)
-
-
-def _check(key: Any, sets: Any, items: Any, lengths: Any) -> None:
-    """Raises unless sets can be drawn of these sizes."""
-    checks.random_key(key)
-    checks.whole("sets", sets, 1, 128, 2**24)
-    checks.whole("items", items, 1, 16, 2**24)
-    if lengths is None:
-        return
-    if not checks.is_array(lengths) or not jnp.issubdtype(jnp.result_type(lengths), jnp.integer):
-        raise TypeError(f"lengths is {checks.shown(lengths)}; it must be an integer array: call jnp.asarray on it")
-    if not checks.broadcasts(jnp.shape(lengths), (sets,)):
-        raise ValueError(f"lengths has shape {jnp.shape(lengths)}; it must be ({sets},) or (1,): give one for each set")
 
 
 def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
@@ -229,9 +212,6 @@ class MaxRetrievalModel(nnx.Module):
     """
 
     def __init__(self, width: int = 128, normalizer: Normalizer = Normalizer(softmax), *, rngs: nnx.Rngs):  # noqa: B008
-        checks.whole("width", width, 1, 128, 2**14)
-        if not isinstance(rngs, nnx.Rngs):
-            raise TypeError(f"rngs is {checks.shown(rngs)}; it must be keys of Flax, such as nnx.Rngs(0)")
         # Bound to a function, the numbers of the normalizer are no state of the module, even if they are arrays.
         self.normalize = functools.partial(_normalize, normalizer)
         self.item_in = nnx.Linear(FEATURES, width, rngs=rngs)

@@ -110,14 +110,14 @@ class RunDirectory:
         def read(path: Path) -> TrainState:
             return read_checkpoint(path, self.config, state_shapes)
 
-        found = first_good(step_checkpoints(self.path), read)
-        if found is None:
+        newest = first_good(step_checkpoints(self.path), read)
+        if newest is None:
             gone = f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
             distributed.agree(gone if (self.path / PARAMETERS).exists() else None)
             step, state = 0, initial_state(self.config)
         else:
-            step = self._saved = int(found[0].name)
-            state = distributed.placed(found[1], state_sharding(self.config))
+            step = self._saved = int(newest[0].name)
+            state = distributed.placed(newest[1], state_sharding(self.config))
         distributed.agree(self._drop_metrics_after(step) if distributed.is_leader() else None)
         return step, state
 

@@ -15,7 +15,7 @@ from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies.ablation import BASE, Recipe, recipes, scaling_recipes
 from softmax_jax.studies.ablation_run import TABLES, outcomes, write
 from softmax_jax.training.config import changed
-from softmax_jax.training.run import Interrupted
+from softmax_jax.training.run import one_line_ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,21 +65,15 @@ def main() -> None:
     """Trains, measures, prints, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    errors = Console(stderr=True)
-    with command_line.one_line_errors(errors):
+    with one_line_ends(Console(stderr=True)):
         keep_compiled_programs()
         chosen = [one for one in asked.every_recipe() if not asked.groups or one.group in (BASE, *asked.groups)]
-        start = time.perf_counter()
-        presets = {name: config for name, (_, config) in load_presets().items()}
-        try:
-            found = outcomes(chosen, presets, asked.lengths, asked.sets, asked.output)
-        except Interrupted as interruption:
-            errors.print(str(interruption), soft_wrap=True, markup=False)
-            raise SystemExit(130) from None
+        start, shipped = time.perf_counter(), {name: config for name, (_, config) in load_presets().items()}
+        found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.output)
         options = dataclasses.asdict(asked) | {"output": str(asked.output), "page": str(asked.page)}
         write(found, options, asked.output, asked.page)
-        minutes = (time.perf_counter() - start) / 60
-        print(f"trained and measured {len(chosen)} recipes in {minutes:.0f} minutes; wrote {asked.output}")
+        minutes = f"{(time.perf_counter() - start) / 60:.0f} minutes"
+        print(f"trained and measured {len(chosen)} recipes in {minutes}; wrote {asked.output}")
 
 
 if __name__ == "__main__":

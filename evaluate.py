@@ -8,7 +8,7 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, LENGTHS, evaluate, frame_of
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate, frame_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS
 from softmax_jax.measures.table import EVALUATION
@@ -57,13 +57,12 @@ def main() -> None:
     command_line.one_device_per_core()
     with command_line.one_line_errors(Console(stderr=True)), joined(asked.cluster), CompileTime() as compiling:
         config, parameters = load_checkpoint(asked.checkpoint)
-        named = named_normalizers(asked.normalizers, asked.checkpoint, parameters)
+        named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
         keep_compiled_programs(asked.compilation_cache, keep=not asked.no_compilation_cache)
-        lengths = asked.lengths or (NOTEBOOK_LENGTHS if asked.protocol == "notebook" else LENGTHS)
+        lengths = asked.lengths or (NOTEBOOK_LENGTHS if asked.protocol == "notebook" else config.task.test_lengths)
         options = {"seeds": config.all_seeds, "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
-        model = {"task": config.task, "trained_under": config.normalizer}
-        start = time.perf_counter()
-        measured = evaluate(parameters, named, measures=(*EVALUATION, "extrapolated"), **options, **model)
+        options |= {"measures": (*EVALUATION, "extrapolated"), "task": config.task, "trained_under": config.normalizer}
+        start, measured = time.perf_counter(), evaluate(parameters, named, **options)
         if not is_leader():
             for _ in measured:  # its share of the work
                 pass

@@ -1,8 +1,8 @@
 """What is measured of trained models on fresh sets: one pass, one table of measures, one frame.
 
 `evaluation.evaluate` yields what was measured of every set, length by length, and `evaluation.frame_of` makes the frame
-of it. The frame is a `polars.DataFrame` with a row for each normalizer, length and seed: the columns `normalizer`, `n`
-(items of a set) and `seed`, then one for each measure by its name in `table.MEASURES`, in its order; null where a measure does
+of it: a `polars.DataFrame` with a row for each normalizer, length and seed. Its columns are `normalizer`, `n` (items of
+a set) and `seed`, then one for each measure by its name in `table.MEASURES`, in its order; null where a measure does
 not apply. Everything that writes, prints or draws reads it. A new measure is a function and an entry in `table`.
 
 Frames that are made from it:

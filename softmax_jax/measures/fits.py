@@ -23,9 +23,12 @@ def fits_directory(checkpoint: Path) -> Path:
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
-def named_normalizers(specs: Sequence[str], checkpoint: Path, parameters: Parameters) -> dict[str, Normalizer]:
+def named_normalizers(
+    specs: Sequence[str], checkpoint: Path, parameters: Parameters, trained_under: str = "softmax"
+) -> dict[str, Normalizer | None]:
     """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint.
 
+    First the one that the model was trained under, with the numbers that it learned, unless that is softmax.
     Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters.
     """
     with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
@@ -34,7 +37,10 @@ def named_normalizers(specs: Sequence[str], checkpoint: Path, parameters: Parame
     if with_fits:
         after = specs.index("adaptive") + 1
         specs = (*specs[:after], *fits, *specs[after:])
-    return {spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs}
+    trained: dict[str, Normalizer | None] = {} if trained_under == "softmax" else {f"{trained_under}, as trained": None}
+    return trained | {
+        spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs
+    }
 
 
 def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:

@@ -91,7 +91,7 @@ def test_a_shootout_writes_its_tables_and_charts(tmp_path):
     sizes = ("--length", 8, "--hidden", 8, "--heads", 2, "--epochs", 1, "--seeds", 2, "--output", "out")
     done = script("shootout.py", *sizes, "--normalizers", "softmax", "ssmax", "--test-lengths", 16, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "training ssmax, epoch 1 of 1" in done.stderr
+    assert "step 25/25" in done.stdout
     for words in ("What each computes", "Trained and tested at length 8", "Test accuracy (%) by length"):
         assert words in done.stdout
     headers = {
@@ -116,7 +116,8 @@ def test_a_shootout_writes_its_tables_and_charts(tmp_path):
     charts = {"weights", "rows", "sweep", "accuracy", "loss", "time", "losses", "lengths"}
     pictures = {f"{chart}.{suffix}" for chart in charts for suffix in ("png", "svg")}
     tables = {"shootout.csv", "losses.csv", "lengths.csv", "shootout.json"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | tables
+    assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | tables | {"runs"}
+    assert {path.name for path in (tmp_path / "out" / "runs").iterdir()} == {"softmax", "ssmax"}
 
 
 @pytest.mark.slow

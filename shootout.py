@@ -9,7 +9,6 @@ import tyro
 from rich.console import Console
 
 from configs import load_presets
-from softmax_jax.files import check_output
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
 from softmax_jax.report.charts import save_chart
@@ -51,7 +50,6 @@ def main() -> None:
     one_device_per_core()
     with one_line_ends(Console(stderr=True)):
         output, config = arguments.output, arguments.config()
-        check_output(output)
         start, console = time.perf_counter(), Console(width=max(Console().width, 120))
         names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
         named = {name: normalizer(name) for name in names}

@@ -84,21 +84,6 @@ def append_whole(path: Path, content: str) -> None:
             raise
 
 
-def check_output(directory: Path, option: str = "--output") -> None:
-    """Raises ValueError that names the option unless files can be written to the directory, which need not be there.
-
-    Called before anything is computed, so that nothing is computed in vain.
-    """
-    there = directory.absolute()
-    try:
-        while not there.exists():
-            there = there.parent
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:  # no directory, no permission, too long a name, a full disk
-        problem = f"it must be a directory to write to, and {there} is none: {reason(error)}"
-        raise ValueError(f"{option} is {directory}: {problem}; name another") from None
-
-
 def require_room(directory: Path, size: int) -> None:
     """Raises OSError unless so many bytes fit on the disk of a directory, found out by taking and returning them.
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
-from softmax_jax.files import check_output
+from softmax_jax.files import reason
 from softmax_jax.normalizers.checks import did_you_mean
 
 T = TypeVar("T")
@@ -150,8 +151,18 @@ def each_within(option: str, values: Sequence[int], least: int, most: int, examp
 
 
 def check_directory(option: str, path: Path) -> None:
-    """Raises ValueError unless files can be written to a directory of that name, which need not be there yet."""
-    check_output(path, option)
+    """Raises ValueError unless files can be written to a directory of that name, which need not be there yet.
+
+    Called before anything is computed, so that nothing is computed in vain.
+    """
+    there = path.absolute()
+    try:
+        while not there.exists():
+            there = there.parent
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:  # no directory, no permission, too long a name, a full disk
+        problem = f"it must be a directory to write to, and {there} is none: {reason(error)}"
+        raise ValueError(f"{option} is {path}: {problem}; name another") from None
 
 
 def one_device_per_core() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from softmax_jax import files
 from softmax_jax.files import PARTIAL
+from softmax_jax.runtime.command_line import check_directory
 from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.training.run_directory import load_checkpoint
 from tests.faults.processes import (
@@ -254,8 +255,8 @@ def test_a_read_only_disk_is_refused_before_anything_is_computed(disk, tmp_path)
 def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=rf"--output is {tmp_path}/file/out: .* Not a directory"):
-        files.check_output(tmp_path / "file" / "out")
-    files.check_output(tmp_path / "deep" / "out")
+        check_directory("--output", tmp_path / "file" / "out")
+    check_directory("--output", tmp_path / "deep" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -263,7 +264,7 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
 def test_a_directory_without_permission_is_refused(tmp_path):
     tmp_path.chmod(0o555)
     with pytest.raises(ValueError, match="Permission denied; choose a directory that you may write to"):
-        files.check_output(tmp_path / "out")
+        check_directory("--output", tmp_path / "out")
 
 
 # Two runs in one directory
@@ -348,9 +349,9 @@ def test_a_file_that_another_process_took_for_a_leftover_is_written_again(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-ROOT = Path(files.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 WRITERS = ("open(", ".write_text(", ".write_bytes(", ".savefig(", ".save(", "np.save", "to_csv(")
-WHOLE = ("found.save(paths[-1])", "directory.save(step, state)", "ocp.save(path, tree)", 'path.open("rb")')
+WHOLE = ("fit.save(path)", "directory.save(step, state)", "ocp.save(path, tree)", 'path.open("rb")')
 """A fit, by `write_json`; a checkpoint, by Orbax; and reading."""
 
 

@@ -158,7 +158,7 @@ class Inputs(NamedTuple):
         """One mask of all that hides an entry, with this one for what the user says."""
         return visible_entries(self.shape, mask, self.is_causal, *self.lengths, self.window)
 
-    def returned(self, output: Outputs) -> Outputs:
+    def returned(self, output: Float[Array, "..."]) -> Float[Array, "..."]:
         """The output in shape and type of the query as it was given."""
         return output.astype(self.outside.dtype).reshape(self.outside.shape)
 

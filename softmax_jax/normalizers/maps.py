@@ -197,8 +197,10 @@ class Hardmax(Quotient):
         return largest, largest
 
     def decay(self, row: AnyRow, old: Array, new: Array) -> Array:
-        # The sign is 0 at the largest and -1 below. Of NaN it is NaN, which a comparison would not hand on.
-        return 1 + jnp.sign(row.below(old, new))
+        # Compared, not subtracted: compilers may fuse a product in the logits with the subtraction, and what they
+        # round apart is then not 0 at the largest. A gap of 0 counts too, as β = 0 leaves it; of NaN it is NaN.
+        gap = row.below(old, new)
+        return jnp.where(jnp.isnan(gap), jnp.nan, ((old >= new) | (gap == 0)).astype(gap.dtype))
 
     def written(self) -> Written:
         return Written("datum.c == 0 ? 1 : 0", "datum.c == 0 ? 1 : 0")

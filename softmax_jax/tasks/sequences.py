@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -13,20 +13,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import normalizer as normalizer_named
+from softmax_jax.normalizers.registry import METHODS, normalizer as normalizer_named
 from softmax_jax.tasks.task import Reading, Task, data_key
 from softmax_jax.tasks.transformer import Transformer
 
-LEARNED: Mapping[str, tuple[str, ...]] = {
-    "ssmax": ("s",),
-    "clipped_ssmax": ("s",),
-    "scalable_softpick": ("s",),
-    "sink_softmax": ("sink",),
-    "entmax": ("alpha",),
-    "asentmax": ("weight", "power"),
-    "as_stieltjes": ("weight", "power"),
-}
-"""The numbers that train with the model, one per head and layer, by the method's name; others keep theirs."""
 LONGEST = 2**14
 SQUARE = 2**22
 """Logits of a head that a device holds at once when it reads test sequences."""
@@ -152,8 +142,8 @@ class SequenceTask(Task):
 
 
 def learned_by(normalizer: str) -> tuple[str, ...]:
-    """The numbers that train with the model under a normalizer of this name."""
-    return LEARNED.get(normalizer.split("(")[0], ())
+    """The numbers that train with the model under a normalizer of this name, one per head and layer."""
+    return METHODS[normalizer.split("(")[0].strip()].learned
 
 
 def sequence_key(seed: Int[Array, ""]) -> Key[Array, ""]:

@@ -10,7 +10,6 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks import TASKS
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.retrieval import Sort
-from softmax_jax.tasks.sequences import LEARNED
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import build_model
@@ -69,13 +68,13 @@ def test_dropout_needs_keys_and_is_left_out_of_tests():
     assert np.abs(kept - dropped).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.learned])
 def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_there(name):
     task = Signal(length=6, hidden=8, heads=2)
     _, initialize = build_model(task, name)
     parameters = jax.tree.map(lambda leaf: leaf[None], initialize(jax.random.key(0)))
     learned = task.learned(parameters, name)
-    assert tuple(learned) == LEARNED[name]
+    assert tuple(learned) == METHODS[name].learned
     for number, values in learned.items():
         assert values.shape == (1, task.layers, task.heads)
         np.testing.assert_allclose(values, METHODS[name].numbers[number], rtol=1e-6)

@@ -227,7 +227,7 @@ def check_options(scale: ArrayLike | None, window: Window) -> None:
             "as in normalizer('temperature', theta=...)"
         )
     sides = window if isinstance(window, tuple) else (window,)
-    if window is not None and any(side is None or side < 0 for side in sides):
+    if window is not None and (len(sides) > 2 or any(side is None or side < 0 for side in sides)):
         raise ValueError(f"local_window_size is {window}; it must be at least 0: give one number, or (left, right)")
 
 

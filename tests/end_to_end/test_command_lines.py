@@ -145,10 +145,11 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
 
 
 def test_help_shows_every_setting_with_its_meaning(tmp_path):
-    done = script("train.py", "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    for word in ("--learning-rate", "--l2", "λ·Σw²", "--workdir", "paper:", "--schedule-options"):
-        assert word in done.stdout
+    listing, settings = (script("train.py", *of, "--help", cwd=tmp_path) for of in ((), ("paper",)))
+    assert listing.returncode == settings.returncode == 0
+    assert all(word in listing.stdout for word in ("paper", "Ten seeds for 100,000 steps", "signal"))
+    for word in ("--learning-rate", "--l2", "λ·Σw²", "--workdir", "--min-items", "--schedule-options"):
+        assert word in settings.stdout
 
 
 @pytest.mark.slow

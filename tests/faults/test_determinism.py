@@ -65,6 +65,7 @@ def here():
     return same_numbers.numbers()
 
 
+@pytest.mark.full
 def test_one_thread_and_one_device_give_the_numbers_of_all(here, tmp_path):
     path = tmp_path / "one.npz"
     one = finish(start(path, 1, 1), path)

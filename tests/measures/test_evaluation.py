@@ -35,6 +35,7 @@ def numbers(frame):
     return frame.select(*EVALUATION).to_numpy()
 
 
+@pytest.mark.full
 def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
     """At a length that the program has more room for, so that its padding is masked."""
     assert TASK.room(9) == 10

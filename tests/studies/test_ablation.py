@@ -39,6 +39,7 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
     assert {recipe.config.normalizer for recipe in every} == set(METHODS)
 
 
+@pytest.mark.full
 def test_accuracies_are_those_of_an_evaluation_of_the_same_sets():
     parameters = jax.device_get(training.initial_state(TINY).parameters)
     normalizers = {name: ablation.normalizer(name) for name in ("softmax", "hardmax", "temperature(0.5)")}

@@ -31,6 +31,7 @@ def first(tmp_path_factory):
     return path, fought(path)
 
 
+@pytest.mark.full
 def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(first):
     for name, outcome in zip(NAMES, first[1], strict=True):
         assert outcome.losses.select("normalizer", "seed", "epoch").rows() == [

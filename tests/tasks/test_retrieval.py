@@ -152,6 +152,7 @@ def test_training_lengths_run_from_two_to_the_longest_and_test_lengths_are_the_o
         assert bool(mask.all())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
     """By items alone: sequences of 10 items or more, of which no two are alike by chance."""

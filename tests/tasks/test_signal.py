@@ -40,6 +40,7 @@ def epoch_of(task, epoch=0, seed=SEED):
     return [rows(task.training_batch(seed, jnp.asarray(step)).inputs) for step in steps]
 
 
+@pytest.mark.full
 def test_no_two_sequences_are_alike_in_training_or_tests_or_between_seeds():
     task = Signal(length=8, features=16, sequences=200, sets=50)
     every = [row for seed in (SEED, jnp.int32(4)) for batch in epoch_of(task, seed=seed) for row in batch]

@@ -81,6 +81,7 @@ def test_training_learns():
     assert (np.asarray(last.cross_entropy) < 0.7 * np.asarray(first.cross_entropy)).all()
 
 
+@pytest.mark.full
 def test_a_seed_trains_the_same_alone_and_among_others():
     # By sgd: adam would blow up the rounding of gradients that are zero in theory, as those of the key's bias.
     config = changed(SMALL, optimizer="sgd", learning_rate=0.1)
@@ -144,6 +145,7 @@ def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
     assert np.isfinite(metrics.loss).all()
 
 
+@pytest.mark.full
 def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
     task = Signal(length=6, features=8, sequences=8, sets=4, hidden=8, heads=2)
     config = Config(task, steps=4, seeds=3, l2=0.0, optimizer="sgd", learning_rate=0.1, chunk=4)

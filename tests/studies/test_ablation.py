@@ -1,6 +1,7 @@
 import jax
 import numpy as np
 import polars as pl
+import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
 from softmax_jax.normalizers.registry import METHODS

@@ -45,6 +45,7 @@ def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(first):
         assert outcome.seconds > 0
 
 
+@pytest.mark.full
 def test_learned_numbers_move_from_their_start(first):
     softmax, ssmax = first[1]
     assert softmax.learned == {}
@@ -53,6 +54,7 @@ def test_learned_numbers_move_from_their_start(first):
     assert 1e-5 < moved.min() <= moved.max() < 0.1  # four steps of 0.001 each
 
 
+@pytest.mark.full
 def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, tmp_path, monkeypatch):
     log, logged = RunDirectory.log, []
 
@@ -72,6 +74,7 @@ def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, t
         assert ours.tests.equals(theirs.tests)
 
 
+@pytest.mark.full
 def test_the_files_hold_what_came_of_it(first, tmp_path):
     paths = write_outcomes(tmp_path, {"task": "signal"}, CONFIG, first[1])
     tables = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in paths if path.suffix == ".csv"}

@@ -93,6 +93,11 @@ def evaluate(
     task = task_of(parameters) if task is None else task
     check_seeds(parameters, seeds)
     checks.one_of("protocol", protocol, PROTOCOLS)
+    own_items = type(task) is MaxRetrieval  # whose items the notebook and the pass over blocks draw themselves
+    if protocol == "notebook" and not own_items:
+        raise ValueError(
+            f"--protocol is notebook: its sets must be those of max retrieval, and the run's are {task.name}"
+        )
     if not normalizers:
         raise ValueError(
             "normalizers is empty; it must have at least one: give {'softmax': softmax_jax.normalizer(...)}"
@@ -112,7 +117,7 @@ def evaluate(
             batches = notebook_batches(seeds, items)
         else:
             batches = fresh_batches(task, seeds, items, count[items], key)
-            if isinstance(task, MaxRetrieval) and items > LONGEST_WHOLE:
+            if own_items and items > LONGEST_WHOLE:
                 look = looker(task, tuple(measures), true_item, task.room(items))
             else:
                 draw = draw_with_room(task, task.room(items))
@@ -189,13 +194,12 @@ def row_facts(
 
 
 def task_of(parameters: Parameters) -> MaxRetrieval:
-    """Max retrieval at the width of these parameters. Raises TypeError for those of another model."""
+    """Max retrieval at the width of these parameters. Raises ValueError for those of another model."""
     try:
         return MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
     except (TypeError, KeyError, IndexError, AttributeError):
-        raise TypeError(
-            f"parameters are {checks.shown(parameters)[:80]}; they must be those of the max-retrieval model: "
-            "load them with softmax_jax.training.run_directory.load_checkpoint"
+        raise ValueError(
+            "the parameters must be those of the max-retrieval model: name a run of max retrieval"
         ) from None
 
 

@@ -75,7 +75,7 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
             "difference": {n: f"{difference:+.1f}" for n, difference in differences.items()},
         }
     print_groups(console, "", groups, lengths)
-    units = "; ".join(f"{name}: {measure.unit}" for name, measure in printed.items() if name != "accuracy")
+    units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
         f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; p: paired t-test over seeds "
         "against softmax" + ("; " + REFERENCE if reference else ""),
@@ -105,9 +105,9 @@ NO_SETTINGS = ("cluster", "compilation_cache", "no_compilation_cache")
 def show_and_write(output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task) -> list[Path]:
     """Prints the evaluation, and writes its rows, its summary with the settings, and its chart; returns the files."""
     summary = summarize(frame)
-    reference, title = {}, f"How far does attention reach? {task.name}, trained on {task.longest} items"
-    if isinstance(task, MaxRetrieval):
-        reference, title = published.ACCURACY, "How far does attention reach? Max retrieval, trained on 16 items"
+    reference = published.ACCURACY if type(task) is MaxRetrieval else {}
+    name = task.name.replace("_", " ").capitalize()
+    title = f"How far does attention reach? {name}, trained on {task.longest} items"
     print_evaluation(Console(), summary, reference)
     if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
         print(warning, file=sys.stderr)

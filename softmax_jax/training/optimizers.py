@@ -17,13 +17,15 @@ import optax
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.training.config import Config
 
+RATES = {"--schedule": {"value", "peak_value"}, "--optimizer": {"learning_rate"}}
+"""Numbers of a text that would contradict --learning-rate."""
 Given = Callable[[Mapping[str, Any]], dict[str, Any]]
 """From the parameters of a function to the arguments that it is given besides those in the text."""
 
 
 def build_schedule(config: Config) -> optax.Schedule:
     """The learning rate by step. Raises ValueError for a schedule that optax lacks or that lacks a number."""
-    known = [name for name in dir(optax.schedules) if name.endswith("_schedule")]
+    known = [name for name in dir(optax.schedules) if name.endswith("_schedule") and not name.startswith("_")]
     names = _names("--schedule", config.schedule)
     for name in names:
         if name not in known:
@@ -104,18 +106,22 @@ def _built(option: str, text: str, functions: Any, given: Given) -> Any:
     def call(name: ast.Name, arguments: list[Any], named: dict[str, Any]) -> Any:
         factory = getattr(functions, name.id)
         parameters = inspect.signature(factory).parameters
+        for rate in named.keys() & RATES[option]:
+            raise ValueError(f"{option} is {text}: its {rate} must be given as --learning-rate, so leave it out")
         named = given(parameters) | named
         try:
             inspect.signature(factory).bind(*arguments, **named)
         except TypeError as error:
             near = "".join(did_you_mean(name, parameters) for name in named if name not in parameters)
             takes = f"{factory.__name__} takes {', '.join(parameters)}"
-            raise ValueError(f"{option}-options: {error}; {near}{takes}") from None
+            raise ValueError(f"{option} is {text}: {error}; {near}{takes}; give numbers by name") from None
         try:
             return factory(*arguments, **named)
         except (ValueError, TypeError, ArithmeticError) as error:
             said = " ".join(str(error).split())
-            raise ValueError(f"{option}-options: {factory.__name__} says {said}; give others") from None
+            raise ValueError(
+                f"{option} is {text}: {factory.__name__} says {said}; give others, or more --steps"
+            ) from None
 
     return value(_parsed(option, text))
 

@@ -106,6 +106,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train.py quick --normalizer sofmax", "sofmax", "did you mean 'softmax'"),
     ("train.py quick --optimizer adamm", "adamm", "did you mean 'adam", "optax"),
     ("train.py quick --optimizer-options weight_decay 0.1", "'weight_decay'", "adam takes"),
+    ("train.py quick --optimizer adam(learning_rate=0.5)", "adam(learning_rate=0.5)", "given as --learning-rate"),
+    ("train.py quick --schedule _schedule", "--schedule is _schedule", "must be one of optax"),
     ("train.py quick --optimizer-options b1 x", "--optimizer-options is 'b1 x'", "each with a number"),
     ("train.py quick --schedule cosine", "cosine", "must be one of optax", "cosine_decay_schedule"),
     ("train.py quick --workdir a.txt/run", "--workdir is a.txt/run", DIRECTORY, "name another"),

@@ -186,7 +186,7 @@ def test_mistakes_are_named_before_anything_is_computed(parameters, changed, wor
 
 
 def test_parameters_of_another_model_are_named():
-    with pytest.raises(TypeError, match="max-retrieval model"):
+    with pytest.raises(ValueError, match="max-retrieval model"):
         evaluation.evaluate({"kernel": jnp.ones(3)}, {"softmax": normalizer("softmax")}, seeds=SEEDS)
 
 

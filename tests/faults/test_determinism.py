@@ -14,6 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from softmax_jax.runtime import devices, distributed
 from tests.faults import same_numbers
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 NEAR = {"evaluated": 2e-5, "trained": 1e-6, "training": 2e-5}
 """Largest difference on other devices, in nats, weights and parameters: their batches are summed in another order."""

@@ -14,6 +14,8 @@ from softmax_jax.temperature.optimum import LOG_THETA
 from softmax_jax.training.trainer import build_model
 from tests.temperature.test_temperature import drawn_rows
 
+pytestmark = pytest.mark.full
+
 SEEDS = (4, 5)
 KEYS = [jax.random.key(1), jax.random.key(2)]
 ONE = int(np.abs(LOG_THETA).argmin())

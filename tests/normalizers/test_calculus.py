@@ -181,11 +181,13 @@ def test_weight_entropy_gradient_is_zero_at_weights_of_zero():
     assert np.isfinite(saturated).all()
 
 
+@pytest.mark.full
 def test_weight_entropy_derivatives():
     assert_derivatives(sj.weight_entropy, RNG.dirichlet(np.ones(6)))
 
 
 @pytest.mark.parametrize("theta", [0.3, 1.0, 4.0])
+@pytest.mark.full
 def test_entropy_grows_with_temperature_by_the_variance_of_the_logits(theta):
     """dH/dθ = Var_p(z) / θ³, by way of the logits and of the weights."""
     z = LOGITS[0]
@@ -247,6 +249,7 @@ def hidden_one_hot(labels, where):
     return jnp.where(where, jax.nn.one_hot(labels, where.shape[-1]), 0)
 
 
+@pytest.mark.full
 def test_cross_entropy_derivatives():
     where, labels = jnp.asarray(WHERE), jnp.asarray(LABELS)
     assert_derivatives(lambda z: sj.cross_entropy(z, labels, where=where), LOGITS)

@@ -113,6 +113,7 @@ def test_gradient_in_q_equals_central_differences(q):
         np.testing.assert_allclose(forward, moved.squeeze(-1), atol=1e-8)
 
 
+@pytest.mark.full
 def test_entmax_meets_softmax_and_sparsemax():
     logits = jnp.asarray(3 * np.random.default_rng(0).normal(size=(4, 300)), jnp.float32)
     for alpha in 1.0, 1 + 1e-6:
@@ -130,6 +131,7 @@ def test_entmax_above_2(alpha):
 
 
 @pytest.mark.parametrize("axis", [-1, (-2, -1)])
+@pytest.mark.full
 def test_one_alpha_per_head(axis):
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4, 50)), jnp.float32)
     alphas = jnp.array([1.1, 1.5, 2.0])

@@ -12,6 +12,8 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrievalModel, sample
 
+pytestmark = pytest.mark.full
+
 WIDTH = 128
 
 

@@ -144,6 +144,7 @@ def test_masked_items_change_nothing(model, name):
     assert not np.any(b.weights[hidden])
 
 
+@pytest.mark.full
 def test_parameters_do_not_depend_on_the_normalizer(model):
     before = nnx.to_pure_dict(nnx.state(model))
     for name in METHODS:

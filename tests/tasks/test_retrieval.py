@@ -7,6 +7,8 @@ import pytest
 
 from softmax_jax.tasks.retrieval import CODE, POSITIONS, Copy, MultiQuery, Sort, TransformerMaxRetrieval
 
+pytestmark = pytest.mark.full
+
 SEED = jnp.int32(5)
 CLASSES = 10
 LENGTH, QUERIES = 12, 6

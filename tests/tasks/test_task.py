@@ -48,6 +48,7 @@ def test_a_function_on_visible_items_sees_all_of_them(task):
     assert task.on_visible(total)(2, batch, 1) == total(2, batch, 1)
 
 
+@pytest.mark.full
 def test_a_model_is_read_under_several_normalizers_as_under_each(task):
     model = task.build("ssmax(s=0.7)", nnx.Rngs(0))
     batch = drawn(task, 5, 4)

@@ -62,6 +62,7 @@ def test_a_batch_of_near_ties_is_harder_to_tell_apart():
     assert np.array_equal(batches[0].mask, batches[1].mask)
 
 
+@pytest.mark.full
 def test_the_loss_is_that_of_the_answers_under_the_training_normalizer():
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
     batch = SMALL.task.training_batch(jnp.int32(0), jnp.int32(0))
@@ -74,6 +75,7 @@ def test_the_loss_is_that_of_the_answers_under_the_training_normalizer():
     assert not np.isclose(loss, jax.jit(training.padded_gradient(SMALL))(parameters, batch)[0][1][0], rtol=1e-4)
 
 
+@pytest.mark.full
 def test_training_learns():
     config = changed(SMALL, steps=400, learning_rate=1e-2, l2=0.0)
     _, first = train(config, [100])
@@ -105,6 +107,7 @@ def test_loss_is_cross_entropy_plus_the_penalty():
     assert all_close(penalty, jax.tree.map(lambda leaf: 2 * SMALL.l2 * leaf, parameters), atol=1e-6)
 
 
+@pytest.mark.full
 def test_any_optax_optimizer_and_schedule():
     config = changed(
         SMALL,

@@ -39,8 +39,8 @@ class Map(Numbers, abc.ABC):
     fused: ClassVar[Literal["softmax", "sink"] | None] = None
     """Which fused attention kernels give it: those of softmax as they are, or with a factor for a sink afterwards."""
     formula: ClassVar[str] = ""
-    """In plain text. With it, and with $$ and a paragraph on when to use it in its docstring, a map has an entry in
-    the documentation."""
+    """In plain text. With it, and with the formula in LaTeX and a paragraph on when to use it in its docstring, a map
+    has an entry in the documentation."""
     largest_weight: ClassVar[str] = ""
     """As in `Entry`."""
     source: ClassVar[str] = ""

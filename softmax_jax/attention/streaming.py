@@ -65,7 +65,7 @@ def streaming_attention(
     """`dot_product_attention` in blocks of `block_size` keys; see there for the other arguments and what they raise.
 
     Both modes of differentiation work, and second derivatives, which sparsemax, entmax and Stieltjes refuse with
-    NotImplementedError. Raises ValueError for a normalizer without a streaming form and for a
+    NotImplementedError. Raises ValueError for a normalizer that needs whole rows and for a
     block size below 1.
 
     >>> x = jnp.eye(4).reshape(4, 1, 4)

@@ -132,12 +132,6 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
         raise ValueError(f"{name} is {value}; it must be {bounds}, such as {example}")
 
 
-def yes_or_no(name: str, value: Any) -> None:
-    """Raises TypeError unless a value is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} is {shown(value)}; it must be True or False: give one of them, not traced")
-
-
 def floats(name: str, array: Any) -> None:
     """Raises TypeError unless a value is an array of real floating point."""
     are, have, they = ("are", "have", "they") if name in PLURAL else ("is", "has", "it")
@@ -199,15 +193,6 @@ def row(logits: Any, axis: int | tuple[int, ...], name: str = "logits", **number
         raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
     for number_name, number in numbers.items():
         per_row(number_name, number, jnp.shape(logits), axis)
-
-
-def random_key(key: Any) -> None:
-    """Raises TypeError for what is no random key, ValueError for many of them; keys of the old kind will do."""
-    typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not typed and not (is_array(key) and jnp.result_type(key) == jnp.uint32):
-        raise TypeError(f"key is {shown(key)}; it must be a random key, such as jax.random.key(0)")
-    if len(jnp.shape(key)) != (0 if typed else 1):
-        raise ValueError(f"key has shape {jnp.shape(key)}; it must be a single key: use jax.vmap for many")
 
 
 def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:

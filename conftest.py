@@ -33,7 +33,9 @@ REPEATED = {
     *("softmax1", "shifted_softmax", "hardmax", "sparsemax", "entmax", "stieltjes", "temperature", "clipped_ssmax"),
     *("scalable_softpick", "length_scaled", "asentmax", "as_stieltjes", "adaptive_entmax15"),
 }
-"""Methods that others stand for in the default tier, where tests run for every method. The laws run for all of them."""
+"""Methods that others stand for in the default tier, where tests run for every method."""
+OF_ALL = {"test_agrees_with_the_formula_in_float64", "test_nothing_behind_the_mask_matters"}
+"""The laws that run for all methods even there, in both types."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,10 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks as `full` what repeats a promise for one more method. With `-m full`, laws that draw examples run again."""
-    name = item.callspec.params.get("name") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-    repeats = isinstance(name, str) and name in REPEATED and item.path.name != "test_laws.py"
-    drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
+    """Marks as `full` what repeats a promise for one more method or type. With `-m full`, drawn laws run again."""
+    if not isinstance(item, pytest.Function):
+        return
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    rounded = item.path.name == "test_laws.py" and parameters.get("dtype") == "bfloat16"
+    repeats = (parameters.get("name") in REPEATED or rounded) and item.originalname not in OF_ALL
+    drawn = hypothesis.is_hypothesis_test(item.obj)
     if repeats or (drawn and item.config.option.markexpr == "full"):
         item.add_marker("full")
 

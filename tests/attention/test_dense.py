@@ -161,6 +161,7 @@ def float32(half):
     return half.astype(jnp.float32)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
     half = qkv(kv_heads=2, dtype=dtype)

@@ -81,6 +81,7 @@ def test_softmax_equals_stock_and_masks_reach_it(api):
     assert jnp.max(jnp.abs(ours(x) - ours(x, mask=causal(x)))) > 0.01
 
 
+@pytest.mark.full
 @both
 @pytest.mark.parametrize("shape", [(LENGTH, FEATURES), (2, BATCH, LENGTH, FEATURES)])
 def test_any_number_of_batch_axes(api, shape):
@@ -97,12 +98,14 @@ def test_is_causal_of_nnx():
     assert_same(ours, stock, x, is_causal=True, mask=padding)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kv_heads", [2, 1])
 def test_grouped_heads_of_nnx(kv_heads):
     ours, stock = (jax.jit(layer("nnx", f, num_kv_heads=kv_heads)) for f in (attention_fn("softmax"), None))
     assert_same(ours, stock, inputs(), mask=causal(inputs()))
 
 
+@pytest.mark.full
 @both
 def test_half_precision(api):
     with jax.numpy_dtype_promotion("standard"):  # which Flax itself needs for half precision

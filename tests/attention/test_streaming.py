@@ -47,6 +47,7 @@ def test_block_sizes_agree_under_a_causal_mask(name):
         np.testing.assert_allclose(output, dense, atol=2e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ssmax", "adaptive"])
 def test_half_precision_is_computed_in_float32_and_rounded_once(name):
     half = tuple(array.astype(jnp.bfloat16) for array in arrays()[:3])
@@ -66,6 +67,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(name):
     assert all(gradient.dtype == jnp.bfloat16 for gradient in gradients)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["adaptive", "sparsemax"])
 def test_forward_mode_and_vmap(name):
     query, key, value, _ = arrays()
@@ -82,6 +84,7 @@ def test_forward_mode_and_vmap(name):
         np.testing.assert_allclose(mapped, wanted, atol=5e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("map", [sj.softmax, sj.hardmax, sj.entmax15, sj.top_k_softmax])
 def test_any_inverse_temperature(map):
     query, key, value, _ = arrays()
@@ -104,6 +107,7 @@ def test_any_inverse_temperature(map):
         np.testing.assert_allclose(streamed_gradient.scale.beta, gradient.scale.beta, atol=2e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["softmax", "adaptive"])
 def test_second_derivatives(name):
     query, key, value, _ = arrays()
@@ -158,7 +162,7 @@ def temporary_bytes(name, keys, differentiate):
 
 
 @pytest.mark.parametrize("differentiate", [False, True])
-@pytest.mark.parametrize("name", ["softmax", "entmax15"])
+@pytest.mark.parametrize("name", ["softmax", pytest.param("entmax15", marks=pytest.mark.full)])
 def test_memory_does_not_grow_with_the_keys(name, differentiate):
     short, long = (temporary_bytes(name, keys, differentiate) for keys in (512, 8192))
     # Keys and values are laid out in blocks once. A threshold gets a gradient of them of its own, which is added to

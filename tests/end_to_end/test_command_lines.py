@@ -144,6 +144,7 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
     }
 
 
+@pytest.mark.full
 def test_help_shows_every_setting_with_its_meaning(tmp_path):
     listing, settings = (script("train.py", *of, "--help", cwd=tmp_path) for of in ((), ("paper",)))
     assert listing.returncode == settings.returncode == 0

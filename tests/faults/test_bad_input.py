@@ -73,6 +73,7 @@ def test_the_largest_numbers_that_are_allowed_give_finite_weights(spec: str):
     assert jnp.isfinite(sj.normalizer(spec)(jnp.arange(3.0))).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "words"),
     [("train.py quick --width 1000000", "--width is 1000000"), ("report.py nowhere", "nowhere holds no run")],

@@ -75,6 +75,7 @@ def one_line(script: Script, *words: str) -> None:
 # Killed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("aim", [".orbax-checkpoint-tmp", PARTIAL, f".old{PARTIAL}"])
 def test_a_run_killed_while_it_writes_a_checkpoint_or_drops_one(aim, tmp_path, expected, metrics):
     workdir = tmp_path / "run"

@@ -24,6 +24,7 @@ def of_three_types(seed):
     return joined(*(hostile(dtype, WIDTH, 150, seed) for dtype in ("float32", "float16", "bfloat16")))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["dense", "streaming"])
 @pytest.mark.parametrize("name", sj.METHODS)
 def test_no_number_breaks_a_law(name, form):
@@ -36,6 +37,7 @@ def test_no_number_breaks_a_law_on_two_devices(name):
     assert broken_laws(name, "sharded", of_three_types(1), "float32") == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FUSED)
 def test_no_number_breaks_a_law_on_a_fused_kernel(name):
     assert broken_laws(name, "xla", of_three_types(2), "float32") == {}

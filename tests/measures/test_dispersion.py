@@ -52,6 +52,7 @@ def model_of(parameters, index):
     return nnx.merge(structure, jax.tree.map(lambda leaf: leaf[index], parameters))
 
 
+@pytest.mark.full
 def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
     n, index = 20, 1
     batch = sets_of(TASK, index, n)

@@ -70,6 +70,7 @@ def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
     assert np.allclose(numbers(together), numbers(regrouped), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch):
     items = 2 * BLOCK + 300
     names = ["softmax", "adaptive", "softpick", "hardmax", "signed_l1", "entmax15", "sink_softmax"]
@@ -84,6 +85,7 @@ def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch)
     assert np.allclose(by_block.select(others).to_numpy(), whole.select(others).to_numpy(), rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.full
 def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
     """Not the hidden items, which are `width` numbers each."""
     structure, _ = build_model(TASK)
@@ -109,6 +111,7 @@ def test_any_number_of_sets(count):
     assert len({tuple(key) for key in jax.random.key_data(keys).reshape(-1, 2).tolist()}) == count * len(SEEDS)
 
 
+@pytest.mark.full
 def test_one_compilation_per_bucket(parameters):
     compiled: Any = sets.for_each_seed
     before = compiled._cache_size()
@@ -134,6 +137,7 @@ def test_the_notebook_stream_is_the_published_one():
     assert batch.items.shape[:3] == (len(SEEDS), 11, 32)
 
 
+@pytest.mark.full
 def test_the_notebook_stream_has_the_old_random_bits():
     batch = sets.notebook_batches(SEEDS[:1], 12)
     _, key = jax.random.split(jax.random.PRNGKey(11))
@@ -158,6 +162,7 @@ def test_a_measure_without_a_head_to_look_at_is_left_out(parameters):
     }
 
 
+@pytest.mark.full
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
     task = TASKS["sort"](sets=2, length=4, hidden=8, heads=2, layers=1)  # pyright: ignore[reportCallIssue]
     trained = jax.vmap(build_model(task, "ssmax")[1])(jax.random.split(jax.random.key(0), len(SEEDS)))

@@ -92,6 +92,7 @@ def test_log_softmax_is_minus_infinity_with_zero_gradient_where_nothing_weighs()
     np.testing.assert_allclose(gradient[0, [0, 3]], 1 - 2 * p, atol=1e-6)
 
 
+@pytest.mark.full
 def test_log_softmax_derivatives():
     where = jnp.asarray(WHERE[0])
     assert_derivatives(lambda z: jnp.where(where, sj.log_softmax(z, where=where), 0), LOGITS[0])
@@ -112,6 +113,7 @@ def test_jacobian_equals_that_of_autodiff():
             np.testing.assert_allclose(jacobian, jax.jacrev(weigh)(row), atol=1e-15)
 
 
+@pytest.mark.full
 def test_jacobian_of_many_rows_is_that_of_each():
     p = sj.softmax(jnp.asarray(LOGITS, jnp.float32))
     wanted = [np.diag(row) - np.outer(row, row) for row in np.asarray(p)]
@@ -119,7 +121,7 @@ def test_jacobian_of_many_rows_is_that_of_each():
     np.testing.assert_allclose(sj.softmax_jacobian(p[None]), [wanted], atol=1e-7)
 
 
-@pytest.mark.parametrize("axis", [-1, 0, (0, 1)])
+@pytest.mark.parametrize("axis", [-1, *(pytest.param(axis, marks=pytest.mark.full) for axis in (0, (0, 1)))])
 def test_products_equal_those_of_autodiff(axis):
     def weigh(z):
         return sj.softmax(z, axis, where)
@@ -173,6 +175,7 @@ def test_weight_entropy_of_bfloat16_weights_is_computed_in_float32():
     np.testing.assert_allclose(sj.weight_entropy(p), -(shares * np.log(shares)).sum(), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_weight_entropy_gradient_is_zero_at_weights_of_zero():
     gradient = jax.grad(lambda w: sj.weight_entropy(w).sum())(jnp.array([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
     h = references.entropy(np.log([0.25, 0.75]))
@@ -315,6 +318,7 @@ def test_cross_entropy_of_large_logits_is_in_float32(dtype):
     assert np.isfinite(np.asarray(gradient, np.float64)).all()
 
 
+@pytest.mark.full
 def test_vmap_and_jit():
     z, where, labels, targets, g = arrays(LOGITS, WHERE, LABELS, TARGETS, VECTORS)
     for function in (

@@ -116,6 +116,7 @@ def test_logits_of_any_size(row):
     np.testing.assert_array_equal(sj.top_p_mask(jnp.array(row), 0.7), kept_by_p(np.array(row), 0.7))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_axis_vmap_and_jit(axis):
     z, where = jnp.asarray(LOGITS, jnp.float32), jnp.asarray(WHERE)
@@ -258,6 +259,7 @@ def test_hard_is_one_hot_and_has_the_gradient_of_soft(dtype):
     np.testing.assert_array_equal((hard * soft).max(-1), soft.max(-1))
 
 
+@pytest.mark.full
 def test_gumbel_softmax_derivatives():
     key, row, h = jax.random.key(5), RNG.normal(size=6), 1e-6
     with jax.enable_x64(True):
@@ -288,6 +290,7 @@ def test_gumbel_softmax_of_masked_empty_and_huge_rows(hard):
     assert gradient[0, 0] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("axis", [0, 1, (0, 1)])
 def test_gumbel_softmax_along_any_axis(axis):
     weights = sj.gumbel_softmax(jax.random.key(7), jnp.zeros((3, 4)), axis, hard=True)

@@ -30,6 +30,7 @@ def printed(printer, *arguments, width=100):
     return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.full
 def test_fits_are_printed_with_their_numbers(fits):
     text = printed(report.print_fits, fits)
     for fit in fits.values():

@@ -114,6 +114,7 @@ def test_compile_time_is_that_of_compiling_alone():
     assert second.seconds == 0
 
 
+@pytest.mark.full
 def test_a_run_says_how_long_it_compiled_and_counts_that_in_no_rate(tmp_path, monkeypatch):
     output = io.StringIO()
     console = Console(file=output, force_terminal=False)

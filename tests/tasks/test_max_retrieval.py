@@ -51,6 +51,7 @@ def test_answer_is_the_class_of_the_largest_visible_item(items):
         assert features[largest, 1:].argmax() == answer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("nearest_of", [1, 16])
 def test_near_ties_are_the_nearest_of_so_many_draws(nearest_of):
     items, visible = 8, 5
@@ -65,6 +66,7 @@ def test_near_ties_are_the_nearest_of_so_many_draws(nearest_of):
     assert scipy.stats.chisquare(np.bincount(batch.answer, minlength=CLASSES)).pvalue > CHANCE
 
 
+@pytest.mark.full
 def test_blocks_join_to_the_whole_sample():
     items = 2 * BLOCK + 100
     lengths = jnp.array([items, BLOCK + 1])
@@ -87,6 +89,7 @@ def test_any_block_of_a_set_is_drawn_alone():
         assert np.array_equal(kappa[: len(part)], part[:, 1:].argmax(1))
 
 
+@pytest.mark.full
 def test_the_numbers_follow_the_stated_distributions():
     batch = sample(KEY, 10_000, 16)
     rho, kappa = np.asarray(batch.items[..., 0], np.float64), np.asarray(batch.items[..., 1:].argmax(-1))
@@ -107,6 +110,9 @@ def model():
     return MaxRetrievalModel(width=16, rngs=nnx.Rngs(0))
 
 
+both_sums = pytest.mark.parametrize("name", ["softmax", "signed_l1"])
+"""Weights that sum to 1 and others: of a normalizer, the projections see the sum alone."""
+
 folded = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
 
 
@@ -126,7 +132,7 @@ def plain(model, batch, normalizer):
     return model.read_out(nnx.gelu(model.read_in(model.attention_out(value[:, 0, 0])))), weights[:, 0, 0]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@both_sums
 def test_folded_projections_equal_plain_attention(model, name):
     batch = sample(KEY, 4, 9, jnp.array([9, 4, 1, 7]))
     ours, (scores, weights) = folded(model, batch, normalizer(name)), plain(model, batch, normalizer(name))
@@ -134,7 +140,7 @@ def test_folded_projections_equal_plain_attention(model, name):
     assert np.allclose(ours.scores, scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@both_sums
 def test_masked_items_change_nothing(model, name):
     batch = sample(KEY, 4, 9, jnp.array([9, 4, 1, 7]))
     hidden = ~batch.mask
@@ -152,6 +158,7 @@ def test_parameters_do_not_depend_on_the_normalizer(model):
     assert equal(before, nnx.to_pure_dict(nnx.state(model)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "number"), [("ssmax", "s"), ("asentmax", "weight"), ("entmax", "alpha")])
 def test_a_normalizers_numbers_train_with_the_model(name, number):
     """A normalizer is a pytree, so its numbers are parameters like any other."""

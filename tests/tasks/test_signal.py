@@ -31,13 +31,15 @@ def pattern(task, label):
 def drawn(task, sets, length=None, seed=SEED):
     """Test sequences of a seed."""
     length = length or task.length
-    return task.draw(task.test_keys(seed, length, sets), jnp.full(sets, length), length)
+    keys = task.test_keys(seed, length, sets)
+    return jax.jit(task.draw, static_argnums=2)(keys, jnp.full(sets, length), length)
 
 
 def epoch_of(task, epoch=0, seed=SEED):
     """The batches of an epoch, each as rows."""
     steps = epoch * task.steps_per_epoch + np.arange(task.steps_per_epoch, dtype=np.int32)
-    return [rows(task.training_batch(seed, jnp.asarray(step)).inputs) for step in steps]
+    batch = jax.jit(task.training_batch)
+    return [rows(batch(seed, jnp.asarray(step)).inputs) for step in steps]
 
 
 @pytest.mark.full
@@ -48,6 +50,7 @@ def test_no_two_sequences_are_alike_in_training_or_tests_or_between_seeds():
     assert len(set(every)) == len(every) == 800
 
 
+@pytest.mark.full
 def test_classes_and_places_are_balanced():
     """As evenly as fair dice fall: chi-square on 4000 sequences."""
     task = Signal(length=6, features=16)
@@ -63,9 +66,12 @@ def test_classes_and_places_are_balanced():
     assert scipy.stats.chisquare(counts).pvalue > CHANCE
 
 
+OTHER_SIZES = [(5, 2, 5, 8), (12, 7, 1, 16), (9, 8, 4, 8), (1, 3, 1, 32)]
+
+
 @pytest.mark.parametrize(
     ("length", "classes", "signal_length", "features"),
-    [(32, 4, 3, 64), (5, 2, 5, 8), (12, 7, 1, 16), (9, 8, 4, 8), (1, 3, 1, 32)],
+    [(32, 4, 3, 64), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in OTHER_SIZES)],
 )
 def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length, classes, signal_length, features):
     task = Signal(length=length, classes=classes, signal_length=signal_length, features=features)
@@ -93,7 +99,11 @@ def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
 
 
 @pytest.mark.parametrize(
-    ("sequences", "sets", "steps", "taken"), [(50, 20, 2, 20), (12, 20, 1, 12), (20, 20, 1, 20), (3, 1, 3, 1)]
+    ("sequences", "sets", "steps", "taken"),
+    [
+        (50, 20, 2, 20),
+        *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in [(12, 20, 1, 12), (20, 20, 1, 20), (3, 1, 3, 1)]),
+    ],
 )
 def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, steps, taken):
     epoch = epoch_of(Signal(length=4, features=8, sequences=sequences, sets=sets))
@@ -102,6 +112,7 @@ def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, step
     assert len({row for batch in epoch for row in batch}) == steps * taken
 
 
+@pytest.mark.full
 def test_sequences_may_be_tested_at_another_length():
     task = Signal(length=8, features=16)
     batch = drawn(task, 5, length=40)

@@ -33,7 +33,8 @@ def drawn(task, length, sets):
 
 
 def test_training_batches_are_functions_of_seed_and_step(task):
-    once, again, other = (task.training_batch(SEED, jnp.int32(step)) for step in (4, 4, 5))
+    batch = jax.jit(task.training_batch)
+    once, again, other = (batch(SEED, jnp.int32(step)) for step in (4, 4, 5))
     assert len(once.answer) == task.sets
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(again)))
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
@@ -61,6 +62,7 @@ def test_a_model_is_read_under_several_normalizers_as_under_each(task):
     assert not np.allclose(both.scores[:, 0], both.scores[:, 1])
 
 
+@pytest.mark.full
 def test_dropout_needs_keys_and_is_left_out_of_tests():
     task = Signal(length=6, hidden=8, heads=2, dropout=0.5)
     model, batch = task.build("softmax", nnx.Rngs(0)), drawn(task, 6, 4)

@@ -25,7 +25,7 @@ def parameters(model):
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.full), True])
 @pytest.mark.parametrize("name", ["ssmax", "softpick", "entmax", "signed_l1"])
 def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
     model = built(name, causal=causal)
@@ -36,7 +36,7 @@ def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
         np.testing.assert_allclose(whole[index : index + 1, :length], short, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["softmax", "ssmax", "shifted_softmax"])
+@pytest.mark.parametrize("name", ["softmax", pytest.param("ssmax", marks=pytest.mark.full), "shifted_softmax"])
 def test_a_causal_model_sees_nothing_later_and_another_does(name):
     later = INPUTS.at[:, 5:].add(1.0)
     before, after = (scores(built(name, causal=True), inputs) for inputs in (INPUTS, later))
@@ -46,6 +46,7 @@ def test_a_causal_model_sees_nothing_later_and_another_does(name):
     assert not np.allclose(before[:, :5], after[:, :5], atol=1e-2)
 
 
+@pytest.mark.full
 def test_sequences_of_a_batch_do_not_meet():
     model = built("softmax")
     changed = model(INPUTS.at[1].add(1.0), FULL)

@@ -98,6 +98,7 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     np.testing.assert_allclose(found.entropy, entropy64(z), atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_grid_holds_the_losses_at_its_temperatures():
     z, answers = jnp.array([[1.0, 0.0, -1.0], [0.5, 0.0, 0.2]]), jnp.array([0, 1])
     values = jnp.broadcast_to(jnp.eye(3), (2, 3, 3))
@@ -111,6 +112,7 @@ def test_the_grid_holds_the_losses_at_its_temperatures():
     assert found.border.tolist() == [True, True]
 
 
+@pytest.mark.full
 def test_masked_entries_do_not_count():
     z, answers = jnp.array([[1.0, 0.3, -1.0]]), jnp.array([1])
     values = jnp.broadcast_to(jnp.eye(3), (1, 3, 3))

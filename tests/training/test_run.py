@@ -80,7 +80,7 @@ def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
     assert parameters["item_out"]["kernel"].shape == (2, 8, 8)
 
 
-@pytest.mark.parametrize("step", [10, 30])
+@pytest.mark.parametrize("step", [10, pytest.param(30, marks=pytest.mark.full)])
 def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, step):
     interrupt_at(monkeypatch, step)
     with pytest.raises(Interrupted, match=f"step {step}"):
@@ -96,6 +96,7 @@ def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, 
     ]
 
 
+@pytest.mark.full
 def test_metrics_of_lost_steps_are_written_once(uninterrupted, tmp_path, monkeypatch):
     """A crash after a chunk was logged and before it was saved; and in the middle of a line."""
     monkeypatch.setattr(RunDirectory, "save", lambda directory, step, state: None)

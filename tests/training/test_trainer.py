@@ -31,6 +31,7 @@ def train(config, chunks):
     return state, metrics
 
 
+@pytest.mark.full
 def test_trimmed_gradient_equals_the_padded_one():
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
     padded, trimmed = jax.jit(training.padded_gradient(SMALL)), jax.jit(training.trimmed_gradient(SMALL))

@@ -31,7 +31,7 @@ hypothesis.settings.load_profile("default")
 
 REPEATED = {
     *("softmax1", "shifted_softmax", "hardmax", "sparsemax", "entmax", "stieltjes", "temperature", "clipped_ssmax"),
-    *("scalable_softpick", "length_scaled", "asentmax", "as_stieltjes", "adaptive_entmax15"),
+    *("scalable_softpick", "length_scaled", "asentmax", "as_stieltjes", "adaptive_entmax15", "sink_softmax"),
 }
 """Methods that others stand for in the default tier, where tests run for every method."""
 OF_ALL = {"test_agrees_with_the_formula_in_float64", "test_nothing_behind_the_mask_matters"}
@@ -49,8 +49,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if not isinstance(item, pytest.Function):
         return
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    rounded = item.path.name == "test_laws.py" and parameters.get("dtype") == "bfloat16"
-    repeats = (parameters.get("name") in REPEATED or rounded) and item.originalname not in OF_ALL
+    second_type = item.path.parent.name == "normalizers" and parameters.get("dtype") in ("bfloat16", "float64")
+    repeats = (parameters.get("name") in REPEATED or second_type) and item.originalname not in OF_ALL
     drawn = hypothesis.is_hypothesis_test(item.obj)
     if repeats or (drawn and item.config.option.markexpr == "full"):
         item.add_marker("full")

@@ -237,6 +237,7 @@ def resumed(path):
         return directory.resume()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "name", "amount"), [*ARRAYS, ("removed", SUMS, 0)])
 def test_a_run_continues_from_the_newest_good_checkpoint(whole, copy, canary, capfd, kind, name, amount):
     (path,) = (copy / "checkpoints" / "20").glob(name)

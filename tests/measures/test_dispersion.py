@@ -16,6 +16,8 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.trainer import build_model
 
+pytestmark = pytest.mark.full
+
 SEEDS = (4, 5)
 LENGTHS = (5, 20)
 SETS = 6
@@ -52,7 +54,6 @@ def model_of(parameters, index):
     return nnx.merge(structure, jax.tree.map(lambda leaf: leaf[index], parameters))
 
 
-@pytest.mark.full
 def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
     n, index = 20, 1
     batch = sets_of(TASK, index, n)

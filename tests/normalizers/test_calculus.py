@@ -101,6 +101,7 @@ def test_log_softmax_derivatives():
 # Jacobian
 
 
+@pytest.mark.full
 def test_jacobian_equals_that_of_autodiff():
     with jax.enable_x64(True):
         for row, visible in zip(*arrays(LOGITS, WHERE, dtype="float64")):

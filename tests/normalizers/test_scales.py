@@ -291,6 +291,7 @@ def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
     assert (beta(flat, logits) == 1).all()
 
 
+@pytest.mark.full
 def test_interpolation_can_be_learned():
     def loss(scale):
         return sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0]

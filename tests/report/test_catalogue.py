@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import softmax_jax as sj
 from softmax_jax.normalizers import registry
 from softmax_jax.report import catalogue
@@ -28,6 +30,7 @@ def test_a_method_that_somebody_registers_is_in_the_table_alone(monkeypatch):
     assert "## mine" not in catalogue.markdown()
 
 
+@pytest.mark.full
 def test_table_and_page_are_printed():
     for options in [], ["--markdown"]:
         command = [sys.executable, "-m", "softmax_jax.normalizers", *options]

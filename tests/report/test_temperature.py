@@ -39,6 +39,7 @@ def test_fits_are_printed_with_their_numbers(fits):
     assert "covered by adaptive_refit_train" in text
 
 
+@pytest.mark.full
 def test_every_criterion_is_compared(rows):
     text = printed(report.print_criteria, rows, rows, curves.CRITERIA, 4)
     for criterion in curves.CRITERIA:

@@ -192,6 +192,7 @@ def test_bars_and_bands_hold_the_mean_and_its_interval():
     assert all(0 <= point["low"] <= point["value"] <= point["high"] <= 100 for point in by_length)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "texts"),
     [

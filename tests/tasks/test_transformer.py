@@ -54,6 +54,7 @@ def test_sequences_of_a_batch_do_not_meet():
     assert not np.allclose(changed[1], model(INPUTS, FULL)[1], atol=1e-2)
 
 
+@pytest.mark.full
 def test_order_matters_only_by_the_inputs():
     """No position but what the features carry: permuted inputs give permuted scores."""
     order = jnp.array([3, 1, 4, 0, 5, 8, 2, 6, 7])
@@ -83,6 +84,7 @@ def test_scores_at_one_visible_position_do_not_depend_on_a_normalizer_that_sums_
     np.testing.assert_allclose(built("softmax")(INPUTS[:, :1], alone), built("ssmax")(INPUTS[:, :1], alone), atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "numbers"), [(name, method.learned) for name, method in METHODS.items() if method.learned]
 )

@@ -40,6 +40,7 @@ def test_trimmed_gradient_equals_the_padded_one():
         assert all_close(padded(parameters, batch), trimmed(parameters, batch), atol=1e-6)
 
 
+@pytest.mark.full
 def test_training_batches_have_one_length_within_the_range():
     lengths = set()
     for step in range(40):
@@ -127,6 +128,7 @@ def test_any_optax_optimizer_and_schedule():
         assert np.isclose(max(float(one_cycle(step)) for step in range(SMALL.steps)), 1e-3, rtol=0.05)
 
 
+@pytest.mark.full
 def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
     rate = "warmup_constant_schedule(warmup_steps=4)"
     clipped = changed(SMALL, optimizer="chain(clip_by_global_norm(0.5), sgd(momentum=0.9))", schedule=rate)

@@ -26,7 +26,6 @@ from softmax_jax.temperature import Rows, TemperatureFit
 
 HALF = 50.0
 """Accuracy in percent at which a normalizer counts as lost."""
-OF_ONE_RUN = ("dispersion", "maps", "temperature", "resolution")
 
 
 class Evaluated(NamedTuple):
@@ -68,15 +67,8 @@ class Study(NamedTuple):
     searched: Mapping[int, Rows]
     """Rows with their best temperatures, by length."""
     fits: Mapping[str, TemperatureFit]
-
-
-def percent(value: float) -> str:
-    """A share in words.
-
-    >>> percent(99.858), percent(7.0)
-    ('99.9 %', '7.0 %')
-    """
-    return f"{value:.1f} %"
+    maps: dispersion.AttentionMaps
+    """Of the normalizers that were asked for."""
 
 
 def count(value: float | int) -> str:
@@ -88,60 +80,44 @@ def count(value: float | int) -> str:
     return f"{value:,.0f}" if value < 1e7 else f"10^{math.log10(value):.0f}"
 
 
-def listed(parts: Sequence[str]) -> str:
-    """The parts as a sentence would name them.
-
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
 def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: str) -> list[Section]:
     """All sections in order; `page_of_weights` is the attention maps as a page of their own."""
-    sections = [
-        result_section(runs),
-        accuracy_section(runs),
+    of_one_run = [
         dispersion_section(study),
         maps_section(study, page_of_weights),
         temperature_section(study),
         resolution_section(study),
-        playground_section(),
     ]
-    if len(runs) == 1:
-        return sections
-    about = f"This section is about {study.run.name}."
-    return [s._replace(sentences=[*s.sentences, about]) if s.name in OF_ONE_RUN else s for s in sections]
+    if len(runs) > 1:
+        about = f"This section is about {study.run.name}."
+        of_one_run = [section._replace(sentences=[*section.sentences, about]) for section in of_one_run]
+    return [result_section(runs), accuracy_section(runs), *of_one_run, playground_section()]
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
     """The result in a sentence, and the table of every run."""
-    parts = []
-    for index, run in enumerate(runs):
-        parts += [f"<h3>{page.escape(run.name)}</h3>"] if len(runs) > 1 else []
-        parts += result_tables(f"table-{index}", run)
-    sentences = [headline(run, named=len(runs) > 1) for run in runs]
-    return Section("result", "How well does attention find the largest of n items?", sentences, parts)
+    parts = [part for index, run in enumerate(runs) for part in result_tables(f"table-{index}", run)]
+    return Section("result", "How well does attention find the largest of n items?", list(map(headline, runs)), parts)
 
 
-def headline(run: Evaluated, named: bool) -> str:
+def headline(run: Evaluated) -> str:
     """What the first normalizer gets wrong as sets grow, and what the best of the others wins back."""
     by_name = accuracies(run)
     first, *others = by_name
     lengths = list(by_name[first])
     start = max((n for n in lengths if n <= run.longest_in_training), default=lengths[0])
     sentence = (
-        f"Trained on sets of at most {run.longest_in_training} items, attention with {first} finds the largest in "
-        f"{percent(by_name[first][start])} of sets of {count(start)} and {percent(by_name[first][lengths[-1]])} of "
-        f"sets of {count(lengths[-1])}"
+        f"{run.name}: Trained on sets of at most {run.longest_in_training} items, attention with {first} finds the "
+        f"largest in {by_name[first][start]:.1f} % of sets of {count(start)} and {by_name[first][lengths[-1]]:.1f} % "
+        f"of sets of {count(lengths[-1])}"
     )
     if others:
         gain, n, best = max((by_name[name][n] - by_name[first][n], n, name) for name in others for n in lengths)
         sentence += (
             f"; of the normalizers swapped in at test time, {best} wins back most: {gain:.1f} points at {count(n)} "
-            f"items, from {percent(by_name[first][n])} to {percent(by_name[best][n])}"
+            f"items, from {by_name[first][n]:.1f} % to {by_name[best][n]:.1f} %"
         )
-    return f"{run.name}: {sentence}." if named else f"{sentence}."
+    return f"{sentence}."
 
 
 def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
@@ -154,17 +130,17 @@ def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
 
 def result_tables(name: str, run: Evaluated) -> list[str]:
     """A table for each printed measure, one for p, and the radio buttons that choose among them."""
-    sets = sets_in_words({of_length.n: of_length.sets for of_length in run.measured})
+    sets = [of_length.sets for of_length in run.measured]
+    of_what = f"mean of {len(run.seeds)} seeds, {max(sets)} sets of each length, {sets[-1]} of the longest"
     captions = {
-        measure: f"{entry.caption} in {entry.unit}, mean of {len(run.seeds)} seeds, {sets}"
-        for measure, entry in EVALUATION.items()
-        if entry.printed
+        measure: f"{entry.caption} in {entry.unit}, {of_what}" for measure, entry in EVALUATION.items() if entry.printed
     }
     captions["accuracy"] += ", ± half the 95 % interval (t); published: arXiv 2410.01104, Table 1, * unconfirmed"
     captions["p_value"] = f"P of the paired t-test of the accuracy over seeds against {run.normalizers[0]}"
     summary = summarize(run.frame, run.normalizers[0])
     lengths = summary["n"].unique(maintain_order=True).to_list()
-    parts = [page.choice_html("Show", {f"{name}-{measure}": measure.replace("p_value", "p") for measure in captions})]
+    options = {f"{name}-{measure}": measure.replace("p_value", "p") for measure in captions}
+    parts = [page.html.heading(run.name), page.html.choice("Show", options)]
     for measure, caption in captions.items():
         rows = [
             page.TableRow(str(which), [cell(row, measure) for row in of_one.to_dicts()])
@@ -176,22 +152,8 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
                 for which, row in published.ACCURACY.items()
             ]
         columns = ["normalizer", *map(count, lengths)]
-        hidden = measure != "accuracy"
-        parts.append(page.table_html(caption, columns, rows, name=f"{name}-{measure}", hidden=hidden))
+        parts.append(page.html.table(caption, columns, rows, f"{name}-{measure}", hidden=measure != "accuracy"))
     return parts
-
-
-def sets_in_words(sets: Mapping[int, int]) -> str:
-    """How many sets were drawn.
-
-    >>> sets_in_words({16: 512, 1024: 256, 4096: 64}), sets_in_words({16: 8})
-    ('512 sets each (256 of 1,024 items, 64 of 4,096)', '8 sets each')
-    """
-    most = max(sets.values())
-    fewer = [f"{drawn} of {count(n)}" for n, drawn in sorted(sets.items()) if drawn < most]
-    if not fewer:
-        return f"{most} sets each"
-    return f"{most} sets each ({', '.join([f'{fewer[0]} items', *fewer[1:]])})"
 
 
 def cell(summary: Mapping[str, Any], measure: str) -> Cell:
@@ -214,13 +176,11 @@ def published_cell(row: Mapping[int, float], n: int) -> Cell:
 def accuracy_section(runs: Sequence[Evaluated]) -> Section:
     """Accuracy by length, a chart for every run."""
     figures = []
-    for index, run in enumerate(runs):
-        name, title = "accuracy", "How far does attention reach?"
-        if len(runs) > 1:
-            name, title = f"accuracy_{index + 1}", f"{title} {run.name}"
-        figures.append(Figure(name, accuracy_chart(run.frame, title), run.frame.select(*KEYS, *EVALUATION)))
+    for index, run in enumerate(runs, 1):
+        chart = accuracy_chart(run.frame, f"How far does attention reach? {run.name}")
+        figures.append(Figure(f"accuracy_{index}", chart, run.frame.select(*KEYS, *EVALUATION)))
     sentences = [
-        *(reach(run, named=len(runs) > 1) for run in runs),
+        *map(reach, runs),
         "A click on a name in the legend, or Enter on it, switches its line off and on. Dashed lines are the published "
         "accuracies of arXiv 2410.01104, from other models.",
     ]
@@ -229,23 +189,14 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
     return Section("accuracy", "How far does each normalizer reach?", sentences, figures)
 
 
-def reach(run: Evaluated, named: bool) -> str:
-    """Where the accuracy of each normalizer falls to a half."""
-    falls, lasts = {}, []
-    for name, by_length in accuracies(run).items():
-        at = dispersion.crossing(list(by_length), list(by_length.values()), HALF)
-        if at is not None:
-            falls[name] = at
-        elif list(by_length.values())[-1] > HALF:
-            lasts.append(name)
-    parts = [f"{name} at {count(n)} items" for name, n in sorted(falls.items(), key=lambda fall: fall[1])]
-    clauses = [f"Half of the sets are answered wrong under {listed(parts)}"] if parts else []
-    if lasts:
-        clauses.append(
-            f"{listed(lasts)} {'stays' if len(lasts) == 1 else 'stay'} above a half at every measured length"
-        )
-    sentence = "; ".join(clauses) or "No normalizer answers half of the sets at any measured length"
-    return f"{run.name}: {sentence}." if named else f"{sentence}."
+def reach(run: Evaluated) -> str:
+    """Where the accuracy of each normalizer falls to a half, of those that fall so far."""
+    crossings = {
+        name: dispersion.crossing(list(by_length), list(by_length.values()), HALF)
+        for name, by_length in accuracies(run).items()
+    }
+    falls = [f"{name} at {count(n)} items" for name, n in crossings.items() if n is not None]
+    return f"{run.name}: Half of the sets are answered wrong under {', '.join(falls) or 'no normalizer'}."
 
 
 def dispersion_section(study: Study) -> Section:
@@ -289,7 +240,7 @@ def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
 
 def maps_section(study: Study, page_of_weights: str) -> Section:
     """The paper's attention map, and the same array to hover over."""
-    maps = attention_maps(study)
+    maps = study.maps
     best = maps.weights[..., 0].mean(-1)
     name = study.run.baseline
     at, most = maps.normalizers.index(name), int(best[:, -1].argmax())
@@ -306,13 +257,8 @@ def maps_section(study: Study, page_of_weights: str) -> Section:
     ]
     shown = Figure("attention_maps", attention_map_chart(maps), attention_map_frame(maps), renderer="canvas")
     title = "Every weight of these maps, to hover over (treescope)"
-    frame = page.frame_html(title, "Attention weights in treescope", page_of_weights)
+    frame = page.html.frame(title, "Attention weights in treescope", page_of_weights)
     return Section("maps", "How does attention lose the largest item?", sentences, [shown, frame])
-
-
-def attention_maps(study: Study) -> dispersion.AttentionMaps:
-    """The maps of the normalizers that were asked for."""
-    return dispersion.attention_maps(study.run.measured, study.run.normalizers)
 
 
 def temperature_section(study: Study) -> Section:
@@ -323,7 +269,7 @@ def temperature_section(study: Study) -> Section:
     flatter = 100 * float((study.searched[longest].entropy > high).mean())
     lead = f"The published polynomial sharpens rows of {low} to {high} nats, by β = {peak:.2f} at most"
     if flatter > 0:
-        lead += f"; of the sets of {count(longest)} items, {percent(flatter)} are flatter, and stay as they are"
+        lead += f"; of the sets of {count(longest)} items, {flatter:.1f} % are flatter, and stay as they are"
     sentences = [f"{lead}."]
     for name, fit in study.fits.items():
         ends, betas = fit.entropy_range, fit.beta_at_ends
@@ -349,9 +295,9 @@ def resolution_section(study: Study) -> Section:
     causes = ("dispersion", "key", "value")
     lost = losses.filter(normalizer=run.baseline, n=longest).select(pl.mean(*causes)).row(0, named=True)
     sentences = [
-        f"Of the sets of {count(longest)} items, {run.baseline} loses {percent(lost['dispersion'])} to dispersion; "
-        f"{percent(lost['key'])} are lost even to hardmax, because the key gives another item the largest logit, and "
-        f"{percent(lost['value'])} even with all weight on the true item.",
+        f"Of the sets of {count(longest)} items, {run.baseline} loses {lost['dispersion']:.1f} % to dispersion; "
+        f"{lost['key']:.1f} % are lost even to hardmax, because the key gives another item the largest logit, and "
+        f"{lost['value']:.1f} % even with all weight on the true item.",
         f"At ρ = 1 a difference of {nat:.1g} in ρ makes one nat of logit: softmax blurs items that are closer. The "
         f"class alone moves the logit as much as a difference of {key:.1g} in ρ does, and no normalizer can undo that.",
     ]

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -194,29 +194,20 @@ def one_line_errors(console: Console) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-@contextlib.contextmanager
-def progress_bar(doing: str, total: float, first: str) -> Iterator[Callable[[float, str, str], None]]:
-    """A bar on a terminal, plain lines in a log: call it with the amount done, what follows, and what the log says."""
+def with_progress(results: Iterable[T], costs: Sequence[int], doing: str, names: Sequence[str] = ()) -> Iterator[T]:
+    """Passes on each result, with a bar on a terminal and a line per result in a log.
+
+    Without names the costs are lengths: an item costs about the same in any set, so items are the unit of time left.
+    """
+    names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(first, total=total)
-
-        def advance(amount: float, following: str, line: str) -> None:
-            bar.update(task, advance=amount, description=following)
+        task = bar.add_task(names[0], total=sum(costs))
+        for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
+            bar.update(task, advance=cost, description=following)
             if not console.is_terminal:
-                print(f"{doing} {line}", file=sys.stderr, flush=True)
-
-        yield advance
-
-
-def with_progress(results: Iterable[T], lengths: Sequence[int], doing: str) -> Iterator[T]:
-    """Passes on the result of each length, with a bar on a terminal and a line per length in a log."""
-    # An item costs about the same in any set, so items are the unit of the time left.
-    with progress_bar(doing, sum(lengths), f"n = {lengths[0]}") as advance:
-        for index, result in enumerate(results):
-            following = f"n = {lengths[index + 1]}" if index + 1 < len(lengths) else "done"
-            advance(lengths[index], following, f"n = {lengths[index]}")
+                print(f"{doing} {name}", file=sys.stderr, flush=True)
             yield result

@@ -11,7 +11,7 @@ import pytest
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page
 from softmax_jax.report.playground import NORMALIZERS, playground_logits, sliders_of
-from softmax_jax.report.sections import attention_maps, report_sections
+from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
 
@@ -76,8 +76,9 @@ class Opened:
 def report(tmp_path_factory):
     run, study = small_study()
     directory = tmp_path_factory.mktemp("report")
-    maps = attention_maps(study)
-    weights = show(maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0))
+    weights = show(
+        study.maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0)
+    )
     sections = report_sections([run], study, weights.read_text())
     (directory / "index.html").write_text(page("A small report", sections, "A note."))
     names = [part.name for section in sections for part in section.parts if isinstance(part, Figure)]
@@ -129,7 +130,16 @@ def test_nothing_goes_wrong_and_nothing_leaves_the_page(desktop):
 def test_every_chart_has_marks(desktop, report):
     _, names = report
     assert desktop.page.evaluate("[...charts.keys()]") == names
-    assert set(names) >= {"accuracy", "dispersion", "attention_maps", "entropy", "beta", "resolution", "gap", "losses"}
+    assert set(names) >= {
+        "accuracy_1",
+        "dispersion",
+        "attention_maps",
+        "entropy",
+        "beta",
+        "resolution",
+        "gap",
+        "losses",
+    }
     counts = desktop.page.evaluate(
         """() => [...charts.values()].map(({ view }) => {
           let marks = 0;
@@ -220,14 +230,14 @@ def test_another_table_is_shown_on_demand(desktop):
 
 
 def test_the_legend_switches_a_line_by_keyboard(desktop):
-    faint = """[...document.querySelectorAll("[data-chart=accuracy] .mark-line path")]
+    faint = """[...document.querySelectorAll("[data-chart=accuracy_1] .mark-line path")]
       .filter((line) => getComputedStyle(line).opacity * (line.getAttribute("opacity") ?? 1) < 0.5).length"""
-    label = desktop.page.locator("[data-chart=accuracy] text[role=button]", has_text="hardmax")
+    label = desktop.page.locator("[data-chart=accuracy_1] text[role=button]", has_text="hardmax")
     assert desktop.page.evaluate(faint) == 0
     label.focus()
     label.press("Enter")
     desktop.page.wait_for_function(f"{faint} === 1")
-    desktop.page.locator("[data-chart=accuracy] text[role=button]", has_text="hardmax").press("Enter")
+    desktop.page.locator("[data-chart=accuracy_1] text[role=button]", has_text="hardmax").press("Enter")
     desktop.page.wait_for_function(f"{faint} === 0")
 
 

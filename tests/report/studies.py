@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 
+from softmax_jax.measures.dispersion import attention_maps
 from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.measures.fits import FITS, named_normalizers
 from softmax_jax.measures.refit import search_lengths
@@ -32,4 +33,4 @@ def small_study() -> tuple[Evaluated, Study]:
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
     fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
     run = Evaluated("paper", 16, tuple(named), measured, frame_of(measured))
-    return run, Study(run, resolution(parameters), searched, fits)
+    return run, Study(run, resolution(parameters), searched, fits, attention_maps(measured, run.normalizers))

@@ -42,7 +42,7 @@ def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = publi
     colours = charts.palette(names)
     dashed = {f"{name}, published": colours.get(name, charts.GREY) for name in reference if references}
     switch = charts.legend_switch("normalizer", [*names, *dashed])
-    layers = charts.line_with_band(
+    layers = charts.lines(
         pl.concat([measured, pl.DataFrame(references, measured.schema)]),
         charts.length_axis(lengths),
         charts.percent_axis("accuracy (% of sets)"),

@@ -1,10 +1,12 @@
-"""What all charts share: a line with its band, bars with their intervals, axes, colours, titles, and their files."""
+"""What all charts share: their data, a line with its band, axes, colours, titles, and their files."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import altair as alt
+import numpy as np
 import polars as pl
 import vl_convert
 
@@ -22,34 +24,35 @@ GREY = "#8a8a8a"
 DASHES = [6, 4]
 
 
-def line_with_band(
-    frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, *, switch: alt.Parameter | None = None, **options: Any
-) -> list[alt.Chart]:
-    """The intervals of a frame as `over_seeds` makes it as a band, and its means as a `line` with these options.
-
-    `y` draws the column `value`. What the switch has off is faint.
-    """
-    return [band(frame, x, y, colour, switch), line(frame, x, y, colour, switch=switch, **options)]
-
-
-def line(
+def lines(
     frame: pl.DataFrame,
     x: alt.X,
     y: alt.Y,
     colour: alt.Color,
     *,
-    dash: alt.StrokeDash | None = None,
+    dash: Any = alt.Undefined,
     switch: alt.Parameter | None = None,
     tooltip: Sequence[Any] = (),
     point: bool = True,
     width: float = 2.0,
-) -> alt.Chart:
-    """The column `value` as a line for each colour. Tooltips tell the colour's field, x, y, and `tooltip`."""
+) -> list[alt.Chart]:
+    """The column `value` as a line for each colour, over its band if the frame has one, as `over_seeds` makes it.
+
+    Tooltips tell the colour's field, x, y, and `tooltip`. What the switch has off is faint.
+    """
     told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".6g"), *tooltip]
     # Cutting would halve points on the edge of the chart.
     marks = alt.Chart(data(frame)).mark_line(point=point, clip=not point, strokeWidth=width)
-    drawn = marks.encode(x=x, y=y, color=colour, opacity=shown(switch), tooltip=told)
-    return drawn if dash is None else drawn.encode(strokeDash=dash)
+    drawn = marks.encode(x=x, y=y, color=colour, opacity=shown(switch), tooltip=told, strokeDash=dash)
+    return [band(frame, x, y, colour, switch), drawn] if "low" in frame.columns else [drawn]
+
+
+def of_normalizers(frame: pl.DataFrame, x: alt.X, y: alt.Y, *title: str, point: bool = True) -> Chart:
+    """A whole chart of `lines`, one for each normalizer; every other one is dashed, so that none hides another."""
+    names = list(dict.fromkeys(frame["normalizer"]))
+    dash = dash_by("normalizer", {name: index % 2 == 1 for index, name in enumerate(names)}, "normalizer")
+    layers = lines(frame, x, y, colour_by("normalizer", palette(names), "normalizer"), dash=dash, point=point)
+    return alt.layer(*layers).properties(width=620, height=320, title=chart_title(*title))
 
 
 def band(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, switch: alt.Parameter | None = None) -> alt.Chart:
@@ -60,16 +63,19 @@ def band(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, switch: alt
     return area.encode(x=x, y=low, y2="high:Q", color=colour, opacity=shown(switch, 0.2, 0.0))
 
 
-def bars_with_intervals(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
-    """A horizontal bar for each row of a frame as `over_seeds` makes it; `x` draws the column `value`."""
-    base = alt.Chart(data(frame)).encode(y=y)
-    intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    return [base.mark_bar().encode(x=x, color=colour), intervals]
-
-
 def data(frame: pl.DataFrame) -> alt.Data:
     """The rows of a frame, written into the chart."""
     return alt.Data(values=frame.to_dicts())
+
+
+def long_frame(places: Mapping[str, Iterable[Any]], **columns: np.ndarray) -> pl.DataFrame:
+    """A row for each cell of arrays whose axes have these names and places.
+
+    >>> long_frame({"n": [4, 8], "seed": [0, 1]}, value=np.eye(2)).rows()
+    [(4, 0, 1.0), (4, 1, 0.0), (8, 0, 0.0), (8, 1, 1.0)]
+    """
+    keys = pl.DataFrame(list(itertools.product(*places.values())), list(places), orient="row")
+    return keys.with_columns(pl.Series(name, array.ravel()) for name, array in columns.items())
 
 
 def lying_on_another(frame: pl.DataFrame, within: float) -> list[str]:
@@ -79,16 +85,12 @@ def lying_on_another(frame: pl.DataFrame, within: float) -> list[str]:
     >>> lying_on_another(frame, within=0.1)
     ['c lies on a']
     """
-    curves: dict[str, dict[int, float]] = {}
-    for name, n, value in frame.select("normalizer", "n", "value").rows():
-        curves.setdefault(name, {})[n] = value
-    pairs = []
-    for index, (name, curve) in enumerate(curves.items()):
-        for earlier, other in list(curves.items())[:index]:
-            if other.keys() == curve.keys() and all(abs(curve[n] - other[n]) <= within for n in curve):
-                pairs.append(f"{name} lies on {earlier}")
-                break
-    return [", ".join(pairs)] if pairs else []
+    curves = frame.group_by("normalizer", maintain_order=True).agg("n", "value").rows()
+    under: dict[str, str] = {}
+    for (earlier, lengths, values), (name, own_lengths, own_values) in itertools.combinations(curves, 2):
+        if own_lengths == lengths and np.allclose(own_values, values, rtol=0, atol=within):
+            under.setdefault(name, earlier)
+    return [", ".join(f"{name} lies on {earlier}" for name, earlier in under.items())] if under else []
 
 
 def palette(names: Sequence[str], first: int = 0) -> dict[str, str]:
@@ -106,11 +108,6 @@ def dash_by(field: str, dashed: Mapping[str, bool], title: str) -> alt.StrokeDas
     """Dashes for the names that ask for them; in one legend with the colour of the same field and title."""
     scale = alt.Scale(domain=list(dashed), range=[DASHES if wanted else [1, 0] for wanted in dashed.values()])
     return alt.StrokeDash(f"{field}:N", title=title, sort=None, scale=scale, legend=line_legend())
-
-
-def every_other_dashed(field: str, names: Sequence[str]) -> alt.StrokeDash:
-    """Dashes for every other name, so that a line that lies on another hides it nowhere."""
-    return dash_by(field, {name: index % 2 == 1 for index, name in enumerate(names)}, field)
 
 
 def line_legend() -> alt.Legend:

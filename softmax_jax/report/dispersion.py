@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from softmax_jax.measures.dispersion import AttentionMaps
@@ -67,7 +68,7 @@ def panel(
     if least > 0:
         y = logarithmic(y, [*measured["value"], *bounds["value"]])
     colour = charts.colour_by("normalizer", charts.palette(list(dict.fromkeys(frame["normalizer"]))), "normalizer")
-    layers = [*charts.line_with_band(measured, x, y, colour), bound_lines(bounds, x, y), *marks]
+    layers = [*charts.lines(measured, x, y, colour), bound_lines(bounds, x, y), *marks]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=charts.panel_title(question))
 
 
@@ -157,11 +158,6 @@ def attention_map_chart(maps: AttentionMaps) -> charts.Chart:
 
 def attention_map_frame(maps: AttentionMaps) -> pl.DataFrame:
     """The data of the maps: a row per normalizer, length, set and item."""
-    rows = [
-        (name, n, maps.seed, place, item, float(rho), float(weight))
-        for name, by_length in zip(maps.normalizers, maps.weights)
-        for n, panel, rho_of_panel in zip(maps.lengths, by_length, maps.rho)
-        for place, (weights, rhos) in enumerate(zip(panel, rho_of_panel), 1)
-        for item, (weight, rho) in enumerate(zip(weights, rhos), 1)
-    ]
-    return pl.DataFrame(rows, ["normalizer", "n", "seed", "set", "item", "rho", "weight"], orient="row")
+    sets, items = (range(1, size + 1) for size in maps.weights.shape[2:])
+    places = {"normalizer": maps.normalizers, "n": maps.lengths, "seed": [maps.seed], "set": sets, "item": items}
+    return charts.long_frame(places, rho=np.broadcast_to(maps.rho, maps.weights.shape), weight=maps.weights)

@@ -7,7 +7,6 @@ import altair as alt
 import jax
 import jax.numpy as jnp
 import numpy as np
-import polars as pl
 from rich.console import Console
 from rich.table import Table
 
@@ -96,21 +95,11 @@ def sweep_table(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = L
 
 def sweep_chart(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = LOOK_LENGTHS) -> charts.Chart:
     """The sweep as lines."""
-    points = [
-        {"normalizer": name, "n": n, "value": weight}
-        for name, weights in swept.items()
-        for n, weight in zip(lengths, weights)
-    ]
-    x, y = charts.length_axis(lengths, "logits in the row"), alt.Y("value:Q", title="largest weight")
-    lines = charts.line(
-        pl.DataFrame(points),
-        x,
-        y.scale(domain=[0, 1]),
-        charts.colour_by("normalizer", charts.palette(list(swept)), "normalizer"),
-        dash=charts.every_other_dashed("normalizer", list(swept)),
-    )
-    title = charts.chart_title("Who still sees one logit of 3 among many near 0?")
-    return alt.layer(lines).properties(width=620, height=320, title=title)
+    places = {"normalizer": list(swept), "n": lengths}
+    weights = charts.long_frame(places, value=np.array(list(swept.values())))
+    y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
+    question = "Who still sees one logit of 3 among many near 0?"
+    return charts.of_normalizers(weights, charts.length_axis(lengths, "logits in the row"), y, question)
 
 
 def print_looks(console: Console, named: Named, swept: Mapping[str, Sequence[float]]) -> None:

@@ -11,6 +11,7 @@ import polars as pl
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
+from softmax_jax.tasks.max_retrieval import CLASSES
 
 LEAST_SETS = 30
 """A bin of gaps with fewer sets of a length is not drawn."""
@@ -24,20 +25,17 @@ LOSSES = {
 
 def resolution_frame(resolution: Resolution, seeds: Sequence[int]) -> pl.DataFrame:
     """The logit of an item alone: a row per seed, class and ρ, over the whole range and near its top."""
-    near, whole = (resolution.near_rho, resolution.near_logits), (resolution.rho, resolution.logits)
-    rows = [
-        (name, seed, kappa, float(rho), float(logit))
-        for name, (grid, logits) in (("whole", whole), ("near", near))
-        for seed, by_class in zip(seeds, logits)
-        for kappa, curve in enumerate(by_class)
-        for rho, logit in zip(grid, curve)
+    grids = {"whole": (resolution.rho, resolution.logits), "near": (resolution.near_rho, resolution.near_logits)}
+    of_grids = [
+        charts.long_frame({"range": [name], "seed": seeds, "class": range(CLASSES), "rho": rho}, logit=logits)
+        for name, (rho, logits) in grids.items()
     ]
-    return pl.DataFrame(rows, ["range", "seed", "class", "rho", "logit"], orient="row")
+    return pl.concat(of_grids)
 
 
 def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Chart:
     """Logit against ρ for each class, of the first seed: over the whole range, and near 1, where classes differ."""
-    curves = resolution_frame(resolution, seeds[:1]).rename({"logit": "value"})
+    curves = resolution_frame(resolution, seeds).filter(seed=seeds[0]).rename({"logit": "value"})
     classes = sorted(set(curves["class"]))
     colour = alt.Color("class:N", title="class κ", scale=alt.Scale(scheme="category10", domain=classes))
     y = alt.Y("value:Q", title="logit", scale=alt.Scale(zero=False))
@@ -46,7 +44,7 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Cha
         shown = curves.filter(range=name)
         ends = alt.Scale(domain=[shown["rho"][0], 1.0], nice=False)
         x = alt.X("rho:Q", title="ρ", axis=alt.Axis(format=form, tickCount=5), scale=ends)
-        drawn = charts.line(shown, x, y, colour, point=False, width=1.5)
+        (drawn,) = charts.lines(shown, x, y, colour, point=False, width=1.5)
         return drawn.properties(width=290, height=280, title=charts.panel_title(question))
 
     nat, key = (of_seeds[0] for of_seeds in tell_apart(resolution))
@@ -100,7 +98,7 @@ def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, ma
     axis = alt.Axis(values=[10.0**power for power in range(-6, 1)], format="~e", labelOverlap=True)
     x = alt.X("gap:Q", title="gap in ρ", scale=alt.Scale(type="log", domain=[1e-6, 1], nice=False), axis=axis)
     colour = charts.colour_by("n", charts.palette([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
-    lines = charts.line_with_band(means, x, charts.percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
+    lines = charts.lines(means, x, charts.percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
     rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=charts.GREY, strokeDash=[4, 3])
     return alt.layer(*lines, rule.encode(x="gap:Q")).properties(
         width=215, height=240, title=charts.panel_title(question)

@@ -163,7 +163,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest),
         shade,
         *([charts.band(pl.concat(bands), x, y, colour)] if bands else []),
-        charts.line(pl.concat(lines), x, y, colour, point=False, width=3.0),
+        *charts.lines(pl.concat(lines), x, y, colour, point=False, width=3.0),
     ]
     title = charts.chart_title(
         "Which temperature is best for a row of given entropy?",
@@ -176,13 +176,15 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
 
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
     """What the chart shows of each row: its entropy and its best temperature; `seeds` are those of the leading axis."""
-    columns = [
-        (n, seed, float(entropy), float(theta), bool(on_border))
+    return pl.concat(
+        charts.long_frame(
+            {"n": [n], "seed": seeds, "row": range(of_length.entropy.shape[1])},
+            entropy=of_length.entropy,
+            theta=of_length.theta,
+            on_border=of_length.border,
+        ).drop("row")
         for n, of_length in rows.items()
-        for seed, *of_seed in zip(seeds, of_length.entropy, of_length.theta, of_length.border)
-        for entropy, theta, on_border in zip(*of_seed)
-    ]
-    return pl.DataFrame(columns, ["n", "seed", "entropy", "theta", "on_border"], orient="row")
+    )
 
 
 def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> alt.Chart:
@@ -199,16 +201,9 @@ def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> a
 
 def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
     """β by number of items: mean over rows of each curve, and the best constant for each length."""
-    means = [
-        (name, n, float(curve(of_length.entropy).mean()))
-        for name, curve in curves(fits).items()
-        for n, of_length in rows.items()
-    ]
-    best = [
-        (BEST_FOR_LENGTH, n, float(np.exp(-LOG_THETA[of_length.losses.mean((0, 1)).argmin()])))
-        for n, of_length in rows.items()
-    ]
-    return pl.DataFrame(means + best, ["curve", "n", "beta"], orient="row")
+    betas = {name: [curve(of_one.entropy).mean() for of_one in rows.values()] for name, curve in curves(fits).items()}
+    betas[BEST_FOR_LENGTH] = [np.exp(-LOG_THETA[of_one.losses.mean((0, 1)).argmin()]) for of_one in rows.values()]
+    return charts.long_frame({"curve": list(betas), "n": list(rows)}, beta=np.array(list(betas.values())))
 
 
 def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
@@ -221,7 +216,7 @@ def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -
         f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets",
         *([charts.FAIR] if ALL_LENGTHS in fits else []),
     )
-    layers = [charts.line(measured, charts.length_axis(list(rows)), y, colour)]
+    layers = charts.lines(measured, charts.length_axis(list(rows)), y, colour)
     return alt.layer(*layers).properties(width=640, height=360, title=title)
 
 

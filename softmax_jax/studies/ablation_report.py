@@ -124,7 +124,7 @@ def scaling_chart(law: Law, seen: Sequence[Point], unseen: Sequence[Point]) -> C
     for n in sorted(set(points["n"])):
         law_at_n = [(compute, f"{width:g}", *law.predict(compute, width, n)) for width in widths for compute in grid]
         curve = pl.DataFrame(law_at_n, ["compute", "width", "value", "low", "high"], orient="row")
-        layers = charts.line_with_band(curve, x, y, colour, point=False)
+        layers = charts.lines(curve, x, y, colour, point=False)
         for was_seen, size in ((True, 30), (False, 90)):
             measured = points.filter(n=n, seen=was_seen).rename({"accuracy": "value"})
             marks = alt.Chart(charts.data(measured)).mark_point(filled=was_seen, size=size, opacity=1)

@@ -20,6 +20,7 @@ CAPTION = (
     "together, without compiling; learned: mean over seeds and heads, by layer; p: paired t-test of the accuracy "
     "against softmax"
 )
+BANDS = "mean of the seeds, 95 % band"
 
 
 def print_outcomes(console: Console, config: Config, outcomes: Sequence[Outcome]) -> None:
@@ -113,12 +114,13 @@ def outcome_charts(outcomes: Sequence[Outcome], length: int) -> dict[str, charts
 
 
 def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> charts.Chart:
-    """A bar for each normalizer with its 95 % interval."""
+    """A horizontal bar for each normalizer with its 95 % interval."""
     means = over_seeds(frame, ["normalizer"], column)
     colour = charts.colour_by("normalizer", charts.palette(means["normalizer"].to_list()), "normalizer", legend=False)
-    x, y = alt.X("value:Q", title=quantity), alt.Y("normalizer:N", title=None, sort=None)
-    layers = charts.bars_with_intervals(means, x, y, colour)
-    return alt.layer(*layers).properties(width=520, height=26 * len(means), title=charts.chart_title(title))
+    base = alt.Chart(charts.data(means)).encode(y=alt.Y("normalizer:N", title=None, sort=None))
+    bars = base.mark_bar().encode(x=alt.X("value:Q", title=quantity), color=colour)
+    intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    return (bars + intervals).properties(width=520, height=26 * len(means), title=charts.chart_title(title))
 
 
 def curve_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
@@ -126,31 +128,17 @@ def curve_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
     means = over_seeds(losses_of(outcomes), ["normalizer", "epoch"], "loss")
     # On a logarithmic scale a band cannot reach 0.
     means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
     y = alt.Y("value:Q", title="training loss (nats)", scale=alt.Scale(type="log", nice=False))
-    return by_seed_chart(
-        means,
-        alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)),
-        y,
-        "How fast does each learn?",
-        point=False,
-    )
+    return charts.of_normalizers(means, x, y, "How fast does each learn?", BANDS, point=False)
 
 
 def length_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
     """Test accuracy by length with 95 % bands."""
     means = over_seeds(tests_of(outcomes), ["normalizer", "n"], "accuracy", 0.0, 100.0)
     x = charts.length_axis(sorted(set(means["n"])), "length at test time")
-    return by_seed_chart(means, x, charts.percent_axis("test accuracy (%)"), "Trained short, tested long: who holds?")
-
-
-def by_seed_chart(means: pl.DataFrame, x: alt.X, y: alt.Y, title: str, point: bool = True) -> charts.Chart:
-    """A line with its band for each normalizer; every other one is dashed, so that none hides another."""
-    names = list(dict.fromkeys(means["normalizer"]))
-    colour = charts.colour_by("normalizer", charts.palette(names), "normalizer")
-    dash = charts.every_other_dashed("normalizer", names)
-    layers = charts.line_with_band(means, x, y, colour, dash=dash, point=point)
-    heading = charts.chart_title(title, "mean of the seeds, 95 % band")
-    return alt.layer(*layers).properties(width=620, height=320, title=heading)
+    y = charts.percent_axis("test accuracy (%)")
+    return charts.of_normalizers(means, x, y, "Trained short, tested long: who holds?", BANDS)
 
 
 def published_table(task: str) -> Table:

@@ -117,7 +117,9 @@ show(report.results_table(outcomes, task.length))
 # The losses of `shifted_softmax` are those of softmax, as they must be: what differs is the rounding of float32.
 
 # %%
-softmax_losses, shifted_losses = (outcomes[NAMES.index(name)].losses["loss"] for name in ("softmax", "shifted_softmax"))
+softmax_losses, shifted_losses = (
+    outcomes.losses.filter(normalizer=name)["loss"] for name in ("softmax", "shifted_softmax")
+)
 print(f"largest difference of the two loss curves: {(softmax_losses - shifted_losses).abs().max():.1e} nats")
 
 # %%

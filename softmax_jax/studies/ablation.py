@@ -1,23 +1,20 @@
 """Recipes that differ from one base in one thing each, and where each of them loses accuracy.
 
 - `recipes(base)`: what is varied, in groups
-- `accuracies(parameters, normalizers, *, seeds, lengths, sets)`: under each normalizer, and with the true item alone
 - `losses(frame)`: the accuracy lost to dispersion, to the key, and to value and readout
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.training.config import Config, changed
-from softmax_jax.training.trainer import Parameters
 
-TEMPERATURES = tuple(2.0**-power for power in range(1, 9))
-"""Constant θ to choose the best of, besides softmax (θ = 1) and hardmax (θ → 0)."""
+TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
+"""Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
+SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BASE = "base"
 WIDTHS, PARTS = (32, 64, 256), (8, 4, 2)
 """Other widths than the base's, and parts of its steps."""
@@ -38,7 +35,7 @@ class Outcome(NamedTuple):
 
     recipe: Recipe
     frame: pl.DataFrame
-    """Of `accuracies`."""
+    """Normalizer, n, seed and accuracy; `TRUE_ITEM` is among the normalizers."""
 
 
 def recipes(base: Config) -> list[Recipe]:
@@ -51,7 +48,10 @@ def recipes(base: Config) -> list[Recipe]:
     groups: dict[str, dict[str, dict[str, Any]]] = {
         "penalty": {
             **{f"λ = {l2:g}": {"l2": l2} for l2 in (1e-4, 5e-4, 1e-3)},
-            **{f"AdamW, decay {decay:g}": decayed(decay) for decay in (1e-4, 1e-2)},
+            **{
+                f"AdamW, decay {decay:g}": {"optimizer": "adamw", "optimizer_options": {"weight_decay": decay}}
+                for decay in (1e-4, 1e-2)
+            },
         },
         "schedule": {
             f"constant {rate / 3:g}": constant,
@@ -95,46 +95,7 @@ def scaling_recipes(base: Config) -> list[Recipe]:
     return [*grid, Recipe(UNSEEN, f"{4 * base.steps:,} steps", changed(base, steps=4 * base.steps))]
 
 
-def decayed(decay: float) -> dict[str, Any]:
-    """AdamW with this decay, decoupled from the loss."""
-    return {"optimizer": "adamw", "optimizer_options": {"weight_decay": decay}}
-
-
-def normalizers_to_test() -> dict[str, Normalizer]:
-    """Every registered normalizer at its defaults, and softmax at each of `TEMPERATURES`."""
-    return {spec: normalizer(spec) for spec in (*METHODS, *map(at_temperature, TEMPERATURES))}
-
-
-def at_temperature(theta: float) -> str:
-    """The name of softmax at a constant temperature.
-
-    >>> at_temperature(0.25)
-    'temperature(0.25)'
-    """
-    return f"temperature({theta:g})"
-
-
-SOFT_TO_SHARP = ("softmax", *map(at_temperature, TEMPERATURES), "hardmax")
-"""The constant temperatures, from 1 to 0, as normalizers."""
-
-
-def accuracies(
-    parameters: Parameters,
-    normalizers: Mapping[str, Normalizer],
-    *,
-    seeds: Sequence[int],
-    lengths: Sequence[int],
-    sets: int,
-) -> pl.DataFrame:
-    """Normalizer, n, seed and accuracy on the sets that `evaluate` draws; `TRUE_ITEM` is among the normalizers."""
-    measured = evaluate(
-        parameters, normalizers, seeds=seeds, lengths=lengths, sets=sets, measures=("accuracy",), true_item=True
-    )
-    return frame_of(measured).sort("n", "seed", maintain_order=True)
-
-
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
-LOSSES = {"n": pl.Int64, "accuracy": pl.Float64, "dispersion": pl.Float64, "key": pl.Float64, "value": pl.Float64}
 
 
 def losses(frame: pl.DataFrame) -> pl.DataFrame:
@@ -150,4 +111,4 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
         softmax, true_item = means["softmax"], means[TRUE_ITEM]
         best = max(SOFT_TO_SHARP, key=lambda name: means.get(name, 0.0))
         rows.append((n, softmax, means[best] - softmax, true_item - means[best], 100 - true_item, best))
-    return pl.DataFrame(rows, LOSSES | {"best": pl.String}, orient="row")
+    return pl.DataFrame(rows, ["n", "accuracy", "dispersion", "key", "value", "best"], orient="row")

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,13 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json, write_whole
+from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.studies import ablation_report as report, scaling_law
-from softmax_jax.studies.ablation import (
-    ACCURACIES,
-    BASE,
-    SCALING,
-    UNSEEN,
-    Outcome,
-    Recipe,
-    accuracies,
-    losses,
-    normalizers_to_test,
-)
+from softmax_jax.studies.ablation import ACCURACIES, BASE, SCALING, TEMPERATURES, UNSEEN, Outcome, Recipe, losses
+from softmax_jax.studies.shootout import directory_name
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.costs import step_multiply_adds
 from softmax_jax.training.run import NotFiniteError, run
@@ -39,49 +31,41 @@ def outcomes(
 ) -> list[Outcome]:
     """Trains what is not trained yet, and measures it and the shipped models of these presets."""
     console = Console()
-    shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
-    trained = []
+    checkpoints = []
     for index, recipe in enumerate(recipes):
         console.print(f"recipe {index + 1} of {len(recipes)}: {recipe.group}: {recipe.name}", soft_wrap=True)
-        if train(recipe, output, console):
-            trained.append(recipe)
-    places = [(recipe, workdir(output, recipe)) for recipe in trained]
-    places += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
-    return [measured(recipe, checkpoint, lengths, sets, output, console) for recipe, checkpoint in places]
+        try:
+            run(recipe.config, workdir(output, recipe), console)
+            checkpoints.append((recipe, workdir(output, recipe)))
+        except NotFiniteError as error:
+            console.print(f"left out: {error}", soft_wrap=True, markup=False)
+    shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
+    checkpoints += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
+    return [measured(recipe, path, lengths, sets, workdir(output, recipe), console) for recipe, path in checkpoints]
 
 
 def workdir(output: Path, recipe: Recipe) -> Path:
-    """Where a recipe is trained."""
-    return output / "runs" / re.sub(r"[^a-z0-9.]+", "-", f"{recipe.group} {recipe.name}".lower()).strip("-")
-
-
-def train(recipe: Recipe, output: Path, console: Console) -> bool:
-    """Trains a recipe, or what its directory lacks of it; whether it kept finite.
-
-    Raises ValueError if the directory holds a run of other settings.
-    """
-    try:
-        run(recipe.config, workdir(output, recipe), console)
-    except NotFiniteError as error:
-        console.print(f"left out: {error}", soft_wrap=True, markup=False)
-        return False
-    return True
+    """Where a recipe is trained, and where its accuracies are kept."""
+    return output / "runs" / directory_name(f"{recipe.group} {recipe.name}")
 
 
 def measured(
-    recipe: Recipe, checkpoint: Path, lengths: Sequence[int], sets: int, output: Path, console: Console
+    recipe: Recipe, checkpoint: Path, lengths: Sequence[int], sets: int, kept_in: Path, console: Console
 ) -> Outcome:
     """The accuracies of a recipe; from its file where it was measured before in the same way."""
     settings = {"lengths": list(lengths), "sets": sets}
-    path = workdir(output, recipe) / "accuracies.json"
+    path = kept_in / "accuracies.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
         kept = json.loads(path.read_text())
         if kept["settings"] == settings:
             return Outcome(recipe, pl.DataFrame(kept["rows"], ACCURACIES, orient="row"))
     console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
     config, parameters = load_checkpoint(checkpoint)
-    frame = accuracies(parameters, normalizers_to_test(), seeds=config.all_seeds, lengths=lengths, sets=sets)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"seeds": config.all_seeds, "measures": ("accuracy",), "true_item": True}
+    named = {name: normalizer(name) for name in (*METHODS, *TEMPERATURES)}
+    frame = frame_of(evaluate(parameters, named, lengths=lengths, sets=sets, **options)).sort(
+        "n", "seed", maintain_order=True
+    )
     write_json(path, {"settings": settings, "rows": frame.rows()})
     return Outcome(recipe, frame)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
@@ -51,68 +52,70 @@ class Changes:
         return changed(preset, **settings)
 
 
-class Outcome(NamedTuple):
-    """What one normalizer came to."""
+class Outcomes(NamedTuple):
+    """What the normalizers came to."""
 
-    normalizer: str
     tests: pl.DataFrame
-    """A row for each length and seed: normalizer, n, seed, accuracy in percent and loss in nats."""
+    """A row for each normalizer, length and seed: n, accuracy in percent and loss in nats."""
     losses: pl.DataFrame
-    """A row for each seed and epoch: normalizer, seed, epoch and the mean training loss in nats, with dropout."""
-    learned: dict[str, Float[np.ndarray, "seeds layers heads"]]
-    seconds: float
-    """Time of the training of all seeds together, without compiling."""
+    """A row for each normalizer, seed and epoch: the mean training loss in nats, with dropout."""
+    learned: dict[str, dict[str, Float[np.ndarray, "seeds layers heads"]]]
+    """By normalizer, the numbers that it learned."""
+    seconds: dict[str, float]
+    """By normalizer, the time of the training of all seeds together, without compiling."""
 
 
 def compete(
     config: Config, normalizers: Sequence[str], lengths: Sequence[int], directory: Path, console: Console
-) -> list[Outcome]:
+) -> Outcomes:
     """Trains these settings under each normalizer, or what its run in the directory lacks, and tests them alike.
 
     Tests are at the length of training, and at these lengths or else those of the task. Raises as `run` does.
     """
-    tested = sorted({config.task.longest, *(lengths or config.task.test_lengths)})
-    for length in tested:  # or it would be refused after the training
-        config.task.test_keys(jnp.int32(0), length, 1)
-    outcomes = []
-    for name in normalizers:
-        workdir = directory / re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
-        console.print(f"{name}: {workdir}", soft_wrap=True)
-        outcomes.append(outcome(changed(config, normalizer=name), tested, workdir, console))
-    return outcomes
-
-
-def outcome(config: Config, lengths: Sequence[int], workdir: Path, console: Console) -> Outcome:
-    """One run from its beginning, or from where it stopped, to its tests."""
-    run(config, workdir, console)
-    task, name = config.task, config.normalizer
+    task = config.task
     assert isinstance(task, SequenceTask)
-    _, parameters = load_checkpoint(workdir)
-    options: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
-    sets = {length: task.test_sets(length) for length in lengths}
-    tests = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=lengths, sets=sets, **options)
-    metrics = pl.read_ndjson(workdir / "metrics.jsonl").with_columns(
-        normalizer=pl.lit(name),
-        epoch=pl.col("step") // config.chunk,
-        seconds=config.chunk / pl.col("steps_per_second"),
-    )
-    losses = metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss")
-    seconds = float(metrics.filter(seed=config.first_seed)["seconds"].sum())
-    return Outcome(name, frame_of(tests), losses, task.learned(parameters, name), seconds)
+    sets = {length: task.test_sets(length) for length in sorted({task.longest, *(lengths or task.test_lengths)})}
+    for length in sets:  # or it would be refused after the training
+        task.test_keys(jnp.int32(0), length, 1)
+    tests, losses, learned, seconds = [], [], {}, {}
+    for name in normalizers:
+        workdir = directory / directory_name(name)
+        console.print(f"{name}: {workdir}", soft_wrap=True)
+        run(changed(config, normalizer=name), workdir, console)
+        _, parameters = load_checkpoint(workdir)
+        options: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
+        measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **options)
+        tests.append(frame_of(measured))
+        metrics = pl.read_ndjson(workdir / "metrics.jsonl").with_columns(
+            normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
+        )
+        losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))
+        learned[name] = task.learned(parameters, name)
+        seconds[name] = float((config.chunk / metrics.filter(seed=config.first_seed)["steps_per_second"]).sum())
+    return Outcomes(pl.concat(tests), pl.concat(losses), learned, seconds)
 
 
-def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcomes: Sequence[Outcome]) -> list[Path]:
+def directory_name(run: str) -> str:
+    """What to call the directory of a run.
+
+    >>> directory_name("entmax(alpha=1.5)")
+    'entmax-alpha-1.5'
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", run.lower()).strip("-")
+
+
+def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcomes: Outcomes) -> list[Path]:
     """Writes shootout.csv, losses.csv, lengths.csv and shootout.json; returns where."""
-    losses, tests = (pl.concat(getattr(one, name) for one in outcomes) for name in ("losses", "tests"))
-    seconds = pl.DataFrame({"normalizer": one.normalizer, "seconds": one.seconds / config.seeds} for one in outcomes)
-    last = losses.filter(epoch=config.steps // config.chunk).select("normalizer", "seed", train_loss="loss")
-    at_training = tests.filter(n=config.task.longest).join(last, ["normalizer", "seed"], maintain_order="left")
+    epochs = config.steps // config.chunk
+    last = outcomes.losses.filter(epoch=epochs).select("normalizer", "seed", train_loss="loss")
+    at_training = outcomes.tests.filter(n=config.task.longest).join(last, ["normalizer", "seed"], maintain_order="left")
+    seconds = pl.col("normalizer").replace_strict(outcomes.seconds) / config.seeds
     tables = {
-        "shootout": at_training.join(seconds, "normalizer", maintain_order="left").select(
-            "normalizer", "seed", test_accuracy="accuracy", test_loss="loss", train_loss="train_loss", seconds="seconds"
+        "shootout": at_training.select(
+            "normalizer", "seed", test_accuracy="accuracy", test_loss="loss", train_loss="train_loss", seconds=seconds
         ),
-        "losses": losses,
-        "lengths": tests.select("normalizer", "seed", length="n", accuracy="accuracy", loss="loss"),
+        "losses": outcomes.losses,
+        "lengths": outcomes.tests.select("normalizer", "seed", length="n", accuracy="accuracy", loss="loss"),
     }
     for name, table in tables.items():
         write_csv(output / f"{name}.csv", table.columns, table.rows())
@@ -120,11 +123,9 @@ def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcom
     settings = {
         "command": command,
         "task": dataclasses.asdict(task),
-        "recipe": settings_of(config) | {"epochs": config.steps // config.chunk},
+        "recipe": settings_of(config) | {"epochs": epochs},
         "versions": versions(),
-        "learned": {
-            one.normalizer: {name: values.tolist() for name, values in one.learned.items()} for one in outcomes
-        },
+        "learned": jax.tree.map(np.ndarray.tolist, outcomes.learned),
     }
     write_json(output / "shootout.json", settings)
     return [*(output / f"{name}.csv" for name in tables), output / "shootout.json"]

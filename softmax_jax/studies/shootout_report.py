@@ -11,7 +11,7 @@ from rich.table import Table
 from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
 from softmax_jax.report import charts
 from softmax_jax.report.tables import new_table, number_or_dash
-from softmax_jax.studies.shootout import Outcome
+from softmax_jax.studies.shootout import Outcomes
 from softmax_jax.tasks.published import SPARSE_ATTENTION
 from softmax_jax.training.config import Config
 
@@ -23,23 +23,13 @@ CAPTION = (
 BANDS = "mean of the seeds, 95 % band"
 
 
-def print_outcomes(console: Console, config: Config, outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(console: Console, config: Config, outcomes: Outcomes) -> None:
     """The table of the results, that by length if there are several, and what is published on the task."""
     console.print(results_table(outcomes, config.task.longest))
-    if tests_of(outcomes)["n"].n_unique() > 1:
+    if outcomes.tests["n"].n_unique() > 1:
         console.print(lengths_table(outcomes))
     if config.task.name in SPARSE_ATTENTION:
         console.print(published_table(config.task.name))
-
-
-def tests_of(outcomes: Sequence[Outcome]) -> pl.DataFrame:
-    """What every seed reached in the tests."""
-    return pl.concat(outcome.tests for outcome in outcomes)
-
-
-def losses_of(outcomes: Sequence[Outcome]) -> pl.DataFrame:
-    """What every seed lost in training, epoch by epoch."""
-    return pl.concat(outcome.losses for outcome in outcomes)
 
 
 def by_normalizer(frame: pl.DataFrame, column: str) -> dict[str, list[float]]:
@@ -53,25 +43,24 @@ def with_interval(values: Sequence[float], form: str) -> str:
     return format(np.mean(values), form) + ("" if half is None else f"±{format(half, form)}")
 
 
-def results_table(outcomes: Sequence[Outcome], length: int) -> Table:
+def results_table(outcomes: Outcomes, length: int) -> Table:
     """Every normalizer at the length of training; the best of each column is marked."""
-    tests = tests_of(outcomes).filter(n=length)
-    losses, accuracies = losses_of(outcomes), by_normalizer(tests, "accuracy")
-    last = losses.filter(epoch=losses["epoch"].max())
+    tests = outcomes.tests.filter(n=length)
+    accuracies = by_normalizer(tests, "accuracy")
+    last = outcomes.losses.filter(pl.col("epoch") == pl.max("epoch"))
     columns = {
         "accuracy (%)": with_best_marked(accuracies, max, ".2f"),
         "test loss": with_best_marked(by_normalizer(tests, "loss"), min, ".4f"),
         "train loss": with_best_marked(by_normalizer(last, "loss"), min, ".4f"),
-        "train seconds": with_best_marked({o.normalizer: [o.seconds] for o in outcomes}, min, ".1f"),
+        "train seconds": with_best_marked({name: [seconds] for name, seconds in outcomes.seconds.items()}, min, ".1f"),
     }
     table = new_table(f"Trained and tested at length {length}", "normalizer", *columns, "learned", "p")
     table.columns[-2].justify = "left"
     table.caption = CAPTION
-    for outcome in outcomes:
-        name = outcome.normalizer
+    for name, numbers in outcomes.learned.items():
         learned = [
             f"{number} = {', '.join(f'{mean:.2f}' for mean in values.mean((0, 2)))}"
-            for number, values in outcome.learned.items()
+            for number, values in numbers.items()
         ]
         p_value = paired_p_value(accuracies[name], accuracies.get(charts.BASELINE, []))
         p_cell = number_or_dash(None if name == charts.BASELINE else p_value, ".2g")
@@ -88,29 +77,27 @@ def with_best_marked(values: Mapping[str, Sequence[float]], best_of: Callable[..
     }
 
 
-def lengths_table(outcomes: Sequence[Outcome]) -> Table:
+def lengths_table(outcomes: Outcomes) -> Table:
     """Test accuracy of every normalizer by length."""
-    tests = tests_of(outcomes)
-    lengths = sorted(set(tests["n"]))
+    lengths = sorted(set(outcomes.tests["n"]))
     table = new_table("Test accuracy (%) by length", "normalizer", *map(str, lengths))
-    for name in dict.fromkeys(tests["normalizer"]):
-        at_length = [tests.filter(normalizer=name, n=n)["accuracy"].to_list() for n in lengths]
+    for name in outcomes.learned:
+        at_length = [outcomes.tests.filter(normalizer=name, n=n)["accuracy"].to_list() for n in lengths]
         table.add_row(name, *[with_interval(accuracies, ".1f") for accuracies in at_length])
     return table
 
 
-def outcome_charts(outcomes: Sequence[Outcome], length: int) -> dict[str, charts.Chart]:
+def outcome_charts(outcomes: Outcomes, length: int) -> dict[str, charts.Chart]:
     """What came of the training, by the name of the file."""
-    tests = tests_of(outcomes)
-    at_training = tests.filter(n=length)
-    seconds = pl.DataFrame({"normalizer": [o.normalizer for o in outcomes], "seconds": [o.seconds for o in outcomes]})
+    at_training = outcomes.tests.filter(n=length)
+    seconds = pl.DataFrame(list(outcomes.seconds.items()), ["normalizer", "seconds"], orient="row")
     drawn = {
         "accuracy": bar_chart(at_training, "accuracy", "test accuracy (%)", "Which normalizer classifies best?"),
         "loss": bar_chart(at_training, "loss", "test loss (nats)", "Which normalizer has the lowest test loss?"),
         "time": bar_chart(seconds, "seconds", "seconds to train all seeds", "What does each normalizer cost?"),
         "losses": curve_chart(outcomes),
     }
-    return drawn | ({"lengths": length_chart(outcomes)} if tests["n"].n_unique() > 1 else {})
+    return drawn | ({"lengths": length_chart(outcomes)} if outcomes.tests["n"].n_unique() > 1 else {})
 
 
 def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> charts.Chart:
@@ -123,9 +110,9 @@ def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> ch
     return (bars + intervals).properties(width=520, height=26 * len(means), title=charts.chart_title(title))
 
 
-def curve_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
+def curve_chart(outcomes: Outcomes) -> charts.Chart:
     """Training loss by epoch with 95 % bands."""
-    means = over_seeds(losses_of(outcomes), ["normalizer", "epoch"], "loss")
+    means = over_seeds(outcomes.losses, ["normalizer", "epoch"], "loss")
     # On a logarithmic scale a band cannot reach 0.
     means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
@@ -133,9 +120,9 @@ def curve_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
     return charts.of_normalizers(means, x, y, "How fast does each learn?", BANDS, point=False)
 
 
-def length_chart(outcomes: Sequence[Outcome]) -> charts.Chart:
+def length_chart(outcomes: Outcomes) -> charts.Chart:
     """Test accuracy by length with 95 % bands."""
-    means = over_seeds(tests_of(outcomes), ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    means = over_seeds(outcomes.tests, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     x = charts.length_axis(sorted(set(means["n"])), "length at test time")
     y = charts.percent_axis("test accuracy (%)")
     return charts.of_normalizers(means, x, y, "Trained short, tested long: who holds?", BANDS)

@@ -12,7 +12,7 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
 from softmax_jax.report.charts import save_chart
 from softmax_jax.studies import shootout_report as report
-from softmax_jax.studies.shootout import Outcome
+from softmax_jax.studies.shootout import Outcomes
 from tests.report.charts import texts_of, values_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
@@ -22,27 +22,29 @@ SECONDS = {"softmax": 3.0, "ssmax": 4.0, "signed_l1": 2.0}
 LENGTHS = (32, 128)
 
 
-def outcome(name, seeds=3, lengths=LENGTHS, called=None):
+def made(*names, seeds=3, lengths=LENGTHS):
     tests = [
-        (called or name, length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
+        (name, length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
+        for name in names
         for index, length in enumerate(lengths)
         for seed in range(seeds)
     ]
     losses = [
-        (called or name, seed, epoch, loss)
+        (name, seed, epoch, loss)
+        for name in names
         for seed in range(seeds)
         for epoch, loss in enumerate((1.0, 0.5, LOSSES[name] / 2 + 0.01 * seed), 1)
     ]
-    return Outcome(
-        called or name,
+    learned = {"s": np.array([[[1.0, 2.0], [0.25, 0.75]]] * seeds)}
+    return Outcomes(
         pl.DataFrame(tests, ["normalizer", "n", "seed", "accuracy", "loss"], orient="row"),
         pl.DataFrame(losses, ["normalizer", "seed", "epoch", "loss"], orient="row"),
-        {"s": np.array([[[1.0, 2.0], [0.25, 0.75]]] * seeds)} if name == "ssmax" else {},
-        SECONDS[name],
+        {name: learned if name == "ssmax" else {} for name in names},
+        {name: SECONDS[name] for name in names},
     )
 
 
-OUTCOMES = [outcome(name) for name in NAMED]
+OUTCOMES = made(*NAMED)
 
 
 def printed(table):
@@ -109,7 +111,10 @@ def test_the_best_of_each_column_is_marked_and_no_other():
 
 
 def test_equal_bests_are_all_marked():
-    twins = [outcome("ssmax"), outcome("ssmax", called="twin")]
+    alone = made("ssmax")
+    twin = alone.tests.with_columns(normalizer=pl.lit("twin")), alone.losses.with_columns(normalizer=pl.lit("twin"))
+    tests, losses = (pl.concat(pair) for pair in zip(alone[:2], twin))
+    twins = Outcomes(tests, losses, {"ssmax": {}, "twin": {}}, {"ssmax": 4.0, "twin": 4.0})
     rows = cells(report.results_table(twins, 32))
     for column in ("accuracy (%)", "test loss", "train loss", "train seconds"):
         assert all(rows[name][column].startswith("* ") for name in ("ssmax", "twin"))
@@ -121,7 +126,7 @@ def test_p_compares_with_softmax_by_seed_and_softmax_has_none():
     for name in ("ssmax", "signed_l1"):
         expected = scipy.stats.ttest_rel(ACCURACIES[name], ACCURACIES["softmax"]).pvalue  # pyright: ignore[reportAttributeAccessIssue]
         assert rows[name]["p"] == f"{expected:.2g}"
-    without = cells(report.results_table(OUTCOMES[1:], 32))
+    without = cells(report.results_table(made("ssmax", "signed_l1"), 32))
     assert [row["p"] for row in without.values()] == ["–", "–"]
 
 
@@ -132,7 +137,7 @@ def test_learned_numbers_are_means_by_layer():
 
 
 def test_one_seed_has_neither_interval_nor_p():
-    single = [outcome(name, seeds=1) for name in NAMED]
+    single = made(*NAMED, seeds=1)
     for table in (report.results_table(single, 32), report.lengths_table(single)):
         table.caption = None
         assert "±" not in printed(table)
@@ -175,7 +180,7 @@ def test_all_looks_are_printed():
 def test_there_is_a_chart_by_length_if_there_is_more_than_one():
     shared = {"accuracy", "loss", "time", "losses"}
     assert set(report.outcome_charts(OUTCOMES, 32)) == shared | {"lengths"}
-    assert set(report.outcome_charts([outcome("softmax", lengths=(32,))], 32)) == shared
+    assert set(report.outcome_charts(made("softmax", lengths=(32,)), 32)) == shared
 
 
 def test_bars_and_bands_hold_the_mean_and_its_interval():

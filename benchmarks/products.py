@@ -1,14 +1,14 @@
 """The floor of a computation on this machine: the time that its multiply-adds take as large matrix products."""
 
-import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from benchmarks.timing import timed
 from softmax_jax.runtime.command_line import one_device_per_core
-from softmax_jax.runtime.devices import spread_over_seeds
+from softmax_jax.runtime.devices import SEEDS, device_mesh
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.costs import step_multiply_adds
 
@@ -32,6 +32,7 @@ def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float
     def multiply(squares: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, PRODUCTS, lambda _, square: square @ squares, squares)
 
-    spread = jax.jit(functools.partial(spread_over_seeds, multiply))
+    mesh, over_seeds = device_mesh(devices), PartitionSpec(SEEDS)
+    spread = jax.jit(jax.shard_map(multiply, mesh=mesh, in_specs=over_seeds, out_specs=over_seeds, check_vma=False))
     squares = jnp.full((devices, size, size), 1 / size)
     return timed(lambda: spread(squares), devices * PRODUCTS * size**3 / multiply_adds)

@@ -69,11 +69,10 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     groups = groups_of(summary, columns)
     means = {(name, n): accuracy for name, n, accuracy in summary.select("normalizer", "n", "accuracy").rows()}
     for name, row in reference.items():
-        differences = {n: means[name, n] - row[n] for n in lengths if (name, n) in means and n in row}
+        differences = {n: f"{means[name, n] - row[n]:+.1f}" for n in lengths if (name, n) in means and n in row}
         groups[f"{name}, published"] = {
             "accuracy": {n: f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}" for n in lengths if n in row},
-            "difference": {n: f"{difference:+.1f}" for n, difference in differences.items()},
-        }
+        } | ({"difference": differences} if differences else {})
     print_groups(console, "", groups, lengths)
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(

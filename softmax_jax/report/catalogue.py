@@ -7,6 +7,7 @@ from rich.console import Console
 from softmax_jax.normalizers.entry import UNWRITTEN
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report.markdown import table
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime.command_line import parse
 
@@ -57,9 +58,8 @@ $${method.entry.latex}$$
 
 def markdown() -> str:
     """The whole page."""
-    lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(cell.replace("|", "\\|") for cell in (f"`{row[0]}`", *row[1:])) for row in rows()]
-    body = "\n".join(f"| {line} |" for line in lines)
+    cells = [[cell.replace("|", "\\|") for cell in (f"`{row[0]}`", *row[1:])] for row in rows()]
+    body = table(COLUMNS, cells)
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
     return f"""# Every normalizer
 
@@ -88,7 +88,7 @@ def main() -> None:
     if parse(Arguments, description=__doc__).markdown:
         print(markdown(), end="")
         return
-    table = new_table("", *COLUMNS, names=len(COLUMNS))
+    printed = new_table("", *COLUMNS, names=len(COLUMNS))
     for row in rows():
-        table.add_row(*row)
-    Console().print(table)
+        printed.add_row(*row)
+    Console().print(printed)

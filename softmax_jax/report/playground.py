@@ -44,15 +44,27 @@ def playground_logits(n: int, gap: Number, noise: Number) -> Float[np.ndarray, "
     return logits
 
 
-def on_sliders(numbers: Numbers) -> Any:
-    """The map or scale with names in the place of the numbers that have a slider."""
-    sliders = numbers.marked(SLIDER)
-    leaves = [name if name in sliders else value for name, value in vars(numbers).items()]
-    return jax.tree.unflatten(jax.tree.structure(numbers), jax.tree.leaves(leaves))
+def sliders_of(name: str) -> dict[str, tuple[float, float]]:
+    """The numbers of a method that have a slider, each with the ends of it."""
+    parts = (METHODS[name].map, METHODS[name].scale)
+    return {
+        number: ends for part in parts if isinstance(part, Map | type) for number, ends in part.marked(SLIDER).items()
+    }
+
+
+def parameter(name: str, number: str) -> str:
+    """What the page calls a number of a method, so that it meets no other's, nor a name of the page's own."""
+    return f"{number}_of_{name}"
 
 
 def written(name: str) -> tuple[Written, str] | None:
     """A registered method as expressions of Vega: its map, and β; None if one of them has none."""
+
+    def on_sliders(numbers: Numbers) -> Any:
+        sliders = sliders_of(name)
+        leaves = [parameter(name, number) if number in sliders else value for number, value in vars(numbers).items()]
+        return jax.tree.unflatten(jax.tree.structure(numbers), jax.tree.leaves(leaves))
+
     method = METHODS[name]
     map = on_sliders(method.map).written() if isinstance(method.map, Map) else None
     beta = on_sliders(method.scale()).written() if method.scale else "1"
@@ -61,19 +73,6 @@ def written(name: str) -> tuple[Written, str] | None:
 
 NORMALIZERS = {name: expressions for name in METHODS if (expressions := written(name))}
 """The methods that a page can compute."""
-
-
-def with_slider(number: str) -> list[str]:
-    """The methods whose number of that name has a slider."""
-    return [name for name in NORMALIZERS if number in sliders_of(name)]
-
-
-def sliders_of(name: str) -> dict[str, tuple[float, float]]:
-    """The numbers of a method that have a slider, each with the ends of it."""
-    parts = (METHODS[name].map, METHODS[name].scale)
-    return {
-        number: ends for part in parts if isinstance(part, Map | type) for number, ends in part.marked(SLIDER).items()
-    }
 
 
 def chosen(expressions: Mapping[str, str]) -> str:
@@ -94,21 +93,18 @@ def controls(normalizer: str, n: int, gap: Number, noise: Number) -> list[alt.Pa
         return alt.param(name=name, value=value, bind=alt.binding_range(name=label, min=low, max=high, step=step))
 
     choice = alt.binding_select(options=list(NORMALIZERS), name="normalizer ")
-    on_page = {
-        number: (METHODS[name].numbers[number], ends)
+    of_methods = [
+        slider(parameter(name, number), f"{number} of {name} ", round(METHODS[name].numbers[number], 2), *ends, 0.01)
         for name in NORMALIZERS
         for number, ends in sliders_of(name).items()
-    }
+    ]
     return [
         alt.param(name="normalizer", value=normalizer, bind=choice),
         slider("log2_n", "log₂ of the items n ", round(math.log2(n), 2), 1, LARGEST_LOG2_N, 0.25),
         alt.param(name="n", expr="round(pow(2, log2_n))"),
         slider("gap", "gap of the best item ", gap, 0, 10, 0.1),
         slider("noise", "noise of the others ± ", noise, 0, 5, 0.1),
-        *(
-            slider(number, f"{number} of {', '.join(with_slider(number))} ", round(start, 2), *ends, 0.01)
-            for number, (start, ends) in on_page.items()
-        ),
+        *of_methods,
     ]
 
 

@@ -329,7 +329,7 @@ def playground_section() -> Section:
             "± noise of their middle. Raise n to see softmax disperse, and sharpen it with theta or s. Raise the noise "
             "above the gap to see that no temperature helps once another logit is the largest: hardmax then picks the "
             "wrong item.",
-            f"There are {len(NORMALIZERS)} normalizers to choose from. A slider acts on those that it names; all other "
+            f"There are {len(NORMALIZERS)} normalizers to choose from. A slider acts on the one that it names; other "
             "numbers are those that the normalizers are registered with.",
         ],
         [Figure("playground", playground_chart(), playground_rows())],

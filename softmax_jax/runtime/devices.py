@@ -6,13 +6,13 @@ its number, the step and the place of a set in its batch, never on the mesh.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh
 
 SEEDS, SETS = "seeds", "sets"
 """The axes of the mesh."""
@@ -83,17 +83,6 @@ def device_mesh(seeds: int, sets: int = 1, least_sets: int = 1) -> Mesh:
 def available_devices() -> Sequence[Any]:
     """The devices of every process, those of one process after another."""
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-
-
-def seed_sharding(seeds: int) -> NamedSharding:
-    """Leading axes divided among the devices as `device_mesh` divides the seeds."""
-    return NamedSharding(device_mesh(seeds), P(SEEDS))
-
-
-def spread_over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function on each device's own share of the seeds; every leaf, in and out, has a leading seed axis."""
-    mesh = device_mesh(jax.tree.leaves(arguments)[0].shape[0])
-    return jax.shard_map(function, mesh=mesh, in_specs=P(SEEDS), out_specs=P(SEEDS), check_vma=False)(*arguments)
 
 
 def own_sets(batch: Any, parts: int) -> Any:

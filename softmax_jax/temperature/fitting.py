@@ -97,16 +97,11 @@ def fit(
     that a quartic through their points would be noise. Raises ValueError for an unknown criterion and for too few
     points.
     """
-    if not rows:
-        raise ValueError("there are no rows to fit to: give lengths within the limit")
-    if not held_out:
-        raise ValueError("held_out is empty: it must have rows of at least one length to measure the fit on")
-    for of_length in (*rows.values(), *held_out.values()):
-        if len(of_length.entropy) != len(seeds):
-            raise ValueError(
-                f"seeds are {len(seeds)} and the rows of {len(of_length.entropy)}; they must be as many: rows have the "
-                "shape (seeds, rows)"
-            )
+    if not (rows and held_out):
+        raise ValueError("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")
+    counts = {len(of_length.entropy) for of_length in (*rows.values(), *held_out.values())}
+    if counts != {len(seeds)}:
+        raise ValueError(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
     by_copies = points(join(rows.values()), criterion)
     best = by_copies(np.ones(len(seeds)))
     degree = min(degree, max(len(best.beta) // POINTS_PER_COEFFICIENT - 1, 0))
@@ -165,37 +160,26 @@ def cross_validate(rows: Rows, criterion: str, folds: int = 5) -> list[Candidate
     Forms with more coefficients than a fold has points are left out; a single seed leaves none out, so none is judged.
     """
     seeds = len(rows.entropy)
-    parts = np.array_split(np.arange(seeds), min(folds, seeds)) if seeds > 1 else []
-    splits = [split(rows, part, criterion) for part in parts]
+    if seeds == 1:
+        return []
+    splits = []
+    for left_out in np.array_split(np.arange(seeds), min(folds, seeds)):
+        outside = Rows(*(column[left_out] for column in rows))
+        inside = Rows(*(np.delete(column, left_out, 0) for column in rows))
+        fitted_to, truth = (points(side, criterion)(np.ones(len(side.entropy))) for side in (inside, outside))
+        splits.append((fitted_to, outside, truth))
     judged = []
-    for name, form in CANDIDATES.items() if splits else ():
+    for name, form in CANDIDATES.items():
         with contextlib.suppress(ValueError):
-            scores, losses, accuracies = zip(*(judge(form, fold) for fold in splits))
+            scores, losses, accuracies = zip(*(judge(form(inside), *left_out) for inside, *left_out in splits))
             known = [score for score in scores if score is not None]
             mean = float(np.mean(known)) if known else None
             judged.append(Candidate(name, mean, float(np.mean(losses)), float(np.mean(accuracies))))
     return judged
 
 
-class Split(NamedTuple):
-    """One fold: the points to fit to, and the rows and points of the seeds left out."""
-
-    inside: Points
-    outside: Rows
-    truth: Points
-
-
-def split(rows: Rows, left_out: np.ndarray, criterion: str) -> Split:
-    """Leaves the seeds of these positions out."""
-    outside = Rows(*(column[left_out] for column in rows))
-    inside = Rows(*(np.delete(column, left_out, 0) for column in rows))
-    inside_points, truth = (points(side, criterion)(np.ones(len(side.entropy))) for side in (inside, outside))
-    return Split(inside_points, outside, truth)
-
-
-def judge(form: Callable[[Points], Curve], fold: Split) -> tuple[float | None, float, float]:
-    """R², loss and accuracy on the seeds left out of the curve fitted to all the others."""
-    curve = form(fold.inside)
-    flat = fold.outside.entropy > THRESHOLD
-    losses, errors = (values[flat] for values in apply_curve(curve, fold.outside))
-    return r_squared(curve, fold.truth), float(losses.mean()), 100 * float(1 - errors.mean())
+def judge(curve: Curve, rows: Rows, truth: Points) -> tuple[float | None, float, float]:
+    """R² of a curve at these points; its loss and accuracy on these rows above the threshold."""
+    flat = rows.entropy > THRESHOLD
+    losses, errors = (values[flat] for values in apply_curve(curve, rows))
+    return r_squared(curve, truth), float(losses.mean()), 100 * float(1 - errors.mean())

@@ -10,7 +10,7 @@ import pytest
 
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page
-from softmax_jax.report.playground import NORMALIZERS, playground_logits, sliders_of
+from softmax_jax.report.playground import NORMALIZERS, parameter, playground_logits, sliders_of
 from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
@@ -164,11 +164,12 @@ def test_every_chart_has_marks(desktop, report):
 def test_the_playground_weighs_as_the_package_does(desktop, name):
     settings = ((1, 0, 0, 0.5, 0.3), (6, 4, 1, 0.5, 0.36), (10, 10, 5, 0.05, 2), (8.5, 1, 3, 4, 0.05))
     for log2_n, gap, noise, theta, s in settings:
-        values = {"normalizer": name, "log2_n": log2_n, "gap": gap, "noise": noise, "theta": theta, "s": s}
+        numbers = {number: {"theta": theta, "s": s}[number] for number in sliders_of(name)}
+        values = {"normalizer": name, "log2_n": log2_n, "gap": gap, "noise": noise}
+        values |= {parameter(name, number): value for number, value in numbers.items()}
         weights = np.array(desktop.page.evaluate(WEIGH, values))
         n = round(2**log2_n)
         assert len(weights) == n
-        numbers = {number: values[number] for number in sliders_of(name)}
         logits = playground_logits(n, gap, noise)
         with jax.enable_x64(True):
             expected = np.asarray(normalizer(name, **numbers)(jnp.asarray(logits)))
@@ -180,7 +181,7 @@ def test_the_playground_weighs_as_the_package_does(desktop, name):
 def test_the_sliders_change_the_numbers(desktop):
     texts = "[...document.querySelectorAll('[data-chart=playground] .role-mark text')].map((t) => t.textContent)"
     sliders = desktop.page.locator("#controls-playground input[type=range]")
-    desktop.page.evaluate(WEIGH, {"normalizer": "softmax", "log2_n": 6, "gap": 4, "noise": 1, "theta": 0.5, "s": 0.36})
+    desktop.page.evaluate(WEIGH, {"normalizer": "softmax", "log2_n": 6, "gap": 4, "noise": 1})
     for index, chosen in enumerate(("softmax", "softmax", "softmax", "temperature", "ssmax")):
         desktop.page.locator("#controls-playground select").select_option(chosen)
         slider = sliders.nth(index)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
 
 from softmax_jax.measures.evaluation import evaluate
@@ -262,7 +263,7 @@ def test_collectives_are_counted_as_often_as_their_loop_runs():
 
 
 def test_arrays_are_placed_and_gathered_whole():
-    sharding = devices.seed_sharding(2)
+    sharding = NamedSharding(devices.device_mesh(2), PartitionSpec(devices.SEEDS))
     tree = {"numbers": np.arange(6.0).reshape(2, 3), "keys": jax.random.split(jax.random.key(0), 2)}
     there = distributed.placed(tree, sharding)
     assert there["numbers"].sharding == there["keys"].sharding == sharding

@@ -42,7 +42,7 @@ from softmax_jax.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.accuracy import accuracy_chart
 from softmax_jax.report.dispersion import attention_map_chart
-from softmax_jax.report.tables import cells_of, print_by_length
+from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.report.temperature import entropy_chart
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.tasks.max_retrieval import sample
@@ -143,11 +143,11 @@ frame = frame_of(measured)
 
 def by_length(frame, measure, form):
     """One measure of every normalizer as the cells of a table."""
-    return cells_of(over_seeds(frame, ["normalizer", "n"], measure), "value", form)
+    return groups_of(over_seeds(frame, ["normalizer", "n"], measure), [("", "value", form)])
 
 
-print_by_length(console, "Accuracy (%), mean over the seeds", by_length(frame, "accuracy", ".1f"), LENGTHS)
-print_by_length(console, "Largest weight, mean over all sets", by_length(frame, "max_weight", ".3f"), LENGTHS)
+print_groups(console, "Accuracy (%), mean over the seeds", by_length(frame, "accuracy", ".1f"), LENGTHS)
+print_groups(console, "Largest weight, mean over all sets", by_length(frame, "max_weight", ".3f"), LENGTHS)
 
 # %%
 accuracy_chart(frame, "How far does attention reach? Trained on at most 16 items")
@@ -212,8 +212,8 @@ def accuracy(parameters, seeds, refitted):
 
 here = accuracy(state.parameters, seeds, refitted)
 there = accuracy(shipped_parameters, shipped_seeds, shipped_refitted)
-print_by_length(console, f"Accuracy (%): {SEEDS} seeds of this page", here, LENGTHS)
-print_by_length(console, f"Accuracy (%): {len(shipped_seeds)} seeds of the checkpoint", there, LENGTHS)
+print_groups(console, f"Accuracy (%): {SEEDS} seeds of this page", here, LENGTHS)
+print_groups(console, f"Accuracy (%): {len(shipped_seeds)} seeds of the checkpoint", there, LENGTHS)
 
 # %% [markdown]
 # ## What to try next

@@ -3,7 +3,6 @@
 `show(value, path=None, *, axes=(), labels=None, columns=(), limits=None)` is exported as `softmax_jax.show`.
 """
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,7 @@ import treescope
 from treescope import figures, lowering
 
 from softmax_jax.files import write_whole
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
+from softmax_jax.report.page import TEMPLATES
 
 
 def show(
@@ -61,7 +48,7 @@ def show(
         return figure
     # `treescope.render_to_html` would draw the figure as a Python object, not what it shows.
     body = lowering.render_to_html_as_root(figure.treescope_part, compressed=False)
-    write_whole(Path(path), PAGE.format(title=html.escape(type(value).__name__), body=body))
+    write_whole(Path(path), TEMPLATES.get_template("value.html").render(title=type(value).__name__, body=body))
     return Path(path)
 
 

@@ -31,15 +31,10 @@ def new_table(title: str, *columns: str, names: int = 1) -> Table:
     return table
 
 
-def print_by_length(console: Console, title: str, rows: Mapping[str, Cells], lengths: Sequence[int]) -> None:
-    """Prints a row of cells for each name, as many lengths side by side as fit the console, the others below."""
-    print_groups(console, title, {name: {"": cells} for name, cells in rows.items()}, lengths)
-
-
 def print_groups(
     console: Console, title: str, groups: Mapping[str, Mapping[str, Cells]], lengths: Sequence[int]
 ) -> None:
-    """Prints several rows for each name, each with what it holds in a second column, lengths as `print_by_length`."""
+    """Prints rows for each name, each with what it holds in a second column: as many lengths as fit, others below."""
     kinds = [kind for group in groups.values() for kind in group]
     cells = [cell for group in groups.values() for row in group.values() for cell in row.values()]
     cell_width = GAP + max(map(len, [*map(str, lengths), *cells]))
@@ -55,12 +50,6 @@ def print_groups(
             if len(group) > 1:
                 table.add_section()
         console.print(table)
-
-
-def cells_of(frame: pl.DataFrame, column: str, form: str) -> dict[str, dict[int, str]]:
-    """A column of a frame as the rows of `print_by_length`: its numbers in this form, by normalizer and n."""
-    groups = groups_of(frame, [("", column, form)])
-    return {name: group.get("", {}) for name, group in groups.items()}
 
 
 def groups_of(frame: pl.DataFrame, columns: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, dict[int, str]]]:

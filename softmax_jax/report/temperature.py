@@ -15,14 +15,7 @@ from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.measures.refit import BEST_FOR_LENGTH
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
-from softmax_jax.report.tables import (
-    cells_of,
-    groups_of,
-    new_table,
-    number_or_dash,
-    print_by_length,
-    print_groups,
-)
+from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.temperature import Rows, TemperatureFit, cross_validate, join, points
 from softmax_jax.temperature.curves import CRITERIA, THRESHOLD, Criterion, Curve, apply_curve, polynomial_curve, ruled
 from softmax_jax.temperature.fitting import Candidate
@@ -31,7 +24,7 @@ from softmax_jax.temperature.optimum import LOG_THETA, THETA_RANGE
 PUBLISHED = "adaptive"
 PUBLISHED_RANGE = (0.849, 5.945)
 """Entropies in nats between which the published polynomial exceeds 1."""
-LEAST_GAP = 1.0
+LEAST_GAIN = 1.0
 """Percentage points that the best constant temperature must gain for a share of the gain to mean something."""
 BETA_RANGE = (1 / THETA_RANGE[1], 1 / THETA_RANGE[0])
 
@@ -55,8 +48,8 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     longest = max(fits.values(), key=lambda fit: len(fit.lengths))
     shares = {f"covered by {name}": fit.coverage for name, fit in fits.items()}
     shares["best θ on the border"] = longest.border
-    cells = {name: {int(n): f"{share:.1f}" for n, share in by_length.items()} for name, by_length in shares.items()}
-    print_by_length(console, "Rows, in %", cells, longest.lengths)
+    groups = {name: {"": {int(n): f"{share:.1f}" for n, share in of_one.items()}} for name, of_one in shares.items()}
+    print_groups(console, "Rows, in %", groups, longest.lengths)
     console.print(
         "covered: H lies in the fitted range, or is so low that β = 1 by rule; border: the loss is least at an end of "
         f"{THETA_RANGE[0]:.3g} ≤ θ ≤ {THETA_RANGE[1]:g}\n",
@@ -64,13 +57,11 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     )
 
 
-def print_criteria(
-    console: Console, rows: Mapping[int, Rows], fresh: Mapping[int, Rows], criteria: Sequence[Criterion], degree: int
-) -> None:
+def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[int, Rows], degree: int) -> None:
     """Prints accuracy and loss on fresh sets of the polynomial that each criterion gives."""
     groups: dict[str, dict[str, dict[int, str]]] = {}
     each_seed_once = np.ones(len(next(iter(rows.values())).entropy))
-    for criterion in criteria:
+    for criterion in CRITERIA:
         try:
             curve = polynomial_curve(points(join(rows.values()), criterion)(each_seed_once), degree)
         except ValueError:
@@ -97,40 +88,32 @@ def print_candidates(console: Console, candidates: Sequence[Candidate], criterio
 
 
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:
-    """Prints accuracy, loss, p against the published polynomial, and the share of the possible gain of every method.
+    """Prints accuracy, loss, the share of the possible gain and p against the published polynomial of every method.
 
     The frame has the columns normalizer, n, seed, accuracy and loss.
     """
-    summary = summarize(compared)
-    lengths = sorted(set(compared["n"]))
     columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f"), ("loss", "loss", ".3f")]
-    print_groups(console, "Fresh sets", groups_of(summary, columns), lengths)
-    if len(gains := shares_of_gain(summary)):
-        title = f"Share in % of the accuracy that {BEST_FOR_LENGTH} gains over {charts.BASELINE}"
-        print_by_length(console, title, cells_of(gains, "share", ".0f"), sorted(set(gains["n"])))
-    refitted = compared.filter(pl.col("normalizer").str.starts_with(PUBLISHED))
-    p_values = summarize(refitted, PUBLISHED).filter(pl.col("normalizer") != PUBLISHED)
-    if len(p_values):
-        title = "P of the paired t-test over seeds against the published polynomial"
-        print_by_length(console, title, cells_of(p_values, "p_value", ".1g"), lengths)
+    columns += [("gain", "gain", ".0f"), ("p", "p_value", ".1g")]
+    summary = summarize(compared, PUBLISHED).with_columns(gain=share_of_gain())
+    print_groups(console, "Fresh sets", groups_of(summary, columns), sorted(set(compared["n"])))
     console.print(
-        "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; best rising β(H): isotonic, fitted on other "
-        f"sets; {BEST_FOR_LENGTH}: chosen on other sets, for accuracy and for loss; best θ for each set: needs the "
-        f"answer. Only {TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
+        "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
+        f"{BEST_FOR_LENGTH} gains over {charts.BASELINE}; p: paired t-test against the published polynomial; "
+        f"best rising β(H): isotonic, fitted on other sets; {BEST_FOR_LENGTH}: chosen on other sets, for accuracy and "
+        f"for loss; best θ for each set: needs the answer. Only {TRAIN_LENGTHS} saw no length beyond training, so it "
+        "alone shows how far a fit generalises.",
         style="dim",
     )
 
 
-def shares_of_gain(summary: pl.DataFrame) -> pl.DataFrame:
-    """Each method's `share` of what the best constant temperature gains over softmax, where that gains enough."""
+def share_of_gain() -> pl.Expr:
+    """The share in % of what the best constant temperature gains over softmax at a length, where that gains enough."""
     start, end = (
-        summary.filter(normalizer=name).select("n", pl.col("accuracy").alias(column))
-        for name, column in ((charts.BASELINE, "start"), (BEST_FOR_LENGTH, "end"))
+        pl.col("accuracy").filter(pl.col("normalizer") == name).first().over("n")
+        for name in (charts.BASELINE, BEST_FOR_LENGTH)
     )
-    gain, gained = pl.col("end") - pl.col("start"), pl.col("accuracy") - pl.col("start")
-    others = summary.filter(~pl.col("normalizer").is_in([charts.BASELINE, BEST_FOR_LENGTH]))
-    joined = others.join(start, "n", maintain_order="left").join(end, "n", maintain_order="left")
-    return joined.filter(gain >= LEAST_GAP).with_columns(share=100 * gained / gain)
+    is_end = pl.col("normalizer").is_in([charts.BASELINE, BEST_FOR_LENGTH])
+    return pl.when(~is_end & (end - start >= LEAST_GAIN)).then(100 * (pl.col("accuracy") - start) / (end - start))
 
 
 def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:
@@ -231,7 +214,7 @@ def print_study(
 ) -> None:
     """Prints the fits, the criteria, the forms of the curve, and the comparison."""
     print_fits(console, fits)
-    print_criteria(console, rows, fresh, CRITERIA, degree)
+    print_criteria(console, rows, fresh, degree)
     print_candidates(console, cross_validate(join(rows.values()), criterion), criterion)
     print_comparison(console, compared)
 

@@ -67,10 +67,8 @@ def accuracy(numbers: Numbers, compute: Numbers, width: Numbers, n: Numbers) -> 
 def fit(points: Sequence[Point], draws: int = 200) -> Law:
     """The law of least squares in the accuracy, every point alike, with a bootstrap over trained models.
 
-    Raises ValueError for fewer than four points, or where compute and width do not vary independently.
+    Raises ValueError where compute and width do not vary independently.
     """
-    if len(points) < 4:
-        raise ValueError(f"points has {len(points)} entries: three numbers need at least 4")
     compute, width, n, seeds, measured = (np.asarray(column, np.float64) for column in zip(*points))
     design = np.stack([np.ones_like(n), np.log(compute), np.log(width)], 1)
     if np.linalg.matrix_rank(design - design.mean(0) * np.array([0, 1, 1])) < 3:

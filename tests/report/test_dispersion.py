@@ -4,8 +4,7 @@ import pytest
 
 from softmax_jax.measures.dispersion import AttentionMaps
 from softmax_jax.report import dispersion
-from softmax_jax.report.charts import save_chart
-from tests.report.charts import OWN_COLOURS, texts_of, values_of
+from tests.report.charts import values_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
 BOUNDS = ("entropy_lower", "entropy_upper", "max_weight_lower", "max_weight_upper", "max_weight_upper_nearest")
@@ -25,30 +24,6 @@ FORCED = pl.DataFrame(
 MAPS = AttentionMaps(
     NAMES, LENGTHS, 7, np.linspace(0, 1, 2 * 3 * 4 * 16).reshape(2, 3, 4, 16), np.linspace(1, 0, 192).reshape(3, 4, 16)
 )
-CHARTS = {
-    "dispersion": lambda: dispersion.dispersion_chart(FRAME, FORCED),
-    "maps": lambda: dispersion.attention_map_chart(MAPS),
-}
-TEXTS = {
-    "dispersion": {
-        "entropy (nats)",
-        "largest weight",
-        "measured: 0.5 at n = 20",
-        "forced below 0.5 from n = 90",
-        "at least",
-        "a random item",
-    },
-    "maps": {"n = 16384", "softmax", "hardmax", "weight"},
-}
-
-
-@pytest.mark.parametrize("name", CHARTS)
-def test_a_chart_asks_its_question_with_units_and_legends(name, tmp_path):
-    chart = CHARTS[name]()
-    _, svg = save_chart(chart, tmp_path / name)
-    assert TEXTS[name] <= texts_of(svg.read_text())
-    assert chart.to_dict()["title"]["text"].endswith("?")
-    assert not any(colour in chart.to_json(indent=None) for colour in OWN_COLOURS)
 
 
 def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():

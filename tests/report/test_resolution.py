@@ -4,8 +4,7 @@ import pytest
 
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.report import resolution
-from softmax_jax.report.charts import save_chart
-from tests.report.charts import OWN_COLOURS, texts_of, values_of
+from tests.report.charts import values_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
 GAPS = pl.DataFrame(
@@ -34,25 +33,6 @@ RESOLUTION = Resolution(
     np.array([200.0, 100.0]),
     np.array([0.04, 0.06]),
 )
-CHARTS = {
-    "resolution": lambda: resolution.resolution_chart(RESOLUTION, (3, 4)),
-    "gap": lambda: resolution.gap_chart(GAPS, RESOLUTION, NAMES),
-    "losses": lambda: resolution.loss_split_chart(LOSSES),
-}
-TEXTS = {
-    "resolution": {"ρ", "logit", "class κ"},
-    "gap": {"gap in ρ", "error (% of sets)", "hardmax: the answer is wrong", "16384"},
-    "losses": {"lost (% of sets)", "items in the set", "what costs accuracy", "hardmax"},
-}
-
-
-@pytest.mark.parametrize("name", CHARTS)
-def test_a_chart_asks_its_question_with_units_and_legends(name, tmp_path):
-    chart = CHARTS[name]()
-    _, svg = save_chart(chart, tmp_path / name)
-    assert TEXTS[name] <= texts_of(svg.read_text())
-    assert chart.to_dict()["title"]["text"].endswith("?")
-    assert not any(colour in chart.to_json(indent=None) for colour in OWN_COLOURS)
 
 
 def test_bins_of_few_sets_are_not_drawn():

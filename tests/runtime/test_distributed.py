@@ -176,27 +176,21 @@ def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
         distributed.join()
 
 
-@pytest.mark.parametrize(("processes", "expected"), [(1, (1, 4)), (4, (1, 4)), (8, (1, 8))])
-def test_parts_keep_a_few_sets_where_every_process_has_work(processes, expected):
-    assert devices.shares(1, 128, 8, processes, least_sets=32) == expected
-
-
 @pytest.mark.parametrize(
-    ("seeds", "sets", "count", "processes", "expected"),
+    ("seeds", "sets", "count", "processes", "least_sets", "expected"),
     [
-        (1, 128, 1, 1, (1, 1)),
-        (10, 128, 2, 1, (2, 1)),
-        (10, 128, 16, 1, (2, 8)),
-        (4, 128, 8, 1, (4, 2)),
-        (3, 7, 4, 1, (3, 1)),
-        (2, 1, 8, 1, (2, 1)),
-        (3, 128, 4, 2, (1, 4)),
-        (3, 128, 4, 4, (1, 4)),
-        (2, 5, 4, 2, (2, 1)),
+        (10, 128, 16, 1, 1, (2, 8)),
+        (3, 7, 4, 1, 1, (3, 1)),
+        (2, 1, 8, 1, 1, (2, 1)),
+        (3, 128, 4, 2, 1, (1, 4)),
+        (2, 5, 4, 2, 1, (2, 1)),
+        (1, 128, 8, 1, 32, (1, 4)),
+        (1, 128, 8, 4, 32, (1, 4)),
+        (1, 128, 8, 8, 32, (1, 8)),
     ],
 )
-def test_shares_use_what_divides_evenly(seeds, sets, count, processes, expected):
-    assert devices.shares(seeds, sets, count, processes) == expected
+def test_shares_use_what_divides_evenly(seeds, sets, count, processes, least_sets, expected):
+    assert devices.shares(seeds, sets, count, processes, least_sets) == expected
 
 
 def test_a_process_without_work_is_refused():

@@ -114,7 +114,7 @@ def test_the_grid_holds_the_losses_at_its_temperatures():
 
 @pytest.mark.full
 def test_masked_entries_do_not_count():
-    z, answers = jnp.array([[1.0, 0.3, -1.0]]), jnp.array([1])
+    z = jnp.array([[1.0, 0.3, -1.0]])
     values = jnp.broadcast_to(jnp.eye(3), (1, 3, 3))
 
     def loss(attended):
@@ -124,7 +124,6 @@ def test_masked_entries_do_not_count():
     masked = search(z.at[0, 2].set(jnp.nan), values, loss, where=jnp.array([[True, True, False]]))
     for ours, theirs in zip(masked, short):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert answers.shape == (1,)
 
 
 def test_a_known_polynomial_is_recovered(found):
@@ -211,15 +210,9 @@ def test_one_seed_has_no_intervals(rows):
     assert found.band is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"criterion": "best"}, "the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy'"),
-    ],
-)
-def test_what_cannot_be_fitted_says_so(rows, change, message):
-    with pytest.raises(ValueError, match=message):
-        fit({ITEMS: rows}, {ITEMS: rows}, seeds=range(8), **change)
+def test_an_unknown_criterion_is_refused(rows):
+    with pytest.raises(ValueError, match="the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy'"):
+        fit({ITEMS: rows}, {ITEMS: rows}, seeds=range(8), criterion="best")
 
 
 def test_few_points_get_a_lower_degree(rows):

@@ -11,7 +11,7 @@ from rich.console import Console
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
-from softmax_jax.report.temperature import print_study, write_study
+from softmax_jax.report import temperature as report
 from softmax_jax.runtime import command_line
 from softmax_jax.temperature.curves import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -61,15 +61,18 @@ def main() -> None:
         pairs = list(command_line.with_progress(searched, lengths, "searching"))
         rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
         options = {"criterion": asked.criterion, "degree": asked.degree, "seeds": seeds}
-        digest = checkpoint_sha256(parameters)
+        digest, console = checkpoint_sha256(parameters), Console()
         fits, problem = refit.fit_both(rows, fresh, config.task.longest, checkpoint_sha256=digest, **options)
         if problem:
             print(problem)
         named = refit.contenders(rows, fits)
         frames = refit.compare(parameters, named, rows, fresh, seeds=seeds, sets=asked.sets, key=keys[1])
         compared = pl.concat(command_line.with_progress(frames, lengths, "comparing"))
-        print_study(Console(), rows, fresh, fits, compared, asked.criterion, asked.degree)
-        paths = write_study(output, rows, fits, compared)
+        report.print_fits(console, fits)
+        report.print_criteria(console, rows, fresh, asked.degree)
+        report.print_candidates(console, rows, asked.criterion)
+        report.print_comparison(console, compared)
+        paths = report.write_study(output, rows, fits, compared)
     print(f"fitted {len(seeds)} seeds in {time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, paths))}")
 
 

@@ -1,7 +1,7 @@
 """The evaluation as a chart and as a table for a terminal, beside the published rows."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +63,14 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     """Prints the measures for readers, the interval of the accuracy and p, and the published rows under them."""
     lengths = summary["n"].unique().sort().to_list()
     printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
-    columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f")]
-    columns += [(name, name, measure.form) for name, measure in printed.items() if name != "accuracy"]
-    columns += [("p", "p_value", ".1g")]
-    groups = groups_of(summary, columns)
+    (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
+    groups = groups_of(summary, [accuracy, ("±", "interval", ".2f"), *others, ("p", "p_value", ".1g")])
     means = {(name, n): accuracy for name, n, accuracy in summary.select("normalizer", "n", "accuracy").rows()}
     for name, row in reference.items():
         differences = {n: f"{means[name, n] - row[n]:+.1f}" for n in lengths if (name, n) in means and n in row}
-        groups[f"{name}, published"] = {
-            "accuracy": {n: f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}" for n in lengths if n in row},
-        } | ({"difference": differences} if differences else {})
+        groups[f"{name}, published"] = {"accuracy": published_cells(row, lengths)} | (
+            {"difference": differences} if differences else {}
+        )
     print_groups(console, "", groups, lengths)
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
@@ -82,6 +80,11 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     )
     if ALL_LENGTHS in groups:
         print(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
+
+
+def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:
+    """The published accuracies at these lengths, as far as there are any."""
+    return {n: f"{row[n]:.1f}{'*' if n in published.UNCONFIRMED else ''}" for n in lengths if n in row}
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:

@@ -28,8 +28,7 @@ class Figure(NamedTuple):
 
     name: str
     chart: Chart
-    data: pl.DataFrame | None = None
-    """Without data no CSV file is written."""
+    data: pl.DataFrame
     renderer: str = "svg"
     """Or "canvas", for charts of more marks than a page should hold elements."""
 
@@ -43,19 +42,11 @@ class Section(NamedTuple):
     parts: Sequence[Figure | str]
 
 
-class Cell(NamedTuple):
-    """A cell of a table: what is printed, a smaller remark, and the number to sort by, None if it is missing."""
-
-    text: str
-    value: float | None = None
-    remark: str = ""
-
-
 class TableRow(NamedTuple):
     """A row of a table; that of a reference is set apart."""
 
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[str]
     reference: bool = False
 
 
@@ -66,9 +57,7 @@ def page(title: str, sections: Sequence[Section], note: str) -> str:
 
 
 def write_figure(directory: Path, figure: Figure) -> list[Path]:
-    """Writes the pictures and the data of a figure, and returns their paths."""
-    paths = save_chart(figure.chart, directory / figure.name)
-    if figure.data is None:
-        return paths
-    write_csv(directory / f"{figure.name}.csv", figure.data.columns, figure.data.rows())
-    return [directory / f"{figure.name}.csv", *paths]
+    """Writes the data and the pictures of a figure, and returns their paths."""
+    data = directory / f"{figure.name}.csv"
+    write_csv(data, figure.data.columns, figure.data.rows())
+    return [data, *save_chart(figure.chart, directory / figure.name)]

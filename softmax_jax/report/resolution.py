@@ -109,16 +109,17 @@ def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
     """Accuracy lost to dispersion, to the key and to the value by n: a panel for each normalizer."""
     names = list(dict.fromkeys(losses["normalizer"]))
     labels = {cause: f"{cause}: {text}" for cause, (text, _) in LOSSES.items()}
-    shares = [
-        over_seeds(losses, ["normalizer", "n"], cause).with_columns(
-            pl.lit(labels[cause]).alias("cause"), pl.lit(order).alias("order"), lost=pl.col("value").clip(0.0)
-        )
-        for order, cause in enumerate(reversed(LOSSES))
-    ]
+    by_cause = losses.unpivot(
+        list(LOSSES), index=["normalizer", "n", "seed"], variable_name="cause", value_name="share"
+    )
+    order = -pl.col("cause").replace_strict(list(LOSSES), range(len(LOSSES)))
+    means = over_seeds(by_cause, ["normalizer", "n", "cause"], "share").with_columns(
+        pl.col("cause").replace(labels), order=order, lost=pl.col("value").clip(0.0)
+    )
     colours = alt.Scale(domain=list(labels.values()), range=[colour for _, colour in LOSSES.values()])
     legend = alt.Legend(orient="bottom", direction="vertical", labelLimit=400)
     areas = (
-        alt.Chart(charts.data(pl.concat(shares)))
+        alt.Chart(charts.data(means))
         .mark_area(opacity=0.85)
         .encode(
             x=charts.length_axis(sorted(set(losses["n"]))),

@@ -16,11 +16,12 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import page, resolution, temperature
-from softmax_jax.report.accuracy import accuracy_chart
+from softmax_jax.report.accuracy import accuracy_chart, published_cells
 from softmax_jax.report.charts import FAIR
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
-from softmax_jax.report.page import Cell, Figure, Section
+from softmax_jax.report.page import Figure, Section
 from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
+from softmax_jax.report.tables import number_or_dash
 from softmax_jax.tasks import published
 from softmax_jax.temperature import Rows, TemperatureFit
 
@@ -148,7 +149,9 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
         ]
         if measure == "accuracy":
             rows += [
-                page.TableRow(f"{which}, published", [published_cell(row, n) for n in lengths], reference=True)
+                page.TableRow(
+                    f"{which}, published", [published_cells(row, lengths).get(n, "–") for n in lengths], reference=True
+                )
                 for which, row in published.ACCURACY.items()
             ]
         columns = ["normalizer", *map(count, lengths)]
@@ -156,21 +159,11 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
     return parts
 
 
-def cell(summary: Mapping[str, Any], measure: str) -> Cell:
+def cell(summary: Mapping[str, Any], measure: str) -> str:
     """A mean in the form of its measure, the accuracy with its interval; a dash where there is none."""
-    value = summary[measure]
-    if value is None:
-        return Cell("–")
-    interval = summary["interval"] if measure == "accuracy" else None
+    half = summary["interval"] if measure == "accuracy" else None
     form = EVALUATION[measure].form if measure in EVALUATION else ".1g"
-    return Cell(format(value, form), value, "" if interval is None else f"±{interval:.2f}")
-
-
-def published_cell(row: Mapping[int, float], n: int) -> Cell:
-    """The published accuracy, if there is one."""
-    if n not in row:
-        return Cell("–")
-    return Cell(f"{row[n]:.1f}", row[n], "*" if n in published.UNCONFIRMED else "")
+    return number_or_dash(summary[measure], form) + ("" if half is None else f" ± {half:.2f}")
 
 
 def accuracy_section(runs: Sequence[Evaluated]) -> Section:
@@ -191,11 +184,11 @@ def accuracy_section(runs: Sequence[Evaluated]) -> Section:
 
 def reach(run: Evaluated) -> str:
     """Where the accuracy of each normalizer falls to a half, of those that fall so far."""
-    crossings = {
-        name: dispersion.crossing(list(by_length), list(by_length.values()), HALF)
-        for name, by_length in accuracies(run).items()
-    }
-    falls = [f"{name} at {count(n)} items" for name, n in crossings.items() if n is not None]
+    falls = []
+    for name, by_length in accuracies(run).items():
+        lengths, values = list(by_length), list(by_length.values())
+        n = lengths[0] if max(values) <= HALF else dispersion.crossing(lengths, values, HALF)
+        falls += [] if n is None else [f"{name} at {count(n)} items"]
     return f"{run.name}: Half of the sets are answered wrong under {', '.join(falls) or 'no normalizer'}."
 
 
@@ -224,18 +217,16 @@ def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
 
     Of one normalizer: a row of `dispersion.forced`, and the frame that it was made from.
     """
-    at = f"at no length up to {count(max(frame['n']))}"
-    if forced["measured"] is not None:
-        at = f"at about {count(forced['measured'])} items"
-    sentence = f"Its mean largest weight falls to {forced['threshold']:g} {at}"
-    if forced["nearest"] is not None:
-        nearest = count(forced["nearest"])
-        sentence += f"; the spreads of the logits nearest to the top force it down to that from {nearest} items"
-    if forced["spread"] is not None:
-        start = f"about {count(forced['spread'])}" if math.isfinite(forced["spread"]) else "more than 10^308"
-        spread = frame["spread"].to_numpy().mean()
-        sentence += f"; the spread of all logits alone, {spread:.0f} on average, from {start} items"
-    return f"{sentence}."
+    measured, nearest, spread = forced["measured"], forced["nearest"], forced["spread"]
+    at = f"at no length up to {count(max(frame['n']))}" if measured is None else f"at about {count(measured)} items"
+    parts = [f"Its mean largest weight falls to {forced['threshold']:g} {at}"]
+    if nearest is not None:
+        parts.append(f"the spreads of the logits nearest to the top force it down to that from {count(nearest)} items")
+    if spread is not None:
+        start = f"about {count(spread)}" if math.isfinite(spread) else "more than 10^308"
+        mean = frame["spread"].to_numpy().mean()
+        parts.append(f"the spread of all logits alone, {mean:.0f} on average, from {start} items")
+    return f"{'; '.join(parts)}."
 
 
 def maps_section(study: Study, page_of_weights: str) -> Section:

@@ -18,7 +18,6 @@ from softmax_jax.report import charts
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.temperature import Rows, TemperatureFit, cross_validate, join, points
 from softmax_jax.temperature.curves import CRITERIA, THRESHOLD, Criterion, Curve, apply_curve, polynomial_curve, ruled
-from softmax_jax.temperature.fitting import Candidate
 from softmax_jax.temperature.optimum import LOG_THETA, THETA_RANGE
 
 PUBLISHED = "adaptive"
@@ -75,16 +74,13 @@ def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[in
     print_groups(console, f"Criteria, degree {degree}, on fresh sets", groups, list(fresh))
 
 
-def print_candidates(console: Console, candidates: Sequence[Candidate], criterion: Criterion) -> None:
-    """Prints how each form of the curve does on seeds left out of its fit, if any could be judged."""
-    if not candidates:
-        return
-    title = f"Forms of β(H), by {criterion}, on seeds left out"
-    table = new_table(title, "form", "R²", "loss (nats)", "accuracy (%)")
-    for candidate in candidates:
-        cells = (number_or_dash(candidate.r_squared, ".3f"), f"{candidate.loss:.4f}", f"{candidate.accuracy:.2f}")
-        table.add_row(candidate.name, *cells)
-    console.print(table)
+def print_candidates(console: Console, rows: Mapping[int, Rows], criterion: Criterion) -> None:
+    """Prints how each form of the curve does on seeds left out of its fit, if there are several."""
+    table = new_table(f"Forms of β(H), by {criterion}, on seeds left out", "form", "R²", "loss (nats)", "accuracy (%)")
+    for name, score, loss, accuracy in cross_validate(join(rows.values()), criterion):
+        table.add_row(name, number_or_dash(score, ".3f"), f"{loss:.4f}", f"{accuracy:.2f}")
+    if table.rows:
+        console.print(table)
 
 
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:
@@ -201,22 +197,6 @@ def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -
     )
     layers = charts.lines(measured, charts.length_axis(list(rows)), y, colour)
     return alt.layer(*layers).properties(width=640, height=360, title=title)
-
-
-def print_study(
-    console: Console,
-    rows: Mapping[int, Rows],
-    fresh: Mapping[int, Rows],
-    fits: Mapping[str, TemperatureFit],
-    compared: pl.DataFrame,
-    criterion: Criterion,
-    degree: int,
-) -> None:
-    """Prints the fits, the criteria, the forms of the curve, and the comparison."""
-    print_fits(console, fits)
-    print_criteria(console, rows, fresh, degree)
-    print_candidates(console, cross_validate(join(rows.values()), criterion), criterion)
-    print_comparison(console, compared)
 
 
 def write_study(

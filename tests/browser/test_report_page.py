@@ -181,7 +181,8 @@ def test_the_playground_weighs_as_the_package_does(desktop, name):
 def test_the_sliders_change_the_numbers(desktop):
     texts = "[...document.querySelectorAll('[data-chart=playground] .role-mark text')].map((t) => t.textContent)"
     sliders = desktop.page.locator("#controls-playground input[type=range]")
-    desktop.page.evaluate(WEIGH, {"normalizer": "softmax", "log2_n": 6, "gap": 4, "noise": 1})
+    own = {"theta_of_temperature": 0.5, "s_of_ssmax": 0.36}
+    desktop.page.evaluate(WEIGH, {"normalizer": "softmax", "log2_n": 6, "gap": 4, "noise": 1} | own)
     for index, chosen in enumerate(("softmax", "softmax", "softmax", "temperature", "ssmax")):
         desktop.page.locator("#controls-playground select").select_option(chosen)
         slider = sliders.nth(index)
@@ -205,13 +206,13 @@ def test_every_control_has_a_name(desktop):
 
 
 def test_the_table_sorts_by_keyboard(desktop):
-    column = "[...document.querySelectorAll('#table-0-accuracy tbody tr')].map((row) => row.cells[2].dataset.value)"
+    column = "[...document.querySelectorAll('#table-0-accuracy tbody tr')].map((row) => row.cells[2].textContent)"
     heading = desktop.page.locator("#table-0-accuracy thead th").nth(2)
     unsorted = desktop.page.evaluate(column)
     for order, sign in (("descending", -1), ("ascending", 1)):
         heading.locator("button").press("Enter")
         assert heading.get_attribute("aria-sort") == order
-        values = [float(value) for value in desktop.page.evaluate(column) if value]
+        values = [float(text.split()[0].strip("*")) for text in desktop.page.evaluate(column) if text != "–"]
         assert values == sorted(values, key=lambda value: sign * value)
         assert len(set(values)) > 2
     assert sorted(unsorted) == sorted(desktop.page.evaluate(column))
@@ -263,7 +264,7 @@ def test_the_button_changes_the_theme_and_keeps_the_playground(dark):
         assert dark.page.evaluate("charts.get('playground').view.signal('normalizer')") == "sparsemax"
         assert dark.page.locator("#controls-playground select").input_value() == "sparsemax"
         assert dark.page.locator("#controls-playground input").first.is_visible()
-    assert dark.page.locator("#controls-playground input").count() == 5
+    assert dark.page.locator("#controls-playground input").count() == 3 + sum(len(sliders_of(n)) for n in NORMALIZERS)
     assert dark.problems == []
 
 

@@ -1,12 +1,22 @@
-"""What a chart says and draws."""
+"""What a chart says and draws, and what a command prints."""
 
+import io
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from rich.console import Console
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 OWN_COLOURS = ('"#000', '"#fff', '"black"', '"white"', '"background"')
 """What a chart must not have, for the page to give it its theme."""
+
+
+def printed(printer: Callable[..., None], *arguments: Any, width: int = 100) -> str:
+    """What a function prints to a console of so many columns."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    printer(console, *arguments)
+    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def texts_of(svg: str | bytes) -> set[str | None]:

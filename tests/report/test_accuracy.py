@@ -1,10 +1,8 @@
-import io
-
 import polars as pl
 import pytest
-from rich.console import Console
 
 from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
+from tests.report.charts import printed
 
 
 def summary(*rows):
@@ -28,12 +26,6 @@ FRAME = pl.DataFrame(
 )
 
 
-def printed(rows, width):
-    text = io.StringIO()
-    print_evaluation(Console(file=text, width=width, force_terminal=False), rows)
-    return text.getvalue()
-
-
 def numbers_of(text, name):
     """The numbers of each row that stands under this name."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -45,7 +37,7 @@ def numbers_of(text, name):
 
 
 def test_accuracy_interval_loss_and_p_stand_under_their_length():
-    text = printed(SUMMARY, 100)
+    text = printed(print_evaluation, SUMMARY)
     assert numbers_of(text, "softmax") == {
         "accuracy": ["98.70", "96.10"],
         "±": ["0.11", "0.21"],
@@ -57,21 +49,21 @@ def test_accuracy_interval_loss_and_p_stand_under_their_length():
 
 
 def test_published_rows_mark_the_unconfirmed_cells_and_show_the_difference():
-    text = printed(SUMMARY, 100)
+    text = printed(print_evaluation, SUMMARY)
     assert numbers_of(text, "softmax, published") == {"accuracy": ["98.6", "97.1*"], "difference": ["+0.1", "-1.0"]}
     assert numbers_of(text, "adaptive, published")["difference"] == ["+0.0", "+0.2"]
 
 
 def test_lengths_that_do_not_fit_the_width_go_to_further_tables():
     many = [("softmax", 2**power, 90.0, 0.1, 0.5, 1.0, None) for power in range(1, 15)]
-    text = printed(summary(*many), 80)
+    text = printed(print_evaluation, summary(*many), width=80)
     assert max(map(len, text.splitlines())) <= 80
     headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
     assert [int(n) for header in headers for n in header] == [2**power for power in range(1, 15)]
 
 
 def test_one_seed_has_no_interval_and_no_p():
-    text = printed(summary(("softmax", 16, 98.7, None, 0.05, 0.3, None)), 80)
+    text = printed(print_evaluation, summary(("softmax", 16, 98.7, None, 0.05, 0.3, None)))
     assert list(numbers_of(text, "softmax")) == ["accuracy", "loss", "calibration"]
 
 

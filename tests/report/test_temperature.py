@@ -1,14 +1,13 @@
-import io
 import re
 
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
 
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
 from softmax_jax.temperature import curves, fitting
+from tests.report.charts import printed
 from tests.temperature.test_temperature import drawn_rows
 
 
@@ -22,12 +21,6 @@ def fits(rows):
     every = fitting.fit(rows, rows, seeds=[0, 1])
     short = {32: rows[32]}
     return {ALL_LENGTHS: every, TRAIN_LENGTHS: fitting.fit(short, short, seeds=[0, 1], degree=1)}
-
-
-def printed(printer, *arguments, width=100):
-    console = Console(file=io.StringIO(), width=width)
-    printer(console, *arguments)
-    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.full

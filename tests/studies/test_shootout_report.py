@@ -1,5 +1,3 @@
-import io
-
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
@@ -13,7 +11,7 @@ from softmax_jax.report import looks
 from softmax_jax.report.charts import save_chart
 from softmax_jax.studies import shootout_report as report
 from softmax_jax.studies.shootout import Outcomes
-from tests.report.charts import texts_of, values_of
+from tests.report.charts import printed, texts_of, values_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}
 ACCURACIES = {"softmax": [80.0, 82.0, 84.0], "ssmax": [90.0, 91.0, 95.0], "signed_l1": [60.0, 65.0, 61.0]}
@@ -45,12 +43,6 @@ def made(*names, seeds=3, lengths=LENGTHS):
 
 
 OUTCOMES = made(*NAMED)
-
-
-def printed(table):
-    console = Console(file=io.StringIO(), width=200)
-    console.print(table)
-    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def cells(table):
@@ -140,7 +132,7 @@ def test_one_seed_has_neither_interval_nor_p():
     single = made(*NAMED, seeds=1)
     for table in (report.results_table(single, 32), report.lengths_table(single)):
         table.caption = None
-        assert "±" not in printed(table)
+        assert "±" not in printed(Console.print, table, width=200)
     rows = cells(report.results_table(single, 32))
     assert rows["softmax"]["accuracy (%)"] == "80.00"
     assert {row["p"] for row in rows.values()} == {"–"}
@@ -158,22 +150,14 @@ def test_published_accuracies_stand_under_their_multiples():
     rows = cells(report.published_table("multi_query"))
     assert rows["asentmax"]["1024 ×"] == "95.3"
     assert rows["entmax15"]["64 ×"] == "92.7"
-    assert "64 tokens" in printed(report.published_table("multi_query"))
+    assert "64 tokens" in printed(Console.print, report.published_table("multi_query"), width=200)
     assert cells(report.published_table("sort"))["entmax15"]["8 ×"] == "0.0"
 
 
 def test_all_looks_are_printed():
-    console = Console(file=io.StringIO(), width=200)
-    looks.print_looks(console, NAMED, looks.sweep(NAMED))
-    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    for title in (
-        "What each computes",
-        "Ten logits",
-        "A concentrated row",
-        "A diffuse row",
-        "Largest weight by length",
-    ):
-        assert title in text
+    text = printed(looks.print_looks, NAMED, looks.sweep(NAMED), width=200)
+    titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")
+    assert all(title in text for title in titles)
     assert "…" not in text
 
 

@@ -25,25 +25,6 @@
     draw();
   });
 
-  // Dark greys that charts name outright, turned around for the dark theme.
-  const GREY = /^#([0-9a-f]{2})\1\1$/i;
-
-  function inverted(value) {
-    if (typeof value === "string") {
-      const level = GREY.exec(value)?.[1];
-      if (level === undefined || parseInt(level, 16) > 0x60) return value;
-      return `#${(255 - parseInt(level, 16)).toString(16).padStart(2, "0").repeat(3)}`;
-    }
-    if (Array.isArray(value)) return value.map(inverted);
-    if (value === null || typeof value !== "object") return value;
-    const changed = {};
-    // Data hold numbers and names, never colours.
-    for (const [key, child] of Object.entries(value)) {
-      changed[key] = key === "data" || key === "datasets" ? child : inverted(child);
-    }
-    return changed;
-  }
-
   function config(narrow) {
     const text = { labelColor: colour("--ink"), titleColor: colour("--ink") };
     return {
@@ -89,7 +70,7 @@
     const controls = document.getElementById(`controls-${name}`);
     drawn.get(name)?.finalize();
     controls.replaceChildren();
-    const result = await vegaEmbed(element, dark() ? inverted(spec) : spec, {
+    const result = await vegaEmbed(element, spec, {
       mode: "vega-lite",
       renderer: element.dataset.renderer,
       actions: false,
@@ -143,10 +124,10 @@
     const ascending = before === "none" ? text : before === "descending";
     for (const other of heading.parentElement.cells) other.setAttribute("aria-sort", "none");
     heading.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+    const key = (row) => (text ? row.cells[column].textContent : parseFloat(row.cells[column].textContent));
     const rows = [...table.tBodies[0].rows].sort((a, b) => {
       const [left, right] = [key(a), key(b)];
-      if (left === "" || right === "") return (left === "") - (right === "");
+      if (!text && isNaN(left) !== isNaN(right)) return isNaN(left) - isNaN(right);
       const order = text ? left.localeCompare(right) : left - right;
       return ascending ? order : -order;
     });

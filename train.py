@@ -45,8 +45,7 @@ def main() -> None:
         keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
         run(arguments.config, workdir, Console(quiet=not is_leader()))
         if is_leader():
-            trained = f"trained {arguments.config.seeds} seeds"
-            print(f"{trained}; evaluate them with: python evaluate.py --checkpoint {workdir}")
+            print(f"trained to the end; evaluate with: python evaluate.py --checkpoint {workdir}")
 
 
 if __name__ == "__main__":

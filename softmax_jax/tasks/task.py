@@ -1,10 +1,11 @@
-"""What a task is to the rest of the experiment: its data, its model, and how the model is read."""
+"""What a task is to the rest of the experiment: its data, its model, its loss, and how the model is read."""
 
 import abc
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -40,7 +41,7 @@ class Reading(NamedTuple):
 
 
 class Task(abc.ABC):
-    """Data and model of one task. Its kinds are frozen dataclasses of their sizes, which are settings of a run.
+    """Data, model and loss of one task. Its kinds are frozen dataclasses of their sizes, which are settings of a run.
 
     A batch is a NamedTuple of arrays with a leading axis of sets, and one of them is its `answer`. Every batch is a
     pure function of what it is drawn from.
@@ -74,6 +75,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def scores(self, model: Any, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
         """Class scores of a batch under the model's own normalizer, with dropout if there are `rngs` for it."""
+
+    def loss(self, scores: Float[Array, "sets *queries classes"], batch: Any) -> Float[Array, ""]:
+        """What training makes small, for a batch: the mean cross-entropy in nats, unless a task has another."""
+        return optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
 
     @property
     @abc.abstractmethod

@@ -31,7 +31,7 @@ class TrainState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Means over the steps of a chunk; accuracy in percent."""
+    """Means over the steps of a chunk: `cross_entropy` is the task's loss without the penalty; accuracy in percent."""
 
     loss: Float[Array, " seeds"]
     cross_entropy: Float[Array, " seeds"]
@@ -80,8 +80,8 @@ def initial_state(config: Config) -> TrainState:
 def padded_gradient(config: Config) -> Callable[..., Any]:
     """The loss of (parameters, batch, key of the dropout) and its gradient, on a batch as it comes, padding and all.
 
-    The loss is the cross-entropy plus λ·Σw², in nats; beside it come the cross-entropy alone and the accuracy in
-    percent. Without a key there is no dropout.
+    The loss is the task's plus λ·Σw²; beside it come the task's alone and the accuracy in percent. Without a key
+    there is no dropout.
     """
     structure, _ = build_model(config.task, config.normalizer)
 
@@ -90,10 +90,10 @@ def padded_gradient(config: Config) -> Callable[..., Any]:
     ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
         rngs = None if dropout_key is None else nnx.Rngs(dropout=dropout_key)
         scores = config.task.scores(nnx.merge(structure, parameters), batch, rngs)
-        cross_entropy = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
+        of_task = config.task.loss(scores, batch)
         accuracy = 100 * (scores.argmax(-1) == batch.answer).mean()
         squares = sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
-        return cross_entropy + config.l2 * squares, (cross_entropy, accuracy)
+        return of_task + config.l2 * squares, (of_task, accuracy)
 
     return jax.value_and_grad(loss, has_aux=True)
 

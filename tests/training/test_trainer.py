@@ -109,6 +109,20 @@ def test_loss_is_cross_entropy_plus_the_penalty():
     assert all_close(penalty, jax.tree.map(lambda leaf: 2 * SMALL.l2 * leaf, parameters), atol=1e-6)
 
 
+class OfAbsoluteScores(MaxRetrieval):
+    def loss(self, scores, batch):
+        return jnp.abs(scores).mean()
+
+
+@pytest.mark.full
+def test_a_task_may_have_a_loss_of_its_own():
+    task = OfAbsoluteScores(sets=16, min_items=2, max_items=4, width=8)
+    config = Config(task, steps=40, chunk=20, learning_rate=0.03, l2=0.0)
+    _, first = train(config, [1])
+    _, last = train(config, [20, 20])
+    assert last.loss[0] == last.cross_entropy[0] < first.loss[0] / 2
+
+
 @pytest.mark.full
 def test_any_optax_optimizer_and_schedule():
     config = changed(

@@ -40,6 +40,8 @@ def lines(
 
     Tooltips tell the colour's field, x, y, and `tooltip`. What the switch has off is faint.
     """
+    if "normalizer" in frame.columns:
+        frame = frame.sort(pl.col("normalizer") == BASELINE, maintain_order=True)  # drawn last, so that none hides it
     told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".6g"), *tooltip]
     # Cutting would halve points on the edge of the chart.
     marks = alt.Chart(data(frame)).mark_line(point=point, clip=not point, strokeWidth=width)

@@ -69,9 +69,15 @@ def test_one_seed_has_no_interval_and_no_p():
 
 def test_bands_hold_the_interval_within_0_and_100():
     drawn = accuracy_chart(FRAME, "A title").to_dict()["layer"][0]["data"]["values"]
-    assert drawn[0]["high"] == 100.0
-    assert drawn[0]["low"] == pytest.approx(99 - 4.3027 * 0.5 / 3**0.5, abs=1e-3)
-    assert drawn[3]["high"] - 90 == pytest.approx(90 - drawn[3]["low"])
+    bands = {(band["normalizer"], band["n"]): (band["low"], band["value"], band["high"]) for band in drawn}
+    assert bands["softmax", 16] == (pytest.approx(99 - 4.3027 * 0.5 / 3**0.5, abs=1e-3), 99.0, 100.0)
+    low, value, high = bands["hardmax", 64]
+    assert high - value == pytest.approx(value - low)
+
+
+def test_softmax_is_drawn_over_all_others():
+    drawn = accuracy_chart(FRAME, "A title").to_dict()["layer"][1]["data"]["values"]
+    assert drawn[0]["normalizer"] != drawn[-1]["normalizer"] == "softmax"
 
 
 def test_both_published_rows_are_dashed():

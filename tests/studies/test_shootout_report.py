@@ -175,7 +175,7 @@ def test_bars_and_bands_hold_the_mean_and_its_interval():
     assert [bar["normalizer"] for bar in bars[:3]] == list(ACCURACIES)
     assert bars[0] == {"normalizer": "softmax", "value": 82.0, "low": 82 - half, "high": 82 + half}
     of_softmax = [point for point in curve if point["normalizer"] == "softmax"]
-    assert [point["epoch"] for point in of_softmax] == [1, 2, 3]
+    assert [point["epoch"] for point in of_softmax[:3]] == [1, 2, 3]
     assert of_softmax[2]["value"] == pytest.approx(0.26)
     assert all(0 < point["low"] <= point["value"] <= point["high"] for point in curve)
     assert {(point["normalizer"], point["n"]) for point in by_length} == {(o, n) for o in NAMED for n in LENGTHS}

@@ -68,6 +68,10 @@ from softmax_jax.normalizers.sparse import (
     top_k_softmax as top_k_softmax,
 )
 from softmax_jax.normalizers.streaming import stream as stream
+from softmax_jax.transforms.calibrate import calibrate as calibrate
+from softmax_jax.transforms.probe import probe as probe
+from softmax_jax.transforms.sites import sites as sites
+from softmax_jax.transforms.swap import swap as swap
 
 if TYPE_CHECKING:
     from softmax_jax.attention.flax import (

@@ -13,7 +13,7 @@ import softmax_jax as sj
 PACKAGE = Path(sj.__file__).parent
 FLOORS = (
     ("files", "normalizers"),
-    ("attention", "temperature", "theory"),
+    ("attention", "temperature", "theory", "transforms"),
     ("tasks", "runtime"),
     ("training",),
     ("measures",),

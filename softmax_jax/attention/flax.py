@@ -6,13 +6,13 @@ are for one that learns some of them: they go to the same place and turn these n
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import (
@@ -30,8 +30,8 @@ from softmax_jax.attention.logits import (
     visible_entries,
     weighted_values,
 )
-from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
@@ -152,9 +152,9 @@ class LinenAttention(linen.Module):
     ) -> Outputs:
         _check_heads(self.heads, query)
         normalizer = as_normalizer(self.normalizer)
-        initial = _initial_numbers(normalizer, self.learn, self.heads)
+        initial = initial_numbers(normalizer, self.learn, _per_head(self.heads))
         numbers = {name: self.param(name, lambda _, number: number, number) for name, number in initial.items()}
-        return attend(_with_numbers(normalizer, numbers), query, key, value, **keywords)
+        return attend(with_numbers(normalizer, numbers), query, key, value, **keywords)
 
 
 class NnxAttention(nnx.Module):
@@ -177,8 +177,8 @@ class NnxAttention(nnx.Module):
         self.learn = learn
         self.heads = heads
         # Bound to a function, the numbers that are not learned are no state of the module, even if they are arrays.
-        self.with_numbers = functools.partial(_with_numbers, as_normalizer(normalizer))
-        for name, number in _initial_numbers(as_normalizer(normalizer), learn, heads).items():
+        self.with_numbers = functools.partial(with_numbers, as_normalizer(normalizer))
+        for name, number in initial_numbers(as_normalizer(normalizer), learn, _per_head(heads)).items():
             setattr(self, name, nnx.Param(number))
 
     @property
@@ -239,33 +239,6 @@ def _check_heads(heads: int | None, query: Queries) -> None:
         )
 
 
-def _number_names(normalizer: Normalizer) -> list[str]:
-    """Name of each leaf: where it lies in the map or scale, less the position of a map's keywords among its leaves."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(normalizer)]
-    named = [[key for key in path[1:] if not isinstance(key, jax.tree_util.FlattenedIndexKey)] for path in paths]
-    return [jax.tree_util.keystr(tuple(path), simple=True, separator="_") for path in named]
-
-
-def _initial_numbers(
-    normalizer: Normalizer, learn: tuple[str, ...], heads: int | None
-) -> dict[str, Float[Array, "..."]]:
-    """The numbers to learn by name, one per head if heads are given. Raises ValueError for a name that is not one."""
-    names = _number_names(normalizer)
-    known = [name for name in names if names.count(name) == 1]
-    if isinstance(learn, str):
-        raise TypeError(f"learn is {learn!r}; it must be a tuple of names, such as ({learn!r},)")
-    for name in learn:
-        if name not in known:
-            near = checks.did_you_mean(name, known)
-            raise ValueError(
-                f"cannot learn {name!r}: {near}the numbers of this normalizer are {', '.join(known) or 'none'}"
-            )
-    leaves = dict(zip(names, jax.tree.leaves(normalizer)))
-    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in learn}
-    return numbers if heads is None else {name: jnp.broadcast_to(n, (heads, 1, 1)) for name, n in numbers.items()}
-
-
-def _with_numbers(normalizer: Normalizer, numbers: Mapping[str, ArrayLike]) -> Normalizer:
-    """The normalizer with these numbers in the place of its own."""
-    leaves, tree = jax.tree.flatten(normalizer)
-    return tree.unflatten([numbers.get(name, leaf) for name, leaf in zip(_number_names(normalizer), leaves)])
+def _per_head(heads: int | None) -> tuple[int, ...] | None:
+    """The shape of a number for each head."""
+    return None if heads is None else (heads, 1, 1)

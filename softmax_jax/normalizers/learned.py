@@ -1,0 +1,50 @@
+"""The numbers of a normalizer that are learned: their names, where they start, and the normalizer with others."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.normalizer import Normalizer
+
+
+def number_names(normalizer: Normalizer) -> list[str]:
+    """Name of each leaf: where it lies in the map or scale, less the position of a map's keywords among its leaves."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(normalizer)]
+    named = [[key for key in path[1:] if not isinstance(key, jax.tree_util.FlattenedIndexKey)] for path in paths]
+    return [jax.tree_util.keystr(tuple(path), simple=True, separator="_") for path in named]
+
+
+def initial_numbers(
+    normalizer: Normalizer, learn: tuple[str, ...], shape: tuple[int, ...] | None
+) -> dict[str, Float[Array, "..."]]:
+    """The numbers to learn by name, in float32, of this shape if one is given.
+
+    Raises ValueError for a name that is not one, TypeError for a name in the place of a tuple of them.
+
+    >>> from softmax_jax import normalizer
+    >>> initial_numbers(normalizer("ssmax(s=0.5)"), ("s",), (2, 1, 1))["s"].ravel()
+    Array([0.5, 0.5], dtype=float32)
+    """
+    names = number_names(normalizer)
+    known = [name for name in names if names.count(name) == 1]
+    if isinstance(learn, str):
+        raise TypeError(f"learn is {learn!r}; it must be a tuple of names, such as ({learn!r},)")
+    for name in learn:
+        if name not in known:
+            near = checks.did_you_mean(name, known)
+            raise ValueError(
+                f"cannot learn {name!r}: {near}the numbers of this normalizer are {', '.join(known) or 'none'}"
+            )
+    leaves = dict(zip(names, jax.tree.leaves(normalizer)))
+    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in learn}
+    return numbers if shape is None else {name: jnp.broadcast_to(n, shape) for name, n in numbers.items()}
+
+
+def with_numbers(normalizer: Normalizer, numbers: Mapping[str, ArrayLike]) -> Normalizer:
+    """The normalizer with these numbers in the place of its own."""
+    leaves, tree = jax.tree.flatten(normalizer)
+    return tree.unflatten([numbers.get(name, leaf) for name, leaf in zip(number_names(normalizer), leaves)])

@@ -1,0 +1,1 @@
+"""Find, swap, probe and calibrate the softmaxes of any JAX function."""

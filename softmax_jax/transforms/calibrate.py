@@ -1,0 +1,121 @@
+"""`calibrate`: numbers of a normalizer per site and head, learned for a function whose weights stay as they are."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+from jaxtyping import Array, Float
+
+from softmax_jax.attention.logits import as_normalizer
+from softmax_jax.normalizers.learned import initial_numbers, with_numbers
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.transforms import interpreter
+from softmax_jax.transforms.graph import Graph
+from softmax_jax.transforms.sites import Site, checks_callable, places
+from softmax_jax.transforms.swap import Empty, swap
+from softmax_jax.transforms.weighing import Where, meant, some
+
+Numbers = dict[int, dict[str, Float[Array, "..."]]]
+"""By the index of the site, then by name."""
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """A pair of functions as optax makes them."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """From the numbers to the optimizer's state."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., tuple[Any, Any]]:
+        """From gradient, state and numbers to what is added to the numbers, and the next state."""
+        ...
+
+
+def calibrate(
+    fun: Callable[..., Any],
+    normalizer: Normalizer | str,
+    *,
+    learn: tuple[str, ...],
+    loss: Callable[[Callable[..., Any], Any], Float[Array, ""]],
+    batches: Iterable[Any],
+    optimizer: Optimizer,
+    heads: int | tuple[int, ...] | None = -3,
+    where: Where = None,
+    empty: Empty = "model",
+) -> dict[int, Normalizer]:
+    """A normalizer for each site of `fun`, whose numbers named by `learn` are those that a loss asks for.
+
+    `loss(fun, batch)` calls the function that it is given as it would call `fun`, and returns one number; whatever
+    parameters it passes stay as they are. Each of the `batches`, pytrees of arrays, is one step of `optimizer`, a
+    pair of `init` and `update` as optax makes them. Every site starts at the numbers of `normalizer`, and has one for
+    each head: `heads` is the axis, or axes, of the logits that tells them apart, None for one number of all heads. A
+    site without that axis has one number, and so has a site in a loop for all its turns. `where` and `empty` are those
+    of `swap`, which takes the result as it is: `swap(fun, calibrate(fun, ...))`.
+
+    Raises ValueError for a name that the normalizer lacks, for batches that are none, and what `swap` raises.
+
+    >>> import jax.numpy as jnp
+    >>> from collections import namedtuple
+    >>> descent = namedtuple("Descent", "init update")(
+    ...     lambda numbers: None, lambda grads, state, _: (jax.tree.map(lambda g: -5.0 * g, grads), state)
+    ... )
+    >>> attend = lambda z, v: jax.nn.softmax(z) @ v
+    >>> z, v = jnp.array([[1.0, 0.0]]), jnp.eye(2)
+    >>> def loss(attend, batch):  # the first of two should get 0.9
+    ...     return (attend(*batch)[0, 0] - 0.9) ** 2
+    >>> found = calibrate(attend, "ssmax", learn=("s",), loss=loss, batches=[(z, v)] * 200, optimizer=descent)
+    >>> float(swap(attend, found)(z, v)[0, 0].round(2))
+    0.9
+    """
+    checks_callable(fun)
+    base = as_normalizer(normalizer)
+    initial_numbers(base, learn, None)
+    steps = iter(batches)
+    batch = next(steps, None)
+    if batch is None:
+        raise ValueError("batches is empty; it must hold at least one batch: give one per step")
+    sites = _sites_within(fun, loss, batch, where)
+    numbers: Numbers = {site.index: initial_numbers(base, learn, _per_head(site, heads)) for site in sites}
+    state = optimizer.init(numbers)
+
+    def with_learned(numbers: Numbers) -> dict[int, Normalizer]:
+        return {index: with_numbers(base, own) for index, own in numbers.items()}
+
+    @jax.jit
+    def step(numbers: Numbers, state: Any, batch: Any) -> tuple[Numbers, Any]:
+        grads = jax.grad(lambda numbers: loss(swap(fun, with_learned(numbers), empty=empty), batch))(numbers)
+        updates, state = optimizer.update(grads, state, numbers)
+        return jax.tree.map(lambda number, update: number + update, numbers, updates), state
+
+    while batch is not None:
+        numbers, state = step(numbers, state, batch)
+        batch = next(steps, None)
+    return with_learned(numbers)
+
+
+def _sites_within(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any, where: Where) -> list[Site]:
+    """The sites of a function that are meant, for the arguments that the loss calls it with."""
+    found: list[Site] = []
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        located = places(Graph(interpreter.trace(fun, args, kwargs)), fun)
+        found[:] = [place.site for place in some(meant(located, where), located)]
+        return fun(*args, **kwargs)
+
+    jax.eval_shape(lambda batch: loss(seen, batch), batch)
+    if not found:
+        raise ValueError("loss never calls the function that it is given: let it call its first argument")
+    return found
+
+
+def _per_head(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The shape of numbers for each head of a site: of the rank of its logits, without leading ones."""
+    if heads is None:
+        return None
+    rank = len(site.shape)
+    axes = {axis % rank for axis in (heads if isinstance(heads, tuple) else (heads,)) if -rank <= axis < rank}
+    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(site.shape))
+    return shape[min(axes) :] if axes else None

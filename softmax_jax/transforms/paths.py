@@ -1,0 +1,99 @@
+"""Walking a graph of values: back to what something was computed from, and on to what is made of it."""
+
+from collections.abc import Callable, Collection, Iterator
+
+from softmax_jax.transforms.graph import Node, Value
+
+SAME = frozenset(
+    {"convert_element_type", "stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
+)
+"""Primitives whose result is their first operand, but for its type."""
+MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
+"""Primitives whose result holds the numbers of their first operand, elsewhere."""
+SMALL = 1e-3
+"""A constant at most this is added to a divisor only to keep it from 0."""
+
+
+def constant(value: Value) -> float | None:
+    """The number that all entries of a value are, if the program says so."""
+    while value.number is None and value.producer and value.producer.name in MOVED:
+        value = value.producer.inputs[0]
+    return value.number
+
+
+def back(value: Value, through: Collection[str] = SAME, step: Callable[[Node], Value | None] | None = None) -> Value:
+    """The first value on the way back that no primitive of `through` made, and of which `step` names no operand."""
+    while node := value.producer:
+        operand = node.inputs[0] if node.name in through else step(node) if step else None
+        if operand is None:
+            break
+        value = operand
+    return value
+
+
+def ahead(value: Value, through: Collection[str], step: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
+    """What takes a value and at which position, straight or through primitives that `through` or `step` let pass."""
+    seen: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        for node, position in one.users:
+            yield node, position
+            if (node.name in through and position == 0) or step(node, position):
+                waiting += node.outputs
+
+
+def unmasked(node: Node) -> Value | None:
+    """What `select` takes where the mask lets it through, if the rest is 0; the same for a product with a mask."""
+    if node.name == "select_n":
+        _, *cases = node.inputs
+        left = [case for case in cases if constant(case) != 0]
+        return left[0] if len(cases) == 2 and len(left) == 1 else None
+    if node.name == "mul":
+        factors = [factor for factor in node.inputs if not _was_boolean(factor)]
+        return factors[0] if len(factors) == 1 else None
+    return None
+
+
+def _was_boolean(value: Value) -> bool:
+    return back(value, MOVED).dtype == bool
+
+
+def keeps_divisor(node: Node, position: int) -> bool:
+    """Whether an equation only keeps a sum from 0: it adds a small number, or takes the larger of the two."""
+    if node.name in ("add", "max"):
+        number = constant(node.inputs[1 - position])
+        return number is not None and number <= SMALL
+    return node.name == "abs" or (node.name == "select_n" and position > 0)
+
+
+def from_maximum(value: Value) -> bool:
+    """Whether a value is the maximum of rows, laid out to be subtracted from them."""
+
+    def bounded(node: Node) -> Value | None:
+        if node.name in ("max", "select_n"):
+            left = [operand for operand in node.inputs[-2:] if constant(operand) is None]
+            return left[0] if len(left) == 1 else None
+        return None
+
+    producer = back(value, MOVED, bounded).producer
+    return producer is not None and producer.name == "reduce_max"
+
+
+def alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
+    """Whether two values are the same, or the same few steps from the same: a program may compute one twice."""
+    if one is other or one is None or other is None:
+        return one is other
+    first, second = one.producer, other.producer
+    if first is None or second is None:
+        return one.number is not None and one.number == other.number
+    return (
+        depth > 0
+        and first.name == second.name
+        and first.name in MOVED | {"exp", "exp2", "sub", "mul", "div", "max", "reduce_max"}
+        and first.params == second.params
+        and all(alike(a, b, depth - 1) for a, b in zip(first.inputs, second.inputs))
+    )

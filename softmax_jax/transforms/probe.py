@@ -1,0 +1,130 @@
+"""`probe`: what the weights of a JAX function look like, row by row, beside what it returns."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.calculus import weight_entropy
+from softmax_jax.transforms.sites import Place, Site, checks_callable, table
+from softmax_jax.transforms.swap import Empty, Normalizers, chooser
+from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, meant, some
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SiteRows:
+    """What the rows of one site look like.
+
+    Arrays have the axes of its logits less the one along which weights sum; within a loop its turns come first.
+    """
+
+    site: Site = dataclasses.field(metadata={"static": True})
+    entropy: Float[Array, "*rows"]
+    """Of the weights, in nats."""
+    largest: Float[Array, "*rows"]
+    """The largest weight."""
+    place: Int[Array, "*rows"]
+    """Where it is."""
+    visible: Int[Array, "*rows"]
+    """Number of entries that the model does not hide."""
+    first: Float[Array, "*rows"]
+    """The weight of the first entry."""
+
+
+class Probed(list[SiteRows]):
+    """The rows of every site; printed, a table of their means."""
+
+    def __repr__(self) -> str:
+        head = ["index", "scope", "rows", "entropy", "largest", "visible", "first"]
+        means = [[_mean(a) for a in (r.entropy, r.largest, r.visible, r.first)] for r in self]
+        start = [[str(rows.site.index), rows.site.scope, str(rows.entropy.shape)] for rows in self]
+        return table(head, [[*one, *other] for one, other in zip(start, means)])
+
+    __str__ = __repr__
+
+
+def _mean(numbers: Any) -> str:
+    """Of the numbers of rows that were weighed."""
+    if not isinstance(numbers, jax.Array) or checks.is_traced(numbers):
+        return "?"
+    known = np.asarray(numbers, np.float64)
+    known = known[known >= 0] if np.issubdtype(numbers.dtype, np.integer) else known[~np.isnan(known)]
+    return f"{known.mean():.3f}" if known.size else "none"
+
+
+jax.tree_util.register_pytree_node(Probed, lambda probed: (tuple(probed), None), lambda _, rows: Probed(rows))
+
+
+def probe(
+    fun: Callable[..., Any],
+    normalizer: Normalizers | None = None,
+    *,
+    where: Where = None,
+    empty: Empty = "model",
+) -> Callable[..., tuple[Any, Probed]]:
+    r"""A function of the same arguments that returns (what `fun` returns, what its weights look like).
+
+    For each row of each site: the entropy $-\sum_j w_j \log w_j$ in nats, the largest weight and its place, the
+    number of visible entries, and the weight of the first entry, where many models keep a sink. With a `normalizer`,
+    all is as under `swap(fun, normalizer)`, and `where` and `empty` are what they are there. Without one, nothing that
+    `fun` computes changes, and `where` says of a `Site` whether it is meant; by default all attention is.
+
+    It works in compiled functions and may itself be compiled. Within `scan` the rows of all turns are stacked, within
+    `while` those of the last turn are kept, and a branch of `cond` that is not taken gives NaN, and -1 for numbers of
+    entries.
+
+    Raises ValueError for a function without a softmax, and for a kernel or a row in blocks among what is meant, and
+    what `swap` raises.
+
+    >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
+    >>> output, probed = probe(attend)(jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.ones((4, 2)))
+    >>> probed
+    index  scope   rows  entropy  largest  visible  first
+    0      site_0  (1,)  1.386    0.250    4.000    0.250
+    """
+    checks_callable(fun)
+
+    def every(found: list[Place]) -> dict[Place, Weigh]:
+        return dict.fromkeys(some(meant(found, where), found), _weigh_nothing)
+
+    choose = every if normalizer is None else chooser(normalizer, where, empty, measures)
+
+    @functools.wraps(fun, updated=())
+    def probed(*args: Any, **kwargs: Any) -> tuple[Any, Probed]:
+        output, records = apply(fun, args, kwargs, choose)
+        return output, Probed(SiteRows(site, **measured) for site, measured in records)
+
+    return probed
+
+
+def _weigh_nothing(rows: Rows) -> tuple[None, dict[str, Array]]:
+    """Leaves the weights as they are, and measures them."""
+    return None, measures(rows, rows.original())
+
+
+def measures(rows: Rows, weights: Float[Array, "*shape"]) -> dict[str, Array]:
+    """Of each row, what `SiteRows` holds."""
+    axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
+    weights = _flat(weights, axes)
+    visible = jnp.ones(weights.shape, bool) if rows.where is None else _flat(rows.where, axes)
+    return {
+        "entropy": weight_entropy(weights),
+        "largest": jnp.max(weights, -1),
+        "place": jnp.argmax(weights, -1).astype(jnp.int32),
+        "visible": jnp.sum(visible, -1, dtype=jnp.int32),
+        "first": weights[..., 0],
+    }
+
+
+def _flat(array: Array, axes: tuple[int, ...]) -> Array:
+    """The array with these axes as one, the last; numbers in float32 (float64 stays)."""
+    moved = jnp.moveaxis(array, axes, range(-len(axes), 0))
+    wide = moved.astype(jnp.float32) if array.dtype in (jnp.float16, jnp.bfloat16) else moved
+    return wide.reshape(*moved.shape[: moved.ndim - len(axes)], -1)

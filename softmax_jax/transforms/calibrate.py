@@ -67,7 +67,7 @@ def calibrate(
     >>> def loss(attend, batch):  # the first of two should get 0.9
     ...     return (attend(*batch)[0, 0] - 0.9) ** 2
     >>> found = calibrate(attend, "ssmax", learn=("s",), loss=loss, batches=[(z, v)] * 200, optimizer=descent)
-    >>> float(swap(attend, found)(z, v)[0, 0].round(2))
+    >>> round(float(swap(attend, found)(z, v)[0, 0]), 2)
     0.9
     """
     checks_callable(fun)

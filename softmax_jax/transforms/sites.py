@@ -53,9 +53,10 @@ class Sites(list[Site]):
     """The sites of a function, in the order of its program; printed, a table.
 
     >>> import jax
-    >>> print(sites(lambda q, k, v: jax.nn.softmax(q @ k.T) @ v)(*[jnp.eye(4)] * 3))  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
-    index  scope   line ... shape   axis  dtype    mask  use        what
-    0      site_0  <doctest...>:1  (4, 4)  -1    float32  none  attention  softmax
+    >>> found = sites(lambda q, k, v: jax.nn.softmax(q @ k.T) @ v)(*[jnp.eye(4)] * 3)
+    >>> print(found)  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
+    index  scope   line...shape   axis  dtype    mask  use        what
+    0      site_0  <doctest...(4, 4)  -1    float32  none  attention  softmax
     """
 
     def __repr__(self) -> str:

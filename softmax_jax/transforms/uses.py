@@ -3,6 +3,7 @@
 import math
 from typing import Literal, NamedTuple
 
+from softmax_jax.normalizers import checks
 from softmax_jax.transforms.graph import Graph, Node, Value
 
 Use = Literal["attention", "log", "choice", "output", "other", "kernel", "blocks"]
@@ -79,15 +80,20 @@ def _followed(node: Node, tracked: Tracked) -> Tracked | None:
         case "slice" | "dynamic_slice" | "pad" | "concatenate" | "dynamic_update_slice":
             moved = axis
         case _:
-            moved = axis if result.shape == shape and _elementwise(node, shape) else None
+            moved = axis if _elementwise(node, result.shape) else None
     if moved is None or moved >= len(result.shape):
         return None
-    spread = tracked.spread or (node.name == "broadcast_in_dim" and math.prod(result.shape) > math.prod(shape))
+    spread = tracked.spread or math.prod(result.shape) > math.prod(shape)
     return Tracked(result, moved, spread)
 
 
 def _elementwise(node: Node, shape: tuple[int, ...]) -> bool:
-    return not node.frames and all(operand.shape in ((), shape) for operand in node.inputs)
+    operands = (operand.shape for operand in node.inputs)
+    return (
+        not node.frames
+        and node.name != "dot_general"
+        and all(operand == () or checks.broadcasts(operand, shape) for operand in operands)
+    )
 
 
 def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axis: int) -> int | None:

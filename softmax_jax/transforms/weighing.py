@@ -52,7 +52,7 @@ def apply(
             replacements |= _replacements(place, softmax, weigh)
             needed += [softmax.logits, *(predicate for predicate, _ in place.hidden.predicates)]
     results, records = execute(graph, program.arrays, replacements, needed)
-    return program.restore(results), [(place.site, records[str(place.site.index)]) for place in chosen]
+    return program.restore(results), [(place.site, records.get(str(place.site.index))) for place in chosen]
 
 
 def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Replacement]:

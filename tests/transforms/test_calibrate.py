@@ -1,0 +1,69 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import softmax_jax as sj
+
+from .models import HEADS, QKV, apply_bert, attention, bert, normal
+
+TRUE = sj.normalizer("ssmax", s=jnp.array([0.3, 0.8])[:, None, None])
+
+
+def distance(apply, batch):
+    """How far a function is from attention with one number per head."""
+    return ((apply(*batch) - attention(*batch, TRUE)) ** 2).mean()
+
+
+def calibrate(fun: Any = attention, normalizer: Any = "ssmax", **options: Any) -> dict[int, sj.Normalizer]:
+    defaults = {"learn": ("s",), "loss": distance, "batches": [QKV], "optimizer": optax.adam(0.03)}
+    with jax.numpy_dtype_promotion("standard"):  # which Adam itself needs
+        return sj.calibrate(fun, normalizer, **defaults | options)
+
+
+def test_numbers_per_head_are_found_by_gradient():
+    found = calibrate(batches=[QKV] * 150)
+    assert found.keys() == {0}
+    numbers: Any = found[0].scale
+    assert numbers.s.shape == (HEADS, 1, 1)
+    np.testing.assert_allclose(numbers.s.ravel(), [0.3, 0.8], atol=0.02)
+    assert jax.jit(lambda *qkv: distance(sj.swap(attention, found), qkv))(*QKV) < 1e-4
+
+
+@pytest.mark.full
+def test_weights_stay_and_loops_share_a_number():
+    parameters, tokens = bert(), jnp.arange(12).reshape(2, 6)
+    loss = lambda apply, tokens: (apply(parameters, tokens, tokens >= 0) ** 2).mean()  # noqa: E731
+    found = calibrate(apply_bert, "temperature", learn=("theta",), loss=loss, batches=[tokens] * 3, heads=None)
+    numbers: Any = found[0].scale
+    assert numbers.theta.shape == ()
+    assert numbers.theta != 1
+    jax.tree.map(np.testing.assert_array_equal, parameters, bert())
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"learn": ("t",)}, "cannot learn 't': the numbers of this normalizer are s, bias"),
+        ({"normalizer": "hardmax"}, "cannot learn 's': the numbers of this normalizer are none"),
+        ({"batches": []}, "batches is empty; it must hold at least one batch: give one per step"),
+        ({"loss": lambda apply, batch: batch[0].sum()}, "loss never calls the function that it is given"),
+        ({"where": lambda site: site.index == 5}, "no site is chosen among 0: site_0 (attention)"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(options: dict[str, Any], line: str):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        calibrate(**options)
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+def test_sites_of_fewer_axes_have_one_number():
+    keys, values = normal(4, 3), normal(4, 3, seed=1)
+    pool = lambda q: jax.nn.softmax(keys @ q) @ values  # noqa: E731
+    found = calibrate(pool, loss=lambda apply, q: (apply(q) ** 2).sum(), batches=[normal(3)])
+    numbers: Any = found[0].scale
+    assert numbers.s.shape == ()

@@ -1,0 +1,68 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import softmax_jax as sj
+from softmax_jax.transforms.probe import Probed
+
+from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert
+
+TOKENS = jnp.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
+PRESENT = jnp.arange(LENGTH)[None] < jnp.array([[4], [6]])
+
+
+def test_rows_are_those_of_the_weights():
+    def causal(q, k, v):
+        return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
+
+    def with_weights(q, k, v):
+        identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
+        return sj.probe(causal)(q, k, v), causal(q, k, v), causal(q, k, identity)
+
+    (output, (rows,)), wanted, weights = jax.jit(with_weights)(*QKV)
+    np.testing.assert_array_equal(output, wanted)
+    assert rows.site.shape == (BATCH, HEADS, LENGTH, LENGTH)
+    np.testing.assert_allclose(rows.entropy, sj.weight_entropy(weights), atol=1e-6)
+    np.testing.assert_array_equal(rows.largest, weights.max(-1))
+    np.testing.assert_array_equal(rows.place, weights.argmax(-1))
+    np.testing.assert_array_equal(rows.first, weights[..., 0])
+    np.testing.assert_array_equal(rows.visible, np.broadcast_to(np.arange(1, LENGTH + 1), rows.visible.shape))
+
+
+def test_turns_of_a_loop_are_stacked_and_nothing_else_changes():
+    parameters = bert(layers=3)
+    output, probed = jax.jit(sj.probe(apply_bert))(parameters, TOKENS, PRESENT)
+    np.testing.assert_allclose(output, apply_bert(parameters, TOKENS, PRESENT), atol=1e-5)
+    (rows,) = probed
+    assert rows.entropy.shape == (3, BATCH, HEADS, LENGTH)
+    np.testing.assert_array_equal(rows.visible[:, 0], 4)
+    np.testing.assert_array_equal(rows.visible[:, 1], 6)
+    head, line = repr(probed).splitlines()
+    assert head.split() == ["index", "scope", "rows", "entropy", "largest", "visible", "first"]
+    assert "5.000" in line
+
+
+def test_under_a_normalizer_the_rows_are_those_of_the_swap():
+    def both(*qkv):
+        return sj.probe(attention, "hardmax")(*qkv), sj.swap(attention, "hardmax")(*qkv)
+
+    (output, (rows,)), wanted = jax.jit(both)(*QKV)
+    np.testing.assert_array_equal(output, wanted)
+    np.testing.assert_array_equal(rows.largest, 1)
+    np.testing.assert_array_equal(rows.entropy, 0)
+
+
+def test_branches_and_while_loops():
+    def branches(q, k, v):
+        return jax.lax.cond(q[0, 0, 0, 0] > 1e9, attention, lambda *qkv: attention(*qkv) + 1, q, k, v)
+
+    def loop(q, k, v):
+        return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, attention(s[1], k, v)), (0, q))[1]
+
+    (_, (taken, other)), (_, (last,)) = jax.jit(lambda *qkv: (sj.probe(branches)(*qkv), sj.probe(loop)(*qkv)))(*QKV)
+    assert np.isnan(other.entropy).all() != np.isnan(taken.entropy).all()
+    assert {int(rows.visible.max()) for rows in (taken, other)} == {-1, LENGTH}
+    before = jax.jit(lambda q, k, v: attention(attention(q, k, v), k, v))(*QKV)
+    (_, (wanted,)) = jax.jit(sj.probe(attention))(before, *QKV[1:])
+    np.testing.assert_allclose(last.entropy, wanted.entropy, atol=1e-5)
+    assert "none" in repr(Probed([taken, other]))

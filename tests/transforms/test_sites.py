@@ -1,0 +1,158 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+import softmax_jax as sj
+from softmax_jax.transforms.sites import checks_callable
+
+from .models import BATCH, CAUSAL, FORMS, HEADS, LENGTH, QKV, apply_bert, attention, bert, divided_last, normal
+
+SHAPE = (BATCH, HEADS, LENGTH, LENGTH)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_softmax_is_found_as_attention(name: str):
+    (site,) = sj.sites(attention)(*QKV, FORMS[name])
+    assert (site.shape, site.use, site.dtype, site.mask) == (SHAPE, "attention", "float32", "none")
+    assert site.axis == -1
+    assert site.line.startswith("models.py:")
+
+
+def test_a_division_after_the_product_is_found():
+    (site,) = sj.sites(divided_last)(*QKV)
+    assert (site.shape, site.axis, site.use, site.what) == (SHAPE, -1, "attention", "divided after the product")
+
+
+def test_sites_lie_in_any_body():
+    softmax = jax.checkpoint(lambda z: jax.jit(jax.nn.softmax)(z))
+
+    def function(q, k, v):
+        q = jax.lax.fori_loop(0, 2, lambda _, q: attention(q, k, v, softmax), q)
+        q = jax.lax.cond(q[0, 0, 0, 0] > 0, lambda q: attention(q, k, v), lambda q: q, q)
+        return jax.vmap(lambda q: jax.lax.map(lambda q: attention(q[None, None], k[:1, :1], v[:1, :1]), q))(q)
+
+    found = sj.sites(function)(*QKV)
+    assert [site.use for site in found] == ["attention"] * 3
+    assert [site.index for site in found] == [0, 1, 2]
+
+
+def test_uses_are_told_apart():
+    x, w = normal(4, 8), normal(8, 8, seed=1)
+    uses = {
+        "attention": lambda x: jax.nn.softmax(x @ w) @ w,
+        "output": lambda x: jax.nn.softmax(x @ w),
+        "choice": lambda x: jax.lax.top_k(jax.nn.softmax(x @ w), 2),
+        "log": lambda x: -jax.nn.log_softmax(x @ w)[:, 0].mean(),
+        "other": lambda x: jax.nn.softmax(x @ w).sum(0).max(),
+    }
+    for use, function in uses.items():
+        assert [site.use for site in sj.sites(function)(x)] == [use]
+    dropped = lambda x: (jax.nn.softmax(x @ w) * 0.5).T.reshape(8, 2, 2)  # noqa: E731
+    assert sj.sites(lambda x: jnp.einsum("ijk,il->jkl", dropped(x), w))(x)[0].use == "attention"
+    assert sj.sites(lambda x: (jax.nn.softmax(x @ w)[..., None] * w[None]).sum(1))(x)[0].use == "attention"
+    assert sj.sites(lambda x: jax.nn.softmax(x @ w, 0) @ w)(x)[0].use == "other"
+
+
+def test_a_sink_that_is_dropped_after_the_softmax_leaves_attention():
+    def with_sink(q, k, v):
+        return attention(q, k, v, lambda z: jax.nn.softmax(jnp.pad(z, [(0, 0)] * 3 + [(0, 1)]))[..., :-1])
+
+    (site,) = sj.sites(with_sink)(*QKV)
+    assert (site.use, site.shape[-1]) == ("attention", LENGTH + 1)
+
+
+def test_what_is_no_softmax_is_not_listed():
+    for function in (
+        lambda z: jnp.exp(z) / (1 + jnp.exp(z).sum(-1, keepdims=True)),  # softmax1
+        lambda z: jnp.exp(z) / jnp.exp(2 * z).sum(-1, keepdims=True),
+        lambda z: z / z.sum(-1, keepdims=True),
+        lambda z: jax.nn.logsumexp(z, -1),
+        jax.nn.sigmoid,
+    ):
+        with pytest.raises(ValueError, match="there is no softmax"):
+            sj.sites(function)(normal(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("hide", "mask"),
+    [
+        (lambda z: z, "none"),
+        (lambda z: 2 * jnp.tanh(z / 2), "none"),
+        (lambda z: jnp.where(CAUSAL, z, -1e30), "select"),
+        (lambda z: jnp.where(CAUSAL, z, jnp.finfo(z.dtype).min), "select"),
+        (lambda z: z + jnp.where(CAUSAL, 0, -1e9), "values"),
+        (lambda z: jnp.where(CAUSAL, z + normal(1, 1, LENGTH, LENGTH), -jnp.inf), "select and values"),
+    ],
+)
+def test_what_hides_logits_is_named(hide: Any, mask: str):
+    assert sj.sites(attention)(*QKV, hide=hide)[0].mask == mask
+
+
+def test_scopes_and_a_table():
+    @jax.jit
+    def function(q, k, v):
+        for layer in range(2):
+            with jax.named_scope(f"block_{layer}"):
+                q = attention(q, k, v)
+        return q
+
+    found = sj.sites(function)(*QKV)
+    assert [site.scope for site in found] == ["block_0", "block_1"]
+    head, *rows = repr(found).splitlines()
+    assert head.split() == ["index", "scope", "line", "shape", "axis", "dtype", "mask", "use", "what"]
+    assert len(rows) == 2
+    assert "block_1" in rows[1]
+    assert hash(found[0]) != hash(found[1])
+    assert found[1].matches("*_1")
+    assert found[1].matches(1)
+    assert not found[1].matches("block_0")
+
+
+def test_a_loop_is_one_site_and_shapes_are_enough():
+    tokens = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
+    present = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.bool_)
+    (site,) = sj.sites(apply_bert)(bert(layers=3), tokens, present)
+    assert (site.shape, site.use, site.mask) == (SHAPE, "attention", "values")
+
+
+def test_kernels_and_rows_in_blocks_are_named():
+    def kernel(x):
+        def body(x_ref, o_ref):
+            o_ref[...] = jnp.exp(x_ref[...])
+
+        return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    (site,) = sj.sites(kernel)(normal(8, 8))
+    assert (site.use, site.what) == ("kernel", "pallas_call")
+
+    def in_blocks(q, k, v):
+        def step(carry, block):
+            top, total, output = carry
+            logits = q @ block[0].T
+            new = jnp.maximum(top, logits.max(-1))
+            p = jnp.exp(logits - new[:, None])
+            shrink = jnp.exp(top - new)
+            return (new, shrink * total + p.sum(-1), shrink[:, None] * output + p @ block[1]), None
+
+        start = jnp.full(4, -1e30), jnp.zeros(4), jnp.zeros((4, 3))
+        (_, total, output), _ = jax.lax.scan(step, start, (k, v))
+        return output / total[:, None]
+
+    (site,) = sj.sites(in_blocks)(normal(4, 3), normal(5, 6, 3), normal(5, 6, 3))
+    assert (site.use, site.shape, site.axis) == ("blocks", (4, 6), (-1,))
+
+
+def test_bad_input_is_named_in_one_line():
+    with pytest.raises(TypeError, match="fun is 3; it must be a function"):
+        checks_callable(3)
+
+    def f(x):
+        return jax.jit(lambda x: jnp.exp(x) + x)(x) * 2
+
+    with pytest.raises(ValueError, match="looked at 4 equations, within jit too; 1 take exponentials") as error:
+        sj.sites(f)(normal(3))
+    assert str(error.value).startswith("there is no softmax in the function f: ")
+    assert "\n" not in str(error.value)

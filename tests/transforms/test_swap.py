@@ -1,0 +1,297 @@
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+import softmax_jax as sj
+
+from .models import (
+    BATCH,
+    CAUSAL,
+    FORMS,
+    HEADS,
+    LENGTH,
+    QKV,
+    apply_bert,
+    attention,
+    bert,
+    divided_last,
+    normal,
+    visible,
+)
+
+SAME_BITS = {"jax.nn.softmax", "with_rule", "stable_in_half", "transposed"}
+
+
+def close(one: Any, other: Any, atol: float = 1e-6) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-6), one, other)
+
+
+def by_hand(name: str):
+    """The softmax of a model edited by hand: what its program hides is hidden by `where`."""
+    return lambda z: sj.normalizer(name)(z, where=visible(z))
+
+
+def run(function: Any, *arguments: Any) -> Any:
+    """What a function returns when it is compiled."""
+    return jax.jit(function)(*arguments)
+
+
+def some(names: Any, *default: Any) -> list[Any]:
+    """All of these names, of which the default tier runs some."""
+    return [name if name in default else pytest.param(name, marks=pytest.mark.full) for name in names]
+
+
+@pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax", "base_two"))
+def test_the_swap_to_softmax_changes_nothing(name: str):
+    one = run(lambda *qkv: attention(*qkv, FORMS[name]), *QKV)
+    other = run(lambda *qkv: sj.swap(attention, "softmax")(*qkv, FORMS[name]), *QKV)
+    if name in SAME_BITS:
+        np.testing.assert_array_equal(one, other)
+    close(one, other)
+
+
+@pytest.mark.parametrize("normalizer", some(("hardmax", "entmax15"), "hardmax"))
+@pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax", "without_maximum", "reciprocal", "log_sum_exp"))
+def test_any_form_is_swapped_as_if_edited_by_hand(name: str, normalizer: str):
+    swapped = lambda *qkv: sj.swap(attention, normalizer)(*qkv, FORMS[name])  # noqa: E731
+    edited = lambda *qkv: attention(*qkv, sj.normalizer(normalizer))  # noqa: E731
+    close(*run(lambda *qkv: (swapped(*qkv), edited(*qkv)), *QKV))
+
+
+def test_a_division_after_the_product_is_swapped():
+    def all_of_them(*qkv):
+        swapped = (sj.swap(divided_last, name)(*qkv) for name in ("softmax", "hardmax"))
+        return (*swapped, divided_last(*qkv), attention(*qkv, sj.hardmax))
+
+    soft, hard, wanted_soft, wanted_hard = run(all_of_them, *QKV)
+    close(soft, wanted_soft)
+    close(hard, wanted_hard)
+
+
+MASKS = {
+    "-inf": -jnp.inf,
+    "lowest": float(np.finfo(np.float32).min),
+    "lowest bfloat16": float(jnp.finfo(jnp.bfloat16).min),
+    "lowest float16": -65504.0,
+    "0.7 of the largest": -0.7 * float(np.finfo(np.float32).max),
+    "gemma": -2.3819763e38,
+    "haiku": -1e30,
+    "t5x": -1e10,
+    "levanter": -1e9,
+    "bert": -1e4,
+}
+
+
+@pytest.mark.parametrize("how", ["chosen", "added"])
+@pytest.mark.parametrize("name", some(MASKS, "-inf", "gemma"))
+def test_the_mask_is_that_of_the_model(name: str, how: str):
+    number = MASKS[name]
+
+    def hide(z):
+        return jnp.where(CAUSAL, z, number) if how == "chosen" else z + jnp.where(CAUSAL, 0.0, number)
+
+    normalizer = sj.normalizer("ssmax", s=1.5)
+    swapped = lambda *qkv: sj.swap(attention, normalizer)(*qkv, hide=hide)  # noqa: E731
+    edited = lambda *qkv: attention(*qkv, lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
+    close(*run(lambda *qkv: (swapped(*qkv), edited(*qkv)), *QKV))
+
+
+def test_masks_of_half_precision():
+    q, k, v = (array.astype(jnp.float16) for array in QKV)
+    normalizer = sj.normalizer("ssmax", s=1.5)
+
+    def half(q, k, v, softmax):
+        logits = jnp.einsum("bhqd,bhkd->bhqk", q, k)
+        return jnp.einsum("bhqk,bhkd->bhqd", softmax(logits + jnp.where(CAUSAL, 0, -3e4).astype(jnp.float16)), v)
+
+    swapped = sj.swap(lambda *qkv: half(*qkv, jax.nn.softmax), normalizer)
+    edited = lambda *qkv: half(*qkv, lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
+    got, wanted = run(lambda *qkv: (swapped(*qkv), edited(*qkv)), q, k, v)
+    assert got.dtype == jnp.float16
+    close(got, wanted, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", some(("softmax", "adaptive", "softpick"), "adaptive"))
+def test_a_mask_within_jax_nn_softmax(name: str):
+    masked = lambda z: jax.nn.softmax(z, where=CAUSAL)  # noqa: E731
+    normalizer = sj.normalizer(name)
+
+    def gradient(apply):
+        return jax.value_and_grad(lambda q: (apply(q, *QKV[1:]) ** 2).sum())
+
+    swapped = gradient(lambda *qkv: sj.swap(attention, normalizer)(*qkv, masked))
+    edited = gradient(lambda *qkv: attention(*qkv, lambda z: normalizer(z, where=CAUSAL)))
+    close(*run(lambda q: (swapped(q), edited(q)), QKV[0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", some(("softmax", "ssmax", "softpick", "entmax15"), "softpick"))
+def test_a_row_with_nothing_visible(name: str):
+    seen = CAUSAL.at[..., 2, :].set(False)
+    identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
+
+    def weights(q, empty):
+        return sj.swap(attention, name, empty=empty)(
+            q, QKV[1], identity, hide=lambda z: jnp.where(seen, z, -2.3819763e38)
+        )
+
+    def both(q):
+        gradients = [jax.grad(lambda q, e=empty: (weights(q, e) ** 2).sum())(q) for empty in ("model", "zeros")]
+        return weights(q, "model"), weights(q, "zeros"), gradients
+
+    as_the_model, zeros, gradients = run(both, QKV[0])
+    close(as_the_model[:, :, 2], np.full((BATCH, HEADS, LENGTH), 1 / LENGTH, np.float32))
+    assert not np.any(zeros[:, :, 2])
+    close(np.delete(as_the_model, 2, 2), np.delete(zeros, 2, 2))
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_it_composes_with_scan_checkpoint_and_gradients():
+    tokens, present = (
+        jnp.arange(BATCH * LENGTH).reshape(BATCH, LENGTH),
+        jnp.arange(LENGTH)[None] < jnp.array([[4], [6]]),
+    )
+
+    def loss(apply, parameters, softmax=jax.nn.softmax):
+        return (apply(parameters, tokens, present, softmax) ** 2).mean()
+
+    def gradients(parameters):
+        swapped = jax.value_and_grad(lambda p: loss(sj.swap(apply_bert, "adaptive"), p))(parameters)
+        return swapped, jax.value_and_grad(lambda p: loss(apply_bert, p, by_hand("adaptive")))(parameters)
+
+    close(*run(gradients, bert()), atol=1e-5)
+
+
+@pytest.mark.full
+def test_it_composes_with_vmap():
+    many = jnp.stack([QKV[0], 2 * QKV[0]])
+    swapped = sj.swap(attention, "adaptive")
+    mapped = run(jax.vmap(lambda q: swapped(q, *QKV[1:])), many)
+    close(mapped, jnp.stack([swapped(q, *QKV[1:]) for q in many]))
+    inside = sj.swap(lambda many: jax.vmap(lambda q: attention(q, *QKV[1:]))(many), "adaptive")
+    close(run(inside, many), mapped)
+
+
+def test_it_is_sharded_as_the_model_is():
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = tuple(jax.device_put(array, jax.NamedSharding(mesh, jax.P("batch"))) for array in QKV)
+    wanted = run(lambda *qkv: attention(*qkv, sj.hardmax), *QKV)
+    result = run(sj.swap(attention, "hardmax"), *sharded)
+    close(result, wanted)
+    assert result.sharding.spec[0] == "batch"
+
+    def per_device(*qkv):
+        return jax.shard_map(attention, mesh=mesh, in_specs=jax.P("batch"), out_specs=jax.P("batch"))(*qkv)
+
+    close(run(sj.swap(per_device, "hardmax"), *QKV), wanted)
+    with pytest.raises(ValueError, match="within shard_map cannot be probed"):
+        sj.probe(per_device)(*QKV)
+
+
+def test_a_changed_number_compiles_nothing():
+    compiled = []
+
+    @jax.jit
+    def run(normalizer, *qkv):
+        compiled.append(normalizer)
+        return sj.swap(attention, normalizer)(*qkv)
+
+    edited = jax.jit(lambda normalizer, *qkv: attention(*qkv, normalizer))
+    for s in (0.3, 0.5):
+        normalizer = sj.normalizer("ssmax", s=s)
+        close(run(normalizer, *QKV), edited(normalizer, *QKV))
+    per_head = sj.normalizer("ssmax", s=jnp.array([0.3, 0.5])[:, None, None])
+    close(run(per_head, *QKV), edited(per_head, *QKV))
+    assert len(compiled) == 2
+
+
+def two_blocks(q, k, v):
+    for layer in range(2):
+        with jax.named_scope(f"block_{layer}"):
+            q = attention(q, k, v)
+    return jax.nn.softmax(q)
+
+
+def test_sites_are_chosen_by_pattern_index_and_predicate():
+    soft, hard, first = jax.nn.softmax, sj.hardmax, sj.normalizer("temperature(0.5)")
+
+    def wanted(one, other, last):
+        return last(attention(attention(*QKV, one), *QKV[1:], other))
+
+    def all_of_them(*qkv):
+        return [
+            (sj.swap(two_blocks, normalizers, **options)(*qkv), wanted(*three))
+            for normalizers, options, three in (
+                ("hardmax", {}, (hard, hard, soft)),
+                ({"*_1": "hardmax"}, {}, (soft, hard, soft)),
+                ({0: first, "*": "hardmax"}, {}, (first, hard, soft)),
+                ({2: "hardmax"}, {}, (soft, soft, hard)),
+                ("hardmax", {"where": lambda site: site.use == "output"}, (soft, soft, hard)),
+            )
+        ]
+
+    for got, by_hand in run(all_of_them, *QKV):
+        close(got, by_hand)
+
+
+def test_logarithms_are_swapped_where_asked():
+    x = normal(3, 5)
+    swapped = sj.swap(jax.nn.log_softmax, {0: "temperature(0.5)"})
+    close(*run(lambda x: (swapped(x), jax.nn.log_softmax(2 * x)), x), atol=1e-5)
+
+
+def test_rules_for_derivatives_give_way():
+    @jax.custom_vjp
+    def with_rule(z):
+        return jax.nn.softmax(z)
+
+    with_rule.defvjp(lambda z: (jax.nn.softmax(z), None), lambda _, g: (0 * g,))
+    swapped = jax.grad(lambda q: sj.swap(attention, "ssmax(s=1.0)")(q, *QKV[1:], with_rule).sum())
+    edited = jax.grad(lambda q: attention(q, *QKV[1:], sj.normalizer("ssmax(s=1.0)")).sum())
+    kept = jax.grad(lambda q: attention(q, *QKV[1:], with_rule).sum())
+    got, wanted, zero = run(lambda q: (swapped(q), edited(q), kept(q)), QKV[0])
+    close(got, wanted)
+    assert not np.any(zero)
+
+
+def kernel(x):
+    def body(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1
+
+    return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
+def test_a_kernel_is_refused_and_may_be_left():
+    def model(q, k, v):
+        return kernel(attention(q, k, v))
+
+    with pytest.raises(ValueError, match=r"site 1 at test_swap.py:\d+ is pallas_call, a kernel, whose inside cannot"):
+        sj.swap(model, "hardmax")(*QKV)
+    swapped = sj.swap(model, "hardmax", where=lambda site: site.use == "attention")
+    close(*run(lambda *qkv: (swapped(*qkv), attention(*qkv, sj.hardmax) + 1), *QKV))
+
+
+def bad(*arguments: Any, **options: Any):
+    return lambda: sj.swap(two_blocks, *arguments, **options)(*QKV)
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (bad({"blok_1": "hardmax"}), "no site matches 'blok_1'; the scopes are 'block_1', 'block_0', 'site_2'"),
+        (bad({7: "hardmax"}), "there is no site 7: the sites are 0 to 2"),
+        (bad("sofmax"), "unknown normalizer 'sofmax': did you mean 'softmax'? "),
+        (bad("softmax", where=lambda site: False), "no site is chosen among 0: block_0 (attention), 1: block_1"),
+        (bad(sj.normalizer("ssmax", s=jnp.ones((3, 1, 1)))), "site 0, block_0 at models.py:"),
+        (lambda: sj.swap(jnp.sin, "ssmax")(QKV[0]), "there is no softmax in the function sin: looked at 1 equations"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(call: Any, line: str):
+    with pytest.raises(ValueError, match=re.escape(line)) as error:
+        jax.eval_shape(call)
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)

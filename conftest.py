@@ -56,8 +56,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("full")
 
 
-# The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is.
-OPTIONAL = {"torch": "tests/parity", "playwright": "tests/browser"}
+# The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is, and
+# those on models of other libraries where these are.
+OPTIONAL = {"torch": "tests/parity", "playwright": "tests/browser", "equinox": "tests/models", "haiku": "tests/models"}
 collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
 
 

@@ -15,6 +15,15 @@ def normal(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
+def close(one: Any, other: Any, atol: float = 1e-6) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-6), one, other)
+
+
+def run(function: Any, *arguments: Any) -> Any:
+    """What a function returns when it is compiled."""
+    return jax.jit(function)(*arguments)
+
+
 def visible(logits):
     """What a model hides by a large negative number."""
     return logits > -1e4
@@ -74,7 +83,7 @@ FORMS: dict[str, Softmax] = {
 }
 
 
-def attention(q, k, v, softmax: Softmax = jax.nn.softmax, hide: Callable[[Any], Any] = lambda z: z):
+def attention(q, k, v, *, softmax: Softmax = jax.nn.softmax, hide: Callable[[Any], Any] = lambda z: z):
     """Attention of (batch, heads, length, size), with logits that `hide` changes."""
     logits = jnp.einsum("bhqd,bhkd->bhqk", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
     return jnp.einsum("bhqk,bhkd->bhqd", softmax(hide(logits)), v)
@@ -115,7 +124,7 @@ def apply_bert(parameters, tokens, present, softmax: Softmax = jax.nn.softmax):
     @jax.checkpoint
     def block(x, w):
         query, key, value = (split(x @ w[name]) for name in ("query", "key", "value"))
-        attended = attention(query, key, value, softmax, lambda z: z + bias)
+        attended = attention(query, key, value, softmax=softmax, hide=lambda z: z + bias)
         x = x + attended.transpose(0, 2, 1, 3).reshape(x.shape) @ w["out"]
         return x + jax.nn.gelu(x @ w["up"]) @ w["down"], None
 

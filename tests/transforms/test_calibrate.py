@@ -15,7 +15,7 @@ TRUE = sj.normalizer("ssmax", s=jnp.array([0.3, 0.8])[:, None, None])
 
 def distance(apply, batch):
     """How far a function is from attention with one number per head."""
-    return ((apply(*batch) - attention(*batch, TRUE)) ** 2).mean()
+    return ((apply(*batch) - attention(*batch, softmax=TRUE)) ** 2).mean()
 
 
 def calibrate(fun: Any = attention, normalizer: Any = "ssmax", **options: Any) -> dict[int, sj.Normalizer]:

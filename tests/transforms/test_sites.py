@@ -15,7 +15,7 @@ SHAPE = (BATCH, HEADS, LENGTH, LENGTH)
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_softmax_is_found_as_attention(name: str):
-    (site,) = sj.sites(attention)(*QKV, FORMS[name])
+    (site,) = sj.sites(attention)(*QKV, softmax=FORMS[name])
     assert (site.shape, site.use, site.dtype, site.mask) == (SHAPE, "attention", "float32", "none")
     assert site.axis == -1
     assert site.line.startswith("models.py:")
@@ -30,7 +30,7 @@ def test_sites_lie_in_any_body():
     softmax = jax.checkpoint(lambda z: jax.jit(jax.nn.softmax)(z))
 
     def function(q, k, v):
-        q = jax.lax.fori_loop(0, 2, lambda _, q: attention(q, k, v, softmax), q)
+        q = jax.lax.fori_loop(0, 2, lambda _, q: attention(q, k, v, softmax=softmax), q)
         q = jax.lax.cond(q[0, 0, 0, 0] > 0, lambda q: attention(q, k, v), lambda q: q, q)
         return jax.vmap(lambda q: jax.lax.map(lambda q: attention(q[None, None], k[:1, :1], v[:1, :1]), q))(q)
 
@@ -58,7 +58,7 @@ def test_uses_are_told_apart():
 
 def test_a_sink_that_is_dropped_after_the_softmax_leaves_attention():
     def with_sink(q, k, v):
-        return attention(q, k, v, lambda z: jax.nn.softmax(jnp.pad(z, [(0, 0)] * 3 + [(0, 1)]))[..., :-1])
+        return attention(q, k, v, softmax=lambda z: jax.nn.softmax(jnp.pad(z, [(0, 0)] * 3 + [(0, 1)]))[..., :-1])
 
     (site,) = sj.sites(with_sink)(*QKV)
     assert (site.use, site.shape[-1]) == ("attention", LENGTH + 1)

@@ -19,26 +19,19 @@ from .models import (
     apply_bert,
     attention,
     bert,
+    close,
     divided_last,
     normal,
+    run,
     visible,
 )
 
 SAME_BITS = {"jax.nn.softmax", "with_rule", "stable_in_half", "transposed"}
 
 
-def close(one: Any, other: Any, atol: float = 1e-6) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-6), one, other)
-
-
 def by_hand(name: str):
     """The softmax of a model edited by hand: what its program hides is hidden by `where`."""
     return lambda z: sj.normalizer(name)(z, where=visible(z))
-
-
-def run(function: Any, *arguments: Any) -> Any:
-    """What a function returns when it is compiled."""
-    return jax.jit(function)(*arguments)
 
 
 def some(names: Any, *default: Any) -> list[Any]:
@@ -48,8 +41,8 @@ def some(names: Any, *default: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax", "base_two"))
 def test_the_swap_to_softmax_changes_nothing(name: str):
-    one = run(lambda *qkv: attention(*qkv, FORMS[name]), *QKV)
-    other = run(lambda *qkv: sj.swap(attention, "softmax")(*qkv, FORMS[name]), *QKV)
+    one = run(lambda *qkv: attention(*qkv, softmax=FORMS[name]), *QKV)
+    other = run(lambda *qkv: sj.swap(attention, "softmax")(*qkv, softmax=FORMS[name]), *QKV)
     if name in SAME_BITS:
         np.testing.assert_array_equal(one, other)
     close(one, other)
@@ -58,15 +51,15 @@ def test_the_swap_to_softmax_changes_nothing(name: str):
 @pytest.mark.parametrize("normalizer", some(("hardmax", "entmax15"), "hardmax"))
 @pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax", "without_maximum", "reciprocal", "log_sum_exp"))
 def test_any_form_is_swapped_as_if_edited_by_hand(name: str, normalizer: str):
-    swapped = lambda *qkv: sj.swap(attention, normalizer)(*qkv, FORMS[name])  # noqa: E731
-    edited = lambda *qkv: attention(*qkv, sj.normalizer(normalizer))  # noqa: E731
+    swapped = lambda *qkv: sj.swap(attention, normalizer)(*qkv, softmax=FORMS[name])  # noqa: E731
+    edited = lambda *qkv: attention(*qkv, softmax=sj.normalizer(normalizer))  # noqa: E731
     close(*run(lambda *qkv: (swapped(*qkv), edited(*qkv)), *QKV))
 
 
 def test_a_division_after_the_product_is_swapped():
     def all_of_them(*qkv):
         swapped = (sj.swap(divided_last, name)(*qkv) for name in ("softmax", "hardmax"))
-        return (*swapped, divided_last(*qkv), attention(*qkv, sj.hardmax))
+        return (*swapped, divided_last(*qkv), attention(*qkv, softmax=sj.hardmax))
 
     soft, hard, wanted_soft, wanted_hard = run(all_of_them, *QKV)
     close(soft, wanted_soft)
@@ -97,7 +90,7 @@ def test_the_mask_is_that_of_the_model(name: str, how: str):
 
     normalizer = sj.normalizer("ssmax", s=1.5)
     swapped = lambda *qkv: sj.swap(attention, normalizer)(*qkv, hide=hide)  # noqa: E731
-    edited = lambda *qkv: attention(*qkv, lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
+    edited = lambda *qkv: attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
     close(*run(lambda *qkv: (swapped(*qkv), edited(*qkv)), *QKV))
 
 
@@ -105,12 +98,12 @@ def test_masks_of_half_precision():
     q, k, v = (array.astype(jnp.float16) for array in QKV)
     normalizer = sj.normalizer("ssmax", s=1.5)
 
-    def half(q, k, v, softmax):
+    def half(q, k, v, *, softmax):
         logits = jnp.einsum("bhqd,bhkd->bhqk", q, k)
         return jnp.einsum("bhqk,bhkd->bhqd", softmax(logits + jnp.where(CAUSAL, 0, -3e4).astype(jnp.float16)), v)
 
-    swapped = sj.swap(lambda *qkv: half(*qkv, jax.nn.softmax), normalizer)
-    edited = lambda *qkv: half(*qkv, lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
+    swapped = sj.swap(lambda *qkv: half(*qkv, softmax=jax.nn.softmax), normalizer)
+    edited = lambda *qkv: half(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
     got, wanted = run(lambda *qkv: (swapped(*qkv), edited(*qkv)), q, k, v)
     assert got.dtype == jnp.float16
     close(got, wanted, atol=2e-3)
@@ -124,8 +117,8 @@ def test_a_mask_within_jax_nn_softmax(name: str):
     def gradient(apply):
         return jax.value_and_grad(lambda q: (apply(q, *QKV[1:]) ** 2).sum())
 
-    swapped = gradient(lambda *qkv: sj.swap(attention, normalizer)(*qkv, masked))
-    edited = gradient(lambda *qkv: attention(*qkv, lambda z: normalizer(z, where=CAUSAL)))
+    swapped = gradient(lambda *qkv: sj.swap(attention, normalizer)(*qkv, softmax=masked))
+    edited = gradient(lambda *qkv: attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL)))
     close(*run(lambda q: (swapped(q), edited(q)), QKV[0]), atol=1e-5)
 
 
@@ -179,7 +172,7 @@ def test_it_composes_with_vmap():
 def test_it_is_sharded_as_the_model_is():
     mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded = tuple(jax.device_put(array, jax.NamedSharding(mesh, jax.P("batch"))) for array in QKV)
-    wanted = run(lambda *qkv: attention(*qkv, sj.hardmax), *QKV)
+    wanted = run(lambda *qkv: attention(*qkv, softmax=sj.hardmax), *QKV)
     result = run(sj.swap(attention, "hardmax"), *sharded)
     close(result, wanted)
     assert result.sharding.spec[0] == "batch"
@@ -200,7 +193,7 @@ def test_a_changed_number_compiles_nothing():
         compiled.append(normalizer)
         return sj.swap(attention, normalizer)(*qkv)
 
-    edited = jax.jit(lambda normalizer, *qkv: attention(*qkv, normalizer))
+    edited = jax.jit(lambda normalizer, *qkv: attention(*qkv, softmax=normalizer))
     for s in (0.3, 0.5):
         normalizer = sj.normalizer("ssmax", s=s)
         close(run(normalizer, *QKV), edited(normalizer, *QKV))
@@ -220,17 +213,17 @@ def test_sites_are_chosen_by_pattern_index_and_predicate():
     soft, hard, first = jax.nn.softmax, sj.hardmax, sj.normalizer("temperature(0.5)")
 
     def wanted(one, other, last):
-        return last(attention(attention(*QKV, one), *QKV[1:], other))
+        return last(attention(attention(*QKV, softmax=one), *QKV[1:], softmax=other))
 
     def all_of_them(*qkv):
         return [
-            (sj.swap(two_blocks, normalizers, **options)(*qkv), wanted(*three))
-            for normalizers, options, three in (
-                ("hardmax", {}, (hard, hard, soft)),
-                ({"*_1": "hardmax"}, {}, (soft, hard, soft)),
-                ({0: first, "*": "hardmax"}, {}, (first, hard, soft)),
-                ({2: "hardmax"}, {}, (soft, soft, hard)),
-                ("hardmax", {"where": lambda site: site.use == "output"}, (soft, soft, hard)),
+            (sj.swap(two_blocks, normalizers, where=where)(*qkv), wanted(*three))
+            for normalizers, where, three in (
+                ("hardmax", None, (hard, hard, soft)),
+                ({"*_1": "hardmax"}, None, (soft, hard, soft)),
+                ({0: first, "*": "hardmax"}, None, (first, hard, soft)),
+                ({2: "hardmax"}, None, (soft, soft, hard)),
+                ("hardmax", lambda site: site.use == "output", (soft, soft, hard)),
             )
         ]
 
@@ -250,9 +243,9 @@ def test_rules_for_derivatives_give_way():
         return jax.nn.softmax(z)
 
     with_rule.defvjp(lambda z: (jax.nn.softmax(z), None), lambda _, g: (0 * g,))
-    swapped = jax.grad(lambda q: sj.swap(attention, "ssmax(s=1.0)")(q, *QKV[1:], with_rule).sum())
-    edited = jax.grad(lambda q: attention(q, *QKV[1:], sj.normalizer("ssmax(s=1.0)")).sum())
-    kept = jax.grad(lambda q: attention(q, *QKV[1:], with_rule).sum())
+    swapped = jax.grad(lambda q: sj.swap(attention, "ssmax(s=1.0)")(q, *QKV[1:], softmax=with_rule).sum())
+    edited = jax.grad(lambda q: attention(q, *QKV[1:], softmax=sj.normalizer("ssmax(s=1.0)")).sum())
+    kept = jax.grad(lambda q: attention(q, *QKV[1:], softmax=with_rule).sum())
     got, wanted, zero = run(lambda q: (swapped(q), edited(q), kept(q)), QKV[0])
     close(got, wanted)
     assert not np.any(zero)
@@ -272,7 +265,7 @@ def test_a_kernel_is_refused_and_may_be_left():
     with pytest.raises(ValueError, match=r"site 1 at test_swap.py:\d+ is pallas_call, a kernel, whose inside cannot"):
         sj.swap(model, "hardmax")(*QKV)
     swapped = sj.swap(model, "hardmax", where=lambda site: site.use == "attention")
-    close(*run(lambda *qkv: (swapped(*qkv), attention(*qkv, sj.hardmax) + 1), *QKV))
+    close(*run(lambda *qkv: (swapped(*qkv), attention(*qkv, softmax=sj.hardmax) + 1), *QKV))
 
 
 def bad(*arguments: Any, **options: Any):

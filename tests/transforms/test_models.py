@@ -1,0 +1,129 @@
+"""Models that nobody here wrote, of the libraries at hand: Linen, NNX and `jax.nn`; and a plain one under scan."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+import softmax_jax as sj
+
+from .models import apply_bert, bert, close, normal, run, visible
+
+X = normal(2, 6, 16)
+CAUSAL = jnp.tril(jnp.ones((6, 6), bool))[None, None]
+NAMES = ["hardmax", pytest.param("entmax15", marks=pytest.mark.full), pytest.param("adaptive", marks=pytest.mark.full)]
+
+
+class Linen(linen.Module):
+    """Two layers of attention, the second under checkpoint."""
+
+    attention_fn: Any = linen.dot_product_attention
+
+    @linen.compact
+    def __call__(self, x):
+        mask = linen.make_causal_mask(x[..., 0])
+        layer = linen.MultiHeadDotProductAttention
+        x = layer(4, name="block_0", attention_fn=self.attention_fn)(x, mask=mask)
+        return linen.remat(layer)(4, name="block_1", attention_fn=self.attention_fn)(x, mask=mask)
+
+
+def both(stock, swapped, edited, *arguments):
+    """The model, the model swapped to softmax, the model swapped, and the model edited by hand: pairs to be equal."""
+    one, other, got, wanted = run(lambda *args: tuple(f(*args) for f in (stock, *swapped, edited)), *arguments)
+    np.testing.assert_array_equal(one, other)
+    close(got, wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_linen(name: str):
+    model = Linen()
+    variables = model.init(jax.random.key(0), X)
+    found = sj.sites(model.apply)(variables, X)
+    assert [(site.scope, site.use, site.mask) for site in found] == [
+        ("Linen/block_0", "attention", "select"),
+        ("Linen/block_1", "attention", "select"),
+    ]
+    swapped = sj.swap(model.apply, "softmax"), sj.swap(model.apply, name)
+    both(model.apply, swapped, Linen(sj.attention_fn(name)).apply, variables, X)
+    gradient = run(jax.grad(lambda v: (swapped[1](v, X) ** 2).sum()), variables)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def nnx_model(**options):
+    return nnx.MultiHeadAttention(4, 16, rngs=nnx.Rngs(0), **{"decode": False} | options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nnx_models_are_taken_as_they_are(name: str):
+    model, edited = nnx_model(), nnx_model(attention_fn=sj.attention_fn(name))
+    (site,) = sj.sites(model)(X, mask=CAUSAL)
+    assert (site.scope, site.use, site.mask) == ("site_0", "attention", "select")
+    swapped = [lambda x, n=n: sj.swap(model, n)(x, mask=CAUSAL) for n in ("softmax", name)]
+    both(lambda x: model(x, mask=CAUSAL), swapped, lambda x: edited(x, mask=CAUSAL), X)
+
+
+def test_nnx_split():
+    graph, state = nnx.split(nnx_model())
+    swapped = sj.swap(lambda state, x: nnx.merge(graph, state)(x), "hardmax")
+    edited = nnx_model(attention_fn=sj.attention_fn("hardmax"))
+    close(*run(lambda state, x: (swapped(state, x), edited(x)), state, X))
+
+
+QUERY, KEY = normal(2, 6, 4, 8), normal(2, 6, 2, 8, seed=1)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "grouped heads": {},
+    "causal": {"is_causal": True},
+    "bias": {"bias": normal(1, 4, 6, 6, seed=2)},
+    "mask": {"mask": CAUSAL},
+    "local window": {"local_window_size": (2, 1)},
+    "lengths": {"key_value_seq_lengths": jnp.array([3, 6])},
+}
+
+
+@pytest.mark.parametrize("name", ["ssmax", pytest.param("entmax15", marks=pytest.mark.full)])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_dot_product_attention_of_jax(options: dict[str, Any], name: str):
+    stock = lambda q, k: jax.nn.dot_product_attention(q, k, k, **options)  # noqa: E731
+    edited = lambda q, k: sj.dot_product_attention(q, k, k, normalizer=name, **options)  # noqa: E731
+    both(stock, (sj.swap(stock, "softmax"), sj.swap(stock, name)), edited, QUERY, KEY)
+
+
+def test_numbers_per_head_of_grouped_heads():
+    s = jnp.array([0.2, 0.4, 0.6, 0.8])
+    (site,) = sj.sites(jax.nn.dot_product_attention)(QUERY, KEY, KEY)
+    assert site.shape == (2, 2, 2, 6, 6)  # groups, batch, heads of keys, queries, keys
+    grouped = sj.normalizer("ssmax", s=s.reshape(2, 2).T[:, None, :, None, None])
+    swapped = sj.swap(jax.nn.dot_product_attention, grouped)
+    each = sj.normalizer("ssmax", s=s[:, None, None])
+    edited = lambda q, k, v: sj.dot_product_attention(q, k, v, normalizer=each)  # noqa: E731
+    close(*run(lambda q, k: (swapped(q, k, k), edited(q, k, k)), QUERY, KEY))
+
+
+def test_a_plain_model_under_scan_and_checkpoint():
+    parameters, tokens = bert(), jnp.arange(12).reshape(2, 6)
+    present = jnp.arange(6)[None] < jnp.array([[4], [6]])
+    edited = lambda *args: apply_bert(*args, lambda z: sj.hardmax(z, where=visible(z)))  # noqa: E731
+    swapped = sj.swap(apply_bert, "softmax"), sj.swap(apply_bert, "hardmax")
+    both(apply_bert, swapped, edited, parameters, tokens, present)
+
+
+@pytest.mark.parametrize("name", ["ssmax(s=1.0)", pytest.param("adaptive", marks=pytest.mark.full)])
+def test_decoding_with_a_cache_gives_what_the_full_pass_gives(name: str):
+    decoder = linen.MultiHeadDotProductAttention(4, decode=True)
+    full = linen.MultiHeadDotProductAttention(4)
+    variables = decoder.init(jax.random.key(0), X)
+    whole = run(lambda x: sj.swap(full.apply, name)({"params": variables["params"]}, x, mask=CAUSAL), X)
+
+    def one(cache, x):
+        variables_now = {"params": variables["params"], "cache": cache}
+        output, state = decoder.apply(variables_now, x[:, None], mutable=["cache"])
+        return state["cache"], output[:, 0]
+
+    step = sj.swap(one, name)
+    (site,) = sj.sites(one)(variables["cache"], X[:, 0])
+    assert site.use == "attention"
+    outputs = run(lambda x: jax.lax.scan(step, variables["cache"], x.swapaxes(0, 1))[1], X)
+    close(outputs.swapaxes(0, 1), whole, atol=2e-6)

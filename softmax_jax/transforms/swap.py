@@ -1,6 +1,7 @@
 """`swap`: any JAX function with other normalizers in the place of its softmaxes."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -9,7 +10,8 @@ from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import as_normalizer
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.maps import Softmax
+from softmax_jax.normalizers.masking import Axis
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.transforms.sites import Place, Site, checks_callable
 from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, matching, meant, some
@@ -100,12 +102,18 @@ def _weigher(normalizer: Normalizer, empty: Empty, site: Site, look: Look) -> We
 
 def weights_of(normalizer: Normalizer, empty: Empty, rows: Rows) -> Float[Array, "*shape"]:
     """The weights of rows; those of a row with nothing visible are as `empty` says."""
-    logits, axis, where, original = rows
+    logits, axis, where = rows.logits, rows.axis, rows.where
     if where is None or empty == "zeros":
         return normalizer(logits, axis, where)
-    if normalizer.map is softmax and normalizer.scale is None:
+    if type(normalizer.map) is Softmax and normalizer.scale is None:
         return normalizer(logits, axis)  # it gives hidden logits no weight as they are, unless the row has no others
     weights = normalizer(logits, axis, where)
-    model = original().astype(weights.dtype)
     kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
-    return jnp.where(kept, model, weights)
+    if rows.one_number:  # so softmax weighs them all alike
+        return jnp.where(kept, jnp.asarray(1 / _size(logits, axis), weights.dtype), weights)
+    return jnp.where(kept, rows.original().astype(weights.dtype), weights)
+
+
+def _size(logits: Float[Array, "*shape"], axis: Axis) -> int:
+    """Number of entries of a row."""
+    return math.prod(logits.shape[one] for one in (axis if isinstance(axis, tuple) else (axis,)))

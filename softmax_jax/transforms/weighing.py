@@ -29,6 +29,8 @@ class Rows(NamedTuple):
     """True at the logits that the model does not hide."""
     original: Callable[[], Float[Array, "*shape"]]
     """Computes the weights that the model has."""
+    one_number: bool = False
+    """Whether all hidden logits are the same number."""
 
 
 Weigh = Callable[[Rows], tuple[Float[Array, "*shape"] | None, Any]]
@@ -66,7 +68,8 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
             where = visible(logits, predicates, place.hidden.by_value)
             if softmax.factor != 1:
                 logits = logits * jnp.asarray(softmax.factor, logits.dtype)
-            weights, record = weigh(Rows(logits, place.site.axis, where, original))
+            one_number = len(predicates) == 1 and not place.hidden.by_value
+            weights, record = weigh(Rows(logits, place.site.axis, where, original, one_number))
         return weights, {str(place.site.index): record}
 
     def to_weights(operands: list[Any], values: Values) -> tuple[list[Any], Records]:

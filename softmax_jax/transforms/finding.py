@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+from softmax_jax.normalizers import checks
 from softmax_jax.transforms.graph import Frame, Graph, Node, Value
 from softmax_jax.transforms.paths import (
     MOVED,
@@ -22,6 +23,7 @@ from softmax_jax.transforms.paths import (
     constant,
     from_maximum,
     keeps_divisor,
+    mask_of,
     unmasked,
 )
 
@@ -45,6 +47,8 @@ class Softmax:
     factor: float
     """The model's logits are `logits` times this."""
     axes: tuple[int, ...]
+    masks: tuple[tuple[Value, bool], ...]
+    """What hides exponentials, rather than logits, and whether it is True or False where they are visible."""
     product: Node | None
     """What weighs the values, where the division comes after it."""
     weights_at: int
@@ -63,7 +67,7 @@ def softmaxes(graph: Graph) -> list[Softmax]:
     sums = [node for node in graph.nodes if node.name == "reduce_sum"]
     found = {softmax.node: softmax for node in reversed(sums) for softmax in _over(node)}
     order = {node: place for place, node in enumerate(graph.nodes)}
-    readable = [softmax for softmax in found.values() if at_hand(softmax.logits, softmax.weigher.frame)]
+    readable = [softmax for softmax in found.values() if _readable(softmax)]
     return sorted(readable, key=lambda softmax: order[softmax.node])
 
 
@@ -86,6 +90,13 @@ def _weighs(total: Node) -> Value | None:
     return None
 
 
+def _readable(softmax: Softmax) -> bool:
+    """Whether its logits can be had where it stands, and each mask of its exponentials, entry by entry."""
+    needed = [softmax.logits, *(mask for mask, _ in softmax.masks)]
+    fits = all(checks.broadcasts(mask.shape, softmax.logits.shape) for mask, _ in softmax.masks)
+    return fits and all(at_hand(value, softmax.weigher.frame) for value in needed)
+
+
 def at_hand(value: Value, frame: Frame) -> bool:
     """Whether a value can be had where a body is executed: it comes from there, or from the program around it."""
     if value.producer is None:
@@ -105,13 +116,27 @@ def _over(total: Node) -> Iterator[Softmax]:
     axes = tuple(int(axis) for axis in total.params["axes"])
     for node, position in ahead(total.outputs[0], MOVED, keeps_divisor):
         for form, last, numerator, product, place in _forms(node, position, exponentials):
-            yield Softmax(form, last, exponentials, *_logits(exponentials), axes, product, place, numerator)
+            divided = product.inputs[place] if product else last.inputs[numerator]
+            masks = dict.fromkeys((*_masks(total.inputs[0]), *_masks(divided)))
+            logits, factor = _logits(exponentials)
+            yield Softmax(form, last, exponentials, logits, factor, axes, tuple(masks), product, place, numerator)
 
 
 def exponential_of(value: Value) -> Value | None:
     """The exponentials that a value is, but for its type and a mask."""
     first = back(value, SAME, unmasked)
     return first if first.producer and first.producer.name in ("exp", "exp2") else None
+
+
+def _masks(value: Value) -> Iterator[tuple[Value, bool]]:
+    """What hides some of the exponentials that a value is made of."""
+    while (node := value.producer) and node.name not in ("exp", "exp2"):
+        operand = node.inputs[0] if node.name in MOVED else unmasked(node)
+        if operand is None:
+            break
+        if node.name not in MOVED:
+            yield mask_of(node)
+        value = operand
 
 
 def _forms(node: Node, position: int, exponentials: Value) -> Iterator[Found]:
@@ -165,7 +190,7 @@ def _logits(exponentials: Value) -> tuple[Value, float]:
     value = exponent = exponentials.producer.inputs[0]
     factor = base = math.log(2) if exponentials.producer.name == "exp2" else 1.0
     while node := value.producer:
-        if node.name == "sub" and from_maximum(node.inputs[1]):
+        if node.name == "sub" and from_maximum(node.inputs[1]) and node.inputs[0].shape == exponent.shape:
             return node.inputs[0], factor
         numbers = [constant(operand) for operand in node.inputs]
         if node.name in SAME:

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softmax_jax.transforms.finding import at_hand
-from softmax_jax.transforms.graph import Frame, Node, Value
+from softmax_jax.transforms.finding import Softmax, at_hand
+from softmax_jax.transforms.graph import Node, Value
 from softmax_jax.transforms.paths import MOVED, back, constant
 
 LOW = -100.0
@@ -30,6 +30,13 @@ class Hidden(NamedTuple):
     """What selects visible logits, and whether it is True or False there."""
     by_value: bool = False
     """Whether something other than the scores and these predicates makes the logits, which may hide some."""
+    later: bool = False
+    """Whether some are hidden in the exponentials alone, so that the logits do not tell."""
+
+    @property
+    def one_number(self) -> bool:
+        """Whether all hidden logits are the same low number."""
+        return len(self.predicates) == 1 and not self.by_value and not self.later
 
     @property
     def kind(self) -> Kind:
@@ -39,8 +46,9 @@ class Hidden(NamedTuple):
         return "values" if self.by_value else "none"
 
 
-def hidden(logits: Value, frame: Frame) -> Hidden:
-    """How the logits of a softmax in this body are hidden."""
+def hidden(softmax: Softmax) -> Hidden:
+    """How the logits of a softmax are hidden."""
+    logits, frame = softmax.logits, softmax.weigher.frame
     predicates: list[tuple[Value, bool]] = []
     by_value, waiting = False, [logits]
     while waiting:
@@ -59,7 +67,8 @@ def hidden(logits: Value, frame: Frame) -> Hidden:
             operands = _made_of(node)
             by_value |= operands is None
             waiting += operands or []
-    return Hidden(tuple(predicates), by_value)
+    later = [mask for mask in softmax.masks if mask not in predicates]
+    return Hidden((*predicates, *later), by_value, bool(later))
 
 
 def _selection(node: Node, shape: tuple[int, ...]) -> tuple[Value, bool, list[Value]] | None:
@@ -89,14 +98,14 @@ def _made_of(node: Node) -> list[Value] | None:
 
 
 def visible(
-    logits: Float[Array, "*shape"], predicates: Sequence[tuple[Bool[Array, "..."], bool]], by_value: bool
+    logits: Float[Array, "*shape"], predicates: Sequence[tuple[Array, bool]], by_value: bool
 ) -> Bool[Array, "*shape"] | None:
-    """True at the visible logits; None if none is hidden.
+    """True at the visible logits; None if none is hidden. A predicate may be an array of numbers, 0 where it is False.
 
     >>> visible(jnp.array([0.5, -1e9, -jnp.inf]), [], by_value=True)
     Array([ True, False, False], dtype=bool)
     """
-    masks = [mask if visible_if else ~mask for mask, visible_if in predicates]
+    masks = [mask.astype(bool) if visible_if else ~mask for mask, visible_if in predicates]
     if by_value:
         masks.append(logits > jnp.asarray(HIDDEN, logits.dtype))
     result = None

@@ -6,7 +6,7 @@ from softmax_jax.transforms.graph import Node, Value
 
 SAME = frozenset(
     {"convert_element_type", "stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
-    | {"pvary", "pcast", "reshard", "sharding_constraint"}
+    | {"name", "pvary", "pcast", "reshard", "sharding_constraint"}
 )
 """Primitives whose result is their first operand, but for its type."""
 MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
@@ -57,6 +57,14 @@ def unmasked(node: Node) -> Value | None:
         factors = [factor for factor in node.inputs if not _was_boolean(factor)]
         return factors[0] if len(factors) == 1 else None
     return None
+
+
+def mask_of(node: Node) -> tuple[Value, bool]:
+    """The mask of an equation that `unmasked` reads, and whether it is True, or not 0, where it lets through."""
+    if node.name == "select_n":
+        predicate, *cases = node.inputs
+        return predicate, cases[1] is unmasked(node)
+    return next(factor for factor in node.inputs if factor is not unmasked(node)), True
 
 
 def _was_boolean(value: Value) -> bool:

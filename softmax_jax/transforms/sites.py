@@ -134,7 +134,7 @@ def _is_kernel(node: Node) -> bool:
 
 def _read(index: int, node: Node, softmax: Softmax, graph: Graph) -> Place:
     logits = softmax.logits
-    how = hidden(logits, softmax.weigher.frame)
+    how = hidden(softmax)
     use: Use = "attention" if softmax.form == "divided" else "log"
     if softmax.form == "weights":
         use = use_of(node.outputs[0], softmax.axes, graph)

@@ -38,7 +38,8 @@ def swap(
 
     The mask is that of the model: entries that it hides with a predicate or a large negative number are hidden before
     any scale multiplies, get weight 0, and do not count in n. `empty` is for a row with nothing visible: "model" leaves
-    it as the model has it, often uniform; "zeros" gives it no weight. A row of -inf alone gets 0.
+    it as the model has it, often uniform; "zeros" gives it no weight. A row of -inf alone gets 0. Under "model", a swap
+    to softmax leaves a site as it stands.
 
     The function is traced at every call, as under `jax.grad`: wrap the result in `jax.jit`. It composes with `jit`,
     `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: of a gradient only the forward pass
@@ -66,7 +67,7 @@ def swap(
 
 
 def chooser(
-    normalizers: Normalizers, where: Where, empty: Empty, look: Look = lambda *_: None
+    normalizers: Normalizers, where: Where, empty: Empty, look: Look | None = None
 ) -> Callable[[list[Place]], dict[Place, Weigh]]:
     """Chooses the sites of a function and says what weighs each; `look` makes a record of rows and weights.
 
@@ -87,15 +88,17 @@ def chooser(
     return choose
 
 
-def _weigher(normalizer: Normalizer, empty: Empty, site: Site, look: Look) -> Weigh:
+def _weigher(normalizer: Normalizer, empty: Empty, site: Site, look: Look | None) -> Weigh:
     """Weighs the rows of a site by a normalizer."""
 
-    def weigh(rows: Rows) -> tuple[Float[Array, "*shape"], Any]:
+    def weigh(rows: Rows) -> tuple[Float[Array, "*shape"] | None, Any]:
         try:
+            if type(normalizer.map) is Softmax and normalizer.scale is None and empty == "model":
+                return None, look(rows, rows.original()) if look else None  # it is what stands there
             weights = weights_of(normalizer, empty, rows)
         except (TypeError, ValueError) as error:
             raise type(error)(f"site {site.index}, {site.scope} at {site.line}: {error}") from None
-        return weights, look(rows, weights)
+        return weights, look(rows, weights) if look else None
 
     return weigh
 
@@ -105,11 +108,9 @@ def weights_of(normalizer: Normalizer, empty: Empty, rows: Rows) -> Float[Array,
     logits, axis, where = rows.logits, rows.axis, rows.where
     if where is None or empty == "zeros":
         return normalizer(logits, axis, where)
-    if type(normalizer.map) is Softmax and normalizer.scale is None:
-        return normalizer(logits, axis)  # it gives hidden logits no weight as they are, unless the row has no others
     weights = normalizer(logits, axis, where)
     kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
-    if rows.one_number:  # so softmax weighs them all alike
+    if rows.hidden.one_number:  # so softmax weighs them all alike
         return jnp.where(kept, jnp.asarray(1 / _size(logits, axis), weights.dtype), weights)
     return jnp.where(kept, rows.original().astype(weights.dtype), weights)
 

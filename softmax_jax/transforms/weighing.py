@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -12,7 +11,7 @@ from softmax_jax.normalizers.masking import Axis
 from softmax_jax.transforms import interpreter
 from softmax_jax.transforms.finding import Softmax
 from softmax_jax.transforms.graph import Graph, Node
-from softmax_jax.transforms.masks import visible
+from softmax_jax.transforms.masks import Hidden, visible
 from softmax_jax.transforms.rewriting import Records, Replacement, Values, execute
 from softmax_jax.transforms.sites import UNREADABLE, Place, Site, places
 
@@ -29,8 +28,8 @@ class Rows(NamedTuple):
     """True at the logits that the model does not hide."""
     original: Callable[[], Float[Array, "*shape"]]
     """Computes the weights that the model has."""
-    one_number: bool = False
-    """Whether all hidden logits are the same number."""
+    hidden: Hidden
+    """How the model hides logits."""
 
 
 Weigh = Callable[[Rows], tuple[Float[Array, "*shape"] | None, Any]]
@@ -68,8 +67,7 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
             where = visible(logits, predicates, place.hidden.by_value)
             if softmax.factor != 1:
                 logits = logits * jnp.asarray(softmax.factor, logits.dtype)
-            one_number = len(predicates) == 1 and not place.hidden.by_value
-            weights, record = weigh(Rows(logits, place.site.axis, where, original, one_number))
+            weights, record = weigh(Rows(logits, place.site.axis, where, original, place.hidden))
         return weights, {str(place.site.index): record}
 
     def to_weights(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
@@ -87,7 +85,7 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
     product, changed = softmax.product.equation, []
 
     def to_product(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
-        weights, records = weighed(values, lambda: jax.nn.softmax(values[softmax.logits], place.site.axis))
+        weights, records = weighed(values, lambda: _softmax(operands[softmax.weights_at], place.site.axis))
         if weights is not None:
             changed.append(True)
             exponentials = operands[softmax.weights_at]
@@ -98,6 +96,11 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
         return [operands[softmax.numerator_at]] if changed else interpreter.execute(equation, operands), {}
 
     return {softmax.product: to_product, softmax.node: not_divided}
+
+
+def _softmax(exponentials: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
+    """Weights that are never formed: exponentials over their sum."""
+    return exponentials / jnp.sum(exponentials, axis, keepdims=True)
 
 
 def meant(found: Iterable[Place], where: Where, asked: bool = False) -> list[Place]:

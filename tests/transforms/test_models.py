@@ -37,8 +37,8 @@ def both(stock, swapped, edited, *arguments):
     close(got, wanted)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_linen(name: str):
+@pytest.mark.parametrize("normalizer", NAMES)
+def test_linen(normalizer: str):
     model = Linen()
     variables = model.init(jax.random.key(0), X)
     found = sj.sites(model.apply)(variables, X)
@@ -46,22 +46,22 @@ def test_linen(name: str):
         ("Linen/block_0", "attention", "select"),
         ("Linen/block_1", "attention", "select"),
     ]
-    swapped = sj.swap(model.apply, "softmax"), sj.swap(model.apply, name)
-    both(model.apply, swapped, Linen(sj.attention_fn(name)).apply, variables, X)
+    swapped = sj.swap(model.apply, "softmax"), sj.swap(model.apply, normalizer)
+    both(model.apply, swapped, Linen(sj.attention_fn(normalizer)).apply, variables, X)
     gradient = run(jax.grad(lambda v: (swapped[1](v, X) ** 2).sum()), variables)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-def nnx_model(**options):
-    return nnx.MultiHeadAttention(4, 16, rngs=nnx.Rngs(0), **{"decode": False} | options)
+def nnx_model(**options: Any):
+    return nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0), **options)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nnx_models_are_taken_as_they_are(name: str):
-    model, edited = nnx_model(), nnx_model(attention_fn=sj.attention_fn(name))
+@pytest.mark.parametrize("normalizer", NAMES)
+def test_nnx_models_are_taken_as_they_are(normalizer: str):
+    model, edited = nnx_model(), nnx_model(attention_fn=sj.attention_fn(normalizer))
     (site,) = sj.sites(model)(X, mask=CAUSAL)
     assert (site.scope, site.use, site.mask) == ("site_0", "attention", "select")
-    swapped = [lambda x, n=n: sj.swap(model, n)(x, mask=CAUSAL) for n in ("softmax", name)]
+    swapped = [lambda x, n=n: sj.swap(model, n)(x, mask=CAUSAL) for n in ("softmax", normalizer)]
     both(lambda x: model(x, mask=CAUSAL), swapped, lambda x: edited(x, mask=CAUSAL), X)
 
 
@@ -105,7 +105,7 @@ def test_numbers_per_head_of_grouped_heads():
 def test_a_plain_model_under_scan_and_checkpoint():
     parameters, tokens = bert(), jnp.arange(12).reshape(2, 6)
     present = jnp.arange(6)[None] < jnp.array([[4], [6]])
-    edited = lambda *args: apply_bert(*args, lambda z: sj.hardmax(z, where=visible(z)))  # noqa: E731
+    edited = lambda *args: apply_bert(*args, softmax=lambda z: sj.hardmax(z, where=visible(z)))  # noqa: E731
     swapped = sj.swap(apply_bert, "softmax"), sj.swap(apply_bert, "hardmax")
     both(apply_bert, swapped, edited, parameters, tokens, present)
 

@@ -26,8 +26,6 @@ from .models import (
     visible,
 )
 
-SAME_BITS = {"jax.nn.softmax", "with_rule", "stable_in_half", "transposed"}
-
 
 def by_hand(name: str):
     """The softmax of a model edited by hand: what its program hides is hidden by `where`."""
@@ -41,10 +39,11 @@ def some(names: Any, *default: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax", "base_two"))
 def test_the_swap_to_softmax_changes_nothing(name: str):
-    one = run(lambda *qkv: attention(*qkv, softmax=FORMS[name]), *QKV)
-    other = run(lambda *qkv: sj.swap(attention, "softmax")(*qkv, softmax=FORMS[name]), *QKV)
-    if name in SAME_BITS:
-        np.testing.assert_array_equal(one, other)
+    model = lambda *qkv: attention(*qkv, softmax=FORMS[name])  # noqa: E731
+    one, same, other = (
+        run(apply, *QKV) for apply in (model, sj.swap(model, "softmax"), sj.swap(model, "softmax", empty="zeros"))
+    )
+    np.testing.assert_array_equal(one, same)
     close(one, other)
 
 
@@ -120,6 +119,41 @@ def test_a_mask_within_jax_nn_softmax(name: str):
     swapped = gradient(lambda *qkv: sj.swap(attention, normalizer)(*qkv, softmax=masked))
     edited = gradient(lambda *qkv: attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL)))
     close(*run(lambda q: (swapped(q), edited(q)), QKV[0]), atol=1e-5)
+
+
+def masked_exponentials(z):
+    exponentials = jnp.where(CAUSAL, jnp.exp(z - z.max(-1, keepdims=True)), 0)
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def multiplied_exponentials(z):
+    exponentials = jnp.exp(z) * CAUSAL.astype(z.dtype)
+    return exponentials / (exponentials.sum(-1, keepdims=True) + 1e-9)
+
+
+def divided_last_and_masked(q, k, v):
+    exponentials = jnp.exp(jnp.einsum("bhqd,bhkd->bhqk", q, k) / jnp.sqrt(jnp.float32(q.shape[-1])))
+    exponentials = jnp.where(CAUSAL, exponentials, 0)
+    return jnp.einsum("bhqk,bhkd->bhqd", exponentials, v) / exponentials.sum(-1)[..., None]
+
+
+@pytest.mark.parametrize("name", some(("softmax", "ssmax"), "ssmax"))
+def test_a_mask_of_the_exponentials_alone(name: str):
+    normalizer = sj.normalizer(name)
+
+    def all_of_them(*qkv):
+        swapped = sj.swap(attention, normalizer)
+        return (
+            swapped(*qkv, softmax=masked_exponentials),
+            swapped(*qkv, softmax=multiplied_exponentials),
+            sj.swap(divided_last_and_masked, normalizer)(*qkv),
+            attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL)),
+        )
+
+    *got, wanted = run(all_of_them, *QKV)
+    for one in got:
+        close(one, wanted)
+    assert sj.sites(attention)(*QKV, softmax=masked_exponentials)[0].mask == "select"
 
 
 @pytest.mark.parametrize("name", some(("softmax", "ssmax", "softpick", "entmax15"), "softpick"))

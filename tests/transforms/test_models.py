@@ -65,6 +65,7 @@ def test_nnx_models_are_taken_as_they_are(normalizer: str):
     both(lambda x: model(x, mask=CAUSAL), swapped, lambda x: edited(x, mask=CAUSAL), X)
 
 
+@pytest.mark.full
 def test_nnx_split():
     graph, state = nnx.split(nnx_model())
     swapped = sj.swap(lambda state, x: nnx.merge(graph, state)(x), "hardmax")
@@ -84,13 +85,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ["ssmax", pytest.param("entmax15", marks=pytest.mark.full)])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(OPTIONS[name], marks=[] if name == "local window" else pytest.mark.full, id=name)
+        for name in OPTIONS
+    ],
+)
 def test_dot_product_attention_of_jax(options: dict[str, Any], name: str):
     stock = lambda q, k: jax.nn.dot_product_attention(q, k, k, **options)  # noqa: E731
     edited = lambda q, k: sj.dot_product_attention(q, k, k, normalizer=name, **options)  # noqa: E731
     both(stock, (sj.swap(stock, "softmax"), sj.swap(stock, name)), edited, QUERY, KEY)
 
 
+@pytest.mark.full
 def test_numbers_per_head_of_grouped_heads():
     s = jnp.array([0.2, 0.4, 0.6, 0.8])
     (site,) = sj.sites(jax.nn.dot_product_attention)(QUERY, KEY, KEY)

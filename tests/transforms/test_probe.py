@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import softmax_jax as sj
 from softmax_jax.transforms.probe import Probed
@@ -52,6 +53,7 @@ def test_under_a_normalizer_the_rows_are_those_of_the_swap():
     np.testing.assert_array_equal(rows.entropy, 0)
 
 
+@pytest.mark.full
 def test_branches_and_while_loops():
     def branches(q, k, v):
         return jax.lax.cond(q[0, 0, 0, 0] > 1e9, attention, lambda *qkv: attention(*qkv) + 1, q, k, v)

@@ -82,7 +82,13 @@ def _weighs(total: Node) -> Value | None:
     exponentials = exponential_of(total.inputs[0])
     if exponentials is None:
         return None
-    for node, position in ahead(exponentials, SAME, lambda node, _: unmasked(node) is not None):
+    users = ahead(total.outputs[0], MOVED, lambda *_: False)
+    across_devices = any(node.name.startswith("psum") for node, _ in users)
+
+    def passes(node: Node, position: int) -> bool:
+        return unmasked(node) is not None or (across_devices and node.name == "div" and position == 0)
+
+    for node, position in ahead(exponentials, SAME, passes):
         if node.name == "dot_general":
             contracted = node.params["dimension_numbers"][0][position]
             if set(map(int, total.params["axes"])) <= set(map(int, contracted)):

@@ -3,7 +3,7 @@
 import dataclasses
 import fnmatch
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -138,16 +138,21 @@ def _read(index: int, node: Node, softmax: Softmax, graph: Graph) -> Place:
     use: Use = "attention" if softmax.form == "divided" else "log"
     if softmax.form == "weights":
         use = use_of(node.outputs[0], softmax.axes, graph)
-    axes = tuple(axis - len(logits.shape) for axis in softmax.axes)
-    axis = axes[0] if len(axes) == 1 else axes
+    axis = _from_the_end(softmax.axes, logits.shape)
     form = {"weights": "softmax", "log": "log_softmax", "divided": "divided after the product"}[softmax.form]
     own = (logits.shape, axis, str(jnp.dtype(logits.dtype)), how.kind, use, form)
     return Place(Site(index, node.scope or f"site_{index}", node.line, *own), softmax, how)
 
 
+def _from_the_end(axes: Iterable[int], shape: tuple[int, ...]) -> int | tuple[int, ...]:
+    """Axes counted from the end; one as a number."""
+    counted = tuple(int(axis) - len(shape) for axis in axes)
+    return counted[0] if len(counted) == 1 else counted
+
+
 def _unread(index: int, node: Node, use: Use) -> Site:
     value = node.inputs[0] if use == "blocks" else node.outputs[0]
-    axes = tuple(int(axis) - len(value.shape) for axis in node.params["axes"]) if use == "blocks" else ()
+    axes = _from_the_end(node.params["axes"], value.shape) if use == "blocks" else ()
     what = "softmax in blocks" if use == "blocks" else node.name
     scope = node.scope or f"site_{index}"
     return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what)

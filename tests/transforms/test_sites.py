@@ -142,7 +142,20 @@ def test_kernels_and_rows_in_blocks_are_named():
         return output / total[:, None]
 
     (site,) = sj.sites(in_blocks)(normal(4, 3), normal(5, 6, 3), normal(5, 6, 3))
-    assert (site.use, site.shape, site.axis) == ("blocks", (4, 6), (-1,))
+    assert (site.use, site.shape, site.axis) == ("blocks", (4, 6), -1)
+
+
+def test_rows_on_several_devices_are_named():
+    mesh = jax.make_mesh((2,), ("keys",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def each(z, v):
+        exponentials = jnp.exp(z - jax.lax.pmax(z.max(-1, keepdims=True), "keys"))
+        total = jax.lax.psum(exponentials.sum(-1, keepdims=True), "keys")
+        return jax.lax.psum((exponentials / total) @ v, "keys")
+
+    specs = {"in_specs": (jax.P(None, "keys"), jax.P("keys")), "out_specs": jax.P()}
+    (site,) = sj.sites(jax.shard_map(each, mesh=mesh, check_vma=False, **specs))(normal(3, 4), normal(4, 2))
+    assert (site.use, site.shape) == ("blocks", (3, 2))
 
 
 def test_bad_input_is_named_in_one_line():

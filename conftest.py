@@ -31,7 +31,15 @@ hypothesis.settings.load_profile("default")
 
 REPEATED = {
     *("softmax1", "shifted_softmax", "hardmax", "sparsemax", "entmax", "stieltjes", "temperature", "clipped_ssmax"),
-    *("scalable_softpick", "length_scaled", "asentmax", "as_stieltjes", "adaptive_entmax15", "sink_softmax"),
+    *(
+        "scalable_softpick",
+        "length_scaled",
+        "asentmax",
+        "as_stieltjes",
+        "adaptive_entmax15",
+        "sink_softmax",
+        "signed_l1",
+    ),
 }
 """Methods that others stand for in the default tier, where tests run for every method."""
 OF_ALL = {"test_agrees_with_the_formula_in_float64", "test_nothing_behind_the_mask_matters"}

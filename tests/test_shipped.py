@@ -18,7 +18,9 @@ RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
 SETS = 64
 
 
-@pytest.fixture(params=RUNS, ids=[path.name for path in RUNS])
+@pytest.fixture(
+    params=[pytest.param(run, id=run.name, marks=[pytest.mark.full] * (run.name != "paper")) for run in RUNS]
+)
 def shipped(request):
     return request.param
 

@@ -69,6 +69,7 @@ def test_lengths_of_a_bucket_share_a_program():
     assert {bucket(items) for items in evaluation.LENGTHS} == set(evaluation.LENGTHS)
 
 
+@pytest.mark.full
 def test_padding_changes_nothing_that_is_drawn():
     for items in (57, BLOCK + 60):
         drawn = jax.tree.map(lambda leaf: leaf.reshape(-1), sets.fresh_batches(TASK, (0, 1), items, 2))

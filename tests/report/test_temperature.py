@@ -66,6 +66,7 @@ def test_shares_need_a_gain():
     assert " gain " not in printed(report.print_comparison, compared_frame(rows)).split("accuracy: %")[0]
 
 
+@pytest.mark.full
 def test_curves_follow_the_rules_of_the_method(fits):
     entropies = np.array([0.1, 0.4, 0.6, 3.0, 9.0])
     curves = report.curves(fits)

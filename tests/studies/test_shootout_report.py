@@ -70,6 +70,7 @@ def test_the_weights_of_a_row_are_shown_with_their_sum():
     assert rows["signed_l1"]["1"] == f"{float(NAMED['signed_l1'](jnp.array(scores))[1]):.3f}"
 
 
+@pytest.mark.full
 def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     lengths = (1, 4, 9, 33)
     found = looks.sweep(NAMED, lengths)

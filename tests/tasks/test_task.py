@@ -22,7 +22,13 @@ MADE: list[Task] = [
 SEED = jnp.int32(3)
 
 
-@pytest.fixture(params=MADE, ids=lambda task: task.name)
+# The others are made of the parts of these two, and wait for the full tier.
+HEART = ("max_retrieval", "signal")
+
+
+@pytest.fixture(
+    params=[pytest.param(task, id=task.name, marks=[pytest.mark.full] * (task.name not in HEART)) for task in MADE]
+)
 def task(request):
     return request.param
 

@@ -57,7 +57,8 @@ def main() -> None:
         config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
         lengths, keys = sorted(asked.lengths), [jax.random.key(FIT_KEY), jax.random.key(FRESH_KEY)]
-        searched = refit.search_lengths(parameters, seeds=seeds, lengths=lengths, sets=asked.sets, keys=keys)
+        of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
+        searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
         pairs = list(command_line.with_progress(searched, lengths, "searching"))
         rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
         options = {"criterion": asked.criterion, "degree": asked.degree, "seeds": seeds}
@@ -66,7 +67,7 @@ def main() -> None:
         if problem:
             print(problem)
         named = refit.contenders(rows, fits)
-        frames = refit.compare(parameters, named, rows, fresh, seeds=seeds, sets=asked.sets, key=keys[1])
+        frames = refit.compare(parameters, named, rows, fresh, key=keys[1], **of)
         compared = pl.concat(command_line.with_progress(frames, lengths, "comparing"))
         report.print_fits(console, fits)
         report.print_criteria(console, rows, fresh, asked.degree)

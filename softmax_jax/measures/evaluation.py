@@ -193,10 +193,14 @@ def row_facts(
     return jnp.broadcast_to(beta, (len(logits), 1))[:, 0], jnp.broadcast_to(beyond, (len(logits), 1))[:, 0]
 
 
-def task_of(parameters: Parameters) -> MaxRetrieval:
-    """Max retrieval at the width of these parameters. Raises ValueError for those of another model."""
+def task_of(parameters: Parameters, task: Task | None = None) -> MaxRetrieval:
+    """The task if it is max retrieval, or else that at the width of these parameters.
+
+    Raises ValueError for parameters of another model.
+    """
     try:
-        return MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
+        of_width = MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
+        return task if isinstance(task, MaxRetrieval) else of_width
     except (TypeError, KeyError, IndexError, AttributeError):
         raise ValueError(
             "the parameters must be those of the max-retrieval model: name a run of max retrieval"

@@ -51,8 +51,9 @@ def read_by_blocks(
         start, pooled = state
         chosen = jax.lax.dynamic_slice_in_dim(places, start, size)
         items = [leaf.at[chosen].get(mode="fill", fill_value=0) for leaf in (rho, kappa.astype(jnp.int32), mask)]
-        hidden = encode(*items).hidden[0]
-        return start + size, pooled + weights.at[:, chosen].get(mode="fill", fill_value=0) @ hidden
+        hidden = encode(*items).hidden
+        of_chosen = weights.at[:, chosen].get(mode="fill", fill_value=0)
+        return start + size, pooled + model.pool(of_chosen[None], hidden)[0]
 
     def unfinished(state: tuple[Array, Array]) -> Array:
         start, _ = state

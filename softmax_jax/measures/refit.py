@@ -19,6 +19,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation
 from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
+from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import Rows, TemperatureFit, curves, fitting, optimum
 from softmax_jax.training.trainer import Parameters
 
@@ -37,7 +38,7 @@ def search_sets(model: MaxRetrievalModel, batch: Batch) -> Rows:
     hidden, logits = model.encode(batch.items, batch.query)
 
     def scores(attended: Float[Array, "sets width"]) -> Float[Array, "sets classes"]:
-        return model.read(attended[:, None], jnp.ones((len(attended), 1), attended.dtype))
+        return model.read_pooled(attended, jnp.ones(len(attended), attended.dtype))
 
     return optimum.search(
         logits,
@@ -45,14 +46,21 @@ def search_sets(model: MaxRetrievalModel, batch: Batch) -> Rows:
         lambda attended: optax.softmax_cross_entropy_with_integer_labels(scores(attended), batch.answer),
         error=lambda attended: (scores(attended).argmax(-1) != batch.answer).astype(attended.dtype),
         where=batch.mask,
+        pool=model.pool,
     )
 
 
 def search_lengths(
-    parameters: Parameters, *, seeds: Sequence[int], lengths: Sequence[int], sets: int, keys: Sequence[Key[Array, ""]]
+    parameters: Parameters,
+    *,
+    seeds: Sequence[int],
+    lengths: Sequence[int],
+    sets: int,
+    keys: Sequence[Key[Array, ""]],
+    task: Task | None = None,
 ) -> Iterator[list[Rows]]:
     """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
-    task = task_of(parameters)
+    task = task_of(parameters, task)
     check_seeds(parameters, seeds)
 
     def rows(items: int) -> list[Rows]:
@@ -106,6 +114,7 @@ def compare(
     seeds: Sequence[int],
     sets: int,
     key: Key[Array, ""],
+    task: Task | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Yields, length by length, accuracy and loss of every normalizer and of the oracles on the sets that `key` draws.
 
@@ -113,7 +122,7 @@ def compare(
     """
     drawn = {n: sets_of(n, sets) for n in rows}
     asked = {"seeds": seeds, "lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
-    for measured in evaluate(parameters, normalizers, **asked):
+    for measured in evaluate(parameters, normalizers, task=task_of(parameters, task), **asked):
         n = measured.n
         yield pl.concat([measured.frame(), oracles(n, rows[n], fresh_rows[n], seeds)])
 

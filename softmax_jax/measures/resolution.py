@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.measures.evaluation import task_of
 from softmax_jax.tasks.max_retrieval import CLASSES
+from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import Parameters, build_model
 
 
@@ -26,9 +27,11 @@ class Resolution(NamedTuple):
     """Standard deviation over classes of the logit at ρ = 1: the key tells apart about offset/slope in ρ."""
 
 
-def resolution(parameters: Parameters, *, query: float = 0.5, points: int = 101) -> Resolution:
+def resolution(
+    parameters: Parameters, *, query: float = 0.5, points: int = 101, task: Task | None = None
+) -> Resolution:
     """Logits of single items over a grid of ρ, once over its whole range and once where classes begin to differ."""
-    structure, _ = build_model(task_of(parameters))
+    structure, _ = build_model(task_of(parameters, task))
     queries = jnp.full((1, 1), query)
 
     def logits_at(of_seed: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
@@ -41,8 +44,11 @@ def resolution(parameters: Parameters, *, query: float = 0.5, points: int = 101)
 
     @jax.jit
     def at_end() -> tuple[Float[Array, "seeds classes"], Float[Array, "seeds classes"]]:
-        one = jnp.ones(())
-        return jax.vmap(lambda of_seed: jax.jvp(lambda rho: logits_at(of_seed, rho), (one,), (one,)))(parameters)
+        def of_one(of_seed: Parameters) -> tuple[Float[Array, " classes"], Float[Array, " classes"]]:
+            logits, derivative = jax.vjp(lambda rho: logits_at(of_seed, rho), jnp.ones(()))
+            return logits, jax.vmap(derivative)(jnp.eye(CLASSES))[0]
+
+        return jax.vmap(of_one)(parameters)
 
     end, slopes = (np.asarray(values, np.float64) for values in at_end())
     slope, offset = slopes.mean(1), end.std(1)

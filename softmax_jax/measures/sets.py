@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key
 
 from softmax_jax.runtime.devices import SEEDS, SETS, device_mesh
 from softmax_jax.runtime.distributed import placed
-from softmax_jax.tasks.max_retrieval import CLASSES, Batch
+from softmax_jax.tasks.max_retrieval import CLASSES, TEST_KEY, Batch
 from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import Parameters, build_model
 
@@ -43,6 +43,11 @@ def fresh_batches(
     keys = jax.vmap(lambda seed: task.test_keys(seed, items, sets, key))(jnp.asarray(seeds, jnp.int32))
     keys = keys.reshape(len(seeds), sets // per_batch, per_batch)
     return FreshSets(keys, jnp.full(keys.shape, items, jnp.int32))
+
+
+def numbered_key(number: int) -> Key[Array, ""] | None:
+    """A key for `test_keys`, away from those of training; None, which leaves it to the task, for 0."""
+    return jax.random.key(TEST_KEY + number) if number else None
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import jax
 
 from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, AttentionMaps, attention_maps, sets_at
-from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.fits import fits_beside, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.resolution import resolution
@@ -18,6 +18,7 @@ from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, report_sections
 from softmax_jax.report.show import show
 from softmax_jax.runtime.command_line import with_progress
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters
@@ -36,10 +37,10 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 def evaluated(
     name: str, path: Path, specs: Sequence[str], lengths: Sequence[int], sets: int
-) -> tuple[Evaluated, Parameters]:
+) -> tuple[Evaluated, Parameters, MaxRetrieval]:
     """Every measure of a run under the normalizers asked for, and under those that the losses are counted from."""
     config, parameters = load_checkpoint(path)
-    named = named_normalizers(specs, path, parameters)
+    named, task = named_normalizers(specs, path, parameters), task_of(parameters, config.task)
     measured = evaluate(
         parameters,
         named | {HARDMAX: normalizer(HARDMAX)},
@@ -48,20 +49,23 @@ def evaluated(
         sets={n: sets_at(n, sets) for n in lengths},
         measures=tuple(MEASURES),
         true_item=True,
+        task=task,
     )
     by_length = list(with_progress(measured, lengths, f"measuring {path}"))
-    return Evaluated(name, config.task.longest, tuple(named), by_length, frame_of(by_length)), parameters
+    return Evaluated(name, task.longest, tuple(named), by_length, frame_of(by_length)), parameters, task
 
 
-def look_closer(run: Evaluated, path: Path, parameters: Parameters, lengths: Sequence[int], sets: int) -> Study:
+def look_closer(
+    run: Evaluated, path: Path, parameters: Parameters, task: MaxRetrieval, lengths: Sequence[int], sets: int
+) -> Study:
     """What the page tells of one run alone: best temperatures, fits, and the logit of every item."""
     lengths, keys = lengths[::2], [jax.random.key(SEARCH_KEY)]
     drawn = max(1, sets // SEARCH_SHARE)
-    found = search_lengths(parameters, seeds=run.seeds, lengths=lengths, sets=drawn, keys=keys)
+    found = search_lengths(parameters, seeds=run.seeds, lengths=lengths, sets=drawn, keys=keys, task=task)
     searched = {n: rows for n, (rows,) in zip(lengths, with_progress(found, lengths, "searching"))}
     fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
     maps = attention_maps(run.measured, run.normalizers)
-    return Study(run, resolution(parameters), searched, fits, maps)
+    return Study(run, resolution(parameters, task=task), searched, fits, maps)
 
 
 def make_report(
@@ -69,8 +73,9 @@ def make_report(
 ) -> list[Path]:
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start, lengths = time.perf_counter(), sorted(lengths)
-    runs, parameters = zip(*(evaluated(*run, specs, lengths, sets) for run in zip(names_of(paths), paths)))
-    study = look_closer(runs[0], paths[0], parameters[0], lengths, sets)
+    measured = [evaluated(*run, specs, lengths, sets) for run in zip(names_of(paths), paths)]
+    (first, *of_first), runs = measured[0], [run for run, *_ in measured]
+    study = look_closer(first, paths[0], *of_first, lengths, sets)
     weights = show_maps(study.maps, output / "weights.html")
     sections = report_sections(runs, study, weights.read_text())
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]

@@ -10,7 +10,7 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json, write_whole
-from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
@@ -62,6 +62,7 @@ def measured(
     console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
     config, parameters = load_checkpoint(checkpoint)
     options: dict[str, Any] = {"seeds": config.all_seeds, "measures": ("accuracy",), "true_item": True}
+    options["task"] = task_of(parameters, config.task)
     named = {name: normalizer(name) for name in (*METHODS, *TEMPERATURES)}
     frame = frame_of(evaluate(parameters, named, lengths=lengths, sets=sets, **options)).sort(
         "n", "seed", maintain_order=True

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
@@ -64,7 +64,7 @@ def main() -> None:
         named = {name: normalizer(name) for name in SOFT_TO_SHARP}
         key = jax.random.key(CHOICE_KEY)
         of = {"seeds": seeds, "lengths": (items,), "sets": arguments.sets, "key": key, "measures": ("accuracy",)}
-        frame = frame_of(evaluate(parameters, named, **of))
+        frame = frame_of(evaluate(parameters, named, task=task_of(parameters, config.task), **of))
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
     best = max(accuracies.values())
     table = new_table("", "", "accuracy (%)", "below the best")

@@ -24,6 +24,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
+from softmax_jax.tasks import products
 from softmax_jax.tasks.task import Reading, Task, data_key
 
 CLASSES = 10
@@ -211,19 +212,29 @@ class MaxRetrievalModel(nnx.Module):
     Array([1., 1., 1.], dtype=float32)
     """
 
-    def __init__(self, width: int = 128, normalizer: Normalizer = Normalizer(softmax), *, rngs: nnx.Rngs):  # noqa: B008
+    def __init__(
+        self,
+        width: int = 128,
+        normalizer: Normalizer = Normalizer(softmax),  # noqa: B008
+        precisions: Sequence[str] = (products.FLOAT32,) * 3,
+        *,
+        rngs: nnx.Rngs,
+    ):
         # Bound to a function, the numbers of the normalizer are no state of the module, even if they are arrays.
         self.normalize = functools.partial(_normalize, normalizer)
-        self.item_in = nnx.Linear(FEATURES, width, rngs=rngs)
-        self.item_out = nnx.Linear(width, width, rngs=rngs)
-        self.query_in = nnx.Linear(1, width, rngs=rngs)
-        self.query_out = nnx.Linear(width, width, rngs=rngs)
-        self.attention_query = nnx.Linear(width, width, rngs=rngs)
-        self.attention_key = nnx.Linear(width, width, rngs=rngs)
-        self.attention_value = nnx.Linear(width, width, rngs=rngs)
-        self.attention_out = nnx.Linear(width, width, rngs=rngs)
-        self.read_in = nnx.Linear(width, width, rngs=rngs)
-        self.read_out = nnx.Linear(width, CLASSES, rngs=rngs)
+        inputs, dense, over_items = precisions
+        self.by_kernel, self.over_items = (functools.partial(products.product, one) for one in (dense, over_items))
+        layer = functools.partial(products.layer, rngs=rngs)
+        self.item_in = layer(inputs, FEATURES, width)
+        self.item_out = layer(dense, width, width)
+        self.query_in = layer(inputs, 1, width)
+        self.query_out = layer(dense, width, width)
+        self.attention_query = layer(dense, width, width)
+        self.attention_key = layer(dense, width, width)
+        self.attention_value = layer(dense, width, width)
+        self.attention_out = layer(dense, width, width)
+        self.read_in = layer(dense, width, width)
+        self.read_out = layer(dense, width, CLASSES)
 
     def encode(self, items: Float[Array, "sets items features"], query: Float[Array, "sets 1"]) -> Encoded:
         """Hidden items and attention logits. Costly, and the same for every normalizer."""
@@ -233,21 +244,29 @@ class MaxRetrievalModel(nnx.Module):
         hidden = nnx.gelu(self.item_out(flat)).reshape(sets, count, -1)
         q = self.attention_query(nnx.gelu(self.query_out(nnx.gelu(self.query_in(query)))))
         kernel, bias = self.attention_key.kernel[...], self.attention_key.bias[...]  # pyright: ignore[reportOptionalSubscript]
-        logits = jnp.einsum("snw,sw->sn", hidden, q @ kernel.T) + (q @ bias)[:, None]
+        folded, shift = self.by_kernel(products.LAYER, q, kernel.T), self.by_kernel("...i,i->...", q, bias)
+        logits = self.over_items("snw,sw->sn", hidden, folded) + shift[:, None]
         return Encoded(hidden, logits / kernel.shape[1] ** 0.5)
+
+    def pool(
+        self, weights: Float[Array, "sets *normalizers items"], hidden: Float[Array, "sets items width"]
+    ) -> Float[Array, "sets *normalizers width"]:
+        """Sums of the hidden items under attention weights, of one normalizer or of several at once."""
+        return self.over_items("s...n,snw->s...w", weights, hidden)
 
     def read(
         self, hidden: Float[Array, "sets items width"], weights: Float[Array, "sets *normalizers items"]
     ) -> Float[Array, "sets *normalizers classes"]:
         """Class scores from the hidden items under attention weights, of one normalizer or of several at once."""
-        return self.read_pooled(jnp.einsum("s...n,snw->s...w", weights, hidden), weights.sum(-1))
+        return self.read_pooled(self.pool(weights, hidden), weights.sum(-1))
 
     def read_pooled(
         self, pooled: Float[Array, "*sets width"], total: Float[Array, "*sets"]
     ) -> Float[Array, "*sets classes"]:
         """Class scores from weighted sums of hidden items and the sums of their weights."""
         kernel, bias = self.attention_value.kernel[...], self.attention_value.bias[...]  # pyright: ignore[reportOptionalSubscript]
-        value = pooled @ kernel + total[..., None] @ bias[None, :]
+        value = self.by_kernel(products.LAYER, pooled, kernel)
+        value += self.by_kernel(products.LAYER, total[..., None], bias[None, :])
         return self.read_out(nnx.gelu(self.read_in(self.attention_out(value))))
 
     def __call__(self, batch: Batch, normalizer: Normalizer | None = None) -> Attended:
@@ -283,8 +302,13 @@ class MaxRetrieval(Task):
     """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
     width: int = 128
     """Width of every layer."""
+    matmul: str = products.FLOAT32
+    """What matrix products round to, forward and backward: float32, tensorfloat32, bfloat16 or float8_e4m3."""
+    rounded: str = "all"
+    """Which of them: inputs, those that read ρ, class or query; dense, all by a kernel; all, those over items too."""
 
     def __post_init__(self) -> None:
+        products.check(self.matmul, self.rounded)
         most = {"sets": 2**20, "min_items": 2**20, "max_items": 2**20, "steps_per_batch": 2**31 - 1}
         for name, bound in (most | {"nearest_of": 2**10, "width": 2**14}).items():
             checks.whole(f"--{name.replace('_', '-')}", getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
@@ -327,7 +351,8 @@ class MaxRetrieval(Task):
 
     def build(self, normalizer: str, rngs: nnx.Rngs) -> MaxRetrievalModel:
         """The model; its parameters do not depend on the normalizer."""
-        return MaxRetrievalModel(self.width, normalizer_named(normalizer), rngs=rngs)
+        precisions = products.precisions(self.matmul, self.rounded)
+        return MaxRetrievalModel(self.width, normalizer_named(normalizer), precisions, rngs=rngs)
 
     def scores(self, model: MaxRetrievalModel, batch: Batch, rngs: nnx.Rngs | None) -> Float[Array, "sets classes"]:
         """Class scores under the model's own normalizer; there is no dropout."""

@@ -1,5 +1,6 @@
 """The temperature at which the loss of each row of attention logits is least, and that loss at any temperature."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ def search(
     *,
     error: Measure | None = None,
     where: Bool[Array, "rows n"] | None = None,
+    pool: Callable[[Array, Array], Array] = functools.partial(jnp.einsum, "rkn,rns->rks"),  # noqa: B008
 ) -> Rows:
     r"""Finds the temperature that minimises the loss of each row, and the loss at every temperature of a grid.
 
@@ -57,9 +59,10 @@ def search(
 
     `loss` takes the attended values of all rows and returns one number per row, in nats (cross-entropy, most
     often); `error`, if given, likewise 0 or 1. What else a row's loss depends on (a target, other heads) is
-    closed over. A grid of log θ finds the valley and golden section its bottom, to 1e-3 in log θ. `border` says
-    that an end of the range is as good as the best to 1e-6 nats, so that no optimum is known; `curvature` is the
-    second derivative of the loss in log θ at the best point of the grid.
+    closed over. `pool` sums the values under the weights of several temperatures, (rows, temperatures, n), for a model
+    with a precision of its own. A grid of log θ finds the valley and golden section its bottom, to 1e-3 in log θ.
+    `border` says that an end of the range is as good as the best to 1e-6 nats, so that no optimum is known;
+    `curvature` is the second derivative of the loss in log θ at the best point of the grid.
 
     Two rows, of which the second prefers a flat row:
 
@@ -81,7 +84,7 @@ def search(
     def at(log_theta: Float[Array, "rows k"], *wanted: Measure) -> list[Float[Array, "rows k"]]:
         scaled = logits[:, None, :] * jnp.exp(-log_theta)[:, :, None]
         weights = softmax(scaled, where=None if where is None else where[:, None, :])
-        attended = jnp.einsum("rkn,rns->rks", weights, values)
+        attended = pool(weights, values)
         return [jax.vmap(measure, in_axes=1, out_axes=1)(attended) for measure in wanted]
 
     grid = jnp.asarray(LOG_THETA, logits.dtype)

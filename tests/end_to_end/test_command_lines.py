@@ -34,7 +34,7 @@ def test_train_then_evaluate(trained, tmp_path):
     done = script(
         "evaluate.py",
         *("--checkpoint", trained, "--lengths", 4, 16, "--sets", 8, "--output", tmp_path / "out"),
-        *("--normalizers", *names),
+        *("--normalizers", *names, "--key", 7, "--matmul", "bfloat16"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -46,6 +46,7 @@ def test_train_then_evaluate(trained, tmp_path):
     assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == expected
     summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert summary["settings"]["normalizers"] == names
+    assert (summary["settings"]["key"], summary["settings"]["matmul"]) == (7, "bfloat16")
     assert {"settings", "versions", "summary"} == set(summary)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "evaluation.csv",

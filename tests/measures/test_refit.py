@@ -28,15 +28,20 @@ def parameters():
     return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS))))
 
 
-@pytest.fixture(scope="module")
-def found(parameters):
+def search(parameters, task=None):
     """(length, rows of the first key, rows of the second)."""
-    searched = refit.search_lengths(parameters, seeds=SEEDS, lengths=(5, 20), sets=2, keys=KEYS)
+    searched = refit.search_lengths(parameters, seeds=SEEDS, lengths=(5, 20), sets=2, keys=KEYS, task=task)
     return [(n, *rows) for n, rows in zip((5, 20), searched)]
 
 
-def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, found):
-    for n, rows, _ in found:
+@pytest.fixture(scope="module")
+def found(parameters):
+    return search(parameters)
+
+
+@pytest.mark.parametrize("task", [None, MaxRetrieval(width=8, matmul="bfloat16")], ids=["float32", "bfloat16"])
+def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
+    for n, rows, _ in search(parameters, task):
         assert rows.losses.shape == (2, refit.sets_of(n, 2), len(LOG_THETA))
         (measured,) = evaluate(
             parameters,
@@ -45,6 +50,7 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, found):
             lengths=(n,),
             sets=refit.sets_of(n, 2),
             key=KEYS[0],
+            task=task,
         )
         for index, row in enumerate(measured.frame().to_dicts()):
             np.testing.assert_allclose(rows.losses[index, :, ONE].mean(), row["loss"], rtol=1e-4)

@@ -1,0 +1,105 @@
+"""Matrix products at a stated precision: the device's own on TPUs and GPUs, emulated on CPUs.
+
+A device of low precision rounds both operands of a product to fewer bits and sums in float32. So it does in the two
+products of the backward pass, one of whose operands is the cotangent.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from softmax_jax.normalizers.checks import one_of
+
+FLOAT32, FLOAT8 = "float32", "float8_e4m3"
+BITS = {"bfloat16": (8, 7), "tensorfloat32": (8, 10)}
+"""Of exponent and mantissa; the float8 of four and three has rules of its own for what is small and what is large."""
+PRECISIONS = FLOAT32, *BITS, FLOAT8
+HARDWARE: dict[str, dict[str, Any]] = {
+    "tpu": {"bfloat16": jax.lax.Precision.DEFAULT},
+    "gpu": {
+        "bfloat16": jax.lax.DotAlgorithmPreset.BF16_BF16_F32,
+        "tensorfloat32": jax.lax.DotAlgorithmPreset.TF32_TF32_F32,
+    },
+}
+"""How the devices that multiply at a precision themselves are told to. TPUs leave matrix-vector products exact."""
+PLACES = "inputs", "dense", "all"
+"""Nested: the products that read the inputs; with them all that have a kernel; with those the ones over items."""
+LAYER = "...i,io->...o"
+"""The product of a dense layer."""
+
+
+def check(matmul: str, rounded: str) -> None:
+    """Raises ValueError unless these are a precision and a place."""
+    one_of("--matmul", matmul, PRECISIONS)
+    one_of("--rounded", rounded, PLACES)
+
+
+def precisions(matmul: str, rounded: str) -> tuple[str, ...]:
+    """The precision of the products at each of `PLACES` if those up to `rounded` have the precision `matmul`.
+
+    Raises ValueError for a precision that the device lacks.
+
+    >>> precisions("bfloat16", "dense")
+    ('bfloat16', 'bfloat16', 'float32')
+    """
+    device = jax.default_backend()
+    known = (FLOAT32, *HARDWARE[device]) if device in HARDWARE else PRECISIONS
+    if matmul not in known:
+        raise ValueError(f"--matmul is {matmul!r}, which this {device} lacks: it must be one of {', '.join(known)}")
+    return tuple(matmul if at <= PLACES.index(rounded) else FLOAT32 for at in range(len(PLACES)))
+
+
+def product(precision: str, indices: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`jnp.einsum(indices, a, b)` at a precision, and so the two products of its derivative.
+
+    >>> a, b = jnp.array([1.001]), jnp.array([2.0])
+    >>> [float(product(precision, "i,i->", a, b)) for precision in ("tensorfloat32", "bfloat16")]
+    [2.001953125, 2.0]
+    """
+    own = {FLOAT32: jax.lax.Precision.HIGHEST} | HARDWARE.get(jax.default_backend(), {})
+    if precision in own:
+        return jnp.einsum(indices, a, b, precision=own[precision])
+    return _emulated(precision, indices, a, b)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _emulated(precision: str, indices: str, a: Array, b: Array) -> Array:
+    return _forward(precision, indices, a, b)[0]
+
+
+def _forward(precision: str, indices: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    operands = rounded_to(precision, a), rounded_to(precision, b)
+    return jnp.einsum(indices, *operands), operands
+
+
+def _backward(precision: str, indices: str, operands: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    # Not the derivative of the rounding, which would round what comes out of the products.
+    return jax.vjp(functools.partial(jnp.einsum, indices), *operands)[1](rounded_to(precision, cotangent))
+
+
+_emulated.defvjp(_forward, _backward)
+
+
+def rounded_to(precision: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The nearest numbers of a precision, ties to even; beyond the largest of float8, that.
+
+    >>> rounded_to("bfloat16", jnp.array([1.001, 1.005])).tolist()
+    [1.0, 1.0078125]
+    """
+    if precision == FLOAT8:
+        largest = float(jnp.finfo(jnp.float8_e4m3fn).max)
+        return jnp.clip(x, -largest, largest).astype(jnp.float8_e4m3fn).astype(x.dtype)
+    return jax.lax.reduce_precision(x, *BITS[precision])
+
+
+def layer(precision: str, size: int, to: int, rngs: nnx.Rngs) -> nnx.Linear:
+    """A dense layer whose product has a precision."""
+
+    def dot_general(inputs: Array, kernel: Array, *_: Any, **__: Any) -> Array:
+        return product(precision, LAYER, inputs, kernel)
+
+    return nnx.Linear(size, to, dot_general=dot_general, rngs=rngs)

@@ -32,10 +32,10 @@ class Arguments:
     """Sets per seed and length."""
     key: int = 0
     """Number of another draw of sets. 0 is that of every table; 1 and 2 are those of fit_temperature.py."""
-    matmul: Literal["float32", "tensorfloat32", "bfloat16", "float8_e4m3"] | None = None
-    """Precision of the products of max retrieval; that of training by default."""
-    rounded: Literal["inputs", "dense", "all"] | None = None
-    """Which products have it; as in training by default."""
+    matmul: str | None = None
+    """What products round to, if not to what they did in training: float32, tensorfloat32, bfloat16, float8_e4m3."""
+    rounded: str | None = None
+    """Which products, if not those of training: inputs, dense or all."""
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
     output: Path = Path("evaluation")

@@ -19,7 +19,7 @@ from softmax_jax.training.trainer import build_model
 EMULATED = [name for name in products.PRECISIONS if name != "float32"]
 
 
-def rounded(precision: str, x: Any) -> np.ndarray:
+def rounded(precision: str, x: Any) -> Any:
     """The same without JAX."""
     x = np.asarray(x, np.float32)
     if precision == "bfloat16":
@@ -56,7 +56,7 @@ def test_value_and_gradient_are_products_of_rounded_operands(precision):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def scores(parameters, batch, matmul, place):
+def scores(parameters: Any, batch: Any, matmul: str, place: str) -> Any:
     """The scores of the model under softmax, each product written out with operands rounded before."""
 
     def times(at, product, a, b):
@@ -92,7 +92,7 @@ def model():
     return parameters, sample(jax.random.key(1), 8, 6)
 
 
-def scores_at(parameters, batch, matmul, place):
+def scores_at(parameters: Any, batch: Any, matmul: str, place: str) -> Any:
     """Those of the model itself."""
     task = MaxRetrieval(width=16, matmul=matmul, rounded=place)
     return task.scores(nnx.merge(build_model(task)[0], parameters), batch, None)
@@ -100,15 +100,15 @@ def scores_at(parameters, batch, matmul, place):
 
 @pytest.mark.parametrize("place", products.PLACES)
 def test_the_model_rounds_the_operands_of_the_products_at_a_place(model, place):
-    found = scores_at(*model, "bfloat16", place)
-    off = np.abs(found - scores(*model, "bfloat16", place)).max()
-    for other in {*products.PLACES} - {place}:
-        assert 100 * off < np.abs(found - scores(*model, "bfloat16", other)).max()
+    parameters, batch = model
+    found = scores_at(parameters, batch, "bfloat16", place)
+    off = {at: np.abs(found - scores(parameters, batch, "bfloat16", at)).max() for at in products.PLACES}
+    assert all(100 * off[place] < off[other] for other in off if other != place)
 
 
 def test_float32_leaves_every_bit_of_the_scores_and_the_gradient(model):
     ours, plain = (
-        jax.jit(jax.value_and_grad(lambda *model, of=of: (of(*model, "float32", "all") ** 2).sum()))(*model)
+        jax.jit(jax.value_and_grad(lambda p, batch, of=of: (of(p, batch, "float32", "all") ** 2).sum()))(*model)
         for of in (scores_at, scores)
     )
     jax.tree.map(np.testing.assert_array_equal, ours, plain)

@@ -20,7 +20,7 @@ from softmax_jax.measures.sets import (
     on_devices,
     set_by_set,
 )
-from softmax_jax.measures.statistics import half_width, paired_p_value
+from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -223,13 +223,17 @@ def frame_of(measured: Iterable[Measured]) -> pl.DataFrame:
 
 
 def summarize(frame: pl.DataFrame, baseline: str = BASELINE) -> pl.DataFrame:
-    """Means over seeds, with Student's t interval of the accuracy and the paired t-test against the baseline."""
+    """Means over seeds, with Student's t interval of the accuracy and the paired t-test against the baseline.
+
+    The p-values are corrected for the number of tests in the frame.
+    """
     measures = [name for name in frame.columns if name not in KEYS]
     groups = frame.group_by("normalizer", "n", maintain_order=True)
     accuracies = {(name, n): values for name, n, values in groups.agg("accuracy").rows()}
-    tests = [
-        (half_width(values), None if name == baseline else paired_p_value(values, accuracies.get((baseline, n), [])))
+    p_values = [
+        None if name == baseline else paired_p_value(values, accuracies.get((baseline, n), []))
         for (name, n), values in accuracies.items()
     ]
-    found = pl.DataFrame(tests, {"interval": pl.Float64, "p_value": pl.Float64}, orient="row")
+    columns = {"interval": list(map(half_width, accuracies.values())), "p_value": corrected(p_values)}
+    found = pl.DataFrame(columns, dict.fromkeys(columns, pl.Float64))
     return groups.agg(pl.mean(*measures)).hstack(found)

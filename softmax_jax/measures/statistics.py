@@ -1,4 +1,4 @@
-"""Means over seeds, their 95 % intervals by Student's t, and the paired t-test."""
+"""Means over seeds, their 95 % intervals by Student's t, and the paired t-test, one or many at once."""
 
 from collections.abc import Sequence
 
@@ -22,6 +22,26 @@ def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float
     if np.ptp(differences) == 0:
         return 1.0 if differences[0] == 0 else 0.0
     return float(scipy.stats.ttest_rel(values, reference).pvalue)
+
+
+def corrected(p_values: Sequence[float | None]) -> list[float | None]:
+    r"""The p-values of several tests, corrected so that 5 % is the risk of any false one among them.
+
+    $$\tilde p_{(i)} = \max_{j \le i} \min\big(1, (m - j + 1)\, p_{(j)}\big)$$
+
+    for the j-th smallest of m. None is no test and stays.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
+
+    >>> corrected([0.04, None, 0.01, 0.3])
+    [0.08, None, 0.03, 0.3]
+    """
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    found: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, index) in enumerate(order):
+        found[index] = largest = max(largest, min(1.0, (len(order) - rank) * p))
+    return found
 
 
 def over_seeds(

@@ -137,7 +137,7 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
         measure: f"{entry.caption} in {entry.unit}, {of_what}" for measure, entry in EVALUATION.items() if entry.printed
     }
     captions["accuracy"] += ", ± half the 95 % interval (t); published: arXiv 2410.01104, Table 1, * unconfirmed"
-    captions["p_value"] = f"P of the paired t-test of the accuracy over seeds against {run.normalizers[0]}"
+    captions["p_value"] = f"P of the paired t-test of the accuracy against {run.normalizers[0]}, corrected by Holm"
     summary = summarize(run.frame, run.normalizers[0])
     lengths = summary["n"].unique(maintain_order=True).to_list()
     options = {f"{name}-{measure}": measure.replace("p_value", "p") for measure in captions}

@@ -8,7 +8,8 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
+from softmax_jax.measures.evaluation import summarize
+from softmax_jax.measures.statistics import half_width, over_seeds
 from softmax_jax.report import charts
 from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.studies.shootout import Outcomes
@@ -18,7 +19,7 @@ from softmax_jax.training.config import Config
 CAPTION = (
     "mean of the seeds ± half its 95 % interval (t); * best of its column; loss in nats; seconds of all seeds "
     "together, without compiling; learned: mean over seeds and heads, by layer; p: paired t-test of the accuracy "
-    "against softmax"
+    "against softmax, corrected by Holm for all in the table; the inference is over trained models"
 )
 BANDS = "mean of the seeds, 95 % band"
 
@@ -57,13 +58,13 @@ def results_table(outcomes: Outcomes, length: int) -> Table:
     table = new_table(f"Trained and tested at length {length}", "normalizer", *columns, "learned", "p")
     table.columns[-2].justify = "left"
     table.caption = CAPTION
+    p_values = dict(summarize(tests).select("normalizer", "p_value").rows())
     for name, numbers in outcomes.learned.items():
         learned = [
             f"{number} = {', '.join(f'{mean:.2f}' for mean in values.mean((0, 2)))}"
             for number, values in numbers.items()
         ]
-        p_value = paired_p_value(accuracies[name], accuracies.get(charts.BASELINE, []))
-        p_cell = number_or_dash(None if name == charts.BASELINE else p_value, ".2g")
+        p_cell = number_or_dash(p_values[name], ".2g")
         table.add_row(name, *(cells[name] for cells in columns.values()), "; ".join(learned) or "–", p_cell)
     return table
 

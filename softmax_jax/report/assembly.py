@@ -74,8 +74,8 @@ def make_report(
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start, lengths = time.perf_counter(), sorted(lengths)
     measured = [evaluated(*run, specs, lengths, sets) for run in zip(names_of(paths), paths)]
-    (first, *of_first), runs = measured[0], [run for run, *_ in measured]
-    study = look_closer(first, paths[0], *of_first, lengths, sets)
+    runs, (first, parameters, task) = [run for run, *_ in measured], measured[0]
+    study = look_closer(first, paths[0], parameters, task, lengths, sets)
     weights = show_maps(study.maps, output / "weights.html")
     sections = report_sections(runs, study, weights.read_text())
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]

@@ -94,10 +94,10 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     print_groups(console, "Fresh sets", groups_of(summary, columns), sorted(set(compared["n"])))
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
-        f"{BEST_FOR_LENGTH} gains over {charts.BASELINE}; p: paired t-test against the published polynomial, corrected by Holm; "
-        f"best rising β(H): isotonic, fitted on other sets; {BEST_FOR_LENGTH}: chosen on other sets, for accuracy and "
-        f"for loss; best θ for each set: needs the answer. Only {TRAIN_LENGTHS} saw no length beyond training, so it "
-        "alone shows how far a fit generalises.",
+        f"{BEST_FOR_LENGTH} gains over {charts.BASELINE}; p: paired t-test against the published polynomial, "
+        f"corrected by Holm; best rising β(H): isotonic, fitted on other sets; {BEST_FOR_LENGTH}: chosen on other "
+        "sets, for accuracy and for loss; best θ for each set: needs the answer. "
+        f"Only {TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )
 

@@ -14,9 +14,10 @@ from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
 from softmax_jax.measures.table import EVALUATION
 from softmax_jax.report.accuracy import show_and_write
 from softmax_jax.runtime import command_line
-from softmax_jax.runtime.compilation_cache import CompileTime, keep_compiled_programs
+from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
-from softmax_jax.training.config import changed
+from softmax_jax.tasks.products import AS_TRAINED, Rounding
+from softmax_jax.training.config import changed, settings_of
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 
@@ -32,10 +33,7 @@ class Arguments:
     """Sets per seed and length."""
     key: int = 0
     """Number of another draw of sets. 0 is that of every table; 1 and 2 are those of fit_temperature.py."""
-    matmul: str | None = None
-    """What products round to, if not to what they did in training: float32, tensorfloat32, bfloat16, float8_e4m3."""
-    rounded: str | None = None
-    """Which products, if not those of training: inputs, dense or all."""
+    rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
     output: Path = Path("evaluation")
@@ -43,19 +41,16 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
-    compilation_cache: Path | None = None
-    """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
-    no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Keep no compiled program and use none that was kept."""
+    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
         command_line.within("--sets", self.sets, 1, 2**20, 512)
         command_line.within("--key", self.key, 0, 2**31 - 1, 3)
-        for name, given, own in (("sets", self.sets, "its own 32"), ("key", self.key, "keys of its own")):
-            if self.protocol == "notebook" and given != getattr(Arguments, name):
-                raise ValueError(f"--{name} is {given}: --protocol notebook must have {own}, so leave --{name} out")
+        if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
+            rule = "--protocol notebook must have its own 32 sets and its own keys, so leave both out"
+            raise ValueError(f"--sets is {self.sets} and --key {self.key}: {rule}")
         command_line.normalizer_names(self.normalizers)
         command_line.check_directory("--output", self.output)
 
@@ -65,25 +60,21 @@ def main() -> None:
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
     with command_line.one_line_errors(Console(stderr=True)), joined(asked.cluster), CompileTime() as compiling:
+        start = time.perf_counter()
         config, parameters = load_checkpoint(asked.checkpoint)
-        precision = {"matmul": asked.matmul, "rounded": asked.rounded}
-        config = changed(config, **{name: value for name, value in precision.items() if value})
+        config = changed(config, **asked.rounding.given)
         named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
-        keep_compiled_programs(asked.compilation_cache, keep=not asked.no_compilation_cache)
+        asked.compiled.keep()
         lengths = asked.lengths or (NOTEBOOK_LENGTHS if asked.protocol == "notebook" else config.task.test_lengths)
         options: dict[str, Any] = {"seeds": config.all_seeds, "lengths": lengths, "sets": asked.sets}
-        options |= {"protocol": asked.protocol, "key": numbered_key(asked.key)}
-        options |= {"measures": (*EVALUATION, "extrapolated"), "task": config.task, "trained_under": config.normalizer}
-        start, measured = time.perf_counter(), evaluate(parameters, named, **options)
-        if not is_leader():
-            for _ in measured:  # its share of the work
-                pass
-            return
-        frame = frame_of(command_line.with_progress(measured, lengths, "measuring"))
-        took = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them with a program being compiled)"
-        settings = dataclasses.asdict(asked) | {"seeds": config.all_seeds}
-        paths = show_and_write(asked.output, settings, frame, config.task)
-        print(f"evaluated {config.seeds} seeds in {took}; wrote {', '.join(map(str, paths))}")
+        options |= {"protocol": asked.protocol, "key": numbered_key(asked.key), "trained_under": config.normalizer}
+        measured = evaluate(parameters, named, task=config.task, measures=(*EVALUATION, "extrapolated"), **options)
+        frame = frame_of(command_line.with_progress(measured, lengths, "measuring") if is_leader() else measured)
+        if is_leader():
+            settings = dataclasses.asdict(asked) | {"seeds": config.all_seeds, "model": settings_of(config)}
+            paths = show_and_write(asked.output, settings, frame, config.task)
+            seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
+            print(f"evaluated {config.seeds} seeds in {seconds}; wrote {', '.join(map(str, paths))}")
 
 
 if __name__ == "__main__":

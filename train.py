@@ -8,7 +8,7 @@ from rich.console import Console
 
 from configs import load_presets
 from softmax_jax.runtime.command_line import check_directory, one_device_per_core, parse_preset
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.training.config import Config
 from softmax_jax.training.optimizers import build_optimizer
@@ -23,10 +23,7 @@ class Arguments:
     config: tyro.conf.OmitArgPrefixes[Config]
     workdir: Path
     """Directory of the run; a run that it holds is continued."""
-    compilation_cache: Path | None = None
-    """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
-    no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Keep no compiled program and use none that was kept."""
+    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
@@ -42,7 +39,7 @@ def main() -> None:
         check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
         build_model(arguments.config.task, arguments.config.normalizer)
-        keep_compiled_programs(arguments.compilation_cache, keep=not arguments.no_compilation_cache)
+        arguments.compiled.keep()
         run(arguments.config, workdir, Console(quiet=not is_leader()))
         if is_leader():
             print(f"trained to the end; evaluate with: python evaluate.py --checkpoint {workdir}")

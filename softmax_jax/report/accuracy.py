@@ -101,7 +101,7 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
 
 CORRECTED = "corrected by Holm for all in the table; the inference is over trained models, each with its own sets"
 REFERENCE = "published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published"
-NO_SETTINGS = ("cluster", "compilation_cache", "no_compilation_cache")
+NO_SETTINGS = ("cluster", "compiled", "rounding")
 """Options that change no number."""
 
 

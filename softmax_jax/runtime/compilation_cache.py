@@ -1,6 +1,7 @@
 """Compiled programs kept from one process to the next, and the time that compiling takes."""
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import tyro
 
 LEAST_SECONDS = 0.1
 """Programs that compile faster than this are not worth a file."""
@@ -51,6 +53,23 @@ def keep_compiled_programs(directory: Path | None = None, *, keep: bool = True) 
     # A full disk or a damaged file costs the time to compile, which is nothing to warn of.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     return path
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPrograms:
+    """What a command line may say of compiled programs."""
+
+    compilation_cache: Path | None = None
+    """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
+    no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep no compiled program and use none that was kept."""
+
+    def keep(self) -> None:
+        """Does as the command line says."""
+        keep_compiled_programs(self.compilation_cache, keep=not self.no_compilation_cache)
+
+
+KEPT = CompiledPrograms()
 
 
 class CompileTime:

@@ -4,6 +4,7 @@ A device of low precision rounds both operands of a product to fewer bits and su
 products of the backward pass, one of whose operands is the cotangent.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -30,6 +31,24 @@ PLACES = "inputs", "dense", "all"
 """Nested: the products that read the inputs; with them all that have a kernel; with those the ones over items."""
 LAYER = "...i,io->...o"
 """The product of a dense layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """Another precision for a test than that of training, as a command line says it."""
+
+    matmul: str | None = None
+    """What products round to, if not to what they did in training: float32, tensorfloat32, bfloat16, float8_e4m3."""
+    rounded: str | None = None
+    """Which products, if not those of training: inputs, dense or all."""
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The settings of the task that it changes."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+AS_TRAINED = Rounding()
 
 
 def check(matmul: str, rounded: str) -> None:

@@ -46,7 +46,7 @@ def test_train_then_evaluate(trained, tmp_path):
     assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == expected
     summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert summary["settings"]["normalizers"] == names
-    assert (summary["settings"]["key"], summary["settings"]["matmul"]) == (7, "bfloat16")
+    assert (summary["settings"]["key"], summary["settings"]["model"]["matmul"]) == (7, "bfloat16")
     assert {"settings", "versions", "summary"} == set(summary)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "evaluation.csv",

@@ -42,6 +42,10 @@ REPEATED = {
     ),
 }
 """Methods that others stand for in the default tier, where tests run for every method."""
+FOLDERS = {"faults", "report", "studies"}
+"""Tests of what goes wrong, and of what is drawn: they wait for the full tier."""
+LAWS = {"test_every_length", "test_axis_equals_moving_the_axis_to_the_end"}
+"""Laws that wait too."""
 OF_ALL = {"test_agrees_with_the_formula_in_float64", "test_nothing_behind_the_mask_matters"}
 """The laws that run for all methods even there, in both types."""
 
@@ -53,14 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks as `full` what repeats a promise for one more method or type. With `-m full`, drawn laws run again."""
-    if not isinstance(item, pytest.Function):
+    """Marks as `full` what is no promise's heart or repeats one. With `-m full`, drawn laws run again."""
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("slow"):
         return
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     second_type = item.path.parent.name == "normalizers" and parameters.get("dtype") in ("bfloat16", "float64")
     repeats = (parameters.get("name") in REPEATED or second_type) and item.originalname not in OF_ALL
     drawn = hypothesis.is_hypothesis_test(item.obj)
-    if repeats or (drawn and item.config.option.markexpr == "full"):
+    waits = repeats or item.path.parent.name in FOLDERS or item.originalname in LAWS
+    if waits or (drawn and item.config.option.markexpr == "full"):
         item.add_marker("full")
 
 

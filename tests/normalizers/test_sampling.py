@@ -8,6 +8,8 @@ import softmax_jax as sj
 
 from . import references
 
+pytestmark = pytest.mark.full
+
 INF, NAN = float("inf"), float("nan")
 RNG = np.random.default_rng(0)
 # Multiples of 1/2 in a narrow range: many ties, and no rounding in half precision.

@@ -7,6 +7,8 @@ from flax import nnx
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks.transformer import Transformer
 
+pytestmark = pytest.mark.full
+
 HIDDEN, HEADS, LAYERS = 16, 4, 2
 INPUTS = jax.random.normal(jax.random.key(0), (3, 9, 5))
 FULL = jnp.ones((3, 9), bool)

@@ -49,8 +49,7 @@ class Arguments:
         command_line.within("--sets", self.sets, 1, 2**20, 512)
         command_line.within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
-            rule = "--protocol notebook must have its own 32 sets and its own keys, so leave both out"
-            raise ValueError(f"--sets is {self.sets} and --key {self.key}: {rule}")
+            raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
         command_line.normalizer_names(self.normalizers)
         command_line.check_directory("--output", self.output)
 

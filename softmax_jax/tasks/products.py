@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -72,7 +73,9 @@ def precisions(matmul: str, rounded: str) -> tuple[str, ...]:
     return tuple(matmul if at <= PLACES.index(rounded) else FLOAT32 for at in range(len(PLACES)))
 
 
-def product(precision: str, indices: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
+def product(
+    precision: str, indices: str, a: Float[Array | np.ndarray, "..."], b: Float[Array | np.ndarray, "..."]
+) -> Float[Array, "..."]:
     """`jnp.einsum(indices, a, b)` at a precision, and so the two products of its derivative.
 
     >>> a, b = jnp.array([1.001]), jnp.array([2.0])

@@ -10,6 +10,8 @@ from softmax_jax.normalizers.thresholds import log1p
 
 from . import references
 
+pytestmark = pytest.mark.full
+
 MAPS = {
     "sparsemax": (sj.sparsemax, references.sparsemax),
     "entmax15": (sj.entmax15, references.entmax15),
@@ -37,7 +39,7 @@ def derivatives(f, x):
 
 
 @every_map
-@pytest.mark.parametrize("spread", [1.0, *(pytest.param(spread, marks=pytest.mark.full) for spread in (0.01, 10.0))])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 10.0])
 @pytest.mark.parametrize("n", [1, 2, 31, 1000, 65536])
 def test_weights_are_those_of_float64(weigh, reference, n, spread):
     logits = (spread * np.random.default_rng(n).normal(size=(2, n))).astype(np.float32)
@@ -54,7 +56,6 @@ def test_a_shift_that_the_logits_carry_changes_nothing(weigh, reference):
         np.testing.assert_array_equal(weigh(jnp.asarray(logits + shift, jnp.float32)), weights)
 
 
-@pytest.mark.full
 @every_map
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_rounds_the_result_alone(weigh, reference, dtype):
@@ -64,7 +65,6 @@ def test_half_precision_rounds_the_result_alone(weigh, reference, dtype):
     np.testing.assert_array_equal(weights, weigh(logits.astype(jnp.float32)).astype(dtype))
 
 
-@pytest.mark.full
 @every_map
 def test_gradient_equals_central_differences_in_both_modes(weigh, reference):
     with jax.enable_x64(True):
@@ -77,7 +77,6 @@ def test_gradient_equals_central_differences_in_both_modes(weigh, reference):
         assert not forward[..., ~where].any()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("alpha", [1.0001, 1.001, 1.05, 1.5, 1.7, 2.0, 2.5])
 def test_gradient_in_alpha_equals_central_differences(alpha):
     with jax.enable_x64(True):
@@ -103,7 +102,6 @@ def test_gradient_in_alpha_at_1_is_that_of_softmax():
         np.testing.assert_allclose(gradient, second - p * second.sum(), atol=1e-12)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("q", [0.5, 1.0, 4.0])
 def test_gradient_in_q_equals_central_differences(q):
     with jax.enable_x64(True):
@@ -117,7 +115,6 @@ def test_gradient_in_q_equals_central_differences(q):
         np.testing.assert_allclose(forward, moved.squeeze(-1), atol=1e-8)
 
 
-@pytest.mark.full
 def test_entmax_meets_softmax_and_sparsemax():
     logits = jnp.asarray(3 * np.random.default_rng(0).normal(size=(4, 300)), jnp.float32)
     for alpha in 1.0, 1 + 1e-6:
@@ -135,7 +132,6 @@ def test_entmax_above_2(alpha):
 
 
 @pytest.mark.parametrize("axis", [-1, (-2, -1)])
-@pytest.mark.full
 def test_one_alpha_per_head(axis):
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4, 50)), jnp.float32)
     alphas = jnp.array([1.1, 1.5, 2.0])
@@ -153,7 +149,6 @@ def test_one_alpha_per_head(axis):
         np.testing.assert_allclose(gradients[head, 0, 0], gradient, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.full
 @every_map
 def test_vmap_and_jit_equal_the_rows_together(weigh, reference):
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 200)), jnp.float32)
@@ -193,7 +188,6 @@ def test_numbers_out_of_range_are_refused_in_one_line(spec, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.full
 @every_map
 @pytest.mark.parametrize("size", [1e-38, 1.0, 3e38])
 def test_finite_for_any_size_with_ties_and_gradients(weigh, reference, size):

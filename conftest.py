@@ -29,19 +29,8 @@ for profile, examples in {"default": 10, "full": 200}.items():
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
-REPEATED = {
-    *("softmax1", "shifted_softmax", "hardmax", "sparsemax", "entmax", "stieltjes", "temperature", "clipped_ssmax"),
-    *(
-        "scalable_softpick",
-        "length_scaled",
-        "asentmax",
-        "as_stieltjes",
-        "adaptive_entmax15",
-        "sink_softmax",
-        "signed_l1",
-    ),
-}
-"""Methods that others stand for in the default tier, where tests run for every method."""
+HEART = {"softmax", "adaptive", "ssmax", "softpick", "entmax15", "top_k"}
+"""Methods that stand for all others in the default tier, where tests run for every method."""
 FOLDERS = {"faults", "report", "studies"}
 """Tests of what goes wrong, and of what is drawn: they wait for the full tier."""
 LAWS = {"test_every_length", "test_axis_equals_moving_the_axis_to_the_end"}
@@ -60,9 +49,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks as `full` what is no promise's heart or repeats one. With `-m full`, drawn laws run again."""
     if not isinstance(item, pytest.Function) or item.get_closest_marker("slow"):
         return
+    from softmax_jax import METHODS  # once its shapes are checked
+
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     second_type = item.path.parent.name == "normalizers" and parameters.get("dtype") in ("bfloat16", "float64")
-    repeats = (parameters.get("name") in REPEATED or second_type) and item.originalname not in OF_ALL
+    repeats = (parameters.get("name") in METHODS.keys() - HEART or second_type) and item.originalname not in OF_ALL
     drawn = hypothesis.is_hypothesis_test(item.obj)
     waits = repeats or item.path.parent.name in FOLDERS or item.originalname in LAWS
     if waits or (drawn and item.config.option.markexpr == "full"):

@@ -13,6 +13,8 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.training.trainer import Parameters
 
+AS_TRAINED = ", as trained"
+"""After the name of the normalizer that a model was trained under, with the numbers that it learned."""
 ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
 """The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
@@ -37,7 +39,7 @@ def named_normalizers(
     if with_fits:
         after = specs.index("adaptive") + 1
         specs = (*specs[:after], *fits, *specs[after:])
-    trained: dict[str, Normalizer | None] = {} if trained_under == "softmax" else {f"{trained_under}, as trained": None}
+    trained: dict[str, Normalizer | None] = {} if trained_under == "softmax" else {trained_under + AS_TRAINED: None}
     return trained | {
         spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs
     }

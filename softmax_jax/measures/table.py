@@ -126,8 +126,10 @@ def true_weight(seen: Seen) -> Array:
 def rank(seen: Seen) -> Array:
     """The rank of that weight, 1 for the largest; equal weights share their mean rank."""
     weight = true_weight(seen)
-    above, equal = seen.where & (seen.weights > weight), seen.where & (seen.weights == weight)
-    return above.sum(dtype=weight.dtype) + (equal.sum(dtype=weight.dtype) + 1) / 2
+    # Itself by its place: where it is computed twice, it need not equal itself.
+    others = seen.where & (jnp.arange(seen.weights.size) != seen.rho.argmax())
+    above, equal = others & (seen.weights > weight), others & (seen.weights == weight)
+    return 1 + above.sum(dtype=weight.dtype) + equal.sum(dtype=weight.dtype) / 2
 
 
 def missed(seen: Seen) -> Array:

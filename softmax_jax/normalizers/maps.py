@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.entry import DISPERSES, Written
 from softmax_jax.normalizers.map import AnyRow, Entries, Quotient
-from softmax_jax.normalizers.masking import at_most, hide
+from softmax_jax.normalizers.masking import at_most, hide, reaches
 from softmax_jax.normalizers.numbers import number
 
 # What a page computes of each item: y = β·z, c = y less the largest of the row, m = max(0, the largest y).
@@ -197,10 +197,9 @@ class Hardmax(Quotient):
         return largest, largest
 
     def decay(self, row: AnyRow, old: Array, new: Array) -> Array:
-        # Compared, not subtracted: compilers may fuse a product in the logits with the subtraction, and what they
-        # round apart is then not 0 at the largest. A gap of 0 counts too, as β = 0 leaves it; of NaN it is NaN.
+        # A gap of 0 counts too, as β = 0 leaves it; of NaN it is NaN.
         gap = row.below(old, new)
-        return jnp.where(jnp.isnan(gap), jnp.nan, ((old >= new) | (gap == 0)).astype(gap.dtype))
+        return jnp.where(jnp.isnan(gap), jnp.nan, (reaches(old, new) | (gap == 0)).astype(gap.dtype))
 
     def written(self) -> Written:
         return Written("datum.c == 0 ? 1 : 0", "datum.c == 0 ? 1 : 0")

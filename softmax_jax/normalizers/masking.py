@@ -92,6 +92,16 @@ def at_most(values: Float[Array, "*shape"], high: ArrayLike) -> Float[Array, "*s
     return jnp.where(values > high, high, values)
 
 
+def reaches(values: Float[Array, "*shape"], bound: Float[Array, "..."]) -> Bool[Array, "*shape"]:
+    """Whether values are not below a number that was found from them, such as the largest of their row.
+
+    Every choice that hangs on the last bit is made here. A compiler may compute the same values once for the number and
+    again for the comparison, and fuse a product in them with a subtraction that follows, which rounds otherwise: so
+    they are compared as they are, never by the sign of their difference. NaN reaches everything.
+    """
+    return ~(values < bound)
+
+
 def row_sum(values: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
     """Sum of each row for use as a divisor: 1 where the sum is 0, which is the case of an empty row alone."""
     total = jnp.sum(values, axis, keepdims=True)

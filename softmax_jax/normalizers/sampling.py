@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
-from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits, visible_or_lowest
+from softmax_jax.normalizers.masking import Axis, Mask, centre, reaches, visible_logits, visible_or_lowest
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import ConstantTemperature
 
@@ -36,7 +36,7 @@ def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Ma
     checks.row(logits, axis)
     z = visible_or_lowest(logits, where)
     largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
-    return ~(z < jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
+    return reaches(z, jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
 
 
 def top_p_mask(
@@ -68,7 +68,7 @@ def top_p_mask(
     total = jnp.take(mass, jnp.array([-1]), axis)
     kept = mass > (1 - against(p, z)) * total
     smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
-    return ~(z < smallest) & (z != -jnp.inf)
+    return reaches(z, smallest) & (z != -jnp.inf)
 
 
 def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1) -> Int[Array, "..."]:

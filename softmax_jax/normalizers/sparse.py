@@ -15,7 +15,7 @@ from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree, so
 from softmax_jax.normalizers.entry import DISPERSES, Written
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.masking import Axis, settled
+from softmax_jax.normalizers.masking import Axis, reaches, settled
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.rows import WholeRow
 from softmax_jax.normalizers.thresholds import (
@@ -291,7 +291,7 @@ class TopKSoftmax(Map):
     def weights(self, row: WholeRow) -> Float[Array, "*shape"]:
         z = row.logits
         least = kth_largest(jax.lax.stop_gradient(z), self.rank(z.ndim), row.axis)
-        return softmax.weights(dataclasses.replace(row, logits=jnp.where(z < least, -jnp.inf, z)))
+        return softmax.weights(dataclasses.replace(row, logits=jnp.where(reaches(z, least), z, -jnp.inf)))
 
     def in_blocks(self, rows: ScaledRows) -> Attended:
         """A pass for the maximum, one for each step of the search for the k-th largest, and one for the weights."""
@@ -316,7 +316,7 @@ class TopKSoftmax(Map):
 
         def exponentials(block: Block) -> Array:
             entries = rows.entries(block)
-            return jnp.where(ranked(entries.logits) < least, 0, softmax.terms(rows, entries, pivot)[0])
+            return jnp.where(reaches(ranked(entries.logits), least), softmax.terms(rows, entries, pivot)[0], 0)
 
         def sums(block: Block) -> Tree:
             numerators = exponentials(block)

@@ -1,7 +1,8 @@
 """The evaluation as a chart and as a table for a terminal, beside the published rows."""
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.fits import ALL_LENGTHS
+from softmax_jax.measures.fits import ALL_LENGTHS, AS_TRAINED
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
+from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.tasks import published
@@ -78,8 +80,22 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
         f"against softmax, {CORRECTED}" + ("; " + REFERENCE if reference else ""),
         style="dim",
     )
+    if sentence := of_an_offset(groups):
+        print(sentence)
     if ALL_LENGTHS in groups:
         print(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
+
+
+def of_an_offset(names: Iterable[str]) -> str | None:
+    """One sentence on the methods that weigh a row otherwise once a constant is added to all of its logits."""
+    methods = {name: METHODS.get(re.split(r"[(,]", name)[0]) for name in names}
+    moved = [name for name, method in methods.items() if method and not getattr(method.map, "shift_invariant", False)]
+    if not moved or any(name.endswith(AS_TRAINED) for name in moved):
+        return None
+    return (
+        f"{', '.join(moved)}: a constant added to a row changes these weights, and training under softmax leaves it to "
+        "chance, so what stands here says little of the method"
+    )
 
 
 def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:
@@ -102,7 +118,7 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
 CORRECTED = "corrected by Holm for all in the table; the inference is over trained models, each with its own sets"
 REFERENCE = "published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published"
 NO_SETTINGS = ("cluster", "compiled", "rounding")
-"""Options that change no number."""
+"""Options that change no number, and the precision, which stands under the settings of the model."""
 
 
 def show_and_write(output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task) -> list[Path]:

@@ -16,7 +16,7 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import page, resolution, temperature
-from softmax_jax.report.accuracy import accuracy_chart, published_cells
+from softmax_jax.report.accuracy import accuracy_chart, of_an_offset, published_cells
 from softmax_jax.report.charts import FAIR
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Figure, Section
@@ -137,6 +137,8 @@ def result_tables(name: str, run: Evaluated) -> list[str]:
         measure: f"{entry.caption} in {entry.unit}, {of_what}" for measure, entry in EVALUATION.items() if entry.printed
     }
     captions["accuracy"] += ", ± half the 95 % interval (t); published: arXiv 2410.01104, Table 1, * unconfirmed"
+    if sentence := of_an_offset(run.normalizers):
+        captions["accuracy"] += f"; {sentence}"
     captions["p_value"] = f"P of the paired t-test of the accuracy against {run.normalizers[0]}, corrected by Holm"
     summary = summarize(run.frame, run.normalizers[0])
     lengths = summary["n"].unique(maintain_order=True).to_list()

@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from softmax_jax.report.accuracy import accuracy_chart, print_evaluation
+from softmax_jax.report.accuracy import accuracy_chart, of_an_offset, print_evaluation
 from tests.report.charts import printed
 
 
@@ -52,6 +52,21 @@ def test_published_rows_mark_the_unconfirmed_cells_and_show_the_difference():
     text = printed(print_evaluation, SUMMARY)
     assert numbers_of(text, "softmax, published") == {"accuracy": ["98.6", "97.1*"], "difference": ["+0.1", "-1.0"]}
     assert numbers_of(text, "adaptive, published")["difference"] == ["+0.0", "+0.2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (
+            ["softmax", "adaptive_refit", "softpick", "hardmax", "sink_softmax(sink=1.0)"],
+            "softpick, sink_softmax(sink=1.0)",
+        ),
+        (["softmax", "hardmax", "entmax15"], "none"),
+        (["softpick, as trained", "softmax", "softmax1"], "none"),
+    ],
+)
+def test_rows_that_depend_on_an_offset_of_the_logits_are_named(names, named):
+    assert (of_an_offset(names) or "none: ").split(": ")[0] == named
 
 
 def test_lengths_that_do_not_fit_the_width_go_to_further_tables():

@@ -49,6 +49,12 @@ def test_training_batches_are_functions_of_seed_and_step(task):
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
 
 
+def test_no_training_batch_comes_twice(task):
+    steps = jnp.concatenate([jnp.arange(2000), jnp.array([99_999, 100_000, 1_000_000])])
+    batches = jax.jit(jax.vmap(lambda step: jax.tree.leaves(task.training_batch(SEED, step))[0]))(steps)
+    assert len(np.unique(np.asarray(batches).reshape(len(steps), -1), axis=0)) == len(steps)
+
+
 def test_a_function_on_visible_items_sees_all_of_them(task):
     batch = training_batch(task, SEED, jnp.int32(0))
 

@@ -1,0 +1,51 @@
+"""Weights within programs that compute the logits too, as a compiler sees them in every model."""
+
+import pytest
+
+from .fused_programs import ALL, BY_COMPARISON, FORMS, MASKS, PRODUCERS, as_if_on_another_machine, check
+
+HEART, FULL = {("soft cap", "dense")}, {"soft cap", "gelu chain"}
+
+
+def tier(producer, form):
+    """The heart in the default tier; the rest of the dense programs and of two producers in the full one."""
+    later = pytest.mark.full if form == "dense" or producer in FULL else pytest.mark.slow
+    return pytest.param(producer, form, marks=() if (producer, form) in HEART else later)
+
+
+@pytest.mark.parametrize(("producer", "form"), [tier(producer, form) for producer in PRODUCERS for form in FORMS])
+def test_every_method_weighs_as_if_the_logits_were_there_already(producer, form):
+    check(ALL, producer, form)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", FORMS)
+def test_comparisons_hold_wherever_the_logits_are_computed(form):
+    for producer in PRODUCERS:
+        check(BY_COMPARISON, producer, form)
+
+
+@pytest.mark.full
+def test_masks_hold_wherever_the_logits_are_computed():
+    for producer in PRODUCERS:
+        check(MASKS, producer)
+
+
+SCRIPT = """
+from tests.normalizers.fused_programs import BY_COMPARISON, FORMS, MASKS, PRODUCERS, check
+for producer in {producers}:
+    check(MASKS, producer)
+    for form in {forms}:
+        check(BY_COMPARISON, producer, form)
+"""
+
+
+def test_comparisons_hold_where_the_compiler_fuses_more():
+    ran = as_if_on_another_machine(SCRIPT.format(producers=["gelu chain", "soft cap"], forms=["dense"]))
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.full
+def test_all_forms_hold_where_the_compiler_fuses_more():
+    ran = as_if_on_another_machine(SCRIPT.format(producers="PRODUCERS", forms="FORMS"))
+    assert ran.returncode == 0, ran.stderr

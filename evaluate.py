@@ -32,7 +32,7 @@ class Arguments:
     sets: int = 512
     """Sets per seed and length."""
     key: int = 0
-    """Number of another draw of sets. 0 is that of every table; 1 and 2 are those of fit_temperature.py."""
+    """Number of another draw of sets: 0 is that of every table, 1 and 2 of fit_temperature.py, 3 of report.py."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""

@@ -4,20 +4,17 @@ import dataclasses
 import time
 from pathlib import Path
 
-import jax
 import polars as pl
 from rich.console import Console
 
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
+from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.report import temperature as report
 from softmax_jax.runtime import command_line
 from softmax_jax.temperature.curves import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-
-FIT_KEY, FRESH_KEY = 2**31 + 1, 2**31 + 2
-"""Away from the keys of training and of evaluate.py."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +53,7 @@ def main() -> None:
             command_line.check_directory("--output", directory)
         config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
-        lengths, keys = sorted(asked.lengths), [jax.random.key(FIT_KEY), jax.random.key(FRESH_KEY)]
+        lengths, keys = sorted(asked.lengths), [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
         of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
         searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
         pairs = list(command_line.with_progress(searched, lengths, "searching"))

@@ -1,5 +1,6 @@
 """Fresh sets for every seed, on every device: which are drawn, in which batches, and how a program runs over them."""
 
+import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -45,9 +46,25 @@ def fresh_batches(
     return FreshSets(keys, jnp.full(keys.shape, items, jnp.int32))
 
 
+@enum.unique
+class Draw(enum.IntEnum):
+    """What a numbered draw of sets is for. 0 is the task's own, that of every table."""
+
+    TABLES = 0
+    FIT = 1
+    COMPARISON_OF_FITS = 2
+    REPORT = 3
+    SHARPEST = 4
+
+
+def key_of(draw: int) -> Key[Array, ""]:
+    """A key for `test_keys`, away from those of training."""
+    return jax.random.key(TEST_KEY + draw)
+
+
 def numbered_key(number: int) -> Key[Array, ""] | None:
-    """A key for `test_keys`, away from those of training; None, which leaves it to the task, for 0."""
-    return jax.random.key(TEST_KEY + number) if number else None
+    """That of a number; None, which leaves it to the task, for 0."""
+    return key_of(number) if number else None
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import polars as pl
@@ -67,12 +67,13 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
     (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
     groups = groups_of(summary, [accuracy, ("±", "interval", ".2f"), *others, ("p", "p_value", ".1g")])
-    means = {(name, n): accuracy for name, n, accuracy in summary.select("normalizer", "n", "accuracy").rows()}
+    compared = {name: compare(summary.filter(normalizer=name), row) for name, row in reference.items()}
     for name, row in reference.items():
-        differences = {n: f"{means[name, n] - row[n]:+.1f}" for n in lengths if (name, n) in means and n in row}
-        groups[f"{name}, published"] = {"accuracy": published_cells(row, lengths)} | (
-            {"difference": differences} if differences else {}
-        )
+        cells = {
+            "difference": {cell.n: f"{cell.difference:+.1f}" for cell in compared[name]},
+            "agrees": {cell.n: "yes" if cell.agrees else "no" for cell in compared[name]},
+        }
+        groups[f"{name}, published"] = {"accuracy": published_cells(row, lengths)} | (cells if compared[name] else {})
     print_groups(console, "", groups, lengths)
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
@@ -80,10 +81,40 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
         f"against softmax, {CORRECTED}" + ("; " + REFERENCE if reference else ""),
         style="dim",
     )
+    if any(compared.values()):
+        print(verdict(compared))
     if sentence := of_an_offset(groups):
         print(sentence)
     if ALL_LENGTHS in groups:
         print(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
+
+
+class Compared(NamedTuple):
+    """A published accuracy beside ours."""
+
+    n: int
+    difference: float
+    """Ours less the published, in points."""
+    agrees: bool
+    """Whether the 95 % interval of ours holds the published, or they lie less than `MARGIN` apart."""
+
+
+def compare(summary: pl.DataFrame, row: Mapping[int, float]) -> list[Compared]:
+    """The cells of a published row beside those of one normalizer, at the lengths of both."""
+    ours = summary.filter(pl.col("n").is_in(list(row))).select("n", pl.col("accuracy"), pl.col("interval")).rows()
+    apart = [(n, accuracy - row[n], interval or 0.0) for n, accuracy, interval in ours]
+    return [Compared(n, difference, abs(difference) < max(MARGIN, interval)) for n, difference, interval in apart]
+
+
+def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
+    """How many cells agree, and how far each row is off."""
+    cells = [cell for row in compared.values() for cell in row]
+    squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
+    apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
+    return (
+        f"{sum(cell.agrees for cell in cells)} of {len(cells)} cells agree with the published: the interval of ours "
+        f"holds it, or it is less than {MARGIN} points away; mean of the squared differences: {apart}"
+    )
 
 
 def of_an_offset(names: Iterable[str]) -> str | None:
@@ -116,6 +147,8 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
 
 
 CORRECTED = "corrected by Holm for all in the table; the inference is over trained models, each with its own sets"
+MARGIN = 1.5
+"""Points that an accuracy may be off and still agree."""
 REFERENCE = "published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published"
 NO_SETTINGS = ("cluster", "compiled", "rounding")
 """Options that change no number, and the precision, which stands under the settings of the model."""

@@ -4,14 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
-
 from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, AttentionMaps, attention_maps, sets_at
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.fits import fits_beside, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.resolution import resolution
+from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page, write_figure
@@ -23,8 +22,6 @@ from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters
 
-SEARCH_KEY = 2**31 + 3
-"""Away from the keys of training, evaluate.py and fit_temperature.py."""
 SEARCH_SHARE = 16
 """One set of so many, at every other length, is searched for its best temperature: a search is many evaluations."""
 
@@ -59,7 +56,7 @@ def look_closer(
     run: Evaluated, path: Path, parameters: Parameters, task: MaxRetrieval, lengths: Sequence[int], sets: int
 ) -> Study:
     """What the page tells of one run alone: best temperatures, fits, and the logit of every item."""
-    lengths, keys = lengths[::2], [jax.random.key(SEARCH_KEY)]
+    lengths, keys = lengths[::2], [key_of(Draw.REPORT)]
     drawn = max(1, sets // SEARCH_SHARE)
     found = search_lengths(parameters, seeds=run.seeds, lengths=lengths, sets=drawn, keys=keys, task=task)
     searched = {n: rows for n, (rows,) in zip(lengths, with_progress(found, lengths, "searching"))}

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import jax
 from rich.console import Console
 
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
+from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
@@ -23,8 +23,6 @@ from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-CHOICE_KEY = 2**31 + 4
-"""Away from the keys of training, evaluate.py, fit_temperature.py and report.py."""
 TOLERANCE = 0.1
 """Percentage points of accuracy at the length of training to give for the reach of a sharper row."""
 
@@ -62,7 +60,7 @@ def main() -> None:
         keep_compiled_programs()
         items = config.task.longest
         named = {name: normalizer(name) for name in SOFT_TO_SHARP}
-        key = jax.random.key(CHOICE_KEY)
+        key = key_of(Draw.SHARPEST)
         of = {"seeds": seeds, "lengths": (items,), "sets": arguments.sets, "key": key, "measures": ("accuracy",)}
         frame = frame_of(evaluate(parameters, named, task=task_of(parameters, config.task), **of))
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())

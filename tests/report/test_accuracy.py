@@ -1,7 +1,8 @@
 import polars as pl
 import pytest
 
-from softmax_jax.report.accuracy import accuracy_chart, of_an_offset, print_evaluation
+from softmax_jax.report.accuracy import accuracy_chart, compare, of_an_offset, print_evaluation, verdict
+from softmax_jax.tasks import published
 from tests.report.charts import printed
 
 
@@ -50,8 +51,29 @@ def test_accuracy_interval_loss_and_p_stand_under_their_length():
 
 def test_published_rows_mark_the_unconfirmed_cells_and_show_the_difference():
     text = printed(print_evaluation, SUMMARY)
-    assert numbers_of(text, "softmax, published") == {"accuracy": ["98.6", "97.1*"], "difference": ["+0.1", "-1.0"]}
+    assert numbers_of(text, "softmax, published") == {
+        "accuracy": ["98.6", "97.1*"],
+        "difference": ["+0.1", "-1.0"],
+        "agrees": ["yes", "yes"],
+    }
     assert numbers_of(text, "adaptive, published")["difference"] == ["+0.0", "+0.2"]
+
+
+def test_cells_agree_within_the_interval_or_the_margin():
+    ours = summary(
+        ("softmax", 16, 97.0, 0.1, 0.05, 1.0, None),  # 1.6 below, the interval too narrow
+        ("softmax", 64, 92.0, 2.4, 0.05, 1.0, None),  # 2.3 below, within the interval
+        ("softmax", 256, 82.7, None, 0.05, 1.0, None),  # 1.4 above, of one seed
+        ("softmax", 17, 0.0, 0.1, 0.05, 1.0, None),  # not published
+    )
+    cells = compare(ours, published.ACCURACY["softmax"])
+    assert [(cell.n, round(cell.difference, 6), cell.agrees) for cell in cells] == [
+        (16, -1.6, False),
+        (64, -2.3, True),
+        (256, 1.4, True),
+    ]
+    assert verdict({"softmax": cells, "adaptive": []}).startswith("2 of 3 cells agree with the published: ")
+    assert verdict({"softmax": cells, "adaptive": []}).endswith(": softmax 3.3")
 
 
 @pytest.mark.parametrize(

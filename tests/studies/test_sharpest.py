@@ -4,10 +4,8 @@ import sys
 
 import pytest
 
-import fit_temperature
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.studies.sharpest import CHOICE_KEY, sharpest
-from softmax_jax.tasks.max_retrieval import TEST_KEY
+from softmax_jax.studies.sharpest import sharpest
 
 
 @pytest.mark.parametrize(
@@ -26,10 +24,6 @@ def test_temperatures_are_in_order_from_soft_to_sharp():
     thetas = [float(found.group(1)) for name in SOFT_TO_SHARP if (found := re.search(r"\((.*)\)", name))]
     assert thetas == sorted(thetas, reverse=True)
     assert (SOFT_TO_SHARP[0], SOFT_TO_SHARP[-1]) == ("softmax", "hardmax")
-
-
-def test_the_sets_are_not_those_of_another_command():
-    assert CHOICE_KEY not in {TEST_KEY, fit_temperature.FIT_KEY, fit_temperature.FRESH_KEY}
 
 
 @pytest.mark.slow

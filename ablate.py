@@ -12,7 +12,7 @@ from softmax_jax.normalizers.checks import one_of
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.studies.ablation import BASE, Recipe, recipes, scaling_recipes
+from softmax_jax.studies.ablation import BASE, Recipe, recipes
 from softmax_jax.studies.ablation_run import TABLES, outcomes, write
 from softmax_jax.training.config import changed
 from softmax_jax.training.run import one_line_ends
@@ -57,8 +57,7 @@ class Arguments:
     def every_recipe(self) -> list[Recipe]:
         """The base and all that is varied."""
         base = load_presets()[self.preset][1]
-        base = changed(base, steps=self.steps, sets=self.batch, seeds=self.seeds)
-        return recipes(base) + scaling_recipes(base)
+        return recipes(changed(base, steps=self.steps, sets=self.batch, seeds=self.seeds))
 
 
 def main() -> None:

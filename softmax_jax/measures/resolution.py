@@ -24,7 +24,9 @@ class Resolution(NamedTuple):
     slope: Float[np.ndarray, " seeds"]
     """Growth of the logit per unit of ρ at ρ = 1, mean over classes: softmax at β = 1 tells apart about 1/slope."""
     offset: Float[np.ndarray, " seeds"]
-    """Standard deviation over classes of the logit at ρ = 1: the key tells apart about offset/slope in ρ."""
+    """Standard deviation over classes of the logit at ρ = 1, in nats: the key tells apart about offset/slope in ρ."""
+    bias: Float[np.ndarray, "seeds classes"]
+    """What the key adds to ρ for items of a class, less the mean of all: the logit at ρ = 1 over the slope."""
 
 
 def resolution(
@@ -55,4 +57,5 @@ def resolution(
     width = float(np.clip(8 * np.median(offset / np.abs(slope)), 1e-5, 1.0))
     whole, near = np.linspace(0, 1, points), np.linspace(1 - width, 1, points)
     logits, near_logits = (np.asarray(on_grid(jnp.asarray(grid, jnp.float32))) for grid in (whole, near))
-    return Resolution(whole, logits, near, near_logits, slope, offset)
+    bias = (end - end.mean(1, keepdims=True)) / slope[:, None]
+    return Resolution(whole, logits, near, near_logits, slope, offset, bias)

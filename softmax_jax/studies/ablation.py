@@ -16,7 +16,6 @@ TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BASE = "base"
-WIDTHS, PARTS = (32, 64, 256), (8, 4, 2)
 """Other widths than the base's, and parts of its steps."""
 
 
@@ -62,9 +61,9 @@ def recipes(base: Config) -> list[Recipe]:
             f"constant {rate / 3:g}, λ = 0.001": constant | {"l2": 1e-3},
             f"cosine from {rate / 3:g}, λ = 0.001": constant | {"schedule": "cosine_decay_schedule", "l2": 1e-3},
         },
-        "steps": {f"{steps // part:,} steps": {"steps": steps // part} for part in PARTS},
+        "steps": {f"{steps // part:,} steps": {"steps": steps // part} for part in (8, 4, 2)},
         "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (base.task.sets // 4, 4 * base.task.sets)},
-        "width": {f"width {width}": {"width": width} for width in WIDTHS},
+        "width": {f"width {width}": {"width": width} for width in (32, 64, 256)},
         "items in training": {
             "5 to 16 items": {"min_items": 5},
             "2 to 16 items": {"min_items": 2},
@@ -79,20 +78,6 @@ def recipes(base: Config) -> list[Recipe]:
         for group, variants in groups.items()
         for name, changes in variants.items()
     ]
-
-
-SCALING, UNSEEN = "steps × width", "unseen"
-
-
-def scaling_recipes(base: Config) -> list[Recipe]:
-    """The further runs that a law of compute and width needs, and one to test it on: four times the steps."""
-    further = {
-        f"width {width}, {base.steps // part:,} steps": {"width": width, "steps": base.steps // part}
-        for width in WIDTHS
-        for part in PARTS
-    }
-    grid = [Recipe(SCALING, name, changed(base, **changes)) for name, changes in further.items()]
-    return [*grid, Recipe(UNSEEN, f"{4 * base.steps:,} steps", changed(base, steps=4 * base.steps))]
 
 
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 
 import altair as alt
-import numpy as np
 import polars as pl
 
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.charts import PALETTE, Chart
-from softmax_jax.studies import scaling_law
 from softmax_jax.studies.ablation import BASE, Outcome, losses
-from softmax_jax.studies.scaling_law import Law, Point
 
 PAIRS = "normalizer in training"
 KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "value": PALETTE[4]}
@@ -107,52 +104,3 @@ def pairs_table(outcomes: Sequence[Outcome], n: int) -> str:
         itself = f"{means[train, train]:.1f}" if (train, train) in means else ""
         rows.append([train, itself, f"{means[train, 'softmax']:.1f}", f"{means[train, best]:.1f} ({best})"])
     return markdown.table([f"trained under (tested at n = {n})", "itself", "softmax", "best in the test"], rows)
-
-
-def scaling_chart(law: Law, seen: Sequence[Point], unseen: Sequence[Point]) -> Chart:
-    """Accuracy against compute, a panel for each length: a point per seed, lines for the law, rings for the unseen."""
-    points = pl.DataFrame([*seen, *unseen], orient="row").with_columns(
-        pl.col("width").cast(pl.Int64).cast(pl.String), pl.Series("seen", [True] * len(seen) + [False] * len(unseen))
-    )
-    widths = sorted({point.width for point in seen})
-    computes = [point.compute for point in (*seen, *unseen)]
-    grid = np.geomspace(min(computes), max(computes), 60)
-    x = alt.X("compute:Q", title="multiply-adds of training", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e"))
-    y = charts.percent_axis("accuracy (% of sets)")
-    colour = charts.colour_by("width", charts.palette([f"{width:g}" for width in widths]), "width")
-    panels = []
-    for n in sorted(set(points["n"])):
-        law_at_n = [(compute, f"{width:g}", *law.predict(compute, width, n)) for width in widths for compute in grid]
-        curve = pl.DataFrame(law_at_n, ["compute", "width", "value", "low", "high"], orient="row")
-        layers = charts.lines(curve, x, y, colour, point=False)
-        for was_seen, size in ((True, 30), (False, 90)):
-            measured = points.filter(n=n, seen=was_seen).rename({"accuracy": "value"})
-            marks = alt.Chart(charts.data(measured)).mark_point(filled=was_seen, size=size, opacity=1)
-            layers.append(marks.encode(x=x, y=y, color=colour))
-        panels.append(alt.layer(*layers).properties(width=240, height=240, title=charts.panel_title(f"{n} items")))
-    title = charts.chart_title(
-        "Accuracy by compute and width",
-        "a point per seed; lines: the law, with its 95 % band; rings: not used to fit it",
-    )
-    return alt.hconcat(*panels).properties(title=title)
-
-
-def scaling_table(law: Law, unseen: Sequence[Point]) -> str:
-    """The law's numbers with their intervals, and what it said of runs that it was not fitted to."""
-    names = (f"ln δ₀ (at {scaling_law.COMPUTE:g} multiply-adds, width {scaling_law.WIDTH:g})", "a", "b")
-    numbers = [
-        (name, f"{value:.3f}", f"{low:.3f} to {high:.3f}")
-        for name, value, (low, high) in zip(names, law.numbers, law.interval())
-    ]
-    predictions = []
-    for n in sorted({point.n for point in unseen}):
-        points = [point for point in unseen if point.n == n]
-        predicted, low, high = law.predict(points[0].compute, points[0].width, n)
-        measured = float(np.mean([point.accuracy for point in points]))
-        cells = (f"{predicted:.1f}", f"{low:.1f} to {high:.1f}", f"{measured:.1f}", f"{measured - predicted:+.1f}")
-        predictions.append((str(n), *cells))
-    tables = [
-        markdown.table(["number", "value", "95 % interval"], numbers),
-        markdown.table(["n", "predicted", "95 % interval", "measured", "miss"], predictions),
-    ]
-    return "\n\n".join(tables)

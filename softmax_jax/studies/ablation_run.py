@@ -14,15 +14,14 @@ from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
-from softmax_jax.studies import ablation_report as report, scaling_law
-from softmax_jax.studies.ablation import ACCURACIES, BASE, SCALING, TEMPERATURES, UNSEEN, Outcome, Recipe, losses
+from softmax_jax.studies import ablation_report as report
+from softmax_jax.studies.ablation import ACCURACIES, TEMPERATURES, Outcome, Recipe, losses
 from softmax_jax.studies.shootout import directory_name
 from softmax_jax.training.config import Config, settings_of
-from softmax_jax.training.costs import step_multiply_adds
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-TABLES = ("losses", "pairs", "scaling")
+TABLES = ("losses", "pairs")
 """Marks of the page."""
 
 
@@ -71,21 +70,8 @@ def measured(
     return Outcome(recipe, frame)
 
 
-def scaling_points(outcomes: Sequence[Outcome], groups: Sequence[str]) -> list[scaling_law.Point]:
-    """The accuracy of every seed of the recipes in these groups, under the best constant temperature at each length."""
-    points = []
-    for (group, _, config), frame in outcomes:
-        if group in groups:
-            width = settings_of(config)["width"]
-            compute = config.steps * step_multiply_adds(config.task.longest, config.task.sets, width)
-            best = losses(frame).select("n", normalizer="best")
-            chosen = frame.join(best, ["n", "normalizer"], maintain_order="left")
-            points += [scaling_law.Point(compute, width, *row) for row in chosen["n", "seed", "accuracy"].rows()]
-    return points
-
-
 def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path, page: Path | None) -> None:
-    """Writes the tables, the charts, the law, and the page if one is named."""
+    """Writes the tables, the charts, and the page if one is named."""
     for name, of_one in (("accuracy", lambda frame: frame), ("losses", losses)):
         frame = pl.concat(
             of_one(outcome.frame).select(
@@ -100,12 +86,6 @@ def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path,
     charts = {"losses": report.losses_chart(outcomes)}
     charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
     tables = {"losses": report.losses_table(outcomes), "pairs": report.pairs_table(outcomes, max(lengths))}
-    unseen, grid = (scaling_points(outcomes, (group,)) for group in (UNSEEN, SCALING))
-    if unseen and grid:  # without which width and compute do not vary enough of themselves
-        seen = scaling_points(outcomes, (BASE, "steps", "width")) + grid
-        law = scaling_law.fit(seen)
-        charts["scaling"] = report.scaling_chart(law, seen, unseen)
-        tables["scaling"] = report.scaling_table(law, unseen)
     for name, chart in charts.items():
         save_chart(chart, output / name)
     write_whole(output / "ablation.md", "\n\n".join(tables.values()) + "\n")

@@ -32,6 +32,7 @@ RESOLUTION = Resolution(
     np.arange(60.0).reshape(2, 10, 3),
     np.array([200.0, 100.0]),
     np.array([0.04, 0.06]),
+    np.zeros((2, 10)),
 )
 
 

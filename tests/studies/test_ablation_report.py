@@ -1,13 +1,11 @@
-import numpy as np
 import polars as pl
 import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import save_chart
-from softmax_jax.studies import ablation_report as report, scaling_law
+from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, Outcome, Recipe
-from softmax_jax.studies.scaling_law import Point
 from softmax_jax.training.config import Config
 from tests.report.charts import texts_of
 
@@ -31,9 +29,6 @@ FOUND = [
     outcome("width", "width 32", 40.0),
     outcome(report.PAIRS, "entmax15", 50.0, "entmax15"),
 ]
-LAW = scaling_law.Law((np.log(1e-4), 0.5, 0.0), np.array([[np.log(2e-4), 0.5, 0.0], [np.log(5e-5), 0.5, 0.0]]))
-SEEN = [Point(10**12 * factor, 128, 1024, seed, 80.0 + factor) for factor in (1, 4) for seed in (0, 1)]
-UNSEEN = [Point(16 * 10**12, 128, 1024, seed, 99.0) for seed in (0, 1)]
 
 
 def test_the_table_has_accuracy_interval_and_the_three_losses_of_every_recipe():
@@ -58,26 +53,17 @@ def test_one_normalizer_in_training_makes_no_pairs():
     assert report.pairs_chart(FOUND[:2], 64) is None
 
 
-def test_the_law_says_what_it_missed():
-    table = report.scaling_table(LAW, UNSEEN)
-    said, low, high = LAW.predict(16 * 10**12, 128, 1024)
-    assert f"| 1024 | {said:.1f} | {low:.1f} to {high:.1f} | 99.0 | {99 - said:+.1f} |" in table
-    assert "| a | 0.500 | 0.500 to 0.500 |" in table
-
-
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
         ("losses", {"64 items", "dispersion", "key", "% of sets", "width 32"}),
         ("pairs", {"normalizer in training", "normalizer in the test", "entmax15", "accuracy (%)"}),
-        ("scaling", {"1024 items", "multiply-adds of training", "width"}),
     ],
 )
 def test_a_chart_names_its_axes_and_what_it_compares(name, texts, tmp_path):
     charts = {
         "losses": report.losses_chart(FOUND),
         "pairs": report.pairs_chart(FOUND, 256),
-        "scaling": report.scaling_chart(LAW, SEEN, UNSEEN),
     }
     _, svg = save_chart(charts[name], tmp_path / name)
     found = texts_of(svg.read_text())

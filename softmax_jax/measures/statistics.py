@@ -15,12 +15,12 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs to compare."""
+    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs or where all differ alike."""
     if len(values) < 2 or len(values) != len(reference):
         return None
     differences = np.subtract(values, reference)
     if np.ptp(differences) == 0:
-        return 1.0 if differences[0] == 0 else 0.0
+        return 1.0 if differences[0] == 0 else None
     return float(scipy.stats.ttest_rel(values, reference).pvalue)
 
 

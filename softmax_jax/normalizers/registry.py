@@ -139,6 +139,12 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     >>> normalizer("ssmax", s=0.43).scale == normalizer("ssmax(s=0.43)").scale
     True
     """
+    method, given = method_of(spec, **numbers)
+    return method.build(**given)
+
+
+def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
+    """The method of such a text, and the numbers that it is given. Raises ValueError as `normalizer` does."""
     name, positional, written = _parse(spec)
     if name not in METHODS:
         near = checks.did_you_mean(name, METHODS)
@@ -150,7 +156,7 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     twice = [number for number, times in Counter(number for number, _ in given).items() if times > 1]
     if twice:
         raise ValueError(f"{spec!r} gives {', '.join(twice)} twice: give each number once")
-    return method.build(**dict(given))
+    return method, dict(given)
 
 
 BARE_FILE = re.compile(r"""\bfit\s*=\s*([^\s'"(),][^'"(),]*)""")

@@ -117,16 +117,21 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
     )
 
 
-def of_an_offset(names: Iterable[str]) -> str | None:
-    """One sentence on the methods that weigh a row otherwise once a constant is added to all of its logits."""
+def moved_by_offset(names: Iterable[str]) -> list[str]:
+    """Those that weigh a row otherwise once a constant is added to all logits, unless one was there in training."""
     methods = {name: METHODS.get(re.split(r"[(,]", name)[0]) for name in names}
     moved = [name for name, method in methods.items() if method and not getattr(method.map, "shift_invariant", False)]
-    if not moved or any(name.endswith(AS_TRAINED) for name in moved):
-        return None
-    return (
+    return [] if any(name.endswith(AS_TRAINED) for name in moved) else moved
+
+
+def of_an_offset(names: Iterable[str]) -> str | None:
+    """One sentence on them, if there are any."""
+    moved = moved_by_offset(names)
+    sentence = (
         f"{', '.join(moved)}: a constant added to a row changes these weights, and training under softmax leaves it to "
         "chance, so what stands here says little of the method"
     )
+    return sentence if moved else None
 
 
 def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:

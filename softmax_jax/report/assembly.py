@@ -37,7 +37,8 @@ def evaluated(
 ) -> tuple[Evaluated, Parameters, MaxRetrieval]:
     """Every measure of a run under the normalizers asked for, and under those that the losses are counted from."""
     config, parameters = load_checkpoint(path)
-    named, task = named_normalizers(specs, path, parameters), task_of(parameters, config.task)
+    named = named_normalizers(specs, path, parameters, config.normalizer)
+    task = task_of(parameters, config.task)
     measured = evaluate(
         parameters,
         named | {HARDMAX: normalizer(HARDMAX)},
@@ -46,6 +47,7 @@ def evaluated(
         sets={n: sets_at(n, sets) for n in lengths},
         measures=tuple(MEASURES),
         true_item=True,
+        trained_under=config.normalizer,
         task=task,
     )
     by_length = list(with_progress(measured, lengths, f"measuring {path}"))

@@ -16,7 +16,7 @@ Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart
 PNG_SCALE = 2
 BASELINE = "softmax"
 """The normalizer that others are compared with."""
-FAIR = "adaptive_refit saw every length, adaptive_refit_train only those of training"
+FAIR = "adaptive_refit saw every length, adaptive_refit_train only those up to the longest of training"
 """What to say wherever the refit to all lengths is shown."""
 PALETTE = ["#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#eeca3b", "#79706e"]
 GREY = "#8a8a8a"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.normalizers.registry import method_of
 from softmax_jax.report import charts
 from softmax_jax.report.tables import new_table
 
@@ -26,9 +26,9 @@ def formula_table(names: Sequence[str]) -> Table:
     """What each normalizer computes."""
     table = new_table("What each computes", "normalizer", "formula", "numbers", "source", names=4)
     for name in names:
-        method = name.split("(")[0]
-        fact = METHODS[method].entry
-        numbers = ", ".join(f"{key} = {rounded(value)}" for key, value in METHODS[method].numbers.items()) or "none"
+        method, given = method_of(name)
+        fact = method.entry
+        numbers = ", ".join(f"{key} = {rounded(value)}" for key, value in (method.numbers | given).items()) or "none"
         table.add_row(name, *((fact.formula, numbers, fact.source) if fact else ("", numbers, "")))
     return table
 

@@ -16,7 +16,7 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import page, resolution, temperature
-from softmax_jax.report.accuracy import accuracy_chart, of_an_offset, published_cells
+from softmax_jax.report.accuracy import accuracy_chart, moved_by_offset, of_an_offset, published_cells
 from softmax_jax.report.charts import FAIR
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Figure, Section
@@ -105,6 +105,7 @@ def headline(run: Evaluated) -> str:
     """What the first normalizer gets wrong as sets grow, and what the best of the others wins back."""
     by_name = accuracies(run)
     first, *others = by_name
+    others = [name for name in others if name not in moved_by_offset(by_name)]
     lengths = list(by_name[first])
     start = max((n for n in lengths if n <= run.longest_in_training), default=lengths[0])
     sentence = (

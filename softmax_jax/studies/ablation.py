@@ -38,24 +38,31 @@ class Outcome(NamedTuple):
 
 
 def recipes(base: Config) -> list[Recipe]:
-    """The base, and for each thing that is varied the base with it changed.
+    """The base, and for each thing that is varied the base with it changed, unless that is the base again.
 
     Longer training, another width and another batch change the compute, all others leave it nearly alone.
     """
     rate, steps = base.learning_rate, base.steps
+    one_cycle = {"schedule": "cosine_onecycle_schedule"}
     constant = {"schedule": "constant_schedule", "learning_rate": rate / 3}
     groups: dict[str, dict[str, dict[str, Any]]] = {
         "penalty": {
             **{f"λ = {l2:g}": {"l2": l2} for l2 in (1e-4, 5e-4, 1e-3)},
             **{
-                f"AdamW, decay {decay:g}": {"optimizer": "adamw", "optimizer_options": {"weight_decay": decay}}
+                f"AdamW, decay {decay:g}": {
+                    "optimizer": "adamw",
+                    "optimizer_options": {"weight_decay": decay},
+                    "l2": 0.0,
+                }
                 for decay in (1e-4, 1e-2)
             },
         },
         "schedule": {
             f"constant {rate / 3:g}": constant,
             f"cosine from {rate / 3:g}": constant | {"schedule": "cosine_decay_schedule"},
-            **{f"one cycle to {factor * rate:g}": {"learning_rate": factor * rate} for factor in (1 / 3, 3)},
+            **{
+                f"one cycle to {factor * rate:g}": one_cycle | {"learning_rate": factor * rate} for factor in (1 / 3, 3)
+            },
         },
         "schedule and penalty": {
             f"constant {rate / 3:g}, λ = 0.001": constant | {"l2": 1e-3},
@@ -73,11 +80,12 @@ def recipes(base: Config) -> list[Recipe]:
         "ties": {f"nearest of {count}": {"nearest_of": count} for count in (4, 16, 64)},
         "normalizer in training": {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
-    return [Recipe(BASE, BASE, base)] + [
+    varied = [
         Recipe(group, name, changed(base, **changes))
         for group, variants in groups.items()
         for name, changes in variants.items()
     ]
+    return [Recipe(BASE, BASE, base), *(recipe for recipe in varied if recipe.config != base)]
 
 
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json, write_whole
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
+from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
@@ -52,17 +53,18 @@ def measured(
     recipe: Recipe, checkpoint: Path, lengths: Sequence[int], sets: int, kept_in: Path, console: Console
 ) -> Outcome:
     """The accuracies of a recipe; from its file where it was measured before in the same way."""
-    settings = {"lengths": list(lengths), "sets": sets}
+    config, parameters = load_checkpoint(checkpoint)
+    named = {name: normalizer(name) for name in (*METHODS, *TEMPERATURES)}
+    settings = {"lengths": list(lengths), "sets": sets, "normalizers": list(named)}
+    settings |= {"checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
     path = kept_in / "accuracies.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
         kept = json.loads(path.read_text())
         if kept["settings"] == settings:
             return Outcome(recipe, pl.DataFrame(kept["rows"], ACCURACIES, orient="row"))
     console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
-    config, parameters = load_checkpoint(checkpoint)
     options: dict[str, Any] = {"seeds": config.all_seeds, "measures": ("accuracy",), "true_item": True}
     options["task"] = task_of(parameters, config.task)
-    named = {name: normalizer(name) for name in (*METHODS, *TEMPERATURES)}
     frame = frame_of(evaluate(parameters, named, lengths=lengths, sets=sets, **options)).sort(
         "n", "seed", maintain_order=True
     )

@@ -24,7 +24,7 @@ from softmax_jax.measures.dispersion import HARDMAX
 from softmax_jax.measures.evaluation import evaluate, frame_of, summarize, task_of
 from softmax_jax.measures.resolution import resolution
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.tables import new_table
+from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -94,7 +94,12 @@ def main() -> None:
         table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
         for checkpoint in asked.checkpoints:
             for n, predicted, measured, half in compared(checkpoint, asked.lengths, asked.sets):
-                cells = (f"{predicted:.2f}", f"{measured:.2f}", f"{half or 0:.2f}", f"{measured - predicted:+.2f}")
+                cells = (
+                    f"{predicted:.2f}",
+                    f"{measured:.2f}",
+                    number_or_dash(half, ".2f"),
+                    f"{measured - predicted:+.2f}",
+                )
                 table.add_row(checkpoint.name, str(n), *cells)
         console.print(table)
 

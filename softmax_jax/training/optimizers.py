@@ -32,6 +32,10 @@ def build_schedule(config: Config) -> optax.Schedule:
             near = did_you_mean(name, known)
             raise ValueError(f"--schedule is {config.schedule}: {near}it must be one of optax, {', '.join(known)}")
 
+    for rate in config.schedule_options.keys() & RATES["--schedule"]:
+        number = config.schedule_options[rate]
+        raise ValueError(f"--schedule-options has {rate} {number}: it must be given as --learning-rate")
+
     def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
         rate = float(config.learning_rate)
         start = 0.0 if "peak_value" in parameters else rate  # one with a peak warms up to it

@@ -80,7 +80,8 @@ class RunDirectory:
             remove_unfinished(self.path)
             remove_unfinished(self.path / STEPS)
             write_json(self.path / "config.json", settings_of(self.config))
-            write_json(self.path / "versions.json", versions())
+            if not (self.path / "versions.json").exists():  # a look at a finished run is none of its own
+                write_json(self.path / "versions.json", versions())
         except (OSError, ValueError) as error:
             return str(error)
         return None
@@ -212,10 +213,15 @@ def _load_run(directory: Path) -> tuple[Config, Parameters]:
         return read_checkpoint(path, config, state_shapes).parameters
 
     trained = directory / PARAMETERS
-    newest = first_good([trained] * trained.exists() + step_checkpoints(directory), read)
+    candidates = [trained] * trained.exists() + step_checkpoints(directory)
+    newest = first_good(candidates, read)
     if newest is None:
         raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one")
-    return config, newest[1]
+    path, parameters = newest
+    if path == candidates[0] != trained and int(path.name) < config.steps and distributed.is_leader():
+        step = f"step {path.name} of {config.steps}"
+        print(f"warning: {directory} is not trained to its end: this is {step}", file=sys.stderr)
+    return config, parameters
 
 
 def _load_msgpack(path: Path) -> tuple[Config, Parameters]:

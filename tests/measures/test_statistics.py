@@ -20,7 +20,7 @@ def test_without_enough_seeds_or_differences():
     assert paired_p_value([1.0], [2.0]) is None
     assert paired_p_value([1.0, 2.0], []) is None
     assert paired_p_value([1.0, 2.0], [1.0, 2.0]) == 1.0
-    assert paired_p_value([1.0, 2.0], [0.0, 1.0]) == 0.0
+    assert paired_p_value([1.0, 2.0], [0.0, 1.0]) is None
 
 
 def test_corrected_p_values_keep_the_order_of_the_tests_and_the_risk_of_any_false_one():

@@ -81,11 +81,12 @@ def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
 
 
 @pytest.mark.parametrize("step", [10, pytest.param(30, marks=pytest.mark.full)])
-def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, step):
+def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, capsys, step):
     interrupt_at(monkeypatch, step)
     with pytest.raises(Interrupted, match=f"step {step}"):
         run(SMALL, tmp_path, quiet())
     assert load_checkpoint(tmp_path)[1]["read_out"]["bias"].shape == (2, 10)
+    assert capsys.readouterr().err.endswith(f"is not trained to its end: this is step {step} of 50\n")
     monkeypatch.undo()
     run(SMALL, tmp_path, quiet())
     assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
@@ -113,7 +114,9 @@ def test_metrics_of_lost_steps_are_written_once(uninterrupted, tmp_path, monkeyp
 
 def test_a_finished_run_stays_as_it_is(uninterrupted):
     before = (uninterrupted / "metrics.jsonl").read_bytes(), load_checkpoint(uninterrupted)[1]
+    (uninterrupted / "versions.json").write_text('{"jax": "an earlier one"}')
     run(SMALL, uninterrupted, quiet())
+    assert json.loads((uninterrupted / "versions.json").read_text()) == {"jax": "an earlier one"}
     assert (uninterrupted / "metrics.jsonl").read_bytes() == before[0]
     assert identical(load_checkpoint(uninterrupted)[1], before[1])
 

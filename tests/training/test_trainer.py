@@ -190,6 +190,7 @@ def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
         ({"schedule": "linear"}, "constant_schedule"),
         ({"optimizer_options": {"momentun": 0.9}}, "momentun"),
         ({"schedule_options": {"warmup": 1.0}}, "warmup"),
+        ({"schedule_options": {"value": 0.5}}, "must be given as --learning-rate"),
         ({"schedule": "warmup_cosine_decay_schedule"}, "warmup_steps"),
     ],
 )

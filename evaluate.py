@@ -32,7 +32,7 @@ class Arguments:
     sets: int = 512
     """Sets per seed and length."""
     key: int = 0
-    """Number of another draw of sets: 0 is that of every table, 1 and 2 of fit_temperature.py, 3 of report.py."""
+    """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""

@@ -58,12 +58,12 @@ class Draw(enum.IntEnum):
 
 
 def key_of(draw: int) -> Key[Array, ""]:
-    """A key for `test_keys`, away from those of training."""
+    """The key of a numbered draw, for `test_keys`; away from those of training."""
     return jax.random.key(TEST_KEY + draw)
 
 
 def numbered_key(number: int) -> Key[Array, ""] | None:
-    """That of a number; None, which leaves it to the task, for 0."""
+    """The same as a command line may ask for it: None for 0, which leaves the key to the task."""
     return key_of(number) if number else None
 
 

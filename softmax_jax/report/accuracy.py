@@ -101,7 +101,7 @@ class Compared(NamedTuple):
 
 def compare(summary: pl.DataFrame, row: Mapping[int, float]) -> list[Compared]:
     """The cells of a published row beside those of one normalizer, at the lengths of both."""
-    ours = summary.filter(pl.col("n").is_in(list(row))).select("n", pl.col("accuracy"), pl.col("interval")).rows()
+    ours = summary.filter(pl.col("n").is_in(list(row))).select("n", "accuracy", "interval").rows()
     apart = [(n, accuracy - row[n], interval or 0.0) for n, accuracy, interval in ours]
     return [Compared(n, difference, abs(difference) < max(MARGIN, interval)) for n, difference, interval in apart]
 
@@ -120,18 +120,18 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
 def moved_by_offset(names: Iterable[str]) -> list[str]:
     """Those that weigh a row otherwise once a constant is added to all logits, unless one was there in training."""
     methods = {name: METHODS.get(re.split(r"[(,]", name)[0]) for name in names}
-    moved = [name for name, method in methods.items() if method and not getattr(method.map, "shift_invariant", False)]
+    moved = [name for name, method in methods.items() if method and not method.build().shift_invariant]
     return [] if any(name.endswith(AS_TRAINED) for name in moved) else moved
 
 
 def of_an_offset(names: Iterable[str]) -> str | None:
     """One sentence on them, if there are any."""
-    moved = moved_by_offset(names)
-    sentence = (
+    if not (moved := moved_by_offset(names)):
+        return None
+    return (
         f"{', '.join(moved)}: a constant added to a row changes these weights, and training under softmax leaves it to "
         "chance, so what stands here says little of the method"
     )
-    return sentence if moved else None
 
 
 def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:

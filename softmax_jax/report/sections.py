@@ -105,7 +105,8 @@ def headline(run: Evaluated) -> str:
     """What the first normalizer gets wrong as sets grow, and what the best of the others wins back."""
     by_name = accuracies(run)
     first, *others = by_name
-    others = [name for name in others if name not in moved_by_offset(by_name)]
+    moved = moved_by_offset(by_name)
+    others = [name for name in others if name not in moved]
     lengths = list(by_name[first])
     start = max((n for n in lengths if n <= run.longest_in_training), default=lengths[0])
     sentence = (

@@ -206,8 +206,6 @@ def write_study(
     paths = [output / FITS[name] for name in fits]
     for path, fit in zip(paths, fits.values()):
         fit.save(path)
-    for name in FITS.keys() - fits.keys():  # an earlier one would be shown beside these
-        (output / FITS[name]).unlink(missing_ok=True)
     directory = output / "temperature"
     write_csv(directory / "comparison.csv", compared.columns, compared.rows())
     drawn = {"entropy": entropy_chart(rows, fits), "length": length_chart(rows, fits)}

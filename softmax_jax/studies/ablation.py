@@ -16,7 +16,6 @@ TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BASE = "base"
-"""Other widths than the base's, and parts of its steps."""
 
 
 class Recipe(NamedTuple):
@@ -43,26 +42,17 @@ def recipes(base: Config) -> list[Recipe]:
     Longer training, another width and another batch change the compute, all others leave it nearly alone.
     """
     rate, steps = base.learning_rate, base.steps
-    one_cycle = {"schedule": "cosine_onecycle_schedule"}
+    adamw, one_cycle = {"optimizer": "adamw", "l2": 0.0}, {"schedule": "cosine_onecycle_schedule"}
     constant = {"schedule": "constant_schedule", "learning_rate": rate / 3}
     groups: dict[str, dict[str, dict[str, Any]]] = {
         "penalty": {
             **{f"λ = {l2:g}": {"l2": l2} for l2 in (1e-4, 5e-4, 1e-3)},
-            **{
-                f"AdamW, decay {decay:g}": {
-                    "optimizer": "adamw",
-                    "optimizer_options": {"weight_decay": decay},
-                    "l2": 0.0,
-                }
-                for decay in (1e-4, 1e-2)
-            },
+            **{f"AdamW, decay {d:g}": adamw | {"optimizer_options": {"weight_decay": d}} for d in (1e-4, 1e-2)},
         },
         "schedule": {
             f"constant {rate / 3:g}": constant,
             f"cosine from {rate / 3:g}": constant | {"schedule": "cosine_decay_schedule"},
-            **{
-                f"one cycle to {factor * rate:g}": one_cycle | {"learning_rate": factor * rate} for factor in (1 / 3, 3)
-            },
+            **{f"one cycle to {peak:g}": one_cycle | {"learning_rate": peak} for peak in (1 / 3 * rate, 3 * rate)},
         },
         "schedule and penalty": {
             f"constant {rate / 3:g}, λ = 0.001": constant | {"l2": 1e-3},

@@ -94,13 +94,8 @@ def main() -> None:
         table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
         for checkpoint in asked.checkpoints:
             for n, predicted, measured, half in compared(checkpoint, asked.lengths, asked.sets):
-                cells = (
-                    f"{predicted:.2f}",
-                    f"{measured:.2f}",
-                    number_or_dash(half, ".2f"),
-                    f"{measured - predicted:+.2f}",
-                )
-                table.add_row(checkpoint.name, str(n), *cells)
+                interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
+                table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
         console.print(table)
 
 

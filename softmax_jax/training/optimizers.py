@@ -32,9 +32,7 @@ def build_schedule(config: Config) -> optax.Schedule:
             near = did_you_mean(name, known)
             raise ValueError(f"--schedule is {config.schedule}: {near}it must be one of optax, {', '.join(known)}")
 
-    for rate in config.schedule_options.keys() & RATES["--schedule"]:
-        number = config.schedule_options[rate]
-        raise ValueError(f"--schedule-options has {rate} {number}: it must be given as --learning-rate")
+    _check_rate("--schedule", config.schedule_options)
 
     def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
         rate = float(config.learning_rate)
@@ -59,9 +57,7 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
         near = "".join(did_you_mean(name, functions) for name in unknown)
         rule = "it must be one of optax that takes a learning rate, as adam"
         raise ValueError(f"--optimizer is {config.optimizer}: {near}{rule}")
-    if "learning_rate" in config.optimizer_options:
-        number = config.optimizer_options["learning_rate"]
-        raise ValueError(f"--optimizer-options has learning_rate {number}: it must be given as --learning-rate")
+    _check_rate("--optimizer", config.optimizer_options)
 
     def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
         at_schedule = {"learning_rate": build_schedule(config)} | config.optimizer_options
@@ -74,6 +70,12 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
             f"{problem}; choose another, as adam"
         )
     return optimizer
+
+
+def _check_rate(option: str, numbers: Mapping[str, Any]) -> None:
+    """Raises ValueError for a rate among the numbers of an option."""
+    for rate in numbers.keys() & RATES[option]:
+        raise ValueError(f"{option}-options has {rate} {numbers[rate]}: it must be given as --learning-rate")
 
 
 def _parameters(name: str) -> Mapping[str, Any]:

@@ -218,6 +218,7 @@ def _load_run(directory: Path) -> tuple[Config, Parameters]:
     if newest is None:
         raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one")
     path, parameters = newest
+    # Where another was passed over, a line on stderr has named this one already.
     if path == candidates[0] != trained and int(path.name) < config.steps and distributed.is_leader():
         step = f"step {path.name} of {config.steps}"
         print(f"warning: {directory} is not trained to its end: this is {step}", file=sys.stderr)

@@ -12,7 +12,7 @@ from softmax_jax.normalizers.checks import one_of
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.studies.ablation import BASE, Recipe, recipes
+from softmax_jax.studies.ablation import BASE, PRECISION, Recipe, recipes
 from softmax_jax.studies.ablation_run import TABLES, outcomes, write
 from softmax_jax.training.config import changed
 from softmax_jax.training.run import one_line_ends
@@ -31,7 +31,7 @@ class Arguments:
     seeds: int = 4
     """Models per recipe."""
     groups: tuple[str, ...] = ()
-    """What to vary, as in `width steps`; everything by default."""
+    """What to vary, as in `width steps`; everything but `precision` by default, which has a study of its own."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Items per set to test at."""
     sets: int = 256
@@ -66,7 +66,8 @@ def main() -> None:
     command_line.one_device_per_core()
     with one_line_ends(Console(stderr=True)):
         keep_compiled_programs()
-        chosen = [one for one in asked.every_recipe() if not asked.groups or one.group in (BASE, *asked.groups)]
+        groups = asked.groups or {recipe.group for recipe in asked.every_recipe()} - {PRECISION}
+        chosen = [one for one in asked.every_recipe() if one.group in (BASE, *groups)]
         start, shipped = time.perf_counter(), {name: config for name, (_, config) in load_presets().items()}
         found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.output)
         options = dataclasses.asdict(asked) | {"output": str(asked.output), "page": str(asked.page)}

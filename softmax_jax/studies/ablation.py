@@ -10,12 +10,15 @@ import polars as pl
 
 from softmax_jax.measures.evaluation import TRUE_ITEM
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.tasks import products
 from softmax_jax.training.config import Config, changed
 
 TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BASE = "base"
+PRECISION = "precision"
+"""A study of its own, with a page of its own; varied only if asked for."""
 
 
 class Recipe(NamedTuple):
@@ -68,6 +71,13 @@ def recipes(base: Config) -> list[Recipe]:
             "2 items": {"min_items": 2, "max_items": 2},
         },
         "ties": {f"nearest of {count}": {"nearest_of": count} for count in (4, 16, 64)},
+        PRECISION: {
+            f"{matmul}, {rounded}{'' if falling else ', constant'}": {"matmul": matmul, "rounded": rounded}
+            | ({} if falling else constant)
+            for matmul in products.PRECISIONS
+            for rounded in (products.PLACES if matmul != products.FLOAT32 else products.PLACES[-1:])
+            for falling in (True, False)
+        },
         "normalizer in training": {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
     varied = [

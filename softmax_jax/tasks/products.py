@@ -20,6 +20,8 @@ FLOAT32, FLOAT8 = "float32", "float8_e4m3"
 BITS = {"bfloat16": (8, 7), "tensorfloat32": (8, 10)}
 """Of exponent and mantissa; the float8 of four and three has rules of its own for what is small and what is large."""
 PRECISIONS = FLOAT32, *BITS, FLOAT8
+SPACING = {name: 2.0 ** -(bits + 1) for name, (_, bits) in BITS.items()} | {FLOAT8: 2.0**-4}
+"""Between neighbours of a precision just below 1."""
 HARDWARE: dict[str, dict[str, Any]] = {
     "tpu": {"bfloat16": jax.lax.Precision.DEFAULT},
     "gpu": {

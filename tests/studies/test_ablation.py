@@ -22,6 +22,7 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
         "width": {"width"},
         "items in training": {"min_items", "max_items"},
         "ties": {"nearest_of"},
+        "precision": {"matmul", "rounded", "schedule", "learning_rate"},
         "normalizer in training": {"normalizer"},
     }
     base = settings_of(TINY)

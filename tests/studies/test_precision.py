@@ -1,0 +1,88 @@
+import ml_dtypes
+import numpy as np
+import polars as pl
+import pytest
+
+from softmax_jax.measures.sets import fresh_batches
+from softmax_jax.report.charts import save_chart
+from softmax_jax.studies import precision_report as report
+from softmax_jax.studies.ablation import SOFT_TO_SHARP
+from softmax_jax.studies.precision import ceilings, of_recipes, ties
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.products import PRECISIONS
+from tests.report.charts import texts_of
+
+ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_ties_are_what_counting_finds_in_the_sets_that_an_evaluation_draws(precision):
+    task, seeds, n, sets = MaxRetrieval(), (0, 3), 64, 48
+    found = ties(task, precision, seeds=seeds, n=n, sets=sets)
+    drawn = fresh_batches(task, seeds, n, sets)
+    batch = task.draw(drawn.keys.ravel(), drawn.lengths.ravel(), task.room(n))
+    rho, kappa = np.asarray(batch.items[..., 0]).astype(ROUNDED[precision]), np.asarray(batch.items[..., 1:]).argmax(-1)
+    for of_set, chance, tied in zip(zip(rho, kappa), found.chance.ravel(), found.tied.ravel()):
+        classes = of_set[1][of_set[0] == of_set[0].max()]
+        assert chance == np.float32(np.bincount(classes).max()) / np.float32(len(classes))
+        assert tied == (len(classes) > 1)
+
+
+def test_the_ceiling_falls_with_length_and_with_spacing():
+    found = ceilings(MaxRetrieval(), PRECISIONS, seeds=(0, 1), lengths=(16, 256), sets=512)
+    mean = {(precision, n): value for precision, n, value in found.group_by("precision", "n").agg("ceiling").rows()}
+    short, long = ([np.mean(mean[precision, n]) for precision in PRECISIONS] for n in (16, 256))
+    assert sorted(short) == [short[3], short[1], short[2], short[0]]
+    assert all(np.less_equal(long, short))
+    assert short[0] == 100
+    assert abs(short[1] - 98.6) < 1.5  # by an independent count over many sets; five deviations of a thousand
+
+
+def made(recipes=(("bfloat16", "all", "falling"), ("float8_e4m3", "all", "falling"))) -> pl.DataFrame:
+    accuracy = dict.fromkeys((*SOFT_TO_SHARP, "adaptive"), 40.0) | {"temperature(0.25)": 70.0}
+    rows = [
+        (*recipe, name, n, seed, value + spread)
+        for recipe in recipes
+        for name, value in accuracy.items()
+        for n in (16, 64)
+        for seed, spread in ((0, 1.0), (1, -1.0))
+    ]
+    columns = ["precision", "rounded", "rate", "normalizer", "n", "seed", "accuracy"]
+    return pl.DataFrame(rows, columns, orient="row")
+
+
+TOP = pl.DataFrame(
+    [(precision, n, seed, 80.0) for precision in ("bfloat16", "float8_e4m3") for n in (16, 64) for seed in (0, 1)],
+    ["precision", "n", "seed", "ceiling"],
+    orient="row",
+)
+
+
+def test_the_table_of_recipes_has_ceilings_and_the_best_temperature():
+    _, _, ceiling, recipe, *_ = report.recipes_table(made(), TOP).splitlines()
+    assert ceiling == "| bfloat16 |  | *ceiling* | *80.0* | *80.0* |"
+    assert recipe == "| bfloat16 | all | falling | 40.0 / 40.0 / 70.0 | 40.0 / 40.0 / 70.0 |"
+
+
+def test_the_table_of_cells_says_what_chose_and_what_agrees():
+    rows = [("softmax", 16, 98.0), ("softmax", 32, 90.0), ("adaptive", 16, 98.0), ("adaptive", 32, 97.0)]
+    columns = ["normalizer", "n", "seed", "accuracy"]
+    accuracy = pl.DataFrame([(name, n, seed, x) for name, n, x in rows for seed in (0, 1)], columns, orient="row")
+    top = pl.DataFrame({"n": [16, 32], "ceiling": [99.0, 98.0]})
+    table = report.cells_table(accuracy, top)
+    assert "| softmax | 16 | choice | 98.6 | 98.0 ± 0.0 | -0.6 | yes | 99.0 |" in table
+    assert "| softmax | 32 | test | 97.1* | 90.0 ± 0.0 | -7.1 | **no** | 98.0 |" in table
+    assert "3 of 4 cells agree" in table
+
+
+def test_the_charts_name_what_they_compare(tmp_path):
+    accuracy = made().filter(precision="bfloat16").select("normalizer", "n", "seed", "accuracy")
+    charts = {"published": report.published_chart(accuracy, TOP), "steps": report.steps_chart(made(), TOP)}
+    texts = {name: texts_of(save_chart(chart, tmp_path / name)[1].read_text()) for name, chart in charts.items()}
+    assert {"ceiling of bfloat16", "softmax, published", "adaptive, published"} <= texts["published"]
+    assert {"items × spacing of ρ below 1", "best constant θ", "float8_e4m3"} <= texts["steps"]
+
+
+def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what `ablate.py --groups precision`"):
+        of_recipes(tmp_path)

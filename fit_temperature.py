@@ -58,14 +58,15 @@ def main() -> None:
         searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
         pairs = list(command_line.with_progress(searched, lengths, "searching"))
         rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
-        options = {"criterion": asked.criterion, "degree": asked.degree, "seeds": seeds}
+        options, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
         digest, console = checkpoint_sha256(parameters), Console()
-        fits, problem = refit.fit_both(rows, fresh, config.task.longest, checkpoint_sha256=digest, **options)
+        fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **options)
         if problem:
             print(problem)
-        named = refit.contenders(rows, fits)
-        frames = refit.compare(parameters, named, rows, fresh, key=keys[1], **of)
-        compared = pl.concat(command_line.with_progress(frames, lengths, "comparing"))
+        frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **of, **options)
+        compared = pl.concat(command_line.with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
+        for name in fits.keys() - set(compared["normalizer"]):
+            print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
         report.print_fits(console, fits)
         report.print_criteria(console, rows, fresh, asked.degree)
         report.print_candidates(console, rows, asked.criterion)

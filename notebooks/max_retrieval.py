@@ -192,10 +192,10 @@ entropy_chart(to_fit, fits)
 # ## The table
 #
 # The last measurement, on sets that no cell above has seen: the models of this page, and below them the ten models of
-# `checkpoints/paper`, which trained for 100,000 steps, each with the fits made for them.
+# `checkpoints/paper_float32`, which trained for 100,000 steps, each with the fits made for them.
 
 # %%
-shipped = Path(softmax_jax.__file__).parents[1] / "checkpoints" / "paper"
+shipped = Path(softmax_jax.__file__).parents[1] / "checkpoints" / "paper_float32"
 shipped_config, shipped_parameters = load_checkpoint(shipped)
 shipped_seeds = shipped_config.all_seeds
 refitted = {name: softmax_jax.Normalizer(softmax_jax.softmax, fit.scale) for name, fit in fits.items()}

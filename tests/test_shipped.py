@@ -51,7 +51,8 @@ def test_it_scores_what_its_preset_says(shipped):
     assert len(lengths) >= 2
     config, parameters = load_checkpoint(shipped)
     seeds = config.all_seeds
-    measured = evaluate(parameters, {"softmax": normalizer("softmax")}, seeds=seeds, lengths=lengths, sets=SETS)
+    options = {"seeds": seeds, "lengths": lengths, "sets": SETS, "task": config.task}
+    measured = evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
     for of_length in measured:
         n = of_length.n
         share = said[n] / 100

@@ -31,10 +31,15 @@ def named_normalizers(
     """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint.
 
     First the one that the model was trained under, with the numbers that it learned, unless that is softmax.
-    Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters.
+    Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters, and ValueError for
+    the name of a fit that is not there.
     """
     with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
-    fits = fits_beside(checkpoint, parameters) if with_fits else {}
+    fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
+    for name in specs:
+        if name in FITS.keys() - fits.keys():
+            rule = f"there is no such fit beside {checkpoint}: run fit_temperature.py --checkpoint {checkpoint}"
+            raise ValueError(f"--normalizers has {name}: {rule}")
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
         after = specs.index("adaptive") + 1

@@ -1,8 +1,10 @@
 """Refits the adaptive temperature to trained max-retrieval models, beside the best that any temperature could do."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -16,7 +18,7 @@ from softmax_jax.measures.table import KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.normalizers.scales import EntropyInterpolation
+from softmax_jax.normalizers.scales import EntropyInterpolation, Scale
 from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
 from softmax_jax.tasks.task import Task
@@ -85,63 +87,107 @@ def fit_both(
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
 
-def contenders(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> dict[str, Normalizer]:
+def contenders(scales: Mapping[str, Scale]) -> dict[str, Normalizer]:
     """The normalizers to compare: the published temperature, those fitted, and what bounds them on either side."""
     return {
         "softmax": normalizer("softmax"),
         "adaptive": normalizer("adaptive"),
-        **{name: Normalizer(softmax, fit.scale) for name, fit in fits.items()},
-        "best rising β(H)": isotonic_normalizer(rows),
+        **{name: Normalizer(softmax, scale) for name, scale in scales.items()},
         "hardmax": normalizer("hardmax"),
     }
 
 
-def isotonic_normalizer(rows: Mapping[int, Rows]) -> Normalizer:
-    """Softmax at the best temperature that any function of the entropy, rising with it, gives."""
+RISING = "best rising β(H)"
+
+
+def isotonic_scale(rows: Mapping[int, Rows]) -> EntropyInterpolation:
+    """The best temperature that any function of the entropy, rising with it, gives.
+
+    Raises ValueError for rows too few to pool.
+    """
     by_copies = curves.points(optimum.join(rows.values()), "bins")
     everyone = np.ones(len(next(iter(rows.values())).entropy))
     rising = curves.isotonic_points(by_copies(everyone))
+    if not len(rising.beta):
+        raise ValueError("there are too few rows of like entropy: use more sets or lengths")
     knots = (jnp.asarray(numbers, jnp.float32) for numbers in (rising.entropy, rising.beta))
-    return Normalizer(softmax, EntropyInterpolation(*knots))
+    return EntropyInterpolation(*knots)
 
 
 def compare(
     parameters: Parameters,
-    normalizers: Mapping[str, Normalizer],
     rows: Mapping[int, Rows],
-    fresh_rows: Mapping[int, Rows],
+    fresh: Mapping[int, Rows],
+    longest_in_training: int,
     *,
     seeds: Sequence[int],
     sets: int,
     key: Key[Array, ""],
     task: Task | None = None,
+    **options: Any,
 ) -> Iterator[pl.DataFrame]:
-    """Yields, length by length, accuracy and loss of every normalizer and of the oracles on the sets that `key` draws.
+    """Yields, by half of the seeds and by length, accuracy and loss of contenders and oracles on sets that `key` draws.
 
-    `rows` chose the oracles' temperatures and come from other sets; `fresh_rows` are those of `key`.
+    What is fitted or chosen for one half of the seeds is so on `rows` of the other half, which come from other sets
+    too; `fresh` are those of `key`. A single seed is fitted to itself. The options are those of `fitting.fit`.
     """
+    halves = np.array_split(np.arange(len(seeds)), min(len(seeds), 2))
+    apart = reversed(halves)
+    chosen_on = [of_seeds(rows, others) for others in apart]
+    scales = [fitted_scales(some, longest_in_training, **options) for some in chosen_on]
+    in_all = set.intersection(*(set(of_half) for of_half in scales))
     drawn = {n: sets_of(n, sets) for n in rows}
-    asked = {"seeds": seeds, "lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
-    for measured in evaluate(parameters, normalizers, task=task_of(parameters, task), **asked):
-        n = measured.n
-        yield pl.concat([measured.frame(), oracles(n, rows[n], fresh_rows[n], seeds)])
+    asked = {"lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
+    for half, some, found in zip(halves, chosen_on, scales):
+        own = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
+        named = contenders({name: scale for name, scale in found.items() if name in in_all})
+        asked["seeds"] = [seeds[int(index)] for index in half]
+        seen = [of_length for n, of_length in some.items() if n <= longest_in_training]
+        of_training = {BEST_OF_TRAINING: optimum.join(seen)} if seen else {}
+        for measured in evaluate(own, named, task=task_of(own, task), **asked):
+            n = measured.n
+            choices = {BEST_FOR_LENGTH: some[n]} | of_training
+            known = oracles(n, choices, of_seeds(fresh, half)[n], asked["seeds"])
+            yield pl.concat([measured.frame(), known])
+
+
+def fitted_scales(rows: Mapping[int, Rows], longest_in_training: int, **options: Any) -> dict[str, Scale]:
+    """Both fits and what bounds them, but for those that have too few rows."""
+    seen = {n: of_length for n, of_length in rows.items() if n <= longest_in_training}
+    fitted = {
+        ALL_LENGTHS: lambda: fitting.fit_polynomial(rows, **options).scale,
+        TRAIN_LENGTHS: lambda: fitting.fit_polynomial(seen, **options).scale,
+        RISING: lambda: isotonic_scale(rows),
+    }
+    found = {}
+    for name, fit in fitted.items():
+        with contextlib.suppress(ValueError):
+            found[name] = fit()
+    return found
+
+
+def of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:
+    """The rows of some seeds, by their places."""
+    return {n: Rows(*(column[seeds] for column in of_length)) for n, of_length in rows.items()}
 
 
 BEST_FOR_LENGTH = "best θ for each n"
+BEST_OF_TRAINING = "best θ of training lengths"
+"""One constant for all lengths, as the fit to those lengths chooses: what no curve need be drawn for."""
 BEST_FOR_SET = "best θ for each set"
 
 
-def oracles(n: int, rows: Rows, fresh: Rows, seeds: Sequence[int]) -> pl.DataFrame:
-    """What temperatures reach that know more than a row's entropy: its length, or even its answer."""
-    smooth = curves.smooth_errors(rows.errors.mean((0, 1)))
-    for_loss, for_accuracy = int(rows.losses.mean((0, 1)).argmin()), int(smooth.argmin())
+def oracles(n: int, choices: Mapping[str, Rows], fresh: Rows, seeds: Sequence[int]) -> pl.DataFrame:
+    """What constant temperatures reach that are best on the rows named, and what those do that know each answer."""
     reached = []
-    for index, seed in enumerate(seeds):
-        losses, errors = fresh.losses[index], fresh.errors[index]
-        values = {
-            BEST_FOR_LENGTH: (errors[:, for_accuracy], losses[:, for_loss]),
-            BEST_FOR_SET: (errors.min(-1), losses.min(-1)),
-        }
-        for name, (error, loss) in values.items():
-            reached.append((name, n, seed, 100 * float(1 - error.mean()), float(loss.mean())))
-    return pl.DataFrame(reached, [*KEYS, "accuracy", "loss"], orient="row")
+    for name, rows in choices.items():
+        smooth = curves.smooth_errors(rows.errors.mean((0, 1)))
+        for_loss, for_accuracy = int(rows.losses.mean((0, 1)).argmin()), int(smooth.argmin())
+        reached.append((name, fresh.errors[..., for_accuracy], fresh.losses[..., for_loss]))
+    reached.append((BEST_FOR_SET, fresh.errors.min(-1), fresh.losses.min(-1)))
+    by_seed = [
+        (name, n, seed, 100 * float(1 - errors[index].mean()), float(losses[index].mean()))
+        for name, errors, losses in reached
+        for index, seed in enumerate(seeds)
+    ]
+    return pl.DataFrame(by_seed, [*KEYS, "accuracy", "loss"], orient="row")

@@ -97,13 +97,15 @@ class Compared(NamedTuple):
     """Ours less the published, in points."""
     agrees: bool
     """Whether the 95 % interval of ours holds the published, or they lie less than `MARGIN` apart."""
+    interval: float
+    """Half of it; 0 for a single seed."""
 
 
 def compare(summary: pl.DataFrame, row: Mapping[int, float]) -> list[Compared]:
     """The cells of a published row beside those of one normalizer, at the lengths of both."""
     ours = summary.filter(pl.col("n").is_in(list(row))).select("n", "accuracy", "interval").rows()
     apart = [(n, accuracy - row[n], interval or 0.0) for n, accuracy, interval in ours]
-    return [Compared(n, difference, abs(difference) < max(MARGIN, interval)) for n, difference, interval in apart]
+    return [Compared(n, off, abs(off) < max(MARGIN, interval), interval) for n, off, interval in apart]
 
 
 def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
@@ -111,9 +113,11 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
     cells = [cell for row in compared.values() for cell in row]
     squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
     apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
+    widest = max(cell.interval for cell in cells)
     return (
         f"{sum(cell.agrees for cell in cells)} of {len(cells)} cells agree with the published: the interval of ours "
-        f"holds it, or it is less than {MARGIN} points away; mean of the squared differences: {apart}"
+        f"(± {widest:.1f} or less) holds it, or it is less than {MARGIN} points away; mean of the squared differences: "
+        f"{apart}"
     )
 
 
@@ -129,8 +133,8 @@ def of_an_offset(names: Iterable[str]) -> str | None:
     if not (moved := moved_by_offset(names)):
         return None
     return (
-        f"{', '.join(moved)}: a constant added to a row changes these weights, and training under softmax leaves it to "
-        "chance, so what stands here says little of the method"
+        f"{', '.join(moved)}: a constant added to a row changes these weights, and training left it to chance, so what "
+        "stands here says little of the method"
     )
 
 
@@ -151,10 +155,11 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
     return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
 
 
-CORRECTED = "corrected by Holm for all in the table; the inference is over trained models, each with its own sets"
+CORRECTED = "corrected by Holm for all in the table; the inference is over trained models"
 MARGIN = 1.5
 """Points that an accuracy may be off and still agree."""
-REFERENCE = "published: arXiv 2410.01104, Table 1, * unconfirmed; difference: ours less published"
+SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"
+REFERENCE = f"{SOURCE}; difference: ours less published"
 NO_SETTINGS = ("cluster", "compiled", "rounding")
 """Options that change no number, and the precision, which stands under the settings of the model."""
 

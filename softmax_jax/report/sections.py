@@ -16,7 +16,7 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import page, resolution, temperature
-from softmax_jax.report.accuracy import accuracy_chart, moved_by_offset, of_an_offset, published_cells
+from softmax_jax.report.accuracy import SOURCE, accuracy_chart, moved_by_offset, of_an_offset, published_cells
 from softmax_jax.report.charts import FAIR
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Figure, Section
@@ -134,11 +134,11 @@ def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
 def result_tables(name: str, run: Evaluated) -> list[str]:
     """A table for each printed measure, one for p, and the radio buttons that choose among them."""
     sets = [of_length.sets for of_length in run.measured]
-    of_what = f"mean of {len(run.seeds)} seeds, {max(sets)} sets of each length, {sets[-1]} of the longest"
+    of_what = f"mean of {len(run.seeds)} seeds, up to {max(sets)} sets of a length, {sets[-1]} of the longest"
     captions = {
         measure: f"{entry.caption} in {entry.unit}, {of_what}" for measure, entry in EVALUATION.items() if entry.printed
     }
-    captions["accuracy"] += ", ± half the 95 % interval (t); published: arXiv 2410.01104, Table 1, * unconfirmed"
+    captions["accuracy"] += f", ± half the 95 % interval (t); {SOURCE}"
     if sentence := of_an_offset(run.normalizers):
         captions["accuracy"] += f"; {sentence}"
     captions["p_value"] = f"P of the paired t-test of the accuracy against {run.normalizers[0]}, corrected by Holm"

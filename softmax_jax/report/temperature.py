@@ -12,7 +12,7 @@ from rich.console import Console
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
-from softmax_jax.measures.refit import BEST_FOR_LENGTH
+from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING, RISING
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
@@ -95,8 +95,9 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
         f"{BEST_FOR_LENGTH} gains over {charts.BASELINE}; p: paired t-test against the published polynomial, "
-        f"corrected by Holm; best rising β(H): isotonic, fitted on other sets; {BEST_FOR_LENGTH}: chosen on other "
-        "sets, for accuracy and for loss; best θ for each set: needs the answer. "
+        f"corrected by Holm; {RISING}: isotonic; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
+        "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
+        "sets and, of several seeds, on the other half. "
         f"Only {TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )

@@ -16,7 +16,8 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.studies import ablation_report as report
-from softmax_jax.studies.ablation import ACCURACIES, TEMPERATURES, Outcome, Recipe, losses
+from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
+from softmax_jax.studies.ablation_report import PAIRS
 from softmax_jax.studies.shootout import directory_name
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
@@ -54,7 +55,8 @@ def measured(
 ) -> Outcome:
     """The accuracies of a recipe; from its file where it was measured before in the same way."""
     config, parameters = load_checkpoint(checkpoint)
-    named = {name: normalizer(name) for name in (*METHODS, *TEMPERATURES)}
+    names = (*METHODS, *TEMPERATURES) if recipe.group in (BASE, PAIRS) else (*SOFT_TO_SHARP, "adaptive")
+    named = {name: normalizer(name) for name in names}
     settings = {"lengths": list(lengths), "sets": sets, "normalizers": list(named)}
     settings |= {"checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
     path = kept_in / "accuracies.json"

@@ -22,11 +22,12 @@ from rich.console import Console
 
 from softmax_jax.measures.dispersion import HARDMAX
 from softmax_jax.measures.evaluation import evaluate, frame_of, summarize, task_of
-from softmax_jax.measures.resolution import resolution
+from softmax_jax.measures.resolution import Resolution, resolution
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.tasks.products import SPACING
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 RARE = 40.0
@@ -61,7 +62,9 @@ def key_accuracy(bias: Float[np.ndarray, " classes"], n: int, spacing: float = 0
 class Arguments:
     """What the command line may say."""
 
-    checkpoints: tuple[Path, ...] = (SHIPPED / "paper", SHIPPED / "frontier", SHIPPED / "near_ties")
+    checkpoints: tuple[Path, ...] = tuple(
+        SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties")
+    )
     """Directories of runs, or Flax msgpack files."""
     lengths: tuple[int, ...] = (256, 1024, 4096, 16384)
     """Items per set."""
@@ -73,15 +76,18 @@ class Arguments:
         command_line.within("--sets", self.sets, 1, 2**20, 512)
 
 
-def compared(checkpoint: Path, lengths: Sequence[int], sets: int) -> list[tuple[int, float, float, float | None]]:
-    """Of each length: what is predicted, what hardmax reaches, and half its 95 % interval, in percent."""
+def compared(
+    checkpoint: Path, lengths: Sequence[int], sets: int
+) -> tuple[Resolution, list[tuple[int, float, float, float | None]]]:
+    """What the key tells apart; for each length, in percent: predicted, under hardmax, and half its 95 % interval."""
     config, parameters = load_checkpoint(checkpoint)
     task = task_of(parameters, config.task)
-    bias = resolution(parameters, task=task).bias
+    found, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
     options = {"seeds": config.all_seeds, "lengths": lengths, "sets": sets, "measures": ("accuracy",), "task": task}
     summary = summarize(frame_of(evaluate(parameters, {HARDMAX: normalizer(HARDMAX)}, **options)), HARDMAX)
     measured = summary.select("n", "accuracy", "interval").rows()
-    return [(n, float(np.mean([key_accuracy(of_seed, n) for of_seed in bias])), *rest) for n, *rest in measured]
+    predicted = {n: float(np.mean([key_accuracy(bias, n, spacing) for bias in found.bias])) for n in lengths}
+    return found, [(n, predicted[n], *rest) for n, *rest in measured]
 
 
 def main() -> None:
@@ -92,11 +98,19 @@ def main() -> None:
     with command_line.one_line_errors(Console(stderr=True)):
         keep_compiled_programs()
         table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
+        keys = new_table("The key at ρ = 1, mean over seeds (least to most)", "", "class offset (nats)", "one nat in ρ")
         for checkpoint in asked.checkpoints:
-            for n, predicted, measured, half in compared(checkpoint, asked.lengths, asked.sets):
+            found, rows = compared(checkpoint, asked.lengths, asked.sets)
+            for n, predicted, measured, half in rows:
                 interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
                 table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
-        console.print(table)
+            keys.add_row(checkpoint.name, *map(with_range, (found.offset, 1 / found.slope)))
+        console.print(table, keys)
+
+
+def with_range(of_seeds: Float[np.ndarray, " seeds"]) -> str:
+    """Their mean, and the least and the largest of them."""
+    return f"{of_seeds.mean():.2g} ({of_seeds.min():.2g} to {of_seeds.max():.2g})"
 
 
 if __name__ == "__main__":

@@ -27,11 +27,10 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
         ours = summary.filter(normalizer=name)
         compared[name] = compare(ours, row)
         cells = published_cells(row, ours["n"].to_list())
-        values = {n: (mean, half) for n, mean, half in ours.select("n", "accuracy", "interval").rows()}
-        for n, difference, agrees in compared[name]:
-            mean, half = values[n]
+        means = dict(ours.select("n", "accuracy").rows())
+        for n, difference, agrees, half in compared[name]:
             used = "choice" if name == charts.BASELINE and n in CHOSEN_BY else "test"
-            our = f"{mean:.1f}" + ("" if half is None else f" ± {half:.1f}")
+            our = f"{means[n]:.1f} ± {half:.1f}"
             said = "yes" if agrees else "**no**"
             rows.append([name, str(n), used, cells[n], our, f"{difference:+.1f}", said, f"{of_ceiling[n]:.1f}"])
     columns = ["normalizer", "items", "used for", "published", "ours", "difference", "agrees", "ceiling"]
@@ -82,7 +81,7 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     colour = charts.colour_by("precision", charts.palette(names), "products")
     panels = []
     for name in ("softmax", BEST):
-        ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy", 0.0, 100.0)
+        ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy").drop("low", "high")
         top = over_seeds(ceilings, ["precision", "n"], "ceiling").drop("low", "high")
         drawn = [
             *charts.lines(in_steps(ours), steps_axis(), charts.percent_axis("accuracy (% of sets)"), colour),
@@ -97,7 +96,8 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
         ]
         panels.append(alt.layer(*drawn).properties(width=330, height=300, title=charts.panel_title(name)))
     title = charts.chart_title(
-        "Is it one curve in items times spacing?", "dashed: the ceiling; products all rounded, a falling rate"
+        "Is it one curve in items times spacing?",
+        f"mean of {falling['seed'].n_unique()} seeds; dashed: the ceiling; products all rounded, a falling rate",
     )
     return alt.hconcat(*panels).properties(title=title)
 

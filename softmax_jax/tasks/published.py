@@ -1,7 +1,7 @@
 """Published accuracies of max retrieval, in percent: the mean of ten seeds, trained on at most 16 items.
 
-Source: Veličković et al., arXiv 2410.01104, Table 1. The columns in `UNCONFIRMED` could be read in no primary
-source.
+Source: Veličković et al., arXiv 2410.01104, Table 1, second-hand: as others quote it. The columns in `UNCONFIRMED`
+could not be confirmed.
 """
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

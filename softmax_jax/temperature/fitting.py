@@ -81,6 +81,34 @@ class TemperatureFit:
             raise ValueError(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
 
 
+class Polynomial(NamedTuple):
+    """A polynomial of β in H, and what it was fitted to."""
+
+    coefficients: np.ndarray
+    entropy_range: tuple[float, float]
+    by_copies: Callable[[np.ndarray], Points]
+    """The points of so many copies of each seed."""
+
+    @property
+    def scale(self) -> EntropyPolynomial:
+        """The scale that it stands for."""
+        return EntropyPolynomial(tuple(self.coefficients.tolist()), entropy_range=self.entropy_range)
+
+
+def fit_polynomial(rows: Mapping[int, Rows], criterion: str = "bins", degree: int = 4) -> Polynomial:
+    """Weighted least squares through the points of a criterion, for which see `points`, of rows of shape (seeds, rows).
+
+    The degree is lowered until there are `POINTS_PER_COEFFICIENT` points for each coefficient, because rows of short
+    sets span so few entropies that a quartic through their points would be noise. Raises ValueError for an unknown
+    criterion and for too few points.
+    """
+    joined = join(rows.values())
+    by_copies = points(joined, criterion)
+    best = by_copies(np.ones(len(joined.entropy)))
+    degree = min(degree, max(len(best.beta) // POINTS_PER_COEFFICIENT - 1, 0))
+    return Polynomial(polynomial(best, degree), best.entropy_range, by_copies)
+
+
 def fit(
     rows: Mapping[int, Rows],
     held_out: Mapping[int, Rows],
@@ -90,26 +118,19 @@ def fit(
     degree: int = 4,
     checkpoint_sha256: str = "",
 ) -> TemperatureFit:
-    """Fits a polynomial to rows of shape (seeds, rows) by length, and measures it on held-out rows.
+    """Fits a polynomial to rows of shape (seeds, rows) by length as `fit_polynomial` does; measures it on other rows.
 
-    Weighted least squares through the points of the criterion, for which see `points`. The degree is lowered until
-    there are `POINTS_PER_COEFFICIENT` points for each coefficient, because rows of short sets span so few entropies
-    that a quartic through their points would be noise. Raises ValueError for an unknown criterion and for too few
-    points.
+    Raises ValueError as that does, and for rows of other seeds.
     """
     if not (rows and held_out):
         raise ValueError("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")
     counts = {len(of_length.entropy) for of_length in (*rows.values(), *held_out.values())}
     if counts != {len(seeds)}:
         raise ValueError(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
-    by_copies = points(join(rows.values()), criterion)
-    best = by_copies(np.ones(len(seeds)))
-    degree = min(degree, max(len(best.beta) // POINTS_PER_COEFFICIENT - 1, 0))
-    coefficients = polynomial(best, degree)
-    low, high = best.entropy_range
-    curve = clamped(coefficients, best.entropy_range)
+    coefficients, (low, high), by_copies = fit_polynomial(rows, criterion, degree)
+    curve = clamped(coefficients, (low, high))
     covered = {n: (row.entropy <= THRESHOLD) | (low <= row.entropy) & (row.entropy <= high) for n, row in rows.items()}
-    intervals, band = bootstrap(by_copies, degree, len(seeds), np.linspace(low, high, BAND_POINTS))
+    intervals, band = bootstrap(by_copies, len(coefficients) - 1, len(seeds), np.linspace(low, high, BAND_POINTS))
     return TemperatureFit(
         coefficients=coefficients.tolist(),
         entropy_range=[low, high],

@@ -18,7 +18,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import load_checkpoint
 
-SHIPPED = Path(__file__).parents[2] / "checkpoints" / "paper"
+SHIPPED = Path(__file__).parents[2] / "checkpoints" / "paper_float32"
 LONGEST = 20_000
 """Beyond `LONGEST_WHOLE`, so that both ways of encoding sets are run."""
 WARM_UP = 0.2

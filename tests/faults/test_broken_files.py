@@ -1,6 +1,7 @@
 """Damaged checkpoints and fits: the newest good checkpoint is used and said, or one line says what is wrong."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -23,6 +24,7 @@ from rich.console import Console
 
 from softmax_jax.measures import fits
 from softmax_jax.normalizers.fit_file import signed
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import checkpoints
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
@@ -332,6 +334,15 @@ def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy,
     load = load_checkpoint(copy)[1]
     refused(capfd, lambda: fits.fits_beside(copy, load), "was fitted to other parameters", "run fit_temperature.py")
     assert fits.fits_beside(PAPER, load_checkpoint(PAPER)[1]).keys() == fits.FITS.keys()
+
+
+def test_a_fit_goes_by_its_name_where_there_is_one(copy, capfd):
+    _, parameters = load_checkpoint(PAPER)
+    named = fits.named_normalizers([fits.ALL_LENGTHS], PAPER, parameters)
+    expected = normalizer(f"adaptive(fit='{PAPER / fits.FITS[fits.ALL_LENGTHS]}')")
+    assert named == {fits.ALL_LENGTHS: expected}
+    load = functools.partial(fits.named_normalizers, [fits.ALL_LENGTHS], copy, parameters)
+    refused(capfd, load, "--normalizers has adaptive_refit", "run fit_temperature.py")
 
 
 @pytest.fixture(scope="module")

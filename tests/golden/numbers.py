@@ -17,7 +17,7 @@ from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import TrainState, chunk_trainer, initial_state
 
 HERE = Path(__file__).parent
-SHIPPED = HERE.parents[1] / "checkpoints" / "paper"
+SHIPPED = HERE.parents[1] / "checkpoints" / "paper_float32"
 LENGTHS = (16, 1000)
 SETS = 64
 MEASURES = ("accuracy", "loss", "entropy", "max_weight", "extrapolated")

@@ -1,6 +1,9 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 
 from softmax_jax.measures import refit
@@ -65,7 +68,7 @@ def test_keys_draw_different_sets(found):
 
 def test_oracles_know_the_length_or_the_answer(found):
     n, rows, fresh = found[0]
-    oracles = refit.oracles(n, rows, fresh, SEEDS)
+    oracles = refit.oracles(n, {refit.BEST_FOR_LENGTH: rows}, fresh, SEEDS)
     for_length, for_set = (oracles.filter(normalizer=name) for name in (refit.BEST_FOR_LENGTH, refit.BEST_FOR_SET))
     constant = rows.losses.mean((0, 1)).argmin()
     for index in range(len(SEEDS)):
@@ -74,11 +77,26 @@ def test_oracles_know_the_length_or_the_answer(found):
         assert for_set["accuracy"][index] >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
 
 
+def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(parameters, found):
+    rows, fresh = ({n: pair[at] for n, *pair in found} for at in (0, 1))
+    options: dict[str, Any] = {"seeds": SEEDS, "sets": 2, "key": KEYS[1], "criterion": "inputs", "degree": 1}
+    compared = pl.concat(refit.compare(parameters, rows, fresh, 5, **options))
+    assert compared["seed"].unique().sort().to_list() == list(SEEDS)
+    for index, seed in enumerate(SEEDS):
+        for name, chosen_at in ((refit.BEST_FOR_LENGTH, 20), (refit.BEST_OF_TRAINING, 5)):
+            constant = rows[chosen_at].losses[1 - index].mean(0).argmin()
+            (loss,) = compared.filter(normalizer=name, n=20, seed=seed)["loss"]
+            assert loss == pytest.approx(fresh[20].losses[index, :, constant].mean())
+    one = jax.tree.map(lambda leaf: leaf[:1], parameters)
+    alone = {n: refit.of_seeds(some, np.array([0])) for n, some in ((5, rows), (20, fresh))}
+    options["seeds"] = SEEDS[:1]
+    assert pl.concat(refit.compare(one, alone[5], alone[20], 5, **options))["seed"].unique().to_list() == [SEEDS[0]]
+
+
 def test_the_isotonic_bound_is_the_isotonic_curve():
     rows = drawn_rows(7, seeds=2, rows=1500)
     curve = curves.isotonic_curve(curves.points(rows, "bins")(np.ones(2)))
-    scale = refit.isotonic_normalizer({32: rows}).scale
-    assert scale is not None
+    scale = refit.isotonic_scale({32: rows})
     logits = jax.random.normal(jax.random.key(0), (50, 32)) * jnp.linspace(0, 3, 50)[:, None]
     entropies = np.asarray(entropy(logits))[:, 0]
     expected = np.where(entropies > curves.THRESHOLD, np.maximum(curve(entropies), 1), 1)

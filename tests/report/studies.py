@@ -15,7 +15,7 @@ from softmax_jax.report.sections import Evaluated, Study
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
 
-PAPER = Path(__file__).parents[2] / "checkpoints" / "paper"
+PAPER = Path(__file__).parents[2] / "checkpoints" / "paper_float32"
 LENGTHS = (16, 256)
 NORMALIZERS = ("softmax", "adaptive", "hardmax")
 

@@ -73,6 +73,7 @@ def test_cells_agree_within_the_interval_or_the_margin():
         (256, 1.4, True),
     ]
     assert verdict({"softmax": cells, "adaptive": []}).startswith("2 of 3 cells agree with the published: ")
+    assert "(± 2.4 or less)" in verdict({"softmax": cells, "adaptive": []})
     assert verdict({"softmax": cells, "adaptive": []}).endswith(": softmax 3.3")
 
 

@@ -20,7 +20,7 @@ def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(
     monkeypatch.setattr(ablation_run, "evaluate", evaluate)
     config, parameters = load_checkpoint(SHIPPED / "paper")
     settings = {"lengths": [16], "sets": 8, "versions": ablation_run.versions()}
-    settings["normalizers"] = [*ablation_run.METHODS, *ablation_run.TEMPERATURES]
+    settings["normalizers"] = [*ablation_run.SOFT_TO_SHARP, "adaptive"]
     arguments = Recipe("as shipped", "paper", config), SHIPPED / "paper", [16], 8, tmp_path, Console(quiet=True)
     for digest, kept in [(checkpoint_sha256(parameters), True), ("of others", False)]:
         content = {"settings": settings | {"checkpoint_sha256": digest}, "rows": [["softmax", 16, 0, 99.0]]}

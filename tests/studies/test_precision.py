@@ -1,15 +1,20 @@
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import polars as pl
 import pytest
 
+from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.sets import fresh_batches
+from softmax_jax.report.accuracy import compare
 from softmax_jax.report.charts import save_chart
 from softmax_jax.studies import precision_report as report
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
 from softmax_jax.studies.precision import ceilings, of_recipes, ties
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.products import PRECISIONS
+from softmax_jax.tasks.published import ACCURACY
 from tests.report.charts import texts_of
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
@@ -86,3 +91,40 @@ def test_the_charts_name_what_they_compare(tmp_path):
 def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what `ablate.py --groups precision`"):
         of_recipes(tmp_path)
+
+
+DATA = Path(__file__).parents[2] / "docs" / "data" / "precision_study"
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """What the page is made from."""
+    return {path.stem: pl.read_csv(path) for path in DATA.glob("*.csv")}
+
+
+def test_the_page_shows_the_numbers_kept(kept):
+    page = (DATA.parents[1] / "precision_study.md").read_text()
+    assert report.cells_table(kept["accuracy"], kept["ceilings"]) in page
+    assert report.recipes_table(kept["recipes"], kept["recipe_ceilings"]) in page
+
+
+def test_nothing_answers_more_than_its_ceiling_beyond_chance(kept):
+    of_paper = kept["accuracy"].join(kept["ceilings"], on=["n", "seed"])
+    of_recipes = kept["recipes"].join(kept["recipe_ceilings"], on=["precision", "n", "seed"])
+    for both in (of_paper, of_recipes):
+        # Some thousand cells, of which one may lie four and a half deviations beyond.
+        assert (both["accuracy"] - both["ceiling"] <= 4.5 * both["deviation"] + 1e-3).all()
+
+
+def test_errors_at_short_lengths_are_ties(kept):
+    softmax = kept["accuracy"].filter(normalizer="softmax").group_by("n").agg(pl.mean("wrong_untied", "accuracy"))
+    for n, wrong_untied, accuracy in softmax.rows():
+        assert wrong_untied < 0.1 * (100 - accuracy), n
+
+
+def test_both_published_rows_are_met_as_fixed_before(kept):
+    summary = summarize(kept["accuracy"])
+    cells = {name: compare(summary.filter(normalizer=name), row) for name, row in ACCURACY.items()}
+    assert sum(cell.agrees for row in cells.values() for cell in row) >= 20
+    for row in cells.values():
+        assert np.mean([cell.difference**2 for cell in row]) < 2

@@ -176,9 +176,10 @@ def main() -> None:
             save_chart(chart, asked.output / name)
         tables = {"cells": report.cells_table(accuracy, ceiling)}
         tables |= {"precisions": report.recipes_table(recipes, of_their_sets)}
-        write_whole(asked.output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
             write_whole(asked.page, put_into(asked.page.read_text(), tables))
+        else:
+            write_whole(asked.output / "tables.md", "\n\n".join(tables.values()) + "\n")
     print(f"wrote {asked.output}")
 
 

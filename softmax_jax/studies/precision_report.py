@@ -32,7 +32,9 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
             used = "choice" if name == charts.BASELINE and n in CHOSEN_BY else "test"
             our = f"{means[n]:.1f} ± {half:.1f}"
             said = "yes" if agrees else "**no**"
-            rows.append([name, str(n), used, cells[n], our, f"{difference:+.1f}", said, f"{of_ceiling[n]:.1f}"])
+            rows.append(
+                [name, str(n), used, cells[n], our, f"{round(difference, 1) + 0.0:+.1f}", said, f"{of_ceiling[n]:.1f}"]
+            )
     columns = ["normalizer", "items", "used for", "published", "ours", "difference", "agrees", "ceiling"]
     return markdown.table(columns, rows) + f"\n\n{verdict(compared)}."
 

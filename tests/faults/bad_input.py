@@ -91,7 +91,7 @@ CALLS: tuple[tuple[Any, ...], ...] = (
 
 ONCE, WHOLE, DIRECTORY = "each once", "must be a whole number", "must be a directory to write to"
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("train.py", "nothing", "must be a preset", "notebook, paper, quick"),
+    ("train.py", "nothing", "must be a preset", "notebook, paper, paper_float32, quick"),
     ("train.py papr", "papr", "did you mean 'paper'"),
     ("train.py --steps 10", "--steps", "must be a preset"),
     ("train.py quick paper", "paper", "belongs to no option"),

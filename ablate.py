@@ -29,7 +29,7 @@ class Arguments:
     batch: int = 32
     """Sets in a batch of the base. As many steps of small batches reach further than fewer of large ones."""
     seeds: int = 4
-    """Models per recipe."""
+    """Models per recipe, at least two."""
     groups: tuple[str, ...] = ()
     """What to vary, as in `width steps`; everything but `precision` by default, which has a study of its own."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
@@ -45,7 +45,7 @@ class Arguments:
         one_of("--preset", self.preset, load_presets())
         command_line.within("--steps", self.steps, 16, 2**28, 20_000)  # an eighth of which some recipes train
         command_line.within("--batch", self.batch, 4, 2**20, 32)  # of which some take a quarter
-        command_line.within("--seeds", self.seeds, 1, 2**10, 4)
+        command_line.within("--seeds", self.seeds, 2, 2**10, 4)  # the best temperature of one is that of the others
         command_line.within("--sets", self.sets, 1, 2**20, 256)
         command_line.each_within("--lengths", self.lengths, 2, LONGEST_WHOLE, 1024)
         for group in self.groups:

@@ -38,6 +38,8 @@ DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
 BASELINE = "softmax"
 TRUE_ITEM = "the true item alone"
 """In the place of a normalizer's name: all weight on the item with the largest ρ."""
+TRUE_KEY = "softmax under a true key"
+"""In the place of a name: softmax, once the item with the largest ρ has taken the largest logit of its row."""
 
 
 class Measured(NamedTuple):
@@ -74,14 +76,15 @@ def evaluate(
     lengths: Sequence[int] = LENGTHS,
     sets: int | Mapping[int, int] = 512,
     measures: Sequence[str] = tuple(EVALUATION),
-    true_item: bool = False,
+    references: Sequence[str] = (),
     protocol: str = "fresh",
     key: Key[Array, ""] | None = None,
     task: Task | None = None,
     trained_under: str = BASELINE,
 ) -> Iterator[Measured]:
-    """Yields, length by length, the measures of every set under every normalizer, and under `TRUE_ITEM` if asked.
+    """Yields, length by length, the measures of every set under every normalizer and reference.
 
+    A reference, `TRUE_ITEM` or `TRUE_KEY`, is told which item has the largest ρ; max retrieval alone has them.
     `parameters` have a leading axis over `seeds`; they are those of max retrieval unless a task is named, whose model
     was `trained_under` a normalizer: None in the place of one stands for that, with the numbers that it learned.
     Protocol "fresh" draws `sets` new sets for every seed and length from `key`, the
@@ -112,13 +115,13 @@ def evaluate(
 
     def values_at(items: int) -> dict[str, Array]:
         draw = as_given
-        look = looker(task, tuple(measures), true_item, None)
+        look = looker(task, tuple(measures), tuple(references), None)
         if protocol == "notebook":
             batches = notebook_batches(seeds, items)
         else:
             batches = fresh_batches(task, seeds, items, count[items], key)
             if own_items and items > LONGEST_WHOLE:
-                look = looker(task, tuple(measures), true_item, task.room(items))
+                look = looker(task, tuple(measures), tuple(references), task.room(items))
             else:
                 draw = draw_with_room(task, task.room(items))
         placed, batches, shared = on_devices(parameters, batches, everywhere)
@@ -126,7 +129,7 @@ def evaluate(
 
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
-    names = (*normalizers, *[TRUE_ITEM] * true_item)
+    names = (*normalizers, *references)
     return (_gathered(items, names, tuple(seeds), values, measures) for items, values in zip(lengths, at_each))
 
 
@@ -139,25 +142,40 @@ def _gathered(
 
 
 @functools.cache
-def looker(task: Task, measures: tuple[str, ...], true_item: bool, blocks_of: int | None) -> Callable[..., Any]:
+def looker(
+    task: Task, measures: tuple[str, ...], references: tuple[str, ...], blocks_of: int | None
+) -> Callable[..., Any]:
     """What a program does with a batch; one function object for each, so that the compiled code is found again."""
 
-    def with_true_item(normalizers: Sequence[Any], rho: Any) -> tuple[Any, ...]:
-        def alone(logits: Array, axis: int = -1, where: Any = None) -> Array:
-            return jax.nn.one_hot(rho.argmax(-1), rho.shape[-1], dtype=logits.dtype).reshape(logits.shape)
-
-        return (*normalizers, Normalizer(alone)) if true_item else tuple(normalizers)
+    def everyone(normalizers: Sequence[Any], rho: Any) -> tuple[Any, ...]:
+        return (*normalizers, *(Normalizer(functools.partial(REFERENCES[name], rho)) for name in references))
 
     def look(model: Any, normalizers: Sequence[Any], batch: Any) -> dict[str, Array]:
         if blocks_of is not None:
-            everyone = functools.partial(with_true_item, normalizers)
-            reading, rho = read_by_blocks(model, everyone, batch, blocks_of)
+            reading, rho = read_by_blocks(model, functools.partial(everyone, normalizers), batch, blocks_of)
         else:
             rho = jnp.where(batch.mask, batch.items[..., 0], -1) if isinstance(batch, Batch) else None
-            reading = task.read(model, with_true_item(normalizers, rho), batch)
-        return values_of(measures, with_true_item(normalizers, rho), reading, rho)
+            reading = task.read(model, everyone(normalizers, rho), batch)
+        return values_of(measures, everyone(normalizers, rho), reading, rho)
 
     return look
+
+
+def true_item_alone(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
+    """All weight on the item with the largest ρ; ρ is negative at places without an item."""
+    return jax.nn.one_hot(rho.argmax(-1), rho.shape[-1], dtype=logits.dtype).reshape(logits.shape)
+
+
+def under_true_key(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
+    """Softmax of the same logits in another order: the largest belongs to the item with the largest ρ."""
+    rows, visible, items = logits.reshape(rho.shape), rho >= 0, jnp.arange(rho.shape[-1])[None]
+    first, true = (row.argmax(-1)[:, None] for row in (jnp.where(visible, rows, -jnp.inf), rho))
+    of_first, of_true = (jnp.take_along_axis(rows, place, -1) for place in (first, true))
+    rows = jnp.where(items == true, of_first, jnp.where(items == first, of_true, rows))
+    return maps.softmax(rows, -1, visible).reshape(logits.shape)
+
+
+REFERENCES = {TRUE_ITEM: true_item_alone, TRUE_KEY: under_true_key}
 
 
 def values_of(

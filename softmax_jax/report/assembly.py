@@ -6,7 +6,7 @@ from pathlib import Path
 
 from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, AttentionMaps, attention_maps, sets_at
-from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
+from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import fits_beside, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.resolution import resolution
@@ -46,7 +46,7 @@ def evaluated(
         lengths=lengths,
         sets={n: sets_at(n, sets) for n in lengths},
         measures=tuple(MEASURES),
-        true_item=True,
+        references=(TRUE_ITEM,),
         trained_under=config.normalizer,
         task=task,
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.tasks import products
 from softmax_jax.training.config import Config, changed
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
     recipe: Recipe
     frame: pl.DataFrame
-    """Normalizer, n, seed and accuracy; `TRUE_ITEM` is among the normalizers."""
+    """Normalizer, n, seed and accuracy; the references are among the normalizers."""
 
 
 def recipes(base: Config) -> list[Recipe]:
@@ -88,20 +88,27 @@ def recipes(base: Config) -> list[Recipe]:
     return [Recipe(BASE, BASE, base), *(recipe for recipe in varied if recipe.config != base)]
 
 
+LOSSES = ("accuracy", "dispersion", "key", "key_first", "dispersion_after", "value")
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
 
 
 def losses(frame: pl.DataFrame) -> pl.DataFrame:
-    """Where the accuracy of softmax goes at each length: percent of sets, means over seeds; they add up to 100.
+    """Where the accuracy of softmax goes, for each length and seed, in percent of sets.
 
-    `dispersion` is regained by the best constant temperature, `best`, of which hardmax is that of 0; `key` is lost even
-    then, but not with all weight on the true item; `value` is lost even so, by value and readout. The best temperature
-    is one for all seeds; it is chosen on the same sets, which flatters it by less than the interval of its accuracy.
+    Sharpened first: `dispersion` is regained by the best constant temperature, `key` is lost even then, but not with
+    all weight on the true item. The key mended first: `key_first` is regained if the true item takes the largest logit
+    of its row, `dispersion_after` is lost even then. `value` is lost in either order, by value and readout; each order
+    adds up to 100 with the accuracy. The temperature of a seed is the `best` of the other seeds, so nothing is chosen
+    on the sets that it is tested on. Needs two seeds.
     """
+    wide = frame.pivot("normalizer", index=["n", "seed"], values="accuracy").sort("n", "seed")
     rows = []
-    for (n,), at_length in frame.sort("n").group_by("n", maintain_order=True):
-        means = dict(at_length.group_by("normalizer").agg(pl.mean("accuracy")).rows())
-        softmax, true_item = means["softmax"], means[TRUE_ITEM]
-        best = max(SOFT_TO_SHARP, key=lambda name: means.get(name, 0.0))
-        rows.append((n, softmax, means[best] - softmax, true_item - means[best], 100 - true_item, best))
-    return pl.DataFrame(rows, ["n", "accuracy", "dispersion", "key", "value", "best"], orient="row")
+    for (n,), at_length in wide.group_by("n", maintain_order=True):
+        sharpened = at_length.select(SOFT_TO_SHARP).to_numpy()
+        best_of_others = (sharpened.sum(0) - sharpened).argmax(1)
+        for own, best, one in zip(sharpened, best_of_others, at_length.to_dicts()):
+            softmax, true_key, true_item = one["softmax"], one[TRUE_KEY], one[TRUE_ITEM]
+            sharp_first = own[best] - softmax, true_item - own[best]
+            key_first = true_key - softmax, true_item - true_key
+            rows.append((n, one["seed"], softmax, *sharp_first, *key_first, 100 - true_item, SOFT_TO_SHARP[best]))
+    return pl.DataFrame(rows, ("n", "seed", *LOSSES, "best"), orient="row")

@@ -1,15 +1,16 @@
 """The ablation as Markdown tables and as charts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import altair as alt
+import numpy as np
 import polars as pl
 
-from softmax_jax.measures.evaluation import summarize
+from softmax_jax.measures.statistics import half_width
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.charts import PALETTE, Chart
-from softmax_jax.studies.ablation import BASE, Outcome, losses
+from softmax_jax.studies.ablation import BASE, LOSSES, Outcome, losses
 
 PAIRS = "normalizer in training"
 KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "value": PALETTE[4]}
@@ -17,24 +18,47 @@ KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "v
 
 
 def losses_table(outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table: accuracy under softmax and the three losses of every recipe, by length."""
+    """A Markdown table: accuracy under softmax and the losses of every recipe, by length; the rows sharpened first."""
+    return _table(outcomes, {"dispersion": "dispersion", "key": "key", "value": "value"})
+
+
+def key_first_table(outcomes: Sequence[Outcome]) -> str:
+    """The same in the other order: the key is mended first."""
+    return _table(outcomes, {"key": "key_first", "dispersion": "dispersion_after", "value": "value"})
+
+
+def _table(outcomes: Sequence[Outcome], shares: Mapping[str, str]) -> str:
     lengths = outcomes[0].frame["n"].unique().sort().to_list()
     columns = ["varied", "recipe", *(f"n = {n}: softmax ±" for n in lengths)]
-    columns += [f"{n}: dispersion / key / value" for n in lengths]
+    columns += [f"{n}: {' / '.join(shares)}" for n in lengths]
     rows = []
     for (group, name, _), frame in outcomes:
-        softmax = summarize(frame.filter(normalizer="softmax").sort("n")).select("accuracy", "interval")
-        accuracies = [f"{mean:.1f}" + ("" if half is None else f" ± {half:.1f}") for mean, half in softmax.rows()]
-        lost = losses(frame).select("dispersion", "key", "value")
-        rows.append(
-            [group, name, *accuracies, *("{:.1f} / {:.1f} / {:.1f}".format(*of_length) for of_length in lost.rows())]
-        )
+        of_lengths = losses(frame)
+        cells = {name: [_mean_of(values) for values in _by_length(of_lengths, name)] for name in LOSSES}
+        triples = map(" / ".join, zip(*(cells[name] for name in shares.values())))
+        rows.append([group, name, *cells["accuracy"], *triples])
     return markdown.table(columns, rows)
+
+
+def _by_length(frame: pl.DataFrame, name: str) -> list[list[float]]:
+    """The values of the seeds, length by length."""
+    return frame.group_by("n", maintain_order=True).agg(name)[name].to_list()
+
+
+def _mean_of(values: Sequence[float]) -> str:
+    """The mean of the seeds with half its interval."""
+    return f"{np.mean(values):.1f} ± {half_width(values):.1f}"
 
 
 def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
     """A bar of 100 % for every recipe and length: answered right, and lost in each of three ways."""
-    by_recipe = [losses(outcome.frame).with_columns(recipe=pl.lit(label(outcome))) for outcome in outcomes]
+    by_recipe = [
+        losses(outcome.frame)
+        .group_by("n", maintain_order=True)
+        .agg(pl.mean(*LOSSES))
+        .with_columns(recipe=pl.lit(label(outcome)))
+        for outcome in outcomes
+    ]
     shares = pl.concat(by_recipe).unpivot(list(KINDS), index=["recipe", "n"], variable_name="kind", value_name="share")
     order = pl.col("kind").replace_strict(list(KINDS), range(len(KINDS)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)

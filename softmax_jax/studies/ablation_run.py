@@ -10,7 +10,7 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json, write_whole
-from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
+from softmax_jax.measures.evaluation import REFERENCES, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.charts import save_chart
@@ -23,7 +23,7 @@ from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-TABLES = ("losses", "pairs")
+TABLES = ("losses", "key_first", "pairs")
 """Marks of the page."""
 
 
@@ -65,7 +65,7 @@ def measured(
         if kept["settings"] == settings:
             return Outcome(recipe, pl.DataFrame(kept["rows"], ACCURACIES, orient="row"))
     console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
-    options: dict[str, Any] = {"seeds": config.all_seeds, "measures": ("accuracy",), "true_item": True}
+    options: dict[str, Any] = {"seeds": config.all_seeds, "measures": ("accuracy",), "references": tuple(REFERENCES)}
     options["task"] = task_of(parameters, config.task)
     frame = frame_of(evaluate(parameters, named, lengths=lengths, sets=sets, **options)).sort(
         "n", "seed", maintain_order=True
@@ -89,9 +89,13 @@ def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path,
     lengths = options["lengths"]
     charts = {"losses": report.losses_chart(outcomes)}
     charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
-    tables = {"losses": report.losses_table(outcomes), "pairs": report.pairs_table(outcomes, max(lengths))}
+    tables = (
+        report.losses_table(outcomes),
+        report.key_first_table(outcomes),
+        report.pairs_table(outcomes, max(lengths)),
+    )
     for name, chart in charts.items():
         save_chart(chart, output / name)
-    write_whole(output / "ablation.md", "\n\n".join(tables.values()) + "\n")
+    write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")
     if page:
-        write_whole(page, put_into(page.read_text(), tables))
+        write_whole(page, put_into(page.read_text(), dict(zip(TABLES, tables))))

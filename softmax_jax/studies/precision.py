@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Key
 from rich.console import Console
 
 from softmax_jax.files import write_csv, write_whole
-from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, task_of
+from softmax_jax.measures.evaluation import REFERENCES, evaluate, task_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.report.charts import save_chart
@@ -114,7 +114,7 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     try:
         measured = pl.read_csv(directory / "accuracy.csv").filter(pl.col("group").is_in([BASE, PRECISION]))
-        measured = measured.filter(pl.col("normalizer") != TRUE_ITEM)  # which is told by the exact ρ
+        measured = measured.filter(~pl.col("normalizer").is_in(REFERENCES))  # which is told by the exact ρ
         written = json.loads((directory / "ablation.json").read_text())
     except (OSError, ValueError, pl.exceptions.PolarsError):
         measured, written = pl.DataFrame({"group": []}), {}

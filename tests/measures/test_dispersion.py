@@ -35,7 +35,13 @@ def parameters():
 
 @pytest.fixture(scope="module")
 def measured(parameters):
-    options = {"seeds": SEEDS, "lengths": LENGTHS, "sets": SETS, "measures": tuple(MEASURES), "true_item": True}
+    options = {
+        "seeds": SEEDS,
+        "lengths": LENGTHS,
+        "sets": SETS,
+        "measures": tuple(MEASURES),
+        "references": (TRUE_ITEM,),
+    }
     return list(evaluate(parameters, NAMED, **options))
 
 

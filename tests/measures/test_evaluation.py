@@ -76,7 +76,7 @@ def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch,
     items = 2 * BLOCK + 300
     names = ["softmax", "adaptive", "softpick", "hardmax", "signed_l1", "entmax15", "sink_softmax"]
     measures = ("accuracy", "loss", "entropy", "max_weight", "rank", "true_weight", "missed", "spread", "gap")
-    options = {"lengths": (items,), "sets": 4, "measures": measures, "true_item": True}
+    options = {"lengths": (items,), "sets": 4, "measures": measures, "references": tuple(evaluation.REFERENCES)}
     options |= {"task": MaxRetrieval(width=WIDTH, matmul=matmul)}
     whole = frame_of(parameters, names, **options)
     monkeypatch.setattr(evaluation, "LONGEST_WHOLE", 1)
@@ -104,6 +104,14 @@ def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
         return program.memory_analysis().temp_size_in_bytes / items
 
     assert bytes_per_item(2**18) < 100
+
+
+def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
+    rho = jnp.array([[0.9, 0.5, -1.0, 0.1], [0.2, 0.3, 0.8, 0.6]])
+    logits = jnp.array([[1.0, 3.0, 9.0, 0.0], [0.0, 1.0, 5.0, 2.0]])
+    found = evaluation.under_true_key(rho, logits[:, None], where=rho[:, None] >= 0)[:, 0]
+    exchanged = jnp.array([[3.0, 1.0, -jnp.inf, 0.0], [0.0, 1.0, 5.0, 2.0]])
+    np.testing.assert_allclose(found, jax.nn.softmax(exchanged), atol=1e-7)
 
 
 @pytest.mark.parametrize("count", [1, 7, 12])

@@ -1,6 +1,6 @@
 import polars as pl
 
-from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.studies import ablation
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -36,11 +36,28 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
 
 
 def test_losses_add_up_and_name_the_best_temperature():
-    names = ("softmax", *ablation.TEMPERATURES, "hardmax", TRUE_ITEM)
+    names = (*ablation.SOFT_TO_SHARP, TRUE_ITEM, TRUE_KEY)
     accuracy = dict.fromkeys(names, 40.0) | {"softmax": 30.0, "temperature(0.25)": 70.0, "hardmax": 60.0}
-    accuracy[TRUE_ITEM] = 95.0
+    accuracy |= {TRUE_ITEM: 95.0, TRUE_KEY: 50.0}
     made = [
         (name, 64, seed, value + spread) for name, value in accuracy.items() for seed, spread in ((0, 1.0), (1, -1.0))
     ]
-    (lost,) = ablation.losses(pl.DataFrame(made, ablation.ACCURACIES, orient="row")).rows()
-    assert lost == (64, 30.0, 40.0, 25.0, 5.0, "temperature(0.25)")
+    lost = ablation.losses(pl.DataFrame(made, ablation.ACCURACIES, orient="row"))
+    assert lost.rows() == [
+        (64, 0, 31.0, 40.0, 25.0, 20.0, 45.0, 4.0, "temperature(0.25)"),
+        (64, 1, 29.0, 40.0, 25.0, 20.0, 45.0, 6.0, "temperature(0.25)"),
+    ]
+    sharpened_first = lost.select(pl.sum_horizontal("accuracy", "dispersion", "key", "value"))
+    key_first = lost.select(pl.sum_horizontal("accuracy", "key_first", "dispersion_after", "value"))
+    assert (sharpened_first.to_series() == 100).all()
+    assert (key_first.to_series() == 100).all()
+
+
+def test_the_best_temperature_of_a_seed_is_that_of_the_others():
+    """Each of two seeds likes another temperature; neither is given its own."""
+    own = {0: "temperature(0.5)", 1: "temperature(0.25)"}
+    names = (*ablation.SOFT_TO_SHARP, TRUE_ITEM, TRUE_KEY)
+    made = [(name, 64, seed, 90.0 if name == own[seed] else 50.0) for name in names for seed in own]
+    lost = ablation.losses(pl.DataFrame(made, ablation.ACCURACIES, orient="row"))
+    assert lost["best"].to_list() == [own[1], own[0]]
+    assert lost["dispersion"].to_list() == [0.0, 0.0]

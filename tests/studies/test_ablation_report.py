@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.charts import save_chart
 from softmax_jax.studies import ablation_report as report
@@ -14,7 +14,11 @@ LENGTHS = (64, 256)
 
 def outcome(group: str, name: str, softmax: float, trained: str = "softmax") -> Outcome:
     """Made so that at any length 10 % are lost to dispersion, 5 % to value, and the rest to the key."""
-    accuracy = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax) | {"hardmax": softmax + 10, TRUE_ITEM: 95.0}
+    accuracy = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax) | {
+        "hardmax": softmax + 10,
+        TRUE_ITEM: 95.0,
+        TRUE_KEY: 80.0,
+    }
     rows = [
         (normalizer, n, seed, value + spread)
         for normalizer, value in accuracy.items()
@@ -36,8 +40,14 @@ def test_the_table_has_accuracy_interval_and_the_three_losses_of_every_recipe():
     assert head.count("|") == base.count("|")
     assert "n = 64: softmax ±" in head
     assert base.startswith("| base | base | 60.0 ± 12.7 |")
-    assert "10.0 / 25.0 / 5.0" in base
-    assert "10.0 / 45.0 / 5.0" in width
+    assert "10.0 ± 0.0 / 25.0 ± 0.0 / 5.0 ± 12.7" in base
+    assert "10.0 ± 0.0 / 45.0 ± 0.0 / 5.0 ± 12.7" in width
+
+
+def test_the_other_table_mends_the_key_first():
+    head, _, base, *_ = report.key_first_table(FOUND).splitlines()
+    assert "64: key / dispersion / value" in head
+    assert "20.0 ± 0.0 / 15.0 ± 0.0 / 5.0 ± 12.7" in base
 
 
 def test_recipes_are_named_once():

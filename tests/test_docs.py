@@ -73,8 +73,22 @@ def test_the_max_retrieval_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     assert min(float(cells[""][16]) for cells in variables["there"].values()) > 95
 
 
+@pytest.mark.full
+def test_the_tour_of_any_model_runs(monkeypatch: pytest.MonkeyPatch):
+    with jax.numpy_dtype_promotion("standard"):  # which optax needs
+        variables = run_notebook("any_model_tour.py", monkeypatch, STEPS=60, SETS=16, LONGEST=64)
+    assert [
+        site.use
+        for site in variables["sj"].sites(variables["apply"])(variables["parameters"], variables["tests"][16].items)
+    ] == ["attention"] * 2
+    assert set(variables["frame"]["n"]) == {16, 64}
+    assert len(variables["frame"]) == 2 * 2 * variables["HEADS"]
+    assert variables["table"].keys() >= {"softmax", "adaptive", "hardmax"}
+    assert sorted(variables["numbers"]) == [0, 1]
+
+
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.py"))
-IMAGES = {"max_retrieval.py": 3, "shootout.py": 5}
+IMAGES = {"any_model_tour.py": 2, "max_retrieval.py": 3, "shootout.py": 5}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)

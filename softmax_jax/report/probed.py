@@ -1,0 +1,165 @@
+"""What `softmax_jax.probe` finds in a model at several lengths: a frame, charts of it, and a page.
+
+- `of_heads(probed)`: means for each length, layer and head
+- `model_page(probed, directory, title)`: a page that opens offline, with its charts and data beside it
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from softmax_jax.files import versions, write_whole
+from softmax_jax.report import charts
+from softmax_jax.report.page import Figure, Section, page, write_figure
+from softmax_jax.transforms.probe import Probed, SiteRows
+
+MEASURES = ("entropy", "uniform", "largest", "first")
+COLUMNS = 3
+"""Of small multiples."""
+
+
+def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
+    """Means over the rows of each head: `n`, `layer`, `head`, and a column for each measure.
+
+    `probed` has what was found by the length n of the input. `entropy` is in nats, `uniform` is that of equal weights
+    on what a row sees, `largest` and `first` are weights. `heads` is the axis of the heads among those of the rows: by
+    default the last but one, as in (batch, heads, queries); without such an axis there is one head. A layer is a site,
+    or a turn of the loop it is in. Rows that were not weighed are left out.
+
+    >>> import jax, softmax_jax as sj
+    >>> attend = lambda x: jax.nn.softmax(x @ x.T) @ x
+    >>> _, found = sj.probe(attend)(np.eye(4, dtype=np.float32))
+    >>> of_heads({4: found}).select("n", "layer", "head", pl.col("uniform").round(3)).rows()
+    [(4, 'site_0', 0, 1.386)]
+    """
+    frames = [_of_site(n, site, heads) for n, found in probed.items() for site in found]
+    return pl.concat(frames).filter(pl.col("entropy").is_not_nan())
+
+
+def _of_site(n: int, rows: SiteRows, heads: int) -> pl.DataFrame:
+    visible = np.asarray(rows.visible, np.float64)
+    uniform = np.log(np.where(visible > 0, visible, np.nan))
+    columns = {"entropy": rows.entropy, "uniform": uniform, "largest": rows.largest, "first": rows.first}
+    numbers = np.stack([np.asarray(columns[name], np.float64) for name in MEASURES])
+    axes = rows.site.axis if isinstance(rows.site.axis, tuple) else (rows.site.axis,)
+    own = numbers.shape[numbers.ndim - len(rows.site.shape) + len(axes) :]
+    by_turn = numbers.reshape(len(MEASURES), -1, *(own if len(own) > 1 else (1, *own)))
+    by_head = np.moveaxis(by_turn, heads if len(own) > 1 else 2, 2)
+    by_head = by_head.reshape(*by_head.shape[:3], -1)
+    weighed = ~np.isnan(by_head)
+    means = np.divide(
+        np.where(weighed, by_head, 0).sum(-1), weighed.sum(-1), where=weighed.any(-1), out=by_head[..., 0]
+    )
+    turns, count = means.shape[1:]
+    names = [rows.site.scope] if turns == 1 else [f"{rows.site.scope}, turn {turn}" for turn in range(turns)]
+    places: dict[str, Any] = {"n": [n], "layer": names, "head": range(count)}
+    return charts.long_frame(places, **dict(zip(MEASURES, means)))
+
+
+def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
+    """The entropy of each head by n, a panel for each layer, below that of equal weights."""
+    x = charts.length_axis(frame["n"].unique().sort().to_list(), "tokens")
+    entropy = alt.Y("entropy:Q", title="entropy (nats)")
+    shared = alt.Chart(charts.data(frame))
+    of_heads = shared.mark_line(opacity=0.7).encode(
+        x=x, y=entropy, detail="head:N", tooltip=["head:N", "n:Q", alt.Tooltip("entropy:Q", format=".3f")]
+    )
+    equal = shared.mark_line(color=charts.GREY, strokeDash=charts.DASHES).encode(x=x, y=alt.Y("mean(uniform):Q"))
+    title = charts.chart_title(
+        "Does attention disperse as the input grows?", "one line a head; dashed: equal weights on all that a row sees"
+    )
+    return _by_layer(alt.layer(of_heads, equal).properties(width=210, height=150)).properties(title=title)
+
+
+def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
+    """Heads by lengths, a panel for each layer: the entropy as a share of that of equal weights."""
+    shares = frame.with_columns(share=pl.col("entropy") / pl.col("uniform"))
+    cells = alt.Chart(charts.data(shares)).mark_rect()
+    chart = cells.encode(
+        x=alt.X("n:O", title="tokens", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("head:O", title="head"),
+        color=alt.Color("share:Q", title="share", scale=alt.Scale(domain=[0, 1], scheme="viridis")),
+        tooltip=["head:N", "n:Q", alt.Tooltip("share:Q", format=".3f")],
+    )
+    title = charts.chart_title(
+        "Which heads disperse?", "entropy as a share of that of equal weights: 1 looks at all alike"
+    )
+    return _by_layer(chart.properties(width=210, height=150)).properties(title=title)
+
+
+def first_chart(frame: pl.DataFrame) -> charts.Chart:
+    """The weight of the first token by n, a panel for each layer."""
+    x = charts.length_axis(frame["n"].unique().sort().to_list(), "tokens")
+    weight = alt.Y("first:Q", title="weight of the first token", scale=alt.Scale(domain=[0, 1]))
+    lines = alt.Chart(charts.data(frame)).mark_line(opacity=0.7)
+    chart = lines.encode(
+        x=x, y=weight, detail="head:N", tooltip=["head:N", "n:Q", alt.Tooltip("first:Q", format=".3f")]
+    )
+    title = charts.chart_title("Is the first token a sink?", "mean over queries; one line a head")
+    return _by_layer(chart.properties(width=210, height=150)).properties(title=title)
+
+
+def mass_chart(frame: pl.DataFrame, shares: Mapping[str, str]) -> charts.Chart:
+    """Where the weight goes: these columns in percent as bars by `n`, a panel for each `normalizer`."""
+    means = frame.group_by("normalizer", "n", maintain_order=True).agg(pl.mean(*shares))
+    long = means.unpivot(list(shares), index=["normalizer", "n"], variable_name="share", value_name="value")
+    order = pl.col("share").replace_strict(list(shares), range(len(shares)))
+    long = long.with_columns(order=order, share=pl.col("share").replace_strict(dict(shares)))
+    bars = alt.Chart(charts.data(long)).mark_bar()
+    chart = bars.encode(
+        x=alt.X("value:Q", title="% of the weight", scale=alt.Scale(domain=[0, 100]), stack="zero"),
+        y=alt.Y("n:O", title="tokens"),
+        color=charts.colour_by("share", charts.palette(list(shares.values())), "weight on"),
+        order="order:Q",
+        tooltip=["share:N", "n:Q", alt.Tooltip("value:Q", format=".2f")],
+    ).properties(width=210, height=110)
+    title = charts.chart_title("Who gets the weight?", "mean over layers, heads, queries and texts")
+    facet = alt.Facet("normalizer:N", title=None, sort=None)
+    return chart.facet(facet, columns=COLUMNS).properties(title=title)
+
+
+def _by_layer(chart: Any) -> Any:
+    """The chart once for each layer."""
+    return chart.facet(alt.Facet("layer:N", title=None, sort=None), columns=COLUMNS)
+
+
+def model_page(probed: Mapping[int, Probed], directory: Path, title: str, heads: int = -2) -> list[Path]:
+    """Writes a page on a model with its charts beside it, as PNG, SVG and CSV; returns the paths, the page's first.
+
+    The arguments are those of `of_heads`.
+    """
+    frame = of_heads(probed, heads)
+    ends = frame.group_by("n").agg(pl.mean("entropy", "uniform", "first")).sort("n").rows()
+    (short, low, few, sink), (long, high, many, sunk) = ends[0], ends[-1]
+    sections = [
+        Section(
+            "entropy",
+            "Does attention disperse?",
+            [
+                f"From {short} to {long} tokens the mean entropy goes from {low:.2f} to {high:.2f} nats.",
+                f"That of equal weights goes from {few:.2f} to {many:.2f}.",
+            ],
+            [Figure("entropy", entropy_chart(frame), frame)],
+        ),
+        Section(
+            "heads",
+            "Which heads do?",
+            ["A share of 1 looks at everything alike; a head that keeps its share small stays sharp."],
+            [Figure("evenness", evenness_chart(frame), frame)],
+        ),
+        Section(
+            "first",
+            "How much goes to the first token?",
+            [f"Of all weight, {100 * sink:.1f} % at {short} tokens and {100 * sunk:.1f} % at {long}."],
+            [Figure("first", first_chart(frame), frame)],
+        ),
+    ]
+    figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
+    saved = [path for figure in figures for path in write_figure(directory, figure)]
+    note = f"Made by softmax_jax.probe. {', '.join(f'{name} {version}' for name, version in versions().items())}."
+    write_whole(directory / "index.html", page(title, sections, note))
+    return [directory / "index.html", *saved]

@@ -1,0 +1,83 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.report import probed
+from softmax_jax.report.charts import save_chart
+
+from .charts import texts_of
+
+LENGTHS = (4, 8)
+
+
+def attend(x):
+    """Two heads, the second uniform; a query sees the items up to its own."""
+    with jax.named_scope("layer_0"):
+        logits = jnp.stack([x @ x.T, jnp.zeros((len(x), len(x)))])[None]
+        seen = jnp.tril(jnp.ones((len(x), len(x)), bool))[None, None]
+        return jax.nn.softmax(jnp.where(seen, logits, -1e30)) @ x[None, None]
+
+
+def stacked(x):
+    """The same layer three times, in a loop."""
+    return jax.lax.scan(lambda x, _: (attend(x)[0, 1], None), x, None, length=3)
+
+
+def found_in(fun):
+    return {n: sj.probe(fun)(jax.random.normal(jax.random.key(n), (n, 3)))[1] for n in LENGTHS}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return found_in(attend)
+
+
+def test_means_are_those_of_the_rows_of_each_head(found):
+    frame = probed.of_heads(found)
+    assert frame.select("n", "layer", "head").rows() == [(n, "layer_0", head) for n in LENGTHS for head in (0, 1)]
+    for n in LENGTHS:
+        (rows,) = found[n]
+        for head, row in enumerate(frame.filter(n=n).to_dicts()):
+            assert row["entropy"] == pytest.approx(float(rows.entropy[0, head].mean()), rel=1e-5)
+            assert row["first"] == pytest.approx(float(rows.first[0, head].mean()), rel=1e-5)
+            assert row["uniform"] == pytest.approx(np.log(np.arange(1, n + 1)).mean(), rel=1e-5)
+
+
+def test_equal_weights_have_the_entropy_of_equal_weights(found):
+    for row in probed.of_heads(found).filter(head=1).to_dicts():
+        assert row["entropy"] == pytest.approx(row["uniform"], rel=1e-5)
+
+
+def test_a_turn_of_a_loop_is_a_layer_of_its_own():
+    frame = probed.of_heads(found_in(stacked))
+    layers = frame["layer"].unique(maintain_order=True).to_list()
+    assert [layer.rsplit(", ")[-1] for layer in layers] == ["turn 0", "turn 1", "turn 2"]
+    assert len(frame) == len(LENGTHS) * 3 * 2
+
+
+def test_rows_that_were_not_weighed_are_left_out():
+    def branches(x):
+        return jax.lax.cond(x[0, 0] > 1e9, attend, lambda x: attend(2 * x), x)
+
+    frame = probed.of_heads(found_in(branches))
+    assert len(frame) == len(LENGTHS) * 2
+
+
+def test_the_page_opens_offline_with_its_charts_and_data_beside_it(found, tmp_path):
+    page, *others = probed.model_page(found, tmp_path, "How does it attend?")
+    assert "How does it attend?" in page.read_text()
+    assert {path.name for path in others} >= {"entropy.csv", "evenness.png", "first.svg"}
+    texts = texts_of((tmp_path / "entropy.svg").read_text())
+    assert {"layer_0", "tokens", "entropy (nats)"} <= texts
+    assert pl.read_csv(tmp_path / "entropy.csv").rows() == probed.of_heads(found).rows()
+
+
+def test_the_chart_of_masses_names_who_gets_them(tmp_path):
+    rows = [(name, n, 0, 20.0, 30.0, 50.0) for name in ("softmax", "hardmax") for n in LENGTHS]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "layer", "first", "needle", "rest"], orient="row")
+    shares = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
+    _, svg = save_chart(probed.mass_chart(frame, shares), tmp_path / "mass")
+    assert {"softmax", "hardmax", "the needle", "the rest", "% of the weight"} <= texts_of(svg.read_text())

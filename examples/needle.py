@@ -103,7 +103,7 @@ def similarities(
 def learned(
     parameters: Parameters, tokens: Tokens, background: Int[np.ndarray, " words"], steps: int, name: str, number: str
 ) -> dict[int, sj.Normalizer]:
-    """The normalizer of this name with a number for each head, learned on the first half in texts of 32 to 64 tokens."""
+    """The normalizer of this name, a number for each head learned on the first half in texts of 32 to 64 tokens."""
     facts, questions = needles(second=False)
     asked = tokens(questions)
 

@@ -32,6 +32,7 @@ from rich.console import Console
 import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
 from softmax_jax.files import write_csv
+from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
 from softmax_jax.report.charts import save_chart
@@ -58,8 +59,9 @@ SHARPNESS = 20.0
 """What cosines are multiplied by before the cross-entropy of learning."""
 AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
 NORMALIZERS = ("softmax", AT_64, "adaptive", "temperature(0.8)", "entmax15")
-LEARNED = {"temperature, θ by head": ("temperature", "theta"), "ssmax, s by head": (AT_64, "s")}
+LEARNED = {"θ by head": ("temperature", "theta"), "s by head": (AT_64, "s")}
 MASS = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
+LEVEL = 0.05
 
 Texts = tuple[Int[np.ndarray, "texts n"], Bool[np.ndarray, "texts n"]]
 """Token numbers, and where the needle is."""
@@ -214,20 +216,25 @@ def accuracy_chart(found: pl.DataFrame) -> charts.Chart:
 
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
-    """Prints both tables."""
+    """Prints both tables, and how the two ways to learn compare."""
     lengths = list(map(str, found["n"].unique(maintain_order=True)))
-    title = f"Needles found, in % of {CANDIDATES} questions, mean of the rounds ± half its 95 % interval"
-    table = new_table(title, "tokens", *lengths)
-    accuracy = over_seeds(found, ["normalizer", "n"], "accuracy")
-    for (name,), of_one in accuracy.group_by("normalizer", maintain_order=True):
-        ends = of_one.select("value", half=pl.col("high") - pl.col("value")).rows()
-        table.add_row(str(name), *(f"{mean:.1f} ± {half:.1f}" for mean, half in ends))
+    table = new_table(f"Needles found, in % of {CANDIDATES} questions, mean of the rounds", "tokens", *lengths)
+    measured = summarize(found.rename({"round": "seed"}))
+    for (name,), of_one in measured.group_by("normalizer", maintain_order=True):
+        cells = of_one.select("accuracy", "interval", pl.col("p_value").fill_null(1) < LEVEL).rows()
+        table.add_row(str(name), *(f"{mean:.1f} ±{half:.1f}{'*' * other}" for mean, half, other in cells))
+    table.caption = (
+        f"±: half the 95 % interval over rounds; *: differs from softmax (paired t-test, Holm, {100 * LEVEL:.0f} %)"
+    )
     mass = new_table("Attention on first token / needle / rest, in %, mean of the layers", "tokens", *lengths)
     means = shares.group_by("normalizer", "n", maintain_order=True).agg(pl.mean("first", "needle", "rest"))
     for (name,), of_one in means.group_by("normalizer", maintain_order=True):
         cells = of_one.select("first", "needle", "rest").rows()
-        mass.add_row(str(name), *("{:.0f} / {:.1f} / {:.0f}".format(*row) for row in cells))
-    Console().print(table, mass)
+        mass.add_row(str(name), *("{:.0f}/{:.1f}/{:.0f}".format(*row) for row in cells))
+    constant, growing = LEARNED
+    learned = summarize(found.filter(pl.col("normalizer").is_in(LEARNED)).rename({"round": "seed"}), constant)
+    p_values = ", ".join(f"{n}: {p:.2g}" for n, p in learned.filter(normalizer=growing).select("n", "p_value").rows())
+    Console().print(table, mass, f"{growing} against {constant}, p by tokens (paired, Holm): {p_values}")
 
 
 if __name__ == "__main__":

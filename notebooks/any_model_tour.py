@@ -116,7 +116,7 @@ looks.entropy_chart(frame)
 looks.evenness_chart(frame)
 
 # %% [markdown]
-# `looks.model_page(found, Path("page"), "How does it attend?")` writes these charts into one page that opens offline.
+# `looks.model_page(found, "page", "How does it attend?")` writes these charts into one page that opens offline.
 #
 # ## Swap
 #

@@ -28,11 +28,13 @@ def run_page(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_refit_page_refits_a_stock_model():
+def test_the_refit_page_refits_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
     variables = run_page("refit.md")
     assert variables["refitted"] < variables["before"] - 0.05
     assert variables["refitted"] < variables["published"]
     assert variables["found"].entropy_range[1] > 1
+    assert variables["loss"](softmax_jax.normalizer("adaptive(fit=temperature.json)")) == variables["refitted"]
 
 
 def cells(notebook: str) -> list[tuple[bool, str]]:

@@ -149,10 +149,10 @@ def shown(switch: alt.Parameter | None, on: float = 1.0, off: float = 0.04) -> A
     return alt.value(on) if switch is None else alt.condition(switch, alt.value(on), alt.value(off), empty=False)
 
 
-def save_chart(chart: Chart, path: Path) -> list[Path]:
+def save_chart(chart: Chart, path: Path | str) -> list[Path]:
     """Writes the chart as PNG and SVG; `path` has no suffix. Returns the files."""
     specification = chart.to_json()
-    png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
+    png, svg = (Path(path).with_suffix(suffix) for suffix in (".png", ".svg"))
     write_whole(png, vl_convert.vegalite_to_png(specification, scale=PNG_SCALE))
     write_whole(svg, vl_convert.vegalite_to_svg(specification))
     return [png, svg]

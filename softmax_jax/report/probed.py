@@ -18,6 +18,7 @@ from softmax_jax.report.page import Figure, Section, page, write_figure
 from softmax_jax.transforms.probe import Probed, SiteRows
 
 MEASURES = ("entropy", "uniform", "largest", "first")
+REST = "#d0d0d0"
 COLUMNS = 3
 """Of small multiples."""
 
@@ -72,7 +73,7 @@ def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
     title = charts.chart_title(
         "Does attention disperse as the input grows?", "one line a head; dashed: equal weights on all that a row sees"
     )
-    return _by_layer(alt.layer(of_heads, equal).properties(width=210, height=150)).properties(title=title)
+    return _by_layer(alt.layer(of_heads, equal).properties(width=210, height=150), frame).properties(title=title)
 
 
 def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -88,7 +89,7 @@ def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
     title = charts.chart_title(
         "Which heads disperse?", "entropy as a share of that of equal weights: 1 looks at all alike"
     )
-    return _by_layer(chart.properties(width=210, height=150)).properties(title=title)
+    return _by_layer(chart.properties(width=210, height=150), frame).properties(title=title)
 
 
 def first_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -100,39 +101,42 @@ def first_chart(frame: pl.DataFrame) -> charts.Chart:
         x=x, y=weight, detail="head:N", tooltip=["head:N", "n:Q", alt.Tooltip("first:Q", format=".3f")]
     )
     title = charts.chart_title("Is the first token a sink?", "mean over queries; one line a head")
-    return _by_layer(chart.properties(width=210, height=150)).properties(title=title)
+    return _by_layer(chart.properties(width=210, height=150), frame).properties(title=title)
 
 
 def mass_chart(frame: pl.DataFrame, shares: Mapping[str, str]) -> charts.Chart:
-    """Where the weight goes: these columns in percent as bars by `n`, a panel for each `normalizer`."""
+    """Where the weight goes: these columns in percent as bars by `n`, the last grey, a panel for each `normalizer`."""
     means = frame.group_by("normalizer", "n", maintain_order=True).agg(pl.mean(*shares))
     long = means.unpivot(list(shares), index=["normalizer", "n"], variable_name="share", value_name="value")
     order = pl.col("share").replace_strict(list(shares), range(len(shares)))
     long = long.with_columns(order=order, share=pl.col("share").replace_strict(dict(shares)))
+    *named, rest = shares.values()
+    colours = charts.palette(named, first=1) | {rest: REST}
     bars = alt.Chart(charts.data(long)).mark_bar()
     chart = bars.encode(
         x=alt.X("value:Q", title="% of the weight", scale=alt.Scale(domain=[0, 100]), stack="zero"),
         y=alt.Y("n:O", title="tokens"),
-        color=charts.colour_by("share", charts.palette(list(shares.values())), "weight on"),
+        color=charts.colour_by("share", colours, "weight on").legend(orient="top"),
         order="order:Q",
         tooltip=["share:N", "n:Q", alt.Tooltip("value:Q", format=".2f")],
-    ).properties(width=210, height=110)
+    ).properties(width=150, height=100)
     title = charts.chart_title("Who gets the weight?", "mean over layers, heads, queries and texts")
-    facet = alt.Facet("normalizer:N", title=None, sort=None)
-    return chart.facet(facet, columns=COLUMNS).properties(title=title)
+    facet = alt.Facet("normalizer:N", title=None, sort=means["normalizer"].unique(maintain_order=True).to_list())
+    return chart.facet(facet, columns=COLUMNS + 1).properties(title=title)
 
 
-def _by_layer(chart: Any) -> Any:
-    """The chart once for each layer."""
-    return chart.facet(alt.Facet("layer:N", title=None, sort=None), columns=COLUMNS)
+def _by_layer(chart: Any, frame: pl.DataFrame) -> Any:
+    """The chart once for each layer of the frame."""
+    layers = frame["layer"].unique(maintain_order=True).to_list()
+    return chart.facet(alt.Facet("layer:N", title=None, sort=layers), columns=COLUMNS)
 
 
-def model_page(probed: Mapping[int, Probed], directory: Path, title: str, heads: int = -2) -> list[Path]:
+def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, heads: int = -2) -> list[Path]:
     """Writes a page on a model with its charts beside it, as PNG, SVG and CSV; returns the paths, the page's first.
 
     The arguments are those of `of_heads`.
     """
-    frame = of_heads(probed, heads)
+    frame, directory = of_heads(probed, heads), Path(directory)
     ends = frame.group_by("n").agg(pl.mean("entropy", "uniform", "first")).sort("n").rows()
     (short, low, few, sink), (long, high, many, sunk) = ends[0], ends[-1]
     sections = [

@@ -66,17 +66,17 @@ class TemperatureFit:
         """The polynomial, its entropies clamped to the range."""
         return clamped(self.coefficients, self.entropy_range)(entropy)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Writes the fit as JSON, whole or not at all. Raises ValueError if no reader would accept it."""
         content = dataclasses.asdict(self)
         check_polynomial(f"the fit by {self.criterion!r}", content)
-        write_json(path, signed(content))
+        write_json(Path(path), signed(content))
 
     @classmethod
-    def load(cls, path: Path) -> "TemperatureFit":
+    def load(cls, path: Path | str) -> "TemperatureFit":
         """The fit that `save` wrote. Raises ValueError for a file that is missing or no such fit."""
         try:
-            return cls(**read_fit(path))
+            return cls(**read_fit(Path(path)))
         except TypeError as error:
             raise ValueError(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
 

@@ -194,13 +194,14 @@ def read_checkpoint(path: Path, config: Config, shapes: Callable[[Config], T]) -
     return read_arrays(path, shapes(config))
 
 
-def load_checkpoint(path: Path) -> tuple[Config, Parameters]:
+def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     """Settings and parameters of a run, finished or not, or of a Flax msgpack file, with a leading seed axis.
 
     Those of a run are from its newest good checkpoint, with a line on stderr if another was damaged. A msgpack file
     holds one model of max retrieval; a line on stderr says if no checksum is beside it. Raises ValueError, in one
     line, for damage and for anything else.
     """
+    path = Path(path)
     return _load_msgpack(path) if path.is_file() else _load_run(path.absolute())
 
 

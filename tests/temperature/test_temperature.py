@@ -232,7 +232,7 @@ def test_no_flat_row_no_fit(rows):
 
 def test_a_saved_fit_is_an_argument_of_the_adaptive_method(found, tmp_path):
     path = tmp_path / "temperature.json"
-    found.save(path)
+    found.save(str(path))
     n = sj.normalizer(f"adaptive(fit={path})")
     assert n.scale == found.scale
     assert {"coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256"} <= set(

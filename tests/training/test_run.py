@@ -85,7 +85,7 @@ def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, 
     interrupt_at(monkeypatch, step)
     with pytest.raises(Interrupted, match=f"step {step}"):
         run(SMALL, tmp_path, quiet())
-    assert load_checkpoint(tmp_path)[1]["read_out"]["bias"].shape == (2, 10)
+    assert load_checkpoint(str(tmp_path))[1]["read_out"]["bias"].shape == (2, 10)
     assert capsys.readouterr().err.endswith(f"is not trained to its end: this is step {step} of 50\n")
     monkeypatch.undo()
     run(SMALL, tmp_path, quiet())

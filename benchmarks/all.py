@@ -18,7 +18,7 @@ from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import check_directory, each_once, parse
 
-MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse")
+MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse", "swapping")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
 RESULTS = Path(__file__).parent / "results"
 

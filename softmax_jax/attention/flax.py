@@ -5,12 +5,14 @@ are for one that learns some of them: they go to the same place and turn these n
 `NnxQueryTemperature` learns the temperature of each query.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen, nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -30,26 +32,11 @@ from softmax_jax.attention.logits import (
     visible_entries,
     weighted_values,
 )
-from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-
-
-def attention_fn(normalizer: Normalizer | str) -> Callable[..., Outputs]:
-    """The `attention_fn` of Flax attention layers, with this normalizer in the place of softmax.
-
-    `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". For the layers `MultiHeadAttention` and
-    `MultiHeadDotProductAttention` of `flax.linen` and `MultiHeadAttention` of `flax.nnx`: masks, dropout,
-    decoding with a cache and `sow_weights` do what they do with the layer's own function, but a query that
-    sees nothing gets 0 where that weighs all keys alike. See `attend` for what it computes and raises.
-
-    >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention_fn("ssmax"), decode=False, rngs=nnx.Rngs(0))
-    >>> layer(jnp.ones((2, 5, 8)), mask=nnx.make_causal_mask(jnp.ones((2, 5)))).shape
-    (2, 5, 8)
-    """
-    return functools.partial(attend, as_normalizer(normalizer))
 
 
 def attend(
@@ -106,6 +93,50 @@ def attend(
     if not deterministic:
         weights = _dropout(weights, dropout_rng, dropout_rate, broadcast_dropout)
     return weighted_values(weights, value, precision).astype(dtype)
+
+
+def attention_fn(normalizer: Normalizer | str) -> Callable[..., Outputs]:
+    """The `attention_fn` of Flax attention layers, with this normalizer in the place of softmax.
+
+    `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". For the layers `MultiHeadAttention` and
+    `MultiHeadDotProductAttention` of `flax.linen` and `MultiHeadAttention` of `flax.nnx`: masks, dropout,
+    decoding with a cache and `sow_weights` do what they do with the layer's own function, but a query that
+    sees nothing gets 0 where that weighs all keys alike. See `attend` for what it computes and raises.
+
+    >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention_fn("ssmax"), decode=False, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((2, 5, 8)), mask=nnx.make_causal_mask(jnp.ones((2, 5)))).shape
+    (2, 5, 8)
+    """
+    return AttentionFn(as_normalizer(normalizer))
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionFn:
+    """`attend` with a normalizer; equal to any with an equal one, so that compiled layers are found again.
+
+    It is a pytree without leaves, so that a layer of NNX may hold it where it held a module.
+    """
+
+    normalizer: Normalizer
+
+    @functools.wraps(attend, assigned=(), updated=())  # Linen reads the signature.
+    def __call__(self, query: Queries, key: Keys, value: Values, *args: Any, **keywords: Any) -> Outputs:
+        return attend(self.normalizer, query, key, value, *args, **keywords)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AttentionFn):
+            return NotImplemented
+        (own, structure), (others, of_other) = map(jax.tree.flatten, (self.normalizer, other.normalizer))
+        return structure == of_other and all(map(_same, own, others))
+
+    def __hash__(self) -> int:
+        return hash(jax.tree.structure(self.normalizer))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two numbers are equal; where one is traced, whether they are one and the same."""
+    return one is other or (not (is_traced(one) or is_traced(other)) and np.array_equal(one, other))
 
 
 def _check_dropout(rng: Array | None, rate: float) -> None:

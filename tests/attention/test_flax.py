@@ -410,6 +410,40 @@ def test_numbers_that_are_not_learned_may_be_arrays_in_nnx():
     np.testing.assert_allclose(output, layer("nnx", attention_fn(normalizer))(inputs()), atol=1e-6)
 
 
+def test_a_trained_nnx_layer_takes_another_normalizer_both_ways():
+    run = nnx.jit(lambda model, x: model(x))
+    learning, stock = learning_layer("nnx", "ssmax", ("s",)).layer, layer("nnx", attention_fn("hardmax")).layer
+    first = run(learning, inputs())
+    hard, learned = attention_fn("hardmax"), learning.attention_fn
+    learning.attention_fn = hard
+    np.testing.assert_allclose(run(learning, inputs()), run(stock, inputs()), atol=1e-6)
+    stock.attention_fn = nnx.data(learned)
+    np.testing.assert_allclose(run(stock, inputs()), first, atol=1e-6)
+
+
+def test_a_trained_linen_layer_takes_another_normalizer():
+    learning, stock = learning_layer("linen", "ssmax", ("s",)), layer("linen", attention_fn("hardmax"))
+    swapped = learning.layer.clone(attention_fn=attention_fn("hardmax"))
+    run = jax.jit(lambda variables, x: swapped.apply(variables, x, deterministic=True))
+    np.testing.assert_allclose(run(learning.variables, inputs()), stock(inputs()), atol=1e-6)
+
+
+def test_the_same_text_costs_one_program():
+    traces = []
+    run = nnx.jit(lambda model, x: (traces.append(1), model(x))[1])
+    for name in ("ssmax(s=0.2)", "ssmax(s=0.2)", "ssmax(s=0.3)"):
+        run(layer("nnx", attention_fn(name)).layer, inputs())
+    assert len(traces) == 2
+
+
+def test_attention_functions_are_equal_where_their_normalizers_are():
+    per_head = [attention_fn(sj.normalizer("ssmax", s=np.full((HEADS, 1, 1), s))) for s in (0.1, 0.1, 0.2)]
+    assert per_head[0] == per_head[1] != per_head[2]
+    assert hash(per_head[0]) == hash(per_head[1])
+    assert attention_fn("softmax") == attention_fn(sj.normalizer("softmax")) != attention_fn("hardmax")
+    assert attention_fn("softmax") != "softmax"
+
+
 def test_linen_layers_of_one_model_learn_numbers_of_their_own():
     class Model(linen.Module):
         @linen.compact

@@ -62,7 +62,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 # The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is, and
 # those on models of other libraries where these are.
-OPTIONAL = {"torch": "tests/parity", "playwright": "tests/browser", "equinox": "tests/models", "haiku": "tests/models"}
+OPTIONAL = {
+    "torch": "tests/parity/test_torch.py",
+    "clrs": "tests/parity/test_clrs.py",
+    "playwright": "tests/browser",
+    "equinox": "tests/models",
+    "haiku": "tests/models",
+}
 collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
 
 

@@ -51,6 +51,8 @@ class Task(abc.ABC):
     """How config.json calls the task."""
     divides_batches: ClassVar[bool]
     """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
+    least_sets: ClassVar[int | None] = None
+    """Sets that a device must keep for dividing them to be worthwhile, where that is not for `habits` to say."""
 
     sets: int
     """Sets of a training batch."""
@@ -79,6 +81,10 @@ class Task(abc.ABC):
     def loss(self, scores: Float[Array, "sets *queries classes"], batch: Any) -> Float[Array, ""]:
         """What training makes small, for a batch: the mean cross-entropy in nats, unless a task has another."""
         return optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
+
+    def accuracy(self, scores: Float[Array, "sets *queries classes"], batch: Any) -> Float[Array, ""]:
+        """The right answers of a batch, in percent."""
+        return 100 * (scores.argmax(-1) == batch.answer).mean()
 
     @property
     @abc.abstractmethod

@@ -97,10 +97,12 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
     fields = {field.name for field in dataclasses.fields(TASKS[name])}  # pyright: ignore[reportArgumentType]
     given = {name: value for name, value in settings.items() if name != "task"}
     defaults = settings_of(Config(TASKS[name]()))
-    for setting, value in given.items():
+    for setting, value in list(given.items()):
         if setting not in defaults:
             raise ValueError(f"{setting} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
         default = defaults[setting]
+        if isinstance(default, tuple) and isinstance(value, list):  # as JSON has them
+            value = given[setting] = tuple(value)
         if type(value) is not type(default) and not (type(value) is int and type(default) is float):
             raise ValueError(f"{setting} is {value!r}, not of type {type(default)}")
     task = TASKS[name](**{name: value for name, value in given.items() if name in fields})

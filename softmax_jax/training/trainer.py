@@ -52,7 +52,8 @@ def build_model(task: Task, normalizer: str = "softmax") -> tuple[nnx.GraphDef, 
 def training_mesh(config: Config) -> Mesh:
     """The devices that train, as seeds × sets."""
     sets = config.task.sets if config.task.divides_batches else 1
-    return device_mesh(config.seeds + _spare_seeds(config), sets, habits().least_sets)
+    least = habits().least_sets if config.task.least_sets is None else config.task.least_sets
+    return device_mesh(config.seeds + _spare_seeds(config), sets, least)
 
 
 def _spare_seeds(config: Config) -> int:
@@ -91,7 +92,7 @@ def padded_gradient(config: Config) -> Callable[..., Any]:
         rngs = None if dropout_key is None else nnx.Rngs(dropout=dropout_key)
         scores = config.task.scores(nnx.merge(structure, parameters), batch, rngs)
         of_task = config.task.loss(scores, batch)
-        accuracy = 100 * (scores.argmax(-1) == batch.answer).mean()
+        accuracy = config.task.accuracy(scores, batch)
         squares = sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
         return of_task + config.l2 * squares, (of_task, accuracy)
 

@@ -3,19 +3,22 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
+import polars as pl
 import tyro
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate, frame_of
+from softmax_jax.measures.answers import SETS, planned
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
-from softmax_jax.measures.table import EVALUATION
 from softmax_jax.report.accuracy import show_and_write
+from softmax_jax.report.answers import show_and_write_answers
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.tasks.clrs_text import ClrsText
 from softmax_jax.tasks.products import AS_TRAINED, Rounding
 from softmax_jax.training.config import changed, settings_of
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -29,8 +32,8 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = ()
     """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
-    sets: int = 512
-    """Sets per seed and length."""
+    sets: Annotated[int | None, tyro.conf.arg(aliases=["--samples"])] = None
+    """Sets per seed and length: 512 unless given, 125 of every algorithm of clrs_text."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
@@ -46,7 +49,7 @@ class Arguments:
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
-        command_line.within("--sets", self.sets, 1, 2**20, 512)
+        command_line.within("--sets", self.sets or SETS, 1, 2**20, SETS)
         command_line.within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
@@ -64,14 +67,15 @@ def main() -> None:
         config = changed(config, **asked.rounding.given)
         named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
         asked.compiled.keep()
-        lengths = asked.lengths or (NOTEBOOK_LENGTHS if asked.protocol == "notebook" else config.task.test_lengths)
-        options: dict[str, Any] = {"seeds": config.all_seeds, "lengths": lengths, "sets": asked.sets}
-        options |= {"protocol": asked.protocol, "key": numbered_key(asked.key), "trained_under": config.normalizer}
-        measured = evaluate(parameters, named, task=config.task, measures=(*EVALUATION, "extrapolated"), **options)
-        frame = frame_of(command_line.with_progress(measured, lengths, "measuring") if is_leader() else measured)
+        options = {"seeds": config.all_seeds, "key": numbered_key(asked.key), "trained_under": config.normalizer}
+        options |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
+        plan = planned(parameters, named, task=config.task, **options)
+        frames = command_line.with_progress(plan.frames, plan.lengths, "measuring") if is_leader() else plan.frames
+        frame = pl.concat(frames)
         if is_leader():
-            settings = dataclasses.asdict(asked) | {"seeds": config.all_seeds, "model": settings_of(config)}
-            paths = show_and_write(asked.output, settings, frame, config.task)
+            settings = dataclasses.asdict(asked) | {"sets": plan.sets, "seeds": config.all_seeds}
+            show = show_and_write_answers if isinstance(config.task, ClrsText) else show_and_write
+            paths = show(asked.output, settings | {"model": settings_of(config)}, frame, config.task)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
             print(f"evaluated {config.seeds} seeds in {seconds}; wrote {', '.join(map(str, paths))}")
 

@@ -208,7 +208,13 @@ def bound(caption: str, unit: str, number: Callable[[Any, Any, Any], Any]) -> Me
     return Measure(row_of_logits, caption, unit, aggregate=of_softmax(number), needs=("logits",))
 
 
+def exact_match(seen: Seen) -> Array:
+    """Whether all parts of an answer are right, in percent."""
+    return 100 * (seen.scores.argmax(-1) == seen.answer).all().astype(jnp.float32)
+
+
 REPORT: dict[str, Measure] = {
+    "exact_match": Measure(exact_match, "Answers right to their end", "%", ".1f", needs=()),
     "extrapolated": Measure(extrapolated, "Rows beyond the fitted range", "%", ".0f", needs=("logits",)),
     "rank": Measure(rank, "Rank of the true item's weight", needs=("rho",)),
     "true_weight": Measure(true_weight, "Weight of the true item", needs=("rho",)),

@@ -174,9 +174,14 @@ def show_and_write(output: Path, options: Mapping[str, Any], frame: pl.DataFrame
     if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
         print(warning, file=sys.stderr)
     paths = [output / "evaluation.csv", output / "evaluation.json"]
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    settings = {name: value for name, value in settings.items() if name not in NO_SETTINGS}
+    settings = settings_to_keep(options)
     columns = [name for name in frame.columns if name in (*KEYS, *EVALUATION)]
     write_csv(paths[0], columns, frame.select(columns).rows())
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
     return paths + charts.save_chart(accuracy_chart(frame, title, reference), output / "accuracy")
+
+
+def settings_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a file of results names."""
+    kept = {name: value for name, value in options.items() if name not in NO_SETTINGS}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-Inputs = Mapping[str, Int[Array | np.ndarray, "..."]]
+Inputs = Mapping[str, Int[Array, "..."]]
 """Codes or whole numbers by the name of the field: a vector with room for the nodes, or one number."""
 LETTERS = 4
 """Of the strings to search in."""

@@ -10,7 +10,7 @@ Source: Markeeva et al., "The CLRS-Text algorithmic reasoning language benchmark
 import abc
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ def spell(code: int, kind: Kind, decimals: int) -> str:
     return str(-(~code / 10**decimals) if code < 0 else code / 10**decimals)
 
 
-def text_of(parts: Parts, fields: Inputs, decimals: int) -> str:
+def text_of(parts: Parts, fields: Mapping[str, Int[Array | np.ndarray, "..."]], decimals: int) -> str:
     r"""The text of these parts with the numbers of these fields.
 
     >>> text_of(question_parts("minimum"), {"key": np.array([548, 715])}, 3)

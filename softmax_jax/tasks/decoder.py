@@ -139,7 +139,7 @@ class Decoder(nnx.Module):
         tokens: Int[Array, "sequences length"],
         visible: Bool[Array, "sequences length"],
         more: int,
-        places: Places = None,
+        places: Int[Array, "sequences room"] | None = None,
         normalizer: Normalizer | None = None,
     ) -> Int[Array, "sequences more"]:
         """The tokens that follow, each the likeliest after all before it; `places` are those of all but the last.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind, codes_of
+from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
 
 
 def load() -> tuple[ModuleType, ModuleType, ModuleType]:
@@ -57,7 +57,8 @@ def samples(
 
 
 def as_held(values: np.ndarray, kind: Kind, decimals: int) -> np.ndarray:
-    """Codes of decimals; of letters, which come one-hot, their numbers."""
+    """Codes of decimals, which the original has truncated; of letters, which come one-hot, their numbers."""
     if kind.is_decimal:
-        return codes_of(values, decimals)
+        size = np.rint(np.abs(values) * 10**decimals).astype(np.int32)
+        return np.where(np.signbit(values), ~size, size)
     return (values.argmax(-1) if values.ndim > 1 else values).astype(np.int32)

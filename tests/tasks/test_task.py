@@ -8,6 +8,7 @@ from flax import nnx
 
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks import TASKS
+from softmax_jax.tasks.clrs_text import ClrsText
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.tasks.signal import Signal
@@ -15,10 +16,11 @@ from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import build_model
 
 SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
-MADE: list[Task] = [
-    task(**({"sets": 6, "min_items": 2, "max_items": 5, "width": 8} if task is MaxRetrieval else SMALL))
-    for task in TASKS.values()
-]
+OTHERS = {
+    MaxRetrieval: {"sets": 6, "min_items": 2, "max_items": 5, "width": 8},
+    ClrsText: {"sets": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
+}
+MADE: list[Task] = [task(**OTHERS.get(task, SMALL)) for task in TASKS.values()]
 SEED = jnp.int32(3)
 
 

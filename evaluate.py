@@ -36,8 +36,8 @@ class Arguments:
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
-    output: Path = Path("evaluation")
-    """Directory for evaluation.csv, evaluation.json and the chart."""
+    output: Path | None = None
+    """Directory for evaluation.csv, evaluation.json and the chart; results/evaluate/TIME by default."""
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
@@ -51,7 +51,7 @@ class Arguments:
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
         command_line.normalizer_names(self.normalizers)
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
 
 
 def main() -> None:
@@ -71,7 +71,8 @@ def main() -> None:
         frame = frame_of(command_line.with_progress(measured, lengths, "measuring") if is_leader() else measured)
         if is_leader():
             settings = dataclasses.asdict(asked) | {"seeds": config.all_seeds, "model": settings_of(config)}
-            paths = show_and_write(asked.output, settings, frame, config.task)
+            with command_line.results_of("evaluate", asked.output) as output:
+                paths = show_and_write(output, settings, frame, config.task)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
             print(f"evaluated {config.seeds} seeds in {seconds}; wrote {', '.join(map(str, paths))}")
 

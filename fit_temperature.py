@@ -9,7 +9,7 @@ from rich.console import Console
 
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
-from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
+from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.report import temperature as report
 from softmax_jax.runtime import command_line
@@ -33,8 +33,8 @@ class Arguments:
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
     least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them."""
     output: Path | None = None
-    """Directory for the two fits, the comparison and the charts; by default the checkpoint's, where evaluate.py
-    finds the fits."""
+    """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
+    for evaluate.py to find the fits there."""
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
@@ -48,8 +48,7 @@ def main() -> None:
     command_line.one_device_per_core()
     start = time.perf_counter()
     with command_line.one_line_errors(Console(stderr=True)):
-        output = asked.output or fits_directory(asked.checkpoint)
-        for directory in (output, output / "temperature"):
+        for directory in (asked.output / "temperature", asked.output) if asked.output else (command_line.RESULTS,):
             command_line.check_directory("--output", directory)
         config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
@@ -71,7 +70,8 @@ def main() -> None:
         report.print_criteria(console, rows, fresh, asked.degree)
         report.print_candidates(console, rows, asked.criterion)
         report.print_comparison(console, compared)
-        paths = report.write_study(output, rows, fits, compared)
+        with command_line.results_of("fit", asked.output) as output:
+            paths = report.write_study(output, rows, fits, compared)
     print(f"fitted {len(seeds)} seeds in {time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, paths))}")
 
 

@@ -22,8 +22,8 @@ class Arguments:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
-    output: Path = Path("report")
-    """Directory for index.html, and for every chart as PNG and SVG with its data as CSV."""
+    output: Path | None = None
+    """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
     lengths: tuple[int, ...] = REPORT_LENGTHS
@@ -39,7 +39,7 @@ class Arguments:
         command_line.within("--sets", self.sets, 1, 2**20, 256)
         command_line.normalizer_names(self.normalizers)
         command_line.each_once("RUNS", self.runs)
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
 
 
 def main() -> None:
@@ -47,8 +47,8 @@ def main() -> None:
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
     start = time.perf_counter()
-    with command_line.one_line_errors(Console(stderr=True)):
-        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, asked.output)
+    with command_line.one_line_errors(Console(stderr=True)), command_line.results_of("report", asked.output) as output:
+        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 
 

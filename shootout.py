@@ -12,7 +12,14 @@ from configs import load_presets
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
 from softmax_jax.report.charts import save_chart
-from softmax_jax.runtime.command_line import check_directory, normalizer_names, one_device_per_core, parse
+from softmax_jax.runtime.command_line import (
+    RESULTS,
+    check_directory,
+    normalizer_names,
+    one_device_per_core,
+    parse,
+    results_of,
+)
 from softmax_jax.studies import shootout_report as report
 from softmax_jax.studies.shootout import Changes, compete, write_outcomes
 from softmax_jax.training.config import Config
@@ -30,13 +37,21 @@ class Arguments:
     """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
     test_lengths: tuple[int, ...] = ()
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
-    output: Path = Path("shootout")
-    """Directory for the tables and charts, and for the runs: one that was stopped is continued."""
+    workdir: Path | None = None
+    """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
+    output: Path | None = None
+    """Directory for the tables and charts; results/shootout/TIME by default."""
 
     def __post_init__(self) -> None:
         normalizer_names(self.normalizers)
-        check_directory("--output", self.output)
+        check_directory("--workdir", self.runs)
+        check_directory("--output", self.output or RESULTS)
         self.config()
+
+    @property
+    def runs(self) -> Path:
+        """Where the runs are."""
+        return self.workdir or Path("runs") / "shootout" / self.task
 
     def config(self) -> Config:
         """The preset of the task with what is asked for in its place."""
@@ -49,19 +64,21 @@ def main() -> None:
     arguments = parse(Arguments, default=Arguments(Changes()), description=__doc__)
     one_device_per_core()
     with one_line_ends(Console(stderr=True)):
-        output, config = arguments.output, arguments.config()
+        config = arguments.config()
         start, console = time.perf_counter(), Console(width=max(Console().width, 120))
         names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
         named = {name: normalizer(name) for name in names}
         swept = looks.sweep(named)
         looks.print_looks(console, named, swept)
-        outcomes = compete(config, names, arguments.test_lengths, output / "runs", console)
+        outcomes = compete(config, names, arguments.test_lengths, arguments.runs, console)
         report.print_outcomes(console, config, outcomes)
-        command: dict[str, Any] = dataclasses.asdict(arguments) | {"output": str(output)}
-        paths = write_outcomes(output, command.pop("changes") | command, config, outcomes)
+        command: dict[str, Any] = dataclasses.asdict(arguments) | {"workdir": str(arguments.runs)}
         charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
-        for name, chart in charts.items():
-            save_chart(chart, output / name)
+        with results_of("shootout", arguments.output) as output:
+            command |= command.pop("changes") | {"output": str(output)}
+            paths = write_outcomes(output, command, config, outcomes)
+            for name, chart in charts.items():
+                save_chart(chart, output / name)
     took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
     print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")
 

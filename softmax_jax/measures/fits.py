@@ -38,8 +38,8 @@ def named_normalizers(
     fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
     for name in specs:
         if name in FITS.keys() - fits.keys():
-            rule = f"there is no such fit beside {checkpoint}: run fit_temperature.py --checkpoint {checkpoint}"
-            raise ValueError(f"--normalizers has {name}: {rule}")
+            remedy = f"run fit_temperature.py --checkpoint {checkpoint} --output {fits_directory(checkpoint)}"
+            raise ValueError(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
         after = specs.index("adaptive") + 1
@@ -61,7 +61,8 @@ def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:
         if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
             raise ValueError(
                 f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
-                f"--checkpoint {checkpoint}, or move the file and name it, as in adaptive(fit=elsewhere/{path.name})"
+                f"--checkpoint {checkpoint} --output {directory}, or move the file and name it, as in "
+                f"adaptive(fit=elsewhere/{path.name})"
             )
     return paths
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import datetime
 import itertools
 import os
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
-from softmax_jax.files import reason
+from softmax_jax.files import link_whole, reason
 from softmax_jax.normalizers.checks import did_you_mean
 
 T = TypeVar("T")
+RESULTS = Path("results")
+"""Where commands write what they found, unless told otherwise."""
 WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
 
 
@@ -163,6 +167,32 @@ def check_directory(option: str, path: Path) -> None:
     except OSError as error:  # no directory, no permission, too long a name, a full disk
         problem = f"it must be a directory to write to, and {there} is none: {reason(error)}"
         raise ValueError(f"{option} is {path}: {problem}; name another") from None
+
+
+@contextlib.contextmanager
+def results_of(command: str, asked: Path | None) -> Iterator[Path]:
+    """The directory to write to: the one asked for, or else results/COMMAND/TIME, a new one.
+
+    Once all is written, the link `latest` beside it leads there. A new one that nothing was written to goes again.
+    """
+    if asked:
+        yield asked
+        return
+    home = RESULTS / command
+    while True:
+        directory = home / f"{datetime.datetime.now():%Y-%m-%dT%H-%M-%S}"
+        with contextlib.suppress(FileExistsError):  # another process has this second
+            directory.mkdir(parents=True)
+            break
+        time.sleep(0.1)
+    try:
+        yield directory
+        with contextlib.suppress(OSError):  # a file system without links
+            link_whole(home / "latest", directory.name)
+    finally:
+        for path in (directory, home, RESULTS):
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
 
 
 def one_device_per_core() -> None:

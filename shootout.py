@@ -32,7 +32,7 @@ class Arguments:
 
     changes: tyro.conf.OmitArgPrefixes[Changes]
     normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
-    """Names, with numbers where wanted: softmax "entmax(alpha=1.2)"; or "all" of them."""
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
     task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
     """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
     test_lengths: tuple[int, ...] = ()

@@ -54,6 +54,8 @@ def parse_preset(presets: Mapping[str, tuple[str, T]], **options: Any) -> T:
 def one_line_refusals(options: Mapping[str, Any], known: Sequence[str]) -> Iterator[None]:
     """Lets tyro refuse a command line in one line; refuses an option that is given twice."""
     given = sys.argv[1:] if options.get("args") is None else options["args"]
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where my_module of my_module:sigmoid is looked for last
 
     def refuse(failure: refusals.ParseErrorEvent) -> None:
         if problem := in_words(failure, given, known):

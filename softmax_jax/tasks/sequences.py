@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer as normalizer_named
+from softmax_jax.normalizers.registry import method_of, normalizer as normalizer_named
 from softmax_jax.tasks.task import Reading, Task, data_key
 from softmax_jax.tasks.transformer import Transformer
 
@@ -143,7 +143,7 @@ class SequenceTask(Task):
 
 def learned_by(normalizer: str) -> tuple[str, ...]:
     """The numbers that train with the model under a normalizer of this name, one per head and layer."""
-    return METHODS[normalizer.split("(")[0].strip()].learned
+    return method_of(normalizer)[0].learned
 
 
 def sequence_key(seed: Int[Array, ""]) -> Key[Array, ""]:

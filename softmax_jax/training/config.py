@@ -26,7 +26,8 @@ class Config:
     first_seed: int = 0
     """Seed of the first model. Parameters and data of a model depend on its seed alone."""
     normalizer: str = "softmax"
-    """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`."""
+    """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`; your own as
+    `my_module:sigmoid`."""
     l2: float = 0.001
     """λ of the penalty λ·Σw² over all parameters, added to the cross-entropy."""
     optimizer: str = "adam"

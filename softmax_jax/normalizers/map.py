@@ -68,7 +68,7 @@ class Map(Numbers, abc.ABC):
 
 
 Entries = WholeRow | BlockEntries
-"""Some entries of each row, a block of them or all: their logits, with -inf where one is masked, and the mask."""
+"""Some entries of each row, a block of them or all: their logits, with -inf where one is masked."""
 
 AnyRow = WholeRow | ScaledRows
 """Rows that are there as a whole, or that come in blocks."""

@@ -70,7 +70,8 @@ def test_the_shipped_models_find_the_largest_of_sixteen_items(tmp_path):
 
 @pytest.mark.slow
 def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
-    shutil.copytree(ROOT / "checkpoints" / "paper", tmp_path / "paper", ignore=shutil.ignore_patterns("temperature*"))
+    shipped = ROOT / "checkpoints" / "paper_float32"  # the rounded products of `paper` leave a fit nothing to win
+    shutil.copytree(shipped, tmp_path / "paper", ignore=shutil.ignore_patterns("temperature*"))
     options = ("--checkpoint", "paper", "--output", "paper", "--lengths", 8, 16, 256, "--sets", 8, "--degree", 1)
     done = script("fit_temperature.py", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

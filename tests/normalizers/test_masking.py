@@ -44,9 +44,10 @@ def test_an_additive_mask_is_refused():
 
 def test_visible_count():
     where = jnp.array([[True, True, False], [False, False, False]])
-    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), -1, where), [[2], [0]])
-    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), (0, 1), where), [[2]])
-    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), 0, None), [[2, 2, 2]])
+    logits = masking.visible_or_lowest(jnp.array([[1.0, jnp.nan, jnp.inf]] * 2), where)
+    np.testing.assert_array_equal(masking.visible_count(logits, -1), [[2], [0]])
+    np.testing.assert_array_equal(masking.visible_count(logits, (0, 1)), [[2]])
+    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), 0), [[2, 2, 2]])
 
 
 def test_row_maximum_sees_visible_entries_and_is_zero_for_an_empty_row():

@@ -30,7 +30,7 @@ class Arguments:
     """Sets in a batch of the base. As many steps of small batches reach further than fewer of large ones."""
     seeds: int = 4
     """Models per recipe, at least two."""
-    groups: tuple[str, ...] = ()
+    groups: command_line.UnlessGiven[tuple[str, ...]] = ()
     """What to vary, as in `width steps`; everything but `precision` by default, which has a study of its own."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Items per set to test at."""
@@ -38,7 +38,7 @@ class Arguments:
     """Sets per seed and length."""
     workdir: Path = Path("runs") / "ablate"
     """Directory for the runs, which are continued where they were stopped; finished ones are kept."""
-    output: Path | None = None
+    output: command_line.UnlessGiven[Path | None] = None
     """Directory for the tables and the charts; results/ablate/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""

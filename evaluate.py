@@ -27,7 +27,7 @@ class Arguments:
 
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
-    lengths: tuple[int, ...] = ()
+    lengths: command_line.UnlessGiven[tuple[int, ...]] = ()
     """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
     sets: int = 512
     """Sets per seed and length."""
@@ -36,7 +36,7 @@ class Arguments:
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
-    output: Path | None = None
+    output: command_line.UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the chart; results/evaluate/TIME by default."""
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
@@ -74,7 +74,8 @@ def main() -> None:
             with command_line.results_of("evaluate", asked.output) as output:
                 paths = show_and_write(output, settings, frame, config.task)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
-            print(f"evaluated {config.seeds} seeds in {seconds}; wrote {', '.join(map(str, paths))}")
+            seeds = command_line.counted(config.seeds, "seed")
+            print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
 
 
 if __name__ == "__main__":

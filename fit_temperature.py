@@ -32,7 +32,7 @@ class Arguments:
     criterion: Criterion = "bins"
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
     least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them."""
-    output: Path | None = None
+    output: command_line.UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
 
@@ -72,7 +72,8 @@ def main() -> None:
         report.print_comparison(console, compared)
         with command_line.results_of("fit", asked.output) as output:
             paths = report.write_study(output, rows, fits, compared)
-    print(f"fitted {len(seeds)} seeds in {time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, paths))}")
+    of_seeds, seconds = command_line.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
+    print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
 
 
 if __name__ == "__main__":

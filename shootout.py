@@ -14,6 +14,7 @@ from softmax_jax.report import looks
 from softmax_jax.report.charts import save_chart
 from softmax_jax.runtime.command_line import (
     RESULTS,
+    UnlessGiven,
     check_directory,
     normalizer_names,
     one_device_per_core,
@@ -35,11 +36,11 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
     task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
     """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
-    test_lengths: tuple[int, ...] = ()
+    test_lengths: UnlessGiven[tuple[int, ...]] = ()
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
-    workdir: Path | None = None
+    workdir: UnlessGiven[Path | None] = None
     """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
-    output: Path | None = None
+    output: UnlessGiven[Path | None] = None
     """Directory for the tables and charts; results/shootout/TIME by default."""
 
     def __post_init__(self) -> None:

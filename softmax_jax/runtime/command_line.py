@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import jax
 import tyro
@@ -24,6 +24,8 @@ from softmax_jax.files import link_whole, reason
 from softmax_jax.normalizers.checks import did_you_mean
 
 T = TypeVar("T")
+UnlessGiven = Annotated[T, tyro.conf.arg(help_behavior_hint="")]
+"""The type of an option that is empty unless given; its description says what happens then."""
 RESULTS = Path("results")
 """Where commands write what they found, unless told otherwise."""
 WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
@@ -154,6 +156,15 @@ def each_within(option: str, values: Sequence[int], least: int, most: int, examp
     for value in values:
         if not least <= value <= most:
             raise ValueError(f"{option} has {value}: each must be from {least} to {most}, such as {example}")
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "seed"), counted(2, "seed")
+    ('1 seed', '2 seeds')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def check_directory(option: str, path: Path) -> None:

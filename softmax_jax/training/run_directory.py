@@ -45,6 +45,7 @@ T = TypeVar("T")
 KEPT_CHECKPOINTS = 2
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 """The trained models that come with the project: the run of a preset under its name."""
+ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
 
 
 class RunDirectory:
@@ -202,6 +203,8 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     line, for damage and for anything else.
     """
     path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: {ABSENT}")
     return _load_msgpack(path) if path.is_file() else _load_run(path.absolute())
 
 

@@ -1,5 +1,6 @@
 """The scripts as a user runs them."""
 
+import ast
 import csv
 import json
 import os
@@ -156,6 +157,46 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
     assert all(word in listing.stdout for word in ("paper", "Ten seeds for 100,000 steps", "signal"))
     for word in ("--learning-rate", "--l2", "λ·Σw²", "--workdir", "--min-items", "--schedule-options"):
         assert word in settings.stdout
+
+
+HELP = """
+import contextlib, io, runpy, sys
+for words in sys.stdin.read().splitlines():
+    said, (command, *arguments) = io.StringIO(), words.split()
+    sys.argv = [command, *arguments, "--help"]
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        run = runpy.run_path if command.endswith(".py") else runpy.run_module
+        run(command, run_name="__main__")
+    print(repr((words, said.getvalue())))
+"""
+COMMANDS = (
+    "train.py quick",
+    "train.py signal",
+    "evaluate.py",
+    "fit_temperature.py",
+    "shootout.py",
+    "report.py",
+    "ablate.py",
+)
+MODULES = (
+    "softmax_jax.normalizers",
+    "softmax_jax.runtime.checkpoints",
+    *(f"softmax_jax.studies.{name}" for name in ("competition", "precision", "sharpest")),
+    *(f"benchmarks.{name}" for name in ("all", "attention", "table")),
+)
+
+
+@pytest.mark.full
+def test_help_holds_no_example_of_python_and_no_default_that_is_nothing():
+    asked = "\n".join(COMMANDS + MODULES)
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], input=asked, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    answers = dict(map(ast.literal_eval, done.stdout.splitlines()))
+    assert list(answers) == [*COMMANDS, *MODULES]
+    for command, said in answers.items():
+        assert "--help" in said, command
+        assert not [word for word in (">>>", "Traceback", "Raises", "(default: )") if word in said], command
 
 
 @pytest.mark.slow

@@ -163,6 +163,7 @@ INTERNAL = {
         *(f"runtime.{name}" for name in ("command_line", "locks", "pipeline")),
         *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
         "studies.ablation_run",
+        "training.interruption",
         *(
             f"transforms.{name}"
             for name in ("finding", "graph", "interpreter", "paths", "rewriting", "uses", "weighing")

@@ -176,6 +176,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, expected, metrics):
     script.send(signal.SIGINT)
     assert script.status() == 130
     assert metrics_of(workdir).count(b"\n") < SMALL.seeds * SMALL.steps // SMALL.chunk
+    one_line(script, "stopped at", f"at step {saved_steps(workdir)[-1]}", f"the same command continues {workdir}")
     assert train(workdir, tmp_path / "logs").status() == 0
     check_finished(workdir, expected, metrics)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from configs import load_presets
+from softmax_jax.configs import load_presets
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.report.markdown import put_into

@@ -175,6 +175,7 @@ INTERNAL = {
 
 
 def modules() -> set[str]:
-    """The modules of the package, less packages and private ones."""
+    """The modules of the package, less packages, private ones, presets and commands."""
     paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "softmax_jax").rglob("*.py"))
-    return {".".join(path.parts) for path in paths if not path.name.startswith("_")}
+    shown = (path for path in paths if not path.name.startswith("_") and path.parts[1] not in ("configs", "commands"))
+    return {".".join(path.parts) for path in shown}

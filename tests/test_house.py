@@ -16,9 +16,10 @@ FLOORS = (
     ("attention", "temperature", "theory", "transforms"),
     ("tasks", "runtime"),
     ("training",),
-    ("measures",),
+    ("configs", "measures"),
     ("report",),
     ("studies",),
+    ("commands",),
 )
 LIBRARY = {name for floor in FLOORS[:2] for name in floor}
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from configs import load_presets
+from softmax_jax.configs import load_presets
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
@@ -44,7 +44,7 @@ def test_its_fit_is_of_its_parameters(shipped):
 
 
 def test_it_scores_what_its_preset_says(shipped):
-    docstring = importlib.import_module(f"configs.{shipped.name}").__doc__ or ""
+    docstring = importlib.import_module(f"softmax_jax.configs.{shipped.name}").__doc__ or ""
     (line,) = re.findall(r"^Score: +(.*)\.$", docstring, re.MULTILINE)
     said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", line)}
     lengths = tuple(n for n in said if n <= 1024)

@@ -158,6 +158,11 @@ def each_within(option: str, values: Sequence[int], least: int, most: int, examp
             raise ValueError(f"{option} has {value}: each must be from {least} to {most}, such as {example}")
 
 
+def typed(command: str, file: str) -> str:
+    """How to type another command, as this one was: by its name behind `softmax-jax`, or by its file."""
+    return f"softmax-jax {command}" if sys.argv[0].startswith("softmax-jax") else f"python {file}"
+
+
 def counted(number: int, what: str) -> str:
     """A number of things in words.
 

@@ -46,8 +46,10 @@ from softmax_jax.training.trainer import Parameters, TrainState, initial_state, 
 T = TypeVar("T")
 
 KEPT_CHECKPOINTS = 2
-SHIPPED = Path(__file__).parents[2] / "checkpoints"
-"""The trained models that come with the project: the run of a preset under its name."""
+_OF_REPOSITORY = Path(__file__).parents[2] / "checkpoints"
+SHIPPED = _OF_REPOSITORY if _OF_REPOSITORY.is_dir() else Path("checkpoints")
+"""The trained models that come with the repository: the run of a preset under its name. The installed package lacks
+them; there they are looked for where it is used."""
 ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
 
 
@@ -228,7 +230,8 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     """
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"{path} does not exist: {ABSENT}")
+        absent = "the trained models come with the repository, not with the package: run this there, or "
+        raise ValueError(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     return _load_msgpack(path) if path.is_file() else _load_run(path.absolute())
 
 

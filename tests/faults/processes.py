@@ -117,7 +117,7 @@ def _run_script(
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if kill_at is not None:
-        _kill_at(kill_at, arguments[arguments.index("--workdir" if "--workdir" in arguments else "--output") + 1])
+        _kill_at(kill_at, arguments[arguments.index("--output" if "--output" in arguments else "--workdir") + 1])
     os.chdir(logs)
     sys.argv = [name, *arguments]
     runpy.run_path(str(ROOT / name), run_name="__main__")

@@ -14,7 +14,7 @@ import pytest
 from softmax_jax.studies.ablation_run import TABLES
 
 ROOT = Path(__file__).parents[2]
-TINY = ["--steps", "20", "--chunk", "10", "--sets", "8", "--min-items", "2", "--max-items", "3", "--width", "8"]
+TINY = ["--steps", "20", "--chunk", "10", "--batch", "8", "--min-items", "2", "--max-items", "3", "--width", "8"]
 
 
 def script(name, *arguments, cwd):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import linen, nnx
 
 import softmax_jax
 
@@ -112,6 +114,24 @@ def test_the_examples_of_a_page_print_what_it_says(name: str):
     examples = doctest.DocTestParser().get_doctest("".join(blocks), {}, name, name, 0)
     with jax.numpy_dtype_promotion("standard"):  # as users have it
         assert doctest.DocTestRunner().run(examples).failed == 0
+
+
+@pytest.mark.full
+def test_the_snippets_of_the_readme_run():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    x = jnp.ones((2, 5, 4, 8))
+
+    def apply(scale, x):
+        return scale * jax.nn.softmax(x @ jnp.swapaxes(x, -1, -2)) @ x
+
+    layer = nnx.MultiHeadAttention(4, 64, decode=False, rngs=nnx.Rngs(0))
+    names: dict[str, Any] = {"logits": x, "mask": x > 0, "q": x, "k": x, "v": x, "m": None, "params": 1.0, "x": x}
+    names |= {"jax": jax, "nnx": nnx, "apply": apply, "layer": layer, "linen_layer": linen.MultiHeadAttention(4)}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["layer"](jnp.ones((2, 5, 64))).shape == (2, 5, 64)
+    assert names["output"].shape == x.shape
 
 
 def test_the_table_of_the_api_names_what_there_is():

@@ -40,7 +40,7 @@ def test_it_is_whole_and_names_no_path_of_a_machine(shipped):
 
 def test_its_fit_is_of_its_parameters(shipped):
     _, parameters = load_checkpoint(shipped)
-    assert ALL_LENGTHS in fits_beside(shipped, parameters)
+    assert ALL_LENGTHS in fits_beside(str(shipped), parameters)
 
 
 def test_it_scores_what_its_preset_says(shipped):

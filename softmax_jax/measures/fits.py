@@ -20,13 +20,14 @@ FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengt
 """The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
 
 
-def fits_directory(checkpoint: Path) -> Path:
+def fits_directory(checkpoint: Path | str) -> Path:
     """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
+    checkpoint = Path(checkpoint)
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
 def named_normalizers(
-    specs: Sequence[str], checkpoint: Path, parameters: Parameters, trained_under: str = "softmax"
+    specs: Sequence[str], checkpoint: Path | str, parameters: Parameters, trained_under: str = "softmax"
 ) -> dict[str, Normalizer | None]:
     """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint.
 
@@ -50,7 +51,7 @@ def named_normalizers(
     }
 
 
-def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:
+def fits_beside(checkpoint: Path | str, parameters: Parameters) -> dict[str, Path]:
     """The temperature fits beside a checkpoint, by name.
 
     Raises ValueError, in one line, for a damaged one and for one that was fitted to other parameters.

@@ -50,7 +50,7 @@ def one_line_ends(errors: Console) -> Iterator[None]:
             raise SystemExit(1) from None
 
 
-def run(config: Config, workdir: Path, console: Console) -> TrainState:
+def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     """Trains every seed to `config.steps`, continuing what the directory already holds.
 
     A continued run ends with the same bits as one that was never stopped, given as many devices; on another number

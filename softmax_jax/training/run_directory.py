@@ -64,8 +64,8 @@ class RunDirectory:
     processes; saving and logging raise OSError where the disk is full, and leave no part of what they were writing.
     """
 
-    def __init__(self, path: Path, config: Config):
-        self.path = path.absolute()
+    def __init__(self, path: Path | str, config: Config):
+        self.path = Path(path).absolute()
         self.config = config
         self._lock: FileLock | None = None
         self._saved: int | None = None
@@ -198,8 +198,9 @@ def extended(there: Config, here: Config) -> Config:
     return longer if np.array_equal(first, longer_first) else there
 
 
-def read_config(directory: Path) -> Config:
+def read_config(directory: Path | str) -> Config:
     """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+    directory = Path(directory)
     settings = read_settings(directory)
     try:
         return from_settings(settings)

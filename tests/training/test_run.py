@@ -53,7 +53,7 @@ def compiled_once():
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "whole"
-    run(SMALL, path, quiet())
+    run(SMALL, str(path), quiet())
     return path
 
 
@@ -70,7 +70,7 @@ def interrupt_at(monkeypatch, step):
 
 
 def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
-    assert read_config(uninterrupted) == SMALL
+    assert read_config(str(uninterrupted)) == SMALL
     assert {"jax", "flax", "python"} <= json.loads((uninterrupted / "versions.json").read_text()).keys()
     lines = metrics(uninterrupted)
     assert [(line["step"], line["seed"]) for line in lines] == [

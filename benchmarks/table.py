@@ -3,7 +3,7 @@
     python -m benchmarks.table benchmarks/results/*.json
     python -m benchmarks.table benchmarks/results/*.json --write
 
-The first prints them all; the second puts all between the two marks of docs/scaling.md, and three of them into README.md.
+The first prints the rows; the second puts them between the marks of docs/scaling.md, and three of them into README.md.
 """
 
 import dataclasses
@@ -92,10 +92,11 @@ def main() -> None:
     """Prints the table, or puts it into the README and the page on scaling."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors(Console(stderr=True)):
-        if not arguments.write:
-            return print(render(arguments.files))
-        for page, names in PAGES.items():
-            write_whole(page, put_into(page.read_text(), {"benchmarks": render(arguments.files, names)}))
+        if arguments.write:
+            for page, names in PAGES.items():
+                write_whole(page, put_into(page.read_text(), {"benchmarks": render(arguments.files, names)}))
+        else:
+            print(render(arguments.files))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-TABLES = ("losses", "key_first", "pairs")
+TABLES = ("losses", "pairs")
 """Marks of the page."""
 
 
@@ -89,11 +89,7 @@ def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path,
     lengths = options["lengths"]
     charts = {"losses": report.losses_chart(outcomes)}
     charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
-    tables = (
-        report.losses_table(outcomes),
-        report.key_first_table(outcomes),
-        report.pairs_table(outcomes, max(lengths)),
-    )
+    tables = report.losses_table(outcomes), report.pairs_table(outcomes, max(lengths))
     for name, chart in charts.items():
         save_chart(chart, output / name)
     write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")

@@ -21,6 +21,7 @@ print(os.environ["XLA_FLAGS"])
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flags", [None, "as in the tests"])
 def test_commands_and_tests_compile_as_users_programs_do(flags):
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS" or flags}

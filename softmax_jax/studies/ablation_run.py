@@ -28,7 +28,7 @@ TABLES = ("losses", "pairs")
 
 
 def outcomes(
-    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, output: Path
+    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, runs: Path
 ) -> list[Outcome]:
     """Trains what is not trained yet, and measures it and the shipped models of these presets."""
     console = Console()
@@ -36,18 +36,18 @@ def outcomes(
     for index, recipe in enumerate(recipes):
         console.print(f"recipe {index + 1} of {len(recipes)}: {recipe.group}: {recipe.name}", soft_wrap=True)
         try:
-            run(recipe.config, workdir(output, recipe), console)
-            checkpoints.append((recipe, workdir(output, recipe)))
+            run(recipe.config, workdir(runs, recipe), console)
+            checkpoints.append((recipe, workdir(runs, recipe)))
         except NotFiniteError as error:
             console.print(f"left out: {error}", soft_wrap=True, markup=False)
     shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
     checkpoints += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
-    return [measured(recipe, path, lengths, sets, workdir(output, recipe), console) for recipe, path in checkpoints]
+    return [measured(recipe, path, lengths, sets, workdir(runs, recipe), console) for recipe, path in checkpoints]
 
 
-def workdir(output: Path, recipe: Recipe) -> Path:
+def workdir(runs: Path, recipe: Recipe) -> Path:
     """Where a recipe is trained, and where its accuracies are kept."""
-    return output / "runs" / directory_name(f"{recipe.group} {recipe.name}")
+    return runs / directory_name(f"{recipe.group} {recipe.name}")
 
 
 def measured(

@@ -286,17 +286,19 @@ def test_a_damaged_line_of_metrics_is_named(copy, capfd, line):
     refused(capfd, lambda: resumed(copy), "metrics.jsonl is damaged", "remove it")
 
 
-def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys):
+def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys, monkeypatch):
     for sums in list(copy.rglob(SUMS)):
         sums.unlink()
         (sums.parent / "config.json").unlink()
     with pytest.raises(ValueError, match=rf"python -m softmax_jax.runtime.checkpoints {copy} makes one"):
         load_checkpoint(copy)
-    checkpoints.main([str(copy)])
+    monkeypatch.setattr("sys.argv", ["checkpoints", str(copy)])
+    checkpoints.main()
     assert capsys.readouterr().out.count(SUMS) == 3
     assert same(load_checkpoint(copy)[1], whole[1][1].parameters)
     with pytest.raises(SystemExit, match="2"):
-        checkpoints.main([str(copy / "checkpoints")])
+        monkeypatch.setattr("sys.argv", ["checkpoints", str(copy / "checkpoints")])
+        checkpoints.main()
     assert "holds no run" in capsys.readouterr().err
 
 

@@ -38,7 +38,7 @@ KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
 class Arguments:
     """What the command line may say."""
 
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="")]
     """Result files, each named DATE-DEVICE.json."""
     write: bool = False
     """Put the tables into README.md and docs/scaling.md instead of printing them."""

@@ -1,6 +1,6 @@
 """The ablation as Markdown tables and as charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import altair as alt
 import numpy as np
@@ -13,30 +13,21 @@ from softmax_jax.report.charts import PALETTE, Chart
 from softmax_jax.studies.ablation import BASE, LOSSES, Outcome, losses
 
 PAIRS = "normalizer in training"
-KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "value": PALETTE[4]}
+KINDS: dict[str, str] = dict(zip(LOSSES, (PALETTE[2], PALETTE[1], PALETTE[0], PALETTE[3], PALETTE[4])))
 """What a set's share of a bar may be, with its colour; from left to right."""
 
 
 def losses_table(outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table: accuracy under softmax and the losses of every recipe, by length; the rows sharpened first."""
-    return _table(outcomes, {"dispersion": "dispersion", "key": "key", "value": "value"})
-
-
-def key_first_table(outcomes: Sequence[Outcome]) -> str:
-    """The same in the other order: the key is mended first."""
-    return _table(outcomes, {"key": "key_first", "dispersion": "dispersion_after", "value": "value"})
-
-
-def _table(outcomes: Sequence[Outcome], shares: Mapping[str, str]) -> str:
+    """A Markdown table: accuracy under softmax of every recipe and where the rest goes, by length."""
     lengths = outcomes[0].frame["n"].unique().sort().to_list()
+    causes = list(KINDS)[1:]
     columns = ["varied", "recipe", *(f"n = {n}: softmax ±" for n in lengths)]
-    columns += [f"{n}: {' / '.join(shares)}" for n in lengths]
+    columns += [f"{n}: {' / '.join(causes)}" for n in lengths]
     rows = []
     for (group, name, _), frame in outcomes:
         of_lengths = losses(frame)
-        cells = {name: [_mean_of(values) for values in _by_length(of_lengths, name)] for name in LOSSES}
-        triples = map(" / ".join, zip(*(cells[name] for name in shares.values())))
-        rows.append([group, name, *cells["accuracy"], *triples])
+        cells = {name: [_mean_of(values) for values in _by_length(of_lengths, name)] for name in KINDS}
+        rows.append([group, name, *cells["accuracy"], *map(" / ".join, zip(*(cells[name] for name in causes)))])
     return markdown.table(columns, rows)
 
 
@@ -51,7 +42,7 @@ def _mean_of(values: Sequence[float]) -> str:
 
 
 def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
-    """A bar of 100 % for every recipe and length: answered right, and lost in each of three ways."""
+    """A bar of 100 % for every recipe and length: answered right, and what would regain the rest."""
     by_recipe = [
         losses(outcome.frame)
         .group_by("n", maintain_order=True)
@@ -62,7 +53,7 @@ def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
     shares = pl.concat(by_recipe).unpivot(list(KINDS), index=["recipe", "n"], variable_name="kind", value_name="share")
     order = pl.col("kind").replace_strict(list(KINDS), range(len(KINDS)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)
-    colour = charts.colour_by("kind", KINDS, "sets").legend(orient="top")
+    colour = charts.colour_by("kind", KINDS, "answered right, and lost to").legend(orient="top")
     panels = [
         alt.Chart(charts.data(of_length))
         .mark_bar()

@@ -23,12 +23,12 @@ from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-TABLES = ("losses", "key_first", "pairs")
+TABLES = ("losses", "pairs")
 """Marks of the page."""
 
 
 def outcomes(
-    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, output: Path
+    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, runs: Path
 ) -> list[Outcome]:
     """Trains what is not trained yet, and measures it and the shipped models of these presets."""
     console = Console()
@@ -36,18 +36,18 @@ def outcomes(
     for index, recipe in enumerate(recipes):
         console.print(f"recipe {index + 1} of {len(recipes)}: {recipe.group}: {recipe.name}", soft_wrap=True)
         try:
-            run(recipe.config, workdir(output, recipe), console)
-            checkpoints.append((recipe, workdir(output, recipe)))
+            run(recipe.config, workdir(runs, recipe), console)
+            checkpoints.append((recipe, workdir(runs, recipe)))
         except NotFiniteError as error:
             console.print(f"left out: {error}", soft_wrap=True, markup=False)
     shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
     checkpoints += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
-    return [measured(recipe, path, lengths, sets, workdir(output, recipe), console) for recipe, path in checkpoints]
+    return [measured(recipe, path, lengths, sets, workdir(runs, recipe), console) for recipe, path in checkpoints]
 
 
-def workdir(output: Path, recipe: Recipe) -> Path:
+def workdir(runs: Path, recipe: Recipe) -> Path:
     """Where a recipe is trained, and where its accuracies are kept."""
-    return output / "runs" / directory_name(f"{recipe.group} {recipe.name}")
+    return runs / directory_name(f"{recipe.group} {recipe.name}")
 
 
 def measured(
@@ -89,11 +89,7 @@ def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path,
     lengths = options["lengths"]
     charts = {"losses": report.losses_chart(outcomes)}
     charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
-    tables = (
-        report.losses_table(outcomes),
-        report.key_first_table(outcomes),
-        report.pairs_table(outcomes, max(lengths)),
-    )
+    tables = report.losses_table(outcomes), report.pairs_table(outcomes, max(lengths))
     for name, chart in charts.items():
         save_chart(chart, output / name)
     write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")

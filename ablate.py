@@ -9,6 +9,7 @@ from rich.console import Console
 from configs import load_presets
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -40,6 +41,7 @@ class Arguments:
     """Directory for the runs, the tables and the charts. Runs that it holds are continued, finished ones kept."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         one_of("--preset", self.preset, load_presets())
@@ -71,7 +73,7 @@ def main() -> None:
         start, shipped = time.perf_counter(), {name: config for name, (_, config) in load_presets().items()}
         found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.output)
         options = dataclasses.asdict(asked) | {"output": str(asked.output), "page": str(asked.page)}
-        write(found, options, asked.output, asked.page)
+        write(found, options, asked.output, asked.page, asked.paper)
         minutes = f"{(time.perf_counter() - start) / 60:.0f} minutes"
         print(f"trained and measured {len(chosen)} recipes in {minutes}; wrote {asked.output}")
 

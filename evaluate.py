@@ -13,6 +13,7 @@ from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
 from softmax_jax.measures.table import EVALUATION
 from softmax_jax.report.accuracy import show_and_write
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
@@ -41,6 +42,7 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
+    paper: PaperOption = None
     compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
@@ -71,7 +73,7 @@ def main() -> None:
         frame = frame_of(command_line.with_progress(measured, lengths, "measuring") if is_leader() else measured)
         if is_leader():
             settings = dataclasses.asdict(asked) | {"seeds": config.all_seeds, "model": settings_of(config)}
-            paths = show_and_write(asked.output, settings, frame, config.task)
+            paths = show_and_write(asked.output, settings, frame, config.task, asked.paper)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
             print(f"evaluated {config.seeds} seeds in {seconds}; wrote {', '.join(map(str, paths))}")
 

@@ -12,6 +12,7 @@ from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256, fits_directory
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.report import temperature as report
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
 from softmax_jax.temperature.curves import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -35,6 +36,7 @@ class Arguments:
     output: Path | None = None
     """Directory for the two fits, the comparison and the charts; by default the checkpoint's, where evaluate.py
     finds the fits."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
@@ -71,7 +73,7 @@ def main() -> None:
         report.print_criteria(console, rows, fresh, asked.degree)
         report.print_candidates(console, rows, asked.criterion)
         report.print_comparison(console, compared)
-        paths = report.write_study(output, rows, fits, compared)
+        paths = report.write_study(output, rows, fits, compared, asked.paper)
     print(f"fitted {len(seeds)} seeds in {time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, paths))}")
 
 

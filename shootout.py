@@ -11,7 +11,7 @@ from rich.console import Console
 from configs import load_presets
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.runtime.command_line import check_directory, normalizer_names, one_device_per_core, parse
 from softmax_jax.studies import shootout_report as report
 from softmax_jax.studies.shootout import Changes, compete, write_outcomes
@@ -32,6 +32,7 @@ class Arguments:
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
     output: Path = Path("shootout")
     """Directory for the tables and charts, and for the runs: one that was stopped is continued."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         normalizer_names(self.normalizers)
@@ -61,7 +62,7 @@ def main() -> None:
         paths = write_outcomes(output, command.pop("changes") | command, config, outcomes)
         charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
         for name, chart in charts.items():
-            save_chart(chart, output / name)
+            save_chart(chart, output / name, arguments.paper)
     took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
     print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")
 

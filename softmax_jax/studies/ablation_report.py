@@ -9,12 +9,11 @@ import polars as pl
 from softmax_jax.measures.statistics import half_width
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts, markdown
-from softmax_jax.report.charts import PALETTE, Chart
+from softmax_jax.report.charts import Chart
+from softmax_jax.report.colours import BY_CAUSE
 from softmax_jax.studies.ablation import BASE, LOSSES, Outcome, losses
 
 PAIRS = "normalizer in training"
-KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "value": PALETTE[4]}
-"""What a set's share of a bar may be, with its colour; from left to right."""
 
 
 def losses_table(outcomes: Sequence[Outcome]) -> str:
@@ -59,10 +58,12 @@ def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
         .with_columns(recipe=pl.lit(label(outcome)))
         for outcome in outcomes
     ]
-    shares = pl.concat(by_recipe).unpivot(list(KINDS), index=["recipe", "n"], variable_name="kind", value_name="share")
-    order = pl.col("kind").replace_strict(list(KINDS), range(len(KINDS)))
+    shares = pl.concat(by_recipe).unpivot(
+        list(BY_CAUSE), index=["recipe", "n"], variable_name="kind", value_name="share"
+    )
+    order = pl.col("kind").replace_strict(list(BY_CAUSE), range(len(BY_CAUSE)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)
-    colour = charts.colour_by("kind", KINDS, "sets").legend(orient="top")
+    colour = charts.colour_by("kind", BY_CAUSE, "sets").legend(orient="top")
     panels = [
         alt.Chart(charts.data(of_length))
         .mark_bar()

@@ -13,7 +13,7 @@ from softmax_jax.files import versions, write_csv, write_json, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
@@ -74,7 +74,13 @@ def measured(
     return Outcome(recipe, frame)
 
 
-def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path, page: Path | None) -> None:
+def write(
+    outcomes: Sequence[Outcome],
+    options: Mapping[str, Any],
+    output: Path,
+    page: Path | None,
+    paper: Paper | None = None,
+) -> None:
     """Writes the tables, the charts, and the page if one is named."""
     for name, of_one in (("accuracy", lambda frame: frame), ("losses", losses)):
         frame = pl.concat(
@@ -95,7 +101,7 @@ def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path,
         report.pairs_table(outcomes, max(lengths)),
     )
     for name, chart in charts.items():
-        save_chart(chart, output / name)
+        save_chart(chart, output / name, paper)
     write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")
     if page:
         write_whole(page, put_into(page.read_text(), dict(zip(TABLES, tables))))

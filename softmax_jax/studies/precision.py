@@ -30,7 +30,7 @@ from softmax_jax.files import write_csv, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, task_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.normalizers.masking import reaches
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs

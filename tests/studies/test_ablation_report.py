@@ -3,7 +3,7 @@ import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import save_chart
 from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, Outcome, Recipe
 from softmax_jax.training.config import Config

@@ -28,6 +28,10 @@ Published = Mapping[str, Mapping[int, float]]
 """Accuracies to compare with, in percent, by normalizer and n."""
 
 
+BELOW = {"orient": "bottom", "columns": 4}
+"""Where the legend stands that switches lines off."""
+
+
 def accuracy_chart(
     frame: pl.DataFrame, title: str, reference: Published = published.ACCURACY, *, switched: bool = False
 ) -> charts.Chart:
@@ -45,11 +49,11 @@ def accuracy_chart(
         if n in lengths
     ]
     drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
-    colours, legend = palette(drawn["normalizer"]), "normalizer at test time"
+    colours, legend = palette(drawn["normalizer"]), "click, or press Enter, to switch a line off and on"
     switch = charts.legend_switch("normalizer", list(colours)) if switched else None
     x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
-    colour = charts.colour_by("normalizer", colours, legend, legend=switched)
-    dash = charts.dash_by("normalizer", colours, legend, legend=switched)
+    colour = charts.colour_by("normalizer", colours, legend, legend=switched, **BELOW)
+    dash = charts.dash_by("normalizer", colours, legend, legend=switched, **BELOW)
     height = 360
     layers = charts.lines(drawn, x, y, colour, dash=dash, switch=switch)
     layers += charts.ends(drawn, x, y, colour, height, switch)

@@ -19,8 +19,8 @@ DASHES = [6, 4]
 """Of published rows, and of nothing else."""
 DIGITS = 6
 """Significant digits of the numbers in a chart."""
-ENDS = "names at the ends of lines"
-"""The description of layers that hold the names of lines; a narrow page leaves them out and shows a legend."""
+FOR_WIDE = "for wide charts alone"
+"""The description of layers that a narrow page leaves out; for names at the ends of lines it shows a legend."""
 SHORT = "datum.value % 1024 ? datum.value : datum.value / 1024 + 'k'"
 """Labels of an axis of lengths: 16k for 16,384."""
 LINE_HEIGHT = 16
@@ -93,8 +93,8 @@ def ends(
     names = base.mark_text(xOffset=17, align="left", baseline="middle")
     seen = {"opacity": shown(switch)}
     return [
-        joints.encode(x=x, x2=along, y=start, y2="place", color=colour, **seen).properties(description=ENDS),
-        names.encode(x=x, y=place, text="text:N", **seen).properties(description=ENDS),
+        joints.encode(x=x, x2=along, y=start, y2="place", color=colour, **seen).properties(description=FOR_WIDE),
+        names.encode(x=x, y=place, text="text:N", **seen).properties(description=FOR_WIDE),
     ]
 
 
@@ -135,22 +135,26 @@ def long_frame(places: Mapping[str, Iterable[Any]], **columns: np.ndarray) -> pl
     return keys.with_columns(pl.Series(name, array.ravel()) for name, array in columns.items())
 
 
-def colour_by(field: str, colours: Mapping[str, str], title: str | None = None, legend: bool = True) -> alt.Color:
-    """These colours, with a legend in their order."""
+def colour_by(
+    field: str, colours: Mapping[str, str], title: str | None = None, legend: bool = True, **more: Any
+) -> alt.Color:
+    """These colours, with a legend in their order, of which `more` may be said."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color(f"{field}:N", title=title, sort=None, legend=line_legend() if legend else None, scale=scale)
+    return alt.Color(f"{field}:N", title=title, sort=None, legend=line_legend(**more) if legend else None, scale=scale)
 
 
-def dash_by(field: str, names: Iterable[str], title: str, legend: bool = False) -> alt.StrokeDash:
+def dash_by(field: str, names: Iterable[str], title: str, legend: bool = False, **more: Any) -> alt.StrokeDash:
     """Dashes for published rows; in one legend with the colour of the same field and title."""
     names = list(names)
     scale = alt.Scale(domain=names, range=[DASHES if name.endswith(PUBLISHED) else [1, 0] for name in names])
-    return alt.StrokeDash(f"{field}:N", title=title, sort=None, scale=scale, legend=line_legend() if legend else None)
+    return alt.StrokeDash(
+        f"{field}:N", title=title, sort=None, scale=scale, legend=line_legend(**more) if legend else None
+    )
 
 
-def line_legend() -> alt.Legend:
+def line_legend(**more: Any) -> alt.Legend:
     """Strokes, as wide as lines and opaque, whatever the marks are."""
-    return alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, labelLimit=260)
+    return alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, labelLimit=260, **more)
 
 
 def length_axis(lengths: Sequence[int], title: str = "items in the set") -> alt.X:

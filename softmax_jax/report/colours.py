@@ -63,7 +63,8 @@ def normalizer_of(name: str) -> str:
 def palette(names: Iterable[str]) -> dict[str, str]:
     """A colour for each name: that of its normalizer, and for all others those left over, in turn.
 
-    A published row has the colour of its normalizer. Of several rows of one normalizer the first has its colour.
+    A published row has the colour of its normalizer. Of several rows of one normalizer the first has its colour. That
+    of the baseline goes to no other.
 
     >>> palette(["mine", "softmax", "softmax, published"])
     {'mine': '#ff5a69', 'softmax': '#2d96ff', 'softmax, published': '#2d96ff'}
@@ -75,7 +76,8 @@ def palette(names: Iterable[str]) -> dict[str, str]:
             owners.setdefault(normalizer_of(name), name)
     own = {name: BY_NORMALIZER[normalizer] for normalizer, name in owners.items()}
     own |= {name: BY_NORMALIZER[normalizer_of(name)] for name in names if name.endswith(PUBLISHED)}
-    left = [colour for colour in BY_NORMALIZER.values() if colour not in own.values()] or list(BY_NORMALIZER.values())
+    free = [colour for name, colour in BY_NORMALIZER.items() if name != BASELINE]
+    left = [colour for colour in free if colour not in own.values()] or free
     others = [name for name in names if name not in own]
     own |= {name: left[index % len(left)] for index, name in enumerate(others)}
     return {name: own[name] for name in names}

@@ -111,6 +111,7 @@ def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
         alt.Chart(alt.Data(values=[mark | {"n": left}]))
         .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
+        .properties(description=charts.FOR_WIDE)
         for mark in marks
     ]
     return [alt.Chart(alt.Data(values=marks)).mark_rule(color=GREY).encode(x="n:Q"), *texts] if marks else []

@@ -172,17 +172,16 @@ def thresholds(chart: Any) -> Any:
 
 
 def told(chart: Any) -> Any:
-    """The chart with an entry for each normalizer: the weight of the best item, the largest of another, the entropy."""
+    """The chart with an entry for each normalizer: the weight of the best item, and the entropy."""
     chart = chart.transform_calculate(
         size="abs(datum.weight)", all_sizes="datum.times * datum.size", best="datum.item === 0 ? datum.weight : 0"
     )
-    chart = chart.transform_calculate(other="datum.item === 0 ? 0 : datum.size")
     chart = chart.transform_joinaggregate(sizes="sum(all_sizes)", groupby=["normalizer"]).transform_calculate(
         part="datum.size / (datum.sizes > 0 ? datum.sizes : 1)",
         surprise="datum.part > 0 ? -datum.times * datum.part * log(datum.part) : 0",
     )
     return chart.transform_aggregate(
-        best="sum(best)", other="max(other)", entropy="sum(surprise)", beta="max(beta)", groupby=["normalizer"]
+        best="sum(best)", entropy="sum(surprise)", beta="max(beta)", groupby=["normalizer"]
     )
 
 
@@ -192,10 +191,11 @@ def playground_chart(log2_others: int = 6, gap: Number = 4.0, noise: Number = 1.
     y = alt.Y("normalizer:N", title=None, sort=names)
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("best:Q", title="weight of the best item (bar), largest of another (tick)", scale=scale)
-    numbers = [alt.Tooltip(f"{field}:Q", format=".4f") for field in ("best", "other", "entropy", "beta")]
+    numbers = [alt.Tooltip(f"{field}:Q", format=".4f") for field in ("best", "entropy", "beta")]
     base = told(alt.Chart()).encode(y=y, tooltip=["normalizer:N", *numbers])
     bars = base.mark_bar(clip=True).encode(x=x, color=charts.colour_by("normalizer", palette(names), legend=False))
-    ticks = base.mark_tick(color=GREY, thickness=3, clip=True).encode(x=alt.X("other:Q", scale=scale))
+    others = alt.Chart().transform_calculate(other="datum.item === 0 ? 0 : abs(datum.weight)")
+    ticks = others.mark_tick(color=GREY, thickness=3, clip=True).encode(y=y, x=alt.X("max(other):Q", scale=scale))
     text = "format(datum.best, '.4f') + '   ' + format(datum.entropy, '.2f') + ' nats'"
     texts = base.transform_calculate(text=text).mark_text(x="width", xOffset=8, align="left").encode(text="text:N")
     items = alt.SequenceParams.from_dict({"start": 0, "stop": DISTINCT + 1, "as": "item"})
@@ -205,7 +205,7 @@ def playground_chart(log2_others: int = 6, gap: Number = 4.0, noise: Number = 1.
     return (
         weighed(row)
         .add_params(*controls(log2_others, gap, noise))
-        .properties(width=480, height=alt.Step(20), title=title)
+        .properties(width=480, height=20 * len(names), title=title)
     )
 
 

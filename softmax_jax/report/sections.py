@@ -135,10 +135,12 @@ def why(run: Evaluated) -> str:
     n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
     lost = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
     spread, key, value = lost.select(pl.mean("dispersion", "key", "value")).row(0)
+    dispersed = f"loses {spread:.1f} % to dispersion: the true item has the largest logit, but others share its weight"
+    not_dispersed = "loses nothing to dispersion: all weight on the largest logit would do no better"
     return (
-        f"At {count(n)} items it answers {by_length[n]:.1f} % right. It loses {max(spread, 0):.1f} % to dispersion: "
-        f"the true item has the largest logit, but the weight is spread over others. It loses {key:.1f} % to the key, "
-        f"which gives another item the largest logit, and {max(value, 0):.1f} % to the value."
+        f"At {count(n)} items it answers {by_length[n]:.1f} % right, and {dispersed if spread > 0 else not_dispersed}. "
+        f"It loses {key + min(spread, 0):.1f} % to the key, which gives another item the largest logit, and "
+        f"{max(value, 0):.1f} % to the value."
     )
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from softmax_jax.report.charts import ENDS
-
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 OWN_COLOURS = ('"#000', '"#fff', '"black"', '"white"', '"background"')
 """What a chart must not have, for the page to give it its theme."""
@@ -30,8 +28,8 @@ def values_of(chart: Any) -> list[dict[str, Any]]:
     """The records of every layer of a chart but the names at the ends of lines."""
 
     def records(part: Any) -> Iterator[dict[str, Any]]:
-        if isinstance(part, dict) and part.get("description") != ENDS:
-            yield from part.get("data", {}).get("values", [])
+        if isinstance(part, dict):
+            yield from (row for row in part.get("data", {}).get("values", []) if "place" not in row)
             part = list(part.values())
         if isinstance(part, list):
             for inner in part:

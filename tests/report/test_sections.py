@@ -46,7 +46,7 @@ def test_what_is_lost_adds_up_where_half_is_lost():
     told = said(run_of(accuracies, lost=("hardmax", TRUE_ITEM)))
     assert list(told) == ["What falls", "Why"]
     assert "99.0 % of sets of 16, and in 52.0 % of sets of 1,024" in told["What falls"]
-    assert "At 1,024 items it answers 52.0 % right. It loses 38.0 % to dispersion" in told["Why"]
+    assert "At 1,024 items it answers 52.0 % right, and loses 38.0 % to dispersion" in told["Why"]
     assert "9.0 % to the key" in told["Why"]
     assert "1.0 % to the value" in told["Why"]
 

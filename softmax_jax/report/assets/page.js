@@ -40,8 +40,9 @@
     };
   }
 
-  const ENDS = "names at the ends of lines";
-  const LABELS = 240; // pixels that such names take
+  const FOR_WIDE = "for wide charts alone";
+  const STROKES = { symbolOpacity: 1, symbolType: "stroke", symbolStrokeWidth: 3 };
+  const LABELS = 240; // pixels that names at the ends of lines take
 
   // A narrow chart has no room for names at the ends of its lines: a legend stands below it instead.
   function withLegend(spec) {
@@ -49,13 +50,16 @@
       const key = spec.vconcat ? "vconcat" : "hconcat";
       return { ...spec, [key]: spec[key].map(withLegend) };
     }
-    if (!spec.layer?.some((layer) => layer.description === ENDS)) return spec;
+    if (!spec.layer?.some((layer) => layer.description === FOR_WIDE)) return spec;
     const named = (layer) => {
-      if (layer.encoding?.color?.legend !== null) return layer;
-      const { legend, ...color } = layer.encoding.color;
-      return { ...layer, encoding: { ...layer.encoding, color: { ...color, title: null } } };
+      const encoding = { ...layer.encoding };
+      if (encoding.color?.legend === null) encoding.color = { ...encoding.color, title: null, legend: STROKES };
+      for (const [channel, { legend, ...rest }] of Object.entries(encoding)) {
+        if (legend) encoding[channel] = { ...rest, legend: { ...legend, columns: 1 } };
+      }
+      return { ...layer, encoding };
     };
-    return { ...spec, layer: spec.layer.filter((layer) => layer.description !== ENDS).map(named) };
+    return { ...spec, layer: spec.layer.filter((layer) => layer.description !== FOR_WIDE).map(named) };
   }
 
   // The title of a panel in as many lines as it takes.
@@ -63,7 +67,7 @@
     if (!spec.title?.text) return spec;
     const lines = [""];
     for (const word of String(spec.title.text).split(" ")) {
-      if ((lines.at(-1) + word).length * 6.5 > width) lines.push("");
+      if ((lines.at(-1) + word).length * 8 > width) lines.push("");
       lines[lines.length - 1] = `${lines.at(-1)} ${word}`.trim();
     }
     return { ...spec, title: { ...spec.title, text: lines } };
@@ -75,8 +79,8 @@
     const panels = spec.hconcat ?? spec.vconcat;
     if (panels) {
       const stacked = spec.vconcat !== undefined || width < 700;
-      const beside = panels.some((panel) => panel.layer?.some((layer) => layer.description === ENDS)) ? LABELS : 0;
-      const most = stacked ? Math.max(220, width - 110 - beside) : (width - 110) / panels.length - 62;
+      const beside = panels.some((panel) => panel.layer?.some((layer) => layer.description === FOR_WIDE)) ? LABELS : 0;
+      const most = stacked ? Math.max(220, width - 110 - beside) : (width - 150) / panels.length - 62;
       const fit = (panel) => titled({ ...panel, width: Math.min(panel.width, most) }, most);
       const { hconcat, vconcat, ...rest } = spec;
       return { ...rest, [stacked ? "vconcat" : "hconcat"]: panels.map(fit) };

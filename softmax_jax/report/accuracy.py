@@ -79,7 +79,7 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], *title: str) -> char
         for cause, (low, high) in ends.items()
     )
     scale = alt.Scale(domain=list(LOST.values()), range=[BY_CAUSE[cause] for cause in LOST])
-    legend = alt.Legend(orient="top", direction="vertical", labelLimit=600, symbolOpacity=0.5)
+    legend = alt.Legend(orient="top", direction="vertical", labelLimit=400, symbolOpacity=0.5)
     below = alt.Chart(charts.data(areas)).mark_area(opacity=0.3)
     cause = alt.Color("cause:N", title="softmax loses", sort=None, scale=scale, legend=legend)
     low = y.copy()
@@ -94,8 +94,8 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], *title: str) -> char
 
 
 LOST = {
-    "dispersion": "to dispersion: its weight is spread over other items, and a sharper normalizer finds the right one",
-    "key": "to the key: another item has the largest logit, and no normalizer helps",
+    "dispersion": "to dispersion: the weight is spread over other items",
+    "key": "to the key: another item has the largest logit",
 }
 
 

@@ -7,6 +7,7 @@ Pixels would not do: fonts differ by machine.
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ import vl_convert
 
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.charts import Chart
+from softmax_jax.report.charts import FOR_WIDE, Chart
 from softmax_jax.report.colours import NAMES, normalizer_of, reader_name
 
 PNG_SCALE = 2
@@ -40,8 +41,8 @@ COLUMNS: Mapping[Paper, float] = {"one-column": 234.0, "two-column": 487.0}
 """Widths in points: 3.25 and 6.76 inches."""
 PRINT_SCALE = 0.5
 """A chart for print is drawn twice as large as it is printed, so that its marks have the sizes of other charts."""
-LEAST_PANEL = 150.0
-"""Of several panels side by side none gets narrower for print than so many pixels; then they go one under the other."""
+LEAST_PANEL = 200.0
+"""Pixels. Where a panel would get narrower for print, panels go one under the other and names into a legend."""
 
 
 def config(ink: str, font: str = "Arial, Liberation Sans, sans-serif", size: int = 12, **more: Any) -> dict[str, Any]:
@@ -64,6 +65,10 @@ THEMED = config(INK, background="transparent", padding={"left": 5, "top": 5, "bo
 """With room at the right for readers whose fonts are wider than those here."""
 LIGHT = config("#333", background="white")
 PRINT = config("#000", "Times New Roman, Liberation Serif, serif", 15, background="transparent", padding=2)
+UNDER = {"orient": "bottom", "direction": "vertical", "columns": 1}
+STROKES = {"symbolOpacity": 1, "symbolType": "stroke", "symbolStrokeWidth": 3}
+LETTER = 8
+"""Width of a letter of a panel's title, in pixels."""
 
 
 def specification(chart: Any) -> dict[str, Any]:
@@ -121,17 +126,78 @@ def caption(chart: Chart) -> str:
 
 
 def printed(chart: Chart, paper: Paper) -> str:
-    """The chart as SVG at the width of one or two columns: serif, with names for readers, without its title."""
+    """The chart as SVG at the width of one or two columns: serif, with names for readers, without its title.
+
+    Where panels would get too narrow they go one under the other, and a legend below takes the place of names at the
+    ends of lines.
+    """
     wanted = COLUMNS[paper] / PRINT_SCALE
-    found = for_readers(specification(chart))
+    found = specification(chart)
     found.pop("title", None)
-    factor = fitting(found, wanted)
-    if "hconcat" in found and factor * found["hconcat"][0]["width"] < LEAST_PANEL:
-        found["vconcat"] = found.pop("hconcat")
-        factor = fitting(found, wanted)
-    drawn = print_svg(widened(found, factor))
-    width, height = (PRINT_SCALE * size for size in size_of(drawn))
-    return re.sub('width="[^"]+" height="[^"]+"', f'width="{width:g}" height="{height:g}"', drawn, count=1)
+    if "params" not in found:  # which compute with the names
+        found = for_readers(found)
+    drawn, panel = fitted(found, wanted)
+    if panel < LEAST_PANEL:
+        drawn, _ = fitted(narrow(found, wanted), wanted)
+    width, height = size_of(drawn)
+    scale = COLUMNS[paper] / width
+    sized = f'width="{COLUMNS[paper]:g}" height="{scale * height:.2f}"'
+    return re.sub('width="[^"]+" height="[^"]+"', sized, drawn, count=1)
+
+
+def fitted(found: Mapping[str, Any], wanted: float) -> tuple[str, float]:
+    """The picture with panels so wide that all of it is as wide as wanted, and how wide a panel is then.
+
+    A panel is at least half of `LEAST_PANEL` wide, so the picture may be wider.
+    """
+    panel = panel_width(found)
+    low, high = LEAST_PANEL / 2 / panel, 3 * wanted / panel
+
+    def width_at(factor: float) -> float:
+        return size_of(print_svg(widened(found, factor)))[0]
+
+    low_width, high_width = width_at(low), width_at(high)
+    for _ in range(3):  # the width is linear in the factor once panels are wider than the text around them
+        if low_width < wanted < high_width:
+            low += (high - low) * (wanted - low_width) / (high_width - low_width)
+            low_width = width_at(low)
+    return print_svg(widened(found, low)), low * panel
+
+
+def narrow(found: Mapping[str, Any], wanted: float) -> dict[str, Any]:
+    """Panels one under the other, or as many beside each other as fit, and a legend below for names at the ends."""
+    changed = with_legends(found) if FOR_WIDE in json.dumps(found) else dict(found)
+    changed["config"] = PRINT | {"legend": PRINT["legend"] | UNDER | {"labelLimit": wanted - 30}}
+    if "hconcat" in changed:
+        changed["vconcat"] = changed.pop("hconcat")
+    if "columns" in changed:
+        changed["columns"] = max(1, int(wanted // LEAST_PANEL))
+    for index, panel in enumerate(changed.get("vconcat", ())):
+        if title := panel.get("title"):
+            lines = textwrap.wrap(title["text"], int((wanted - 60) / LETTER))
+            changed["vconcat"][index] = panel | {"title": title | {"text": lines}}
+    return changed
+
+
+def with_legends(part: Any) -> Any:
+    """A part of a specification without the layers for wide charts, and with a legend for every colour."""
+    if isinstance(part, list):
+        kept = [one for one in part if not (isinstance(one, dict) and one.get("description") == FOR_WIDE)]
+        return [with_legends(one) for one in kept]
+    if not isinstance(part, dict):
+        return part
+    changed = {key: with_legends(value) if key != "data" else value for key, value in part.items()}
+    if "scale" in part and part.get("legend", ...) is None:
+        changed |= {"title": None, "legend": STROKES}
+    return changed
+
+
+def panel_width(part: Mapping[str, Any]) -> float | int:
+    """The width of a chart's first panel."""
+    if isinstance(width := part.get("width"), int | float):
+        return width
+    inner = [*part.get("hconcat", ()), *part.get("vconcat", ()), *([part["spec"]] if "spec" in part else [])]
+    return panel_width(inner[0]) if inner else LEAST_PANEL
 
 
 def for_readers(part: Any) -> Any:
@@ -146,22 +212,13 @@ def for_readers(part: Any) -> Any:
 
 def print_svg(found: Mapping[str, Any]) -> str:
     """A specification drawn for print, twice as large."""
-    return SPOKEN.sub("", vl_convert.vegalite_to_svg({**found, "config": PRINT}))
+    return SPOKEN.sub("", vl_convert.vegalite_to_svg({**found, "config": found.get("config", PRINT)}))
 
 
 def size_of(drawn: str) -> tuple[float, float]:
     """Width and height of a picture in pixels."""
     width, height = re.findall(r' (?:width|height)="([\d.]+)"', drawn[: drawn.index(">")])
     return float(width), float(height)
-
-
-def fitting(found: Mapping[str, Any], wanted: float) -> float:
-    """The factor for the widths of all panels that makes the picture as wide as wanted: the one is linear in the other.
-
-    At least a twentieth, for pictures whose text alone is too wide.
-    """
-    whole, half = (size_of(print_svg(widened(found, factor)))[0] for factor in (1.0, 0.5))
-    return max(0.05, 1 + (wanted - whole) / (2 * (whole - half)))
 
 
 def widened(part: Any, factor: float) -> Any:

@@ -83,3 +83,14 @@ def test_text_takes_the_colour_of_the_page():
     fills = re.findall(r'<text[^>]*fill="(.*?)"', drawn)
     assert set(fills) == {"currentColor"}
     assert NAMESPACE[1:-1] in drawn
+
+
+def test_names_go_into_a_legend_where_a_column_has_no_room_for_them():
+    long = {"mine": "a normalizer whose name takes half a column"}
+    crowded = chart(FRAME.with_columns(pl.col("normalizer").replace(long)))
+    sizes = {paper: drawing.printed(crowded, paper) for paper in drawing.COLUMNS}
+    assert "role-legend" in sizes["one-column"]
+    assert "role-legend-label" not in sizes["two-column"]
+    for drawn, points in zip(sizes.values(), drawing.COLUMNS.values()):
+        assert long["mine"] in texts_of(drawn)
+        assert drawing.size_of(drawn)[0] == pytest.approx(points)

@@ -174,14 +174,14 @@ class Arguments:
     """Draws of places and of running text; the intervals are over them."""
     steps: int = 60
     """Steps of learning."""
-    output: Path = Path("needle")
-    """Directory for accuracy and mass, each as CSV, PNG and SVG."""
+    output: Path | None = None
+    """Directory for accuracy and mass, each as CSV, PNG and SVG; results/needle/TIME by default."""
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 24, 512, 64)
         command_line.within("--rounds", self.rounds, 1, 2**10, 5)
         command_line.within("--steps", self.steps, 1, 2**16, 60)
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
 
 
 def main() -> None:
@@ -198,12 +198,13 @@ def main() -> None:
     functions = {name: jax.jit(sj.swap(embed, numbers)) for name, numbers in chosen.items()}
     found = accuracies(parameters, tokens, background, functions, asked.lengths, asked.rounds)
     shares = pl.concat(masses(parameters, tokens, background, n, *one) for one in chosen.items() for n in asked.lengths)
-    for name, frame in (("accuracy", found), ("mass", shares)):
-        write_csv(asked.output / f"{name}.csv", frame.columns, frame.rows())
-    show(found, shares)
-    for name, chart in (("accuracy", found_chart(found, QUESTION, MODEL)), ("mass", mass_chart(shares, MASS))):
-        save_chart(chart, asked.output / name)
-    print(f"wrote {asked.output}")
+    with command_line.results_of("needle", asked.output) as output:
+        for name, frame in (("accuracy", found), ("mass", shares)):
+            write_csv(output / f"{name}.csv", frame.columns, frame.rows())
+        show(found, shares)
+        for name, chart in (("accuracy", found_chart(found, QUESTION, MODEL)), ("mass", mass_chart(shares, MASS))):
+            save_chart(chart, output / name)
+    print(f"wrote {output}")
 
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:

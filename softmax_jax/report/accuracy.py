@@ -12,7 +12,7 @@ from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.fits import ALL_LENGTHS, AS_TRAINED
+from softmax_jax.measures.fits import ALL_LENGTHS, AS_TRAINED, TRAIN_LENGTHS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.registry import METHODS
@@ -198,8 +198,13 @@ def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[in
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:
-    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
-    beyond = summary.filter(pl.col("extrapolated") > most).group_by("normalizer", maintain_order=True)
+    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows.
+
+    That of the lengths of training is meant for longer rows, so of it nothing is said.
+    """
+    beyond = summary.filter(pl.col("extrapolated") > most, pl.col("normalizer") != TRAIN_LENGTHS).group_by(
+        "normalizer", maintain_order=True
+    )
     parts = [
         f"{name} in up to {share:.0f} % of rows at n = {', '.join(map(str, lengths))}"
         for name, share, lengths in beyond.agg(pl.max("extrapolated"), "n").rows()

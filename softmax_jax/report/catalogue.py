@@ -3,6 +3,7 @@
 import dataclasses
 
 from rich.console import Console
+from rich.markup import escape
 
 from softmax_jax.normalizers.entry import UNWRITTEN
 from softmax_jax.normalizers.map import Map
@@ -88,7 +89,9 @@ def main() -> None:
     if parse(Arguments, description=__doc__).markdown:
         print(markdown(), end="")
         return
-    printed = new_table("", *COLUMNS, names=len(COLUMNS))
-    for row in rows():
-        printed.add_row(*row)
+    printed = new_table("", COLUMNS[0], "", names=2)
+    for name, formula, *facts, source in rows():
+        said = "; ".join(f"{column}: {fact}" for column, fact in zip(COLUMNS[2:-1], facts))
+        printed.add_row(name, f"[bold]{escape(formula)}[/]\n{escape(said)}\n{escape(source)}")
+        printed.add_section()
     Console().print(printed)

@@ -24,8 +24,8 @@ BY_NORMALIZER = {
     "entmax15": "#874bd2",
     "temperature": "#007896",
 }
-BY_CAUSE = {"accuracy": "#8db5a5", "dispersion": "#e08a3c", "key": "#5d6fae", "value": "#9a9a9a"}
-"""What becomes of a set: it is answered right, or lost to one of three causes."""
+BY_CAUSE = {"accuracy": "#8db5a5", "dispersion": "#e08a3c", "key": "#5d6fae", "both": "#a04632", "value": "#9a9a9a"}
+"""What becomes of a set: it is answered right, or lost to dispersion, to the key, to both at once, or to the value."""
 GREY = "#8a8a8a"
 """For references: to be seen on white and on black."""
 SIZES = ("#4fc27f", "#2a9d8f", "#2b7fa3", "#4a63ad")

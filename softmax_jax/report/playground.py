@@ -76,7 +76,7 @@ def written(name: str) -> tuple[Written, str] | None:
 
     method = METHODS[name]
     map = on_sliders(method.map).written() if isinstance(method.map, Map) else None
-    beta = on_sliders(method.scale()).written() if method.scale else "1"
+    beta = on_sliders(method.scale()).written() if isinstance(method.scale, type) else "1"
     return (map, beta) if map and beta else None
 
 

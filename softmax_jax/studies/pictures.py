@@ -22,7 +22,7 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, gallery, looks, probed, temperature
 from softmax_jax.report.drawing import svg
 from softmax_jax.runtime.command_line import check_directory, one_line_errors, parse
-from softmax_jax.studies import precision_report
+from softmax_jax.studies import ablation_report, precision_report
 from softmax_jax.tasks import published
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED
@@ -102,6 +102,16 @@ def of_precision() -> dict[str, Callable[[], Any]]:
     }
 
 
+def of_frontier() -> dict[str, Callable[[], Any]]:
+    """Those of the ablation."""
+
+    def pairs(n: int) -> Any:
+        return ablation_report.pairs_chart(table("frontier/accuracy"), n)
+
+    heat_maps = {f"frontier_pairs_{n}": functools.partial(pairs, n) for n in (1024, 4096, 16384)}
+    return {"frontier_losses": lambda: ablation_report.losses_chart(table("frontier/losses")), **heat_maps}
+
+
 def of_normalizer(name: str) -> Any:
     """The picture of one entry of the page of all normalizers."""
     return gallery.pictures([name])[name]
@@ -117,6 +127,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "needle_mass": lambda: probed.mass_chart(table("needle/mass"), MASS),
     "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
     **of_precision(),
+    **of_frontier(),
     **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},
 }
 """How the chart of each picture is made, by its name."""

@@ -25,7 +25,7 @@ from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
 from softmax_jax.tasks import products
-from softmax_jax.tasks.task import Reading, Task, data_key
+from softmax_jax.tasks.task import Reading, SetsPerBatch, Task, data_key, option
 
 CLASSES = 10
 FEATURES = 1 + CLASSES
@@ -290,7 +290,7 @@ class MaxRetrieval(Task):
     name: ClassVar[str] = "max_retrieval"
     divides_batches: ClassVar[bool] = True
 
-    sets: int = 128
+    sets: SetsPerBatch = 128
     """Sets per batch."""
     min_items: int = 5
     """Fewest items of a set. All sets of a batch have the same number, drawn uniformly."""
@@ -311,7 +311,7 @@ class MaxRetrieval(Task):
         products.check(self.matmul, self.rounded)
         most = {"sets": 2**20, "min_items": 2**20, "max_items": 2**20, "steps_per_batch": 2**31 - 1}
         for name, bound in (most | {"nearest_of": 2**10, "width": 2**14}).items():
-            checks.whole(f"--{name.replace('_', '-')}", getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
+            checks.whole(option(name), getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
         if self.max_items < self.min_items:
             raise ValueError(f"--max-items is {self.max_items}: it must be at least min_items={self.min_items}")
         if self.nearest_of > 1 and self.min_items == 1:

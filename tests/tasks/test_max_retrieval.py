@@ -77,6 +77,7 @@ def test_blocks_join_to_the_whole_sample():
     assert np.array_equal(blocks[-1].answer, whole.answer)
 
 
+@pytest.mark.full
 def test_any_block_of_a_set_is_drawn_alone():
     items = 2 * BLOCK + 100
     whole = sample(KEY, 1, items)

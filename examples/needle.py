@@ -33,7 +33,7 @@ import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.probed import found_chart, mass_chart
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime import command_line
@@ -176,6 +176,7 @@ class Arguments:
     """Steps of learning."""
     output: Path | None = None
     """Directory for accuracy and mass, each as CSV, PNG and SVG; results/needle/TIME by default."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 24, 512, 64)
@@ -203,7 +204,7 @@ def main() -> None:
             write_csv(output / f"{name}.csv", frame.columns, frame.rows())
         show(found, shares)
         for name, chart in (("accuracy", found_chart(found, QUESTION, MODEL)), ("mass", mass_chart(shares, MASS))):
-            save_chart(chart, output / name)
+            save_chart(chart, output / name, asked.paper)
     print(f"wrote {output}")
 
 

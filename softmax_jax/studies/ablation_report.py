@@ -50,14 +50,14 @@ def losses_chart(lost: pl.DataFrame) -> Chart:
     colour = charts.colour_by("kind", BY_CAUSE, "answered right, and lost to").legend(orient="top")
     panels = [
         alt.Chart(charts.data(of_length))
-        .mark_bar()
+        .mark_bar(clip=True)
         .encode(
             x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero"),
             y=alt.Y("recipe:N", title=None, sort=None, axis=alt.Axis(labelLimit=320, labels=index == 0)),
             color=colour,
             order="order:Q",
         )
-        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n} items"))
+        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n:,} items"))
         for index, ((n,), of_length) in enumerate(
             shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
         )
@@ -97,7 +97,7 @@ def pairs_chart(accuracies: pl.DataFrame, n: int) -> Chart | None:
     dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
     text = base.mark_text(fontSize=8).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
     size = {"width": alt.Step(22), "height": alt.Step(18)}
-    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n} items", "mean over seeds")
+    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n:,} items", "mean over seeds")
     return alt.layer(cells, text).properties(title=title, **size)
 
 

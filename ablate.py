@@ -9,6 +9,7 @@ from rich.console import Console
 from softmax_jax.configs import load_presets
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -42,6 +43,7 @@ class Arguments:
     """Directory for the tables and the charts; results/ablate/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         one_of("--preset", self.preset, load_presets())
@@ -75,7 +77,7 @@ def main() -> None:
         found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.workdir)
         with command_line.results_of("ablate", asked.output) as output:
             paths = {"workdir": str(asked.workdir), "output": str(output), "page": str(asked.page)}
-            write(found, dataclasses.asdict(asked) | paths, output, asked.page)
+            write(found, dataclasses.asdict(asked) | paths, output, asked.page, asked.paper)
         minutes = f"{(time.perf_counter() - start) / 60:.0f} minutes"
         print(f"trained and measured {len(chosen)} recipes in {minutes}; wrote {output}")
 

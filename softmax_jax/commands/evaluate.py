@@ -13,6 +13,7 @@ from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
 from softmax_jax.measures.table import EVALUATION
 from softmax_jax.report.accuracy import show_and_write
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
@@ -41,6 +42,7 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
+    paper: PaperOption = None
     compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
@@ -72,7 +74,7 @@ def main() -> None:
         if is_leader():
             settings = dataclasses.asdict(asked) | {"seeds": config.all_seeds, "model": settings_of(config)}
             with command_line.results_of("evaluate", asked.output) as output:
-                paths = show_and_write(output, settings, frame, config.task)
+                paths = show_and_write(output, settings, frame, config.task, asked.paper)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
             seeds = command_line.counted(config.seeds, "seed")
             print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

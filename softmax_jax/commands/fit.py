@@ -12,6 +12,7 @@ from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.report import temperature as report
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
 from softmax_jax.temperature.curves import Criterion
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -35,6 +36,7 @@ class Arguments:
     output: command_line.UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
@@ -71,6 +73,6 @@ def main() -> None:
         report.print_candidates(console, rows, asked.criterion)
         report.print_comparison(console, compared)
         with command_line.results_of("fit", asked.output) as output:
-            paths = report.write_study(output, rows, fits, compared)
+            paths = report.write_study(output, rows, fits, compared, asked.paper)
     of_seeds, seconds = command_line.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

@@ -12,6 +12,7 @@ from softmax_jax.measures.dispersion import REPORT_LENGTHS
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
 from softmax_jax.report.assembly import make_report
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
 from softmax_jax.training.run_directory import SHIPPED
 
@@ -30,6 +31,7 @@ class Arguments:
     """Items per set."""
     sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)
@@ -48,5 +50,5 @@ def main() -> None:
     command_line.one_device_per_core()
     start = time.perf_counter()
     with command_line.one_line_errors(Console(stderr=True)), command_line.results_of("report", asked.output) as output:
-        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output)
+        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")

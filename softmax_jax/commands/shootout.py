@@ -11,7 +11,7 @@ from rich.console import Console
 from softmax_jax.configs import load_presets
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.runtime.command_line import (
     RESULTS,
     UnlessGiven,
@@ -42,6 +42,7 @@ class Arguments:
     """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
     output: UnlessGiven[Path | None] = None
     """Directory for the tables and charts; results/shootout/TIME by default."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         normalizer_names(self.normalizers)
@@ -79,6 +80,6 @@ def main() -> None:
             command |= command.pop("changes") | {"output": str(output)}
             paths = write_outcomes(output, command, config, outcomes)
             for name, chart in charts.items():
-                save_chart(chart, output / name)
+                save_chart(chart, output / name, arguments.paper)
     took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
     print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")

@@ -69,9 +69,9 @@ can see. The largest weight is that of one logit δ > 0 above n - 1 equal ones: 
 
 {body}
 
-The pictures, drawn by `python -m softmax_jax.report.gallery`, show each method with its default numbers. On the left
+The pictures, drawn by `python -m softmax_jax.studies.pictures`, show each method with its default numbers. On the left
 are its weights for the same ten logits, which the axis names; on the right is the weight of one logit of 3 among n - 1
-others between -0.5 and 0.5. The dashes are softmax, for comparison.
+others between -0.5 and 0.5. Blue is softmax, for comparison.
 
 {entries}"""
 

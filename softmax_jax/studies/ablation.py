@@ -17,6 +17,7 @@ TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BASE = "base"
+PAIRS = "normalizer in training"
 PRECISION = "precision"
 """A study of its own, with a page of its own; varied only if asked for."""
 
@@ -78,7 +79,7 @@ def recipes(base: Config) -> list[Recipe]:
             for rounded in (products.PLACES if matmul != products.FLOAT32 else products.PLACES[-1:])
             for falling in (True, False)
         },
-        "normalizer in training": {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
+        PAIRS: {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
     varied = [
         Recipe(group, name, changed(base, **changes))

@@ -13,11 +13,10 @@ from softmax_jax.files import versions, write_csv, write_json, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.studies import ablation_report as report
-from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
-from softmax_jax.studies.ablation_report import PAIRS
+from softmax_jax.studies.ablation import ACCURACIES, BASE, PAIRS, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
 from softmax_jax.studies.shootout import directory_name
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
@@ -74,24 +73,34 @@ def measured(
     return Outcome(recipe, frame)
 
 
-def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path, page: Path | None) -> None:
+def write(
+    outcomes: Sequence[Outcome],
+    options: Mapping[str, Any],
+    output: Path,
+    page: Path | None,
+    paper: Paper | None = None,
+) -> None:
     """Writes the tables, the charts, and the page if one is named."""
-    for name, of_one in (("accuracy", lambda frame: frame), ("losses", losses)):
-        frame = pl.concat(
-            of_one(outcome.frame).select(
-                pl.lit(outcome.recipe.group).alias("group"), pl.lit(outcome.recipe.name).alias("recipe"), pl.all()
-            )
-            for outcome in outcomes
-        )
+    accuracies = pl.concat(of_recipe(recipe, frame) for recipe, frame in outcomes)
+    lost = pl.concat(of_recipe(recipe, losses(frame)) for recipe, frame in outcomes)
+    for name, frame in (("accuracy", accuracies), ("losses", lost)):
         write_csv(output / f"{name}.csv", frame.columns, frame.rows())
     described = {f"{group}: {name}": settings_of(config) for (group, name, config), _ in outcomes}
     write_json(output / "ablation.json", {"settings": dict(options), "recipes": described, "versions": versions()})
     lengths = options["lengths"]
-    charts = {"losses": report.losses_chart(outcomes)}
-    charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
-    tables = report.losses_table(outcomes), report.pairs_table(outcomes, max(lengths))
+    charts = {"losses": report.losses_chart(lost)}
+    charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(accuracies, n))}
+    tables = report.losses_table(lost), report.pairs_table(accuracies, max(lengths))
     for name, chart in charts.items():
-        save_chart(chart, output / name)
+        save_chart(chart, output / name, paper)
     write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")
     if page:
         write_whole(page, put_into(page.read_text(), dict(zip(TABLES, tables))))
+
+
+def of_recipe(recipe: Recipe, frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame of one recipe as a part of that of all: with its group and name, and the normalizer of its training."""
+    group, name, config = recipe
+    return frame.select(
+        pl.lit(group).alias("group"), pl.lit(name).alias("recipe"), pl.lit(config.normalizer).alias("trained"), pl.all()
+    )

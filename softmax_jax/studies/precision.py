@@ -30,7 +30,7 @@ from softmax_jax.files import write_csv, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, task_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.normalizers.masking import reaches
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -150,6 +150,7 @@ class Arguments:
     """Directory for the tables and charts; results/precision/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 1024)
@@ -176,7 +177,7 @@ def main() -> None:
             for name, frame in frames.items():
                 write_csv(output / f"{name}.csv", frame.columns, frame.rows())
             for name, chart in charts.items():
-                save_chart(chart, output / name)
+                save_chart(chart, output / name, asked.paper)
             if asked.page:
                 write_whole(asked.page, put_into(asked.page.read_text(), tables))
             else:

@@ -37,7 +37,7 @@ def test_train_then_evaluate(trained, tmp_path):
     done = script(
         "evaluate.py",
         *("--checkpoint", trained, "--lengths", 4, 16, "--sets", 8, "--output", tmp_path / "out"),
-        *("--normalizers", *names, "--key", 7, "--matmul", "bfloat16"),
+        *("--normalizers", *names, "--key", 7, "--matmul", "bfloat16", "--paper", "one-column"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -56,7 +56,10 @@ def test_train_then_evaluate(trained, tmp_path):
         "evaluation.json",
         "accuracy.png",
         "accuracy.svg",
+        "paper",
     }
+    for_print = {path.name for path in (tmp_path / "out" / "paper").iterdir()}
+    assert for_print == {"accuracy.pdf", "accuracy.svg", "accuracy.txt"}
 
 
 @pytest.mark.slow
@@ -74,12 +77,12 @@ def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     shipped = ROOT / "checkpoints" / "paper_float32"  # the rounded products of `paper` leave a fit nothing to win
     shutil.copytree(shipped, tmp_path / "paper", ignore=shutil.ignore_patterns("temperature*"))
     options = ("--checkpoint", "paper", "--output", "paper", "--lengths", 8, 16, 256, "--sets", 8, "--degree", 1)
-    done = script("fit_temperature.py", *options, cwd=tmp_path)
+    done = script("fit_temperature.py", *options, "--paper", "two-column", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "adaptive_refit, by bins" in done.stdout
     assert "searching n = 256" in done.stderr
     made = {path.name for path in (tmp_path / "paper" / "temperature").iterdir()}
-    assert made == {"comparison.csv", "entropy.png", "entropy.svg", "length.png", "length.svg"}
+    assert made == {"comparison.csv", "entropy.png", "entropy.svg", "length.png", "length.svg", "paper"}
     options = ("--checkpoint", "paper", "--lengths", 1024, "--sets", 32)
     done = script("evaluate.py", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -130,13 +133,14 @@ def test_a_shootout_writes_its_tables_and_charts(tmp_path):
 def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
     sizes = ("--lengths", 16, "--sets", 8, "--normalizers", "softmax", "hardmax")
-    done = script("report.py", trained, "copy", *sizes, "--output", "out", cwd=tmp_path)
+    done = script("report.py", trained, "copy", *sizes, "--output", "out", "--paper", "one-column", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "drawing playground" in done.stderr
     figures = {"accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "beta", "resolution", "gap"}
     figures |= {"losses", "playground"}
     written = {f"{name}.{suffix}" for name in figures for suffix in ("csv", "png", "svg")}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == written | {"index.html", "weights.html"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == written | {"index.html", "weights.html", "paper"}
+    assert len(list((tmp_path / "out" / "paper").iterdir())) == 3 * len(figures)
     assert all(f"out/{name}" in done.stdout for name in written)
     page = (tmp_path / "out" / "index.html").read_text()
     assert len(page) < 5e6

@@ -7,7 +7,7 @@ $$\operatorname{mean}_{\text{rows}} \Big(\sum_j e^{-\beta_{1/2} (z_{(1)} - z_j)}
 A head is trained on sets of 16 items whose ρ has one of several distributions, and β½ is measured at each length.
 Beside it stands that of a perfect key, whose logits are ρ itself: nothing is trained there and nothing fitted.
 
-    python -m softmax_jax.studies.extremes --output extremes
+    python -m softmax_jax.studies.extremes
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from pathlib import Path
 import polars as pl
 from rich.console import Console
 
-from configs import load_presets
+from softmax_jax.configs import load_presets
 from softmax_jax.files import write_csv, write_whole
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -66,15 +66,19 @@ class Arguments:
     """Items per set, from 16 to 65,536."""
     sets: int = 64
     """Sets per seed and length; of the perfect key four times as many."""
-    output: Path = Path("extremes")
-    """Directory for the runs, the tables and the charts. Runs that it holds are continued, finished ones kept."""
+    workdir: Path = Path("runs") / "extremes"
+    """Directory for the runs, which are continued where they were stopped; finished ones are kept."""
+    output: command_line.UnlessGiven[Path | None] = None
+    """Directory for betas.csv, the tables and the chart; results/extremes/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 16, 2**20, 1024)
         command_line.within("--sets", self.sets, 1, 2**14, 64)
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--workdir", self.workdir)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
             put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
 
@@ -89,7 +93,7 @@ def measured(asked: Arguments, lengths: Sequence[int], console: Console) -> Iter
     for priority in QUANTILES:
         console.print(f"ρ {priority}")
         yield from of_perfect_key(priority, lengths, 4 * asked.sets)
-        directory = asked.output / "runs" / f"{priority}{'_quick' if asked.quick else ''}"
+        directory = asked.workdir / f"{priority}{'_quick' if asked.quick else ''}"
         run(asked.config(priority), directory, console)
         yield from of_model(directory, priority, lengths, asked.sets)
 
@@ -102,14 +106,15 @@ def main() -> None:
         keep_compiled_programs()
         lengths = sorted(n for n in asked.lengths if n <= 4096 or not asked.quick)
         frame = pl.DataFrame(list(measured(asked, lengths, Console())), COLUMNS, orient="row")
-        write_csv(asked.output / "betas.csv", frame.columns, frame.rows())
         shortest = report.shortest_of(lengths)
         tables = {"growth": report.growth_table(frame, shortest), "rules": report.rules_table(frame, shortest)}
-        paths = save_chart(report.growth_chart(frame), asked.output / "growth")
-        write_whole(asked.output / "tables.md", "\n\n".join(tables.values()) + "\n")
+        with command_line.results_of("extremes", asked.output) as output:
+            write_csv(output / "betas.csv", frame.columns, frame.rows())
+            save_chart(report.growth_chart(frame), output / "growth", asked.paper)
+            write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
             write_whole(asked.page, put_into(asked.page.read_text(), tables))
-    print(f"wrote {asked.output}, {paths[0].name} among it")
+    print(f"wrote {output}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import polars as pl
 
 from softmax_jax.measures.statistics import half_width, over_seeds
 from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import palette
 from softmax_jax.studies.extremes_growth import PERFECT, RULES, growth, off_by
 
 TABLES = ("growth", "rules")
@@ -63,25 +64,24 @@ def mean_of(values: Sequence[float | None], form: str = ".2f") -> str:
 
 
 def growth_chart(frame: pl.DataFrame) -> charts.Chart:
-    """β½ by length, relative to that at the shortest: a line for each distribution, the perfect key dashed."""
+    """β½ by length, relative to that at the shortest: a line for each distribution, thin for a perfect key."""
     shortest = frame["n"].min()
     first = frame.filter(n=shortest).select("priority", "seed", first="half")
     relative = frame.join(first, on=["priority", "seed"]).with_columns(relative=pl.col("half") / pl.col("first"))
     relative = relative.filter(pl.col("relative").is_finite())
-    names = frame["priority"].unique(maintain_order=True).to_list()
-    colour = charts.colour_by("priority", charts.palette(names), "distribution of ρ")
-    axis = charts.length_axis(sorted(set(frame["n"])))
-    scale = alt.Scale(type="log", base=2)
-    layers = []
-    for perfect in (False, True):
-        of_key = relative.filter((pl.col("seed") == PERFECT) == perfect)
-        values = over_seeds(of_key, ["priority", "n"], "relative", 0.0)
-        y = alt.Y("value:Q", title=f"β½, relative to that at {shortest} items", scale=scale)
-        dash = alt.value(charts.DASHES) if perfect else alt.Undefined
-        drawn = values.drop("low", "high") if perfect else values
-        layers += charts.lines(drawn, axis, y, colour, dash=dash, point=not perfect)
+    colours = palette(frame["priority"].unique(maintain_order=True))
+    colour, height = charts.colour_by("priority", colours, legend=False), 380
+    scale = alt.Scale(type="log", base=2, domain=[0.5, relative["relative"].max()], nice=False)
+    x = charts.length_axis(sorted(set(frame["n"])))
+    y = alt.Y("value:Q", title=f"β½, relative to that at {shortest} items", scale=scale)
+    perfect, models = (
+        over_seeds(part, ["priority", "n"], "relative", 0.0)
+        for _, part in relative.group_by(pl.col("seed") != PERFECT, maintain_order=True)
+    )
+    layers = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1)
+    layers += [*charts.lines(models, x, y, colour), *charts.ends(models, x, y, colour, height)]
     title = charts.chart_title(
         "How must β grow for the largest weight to stay at one half?",
-        "models trained on 16 items, mean and 95 % band; dashed: a perfect key, nothing fitted",
+        "models trained on 16 items, mean and 95 % band; thin: a perfect key, nothing fitted",
     )
-    return alt.layer(*layers).properties(width=560, height=380, title=title)
+    return alt.layer(*layers).properties(width=520, height=height, title=title)

@@ -79,7 +79,7 @@ def test_the_study_trains_measures_and_draws(tmp_path, monkeypatch, capsys):
     shorter = {"steps": 8, "width": 8, "seeds": 2}
     monkeypatch.setattr(extremes, "QUANTILES", {"needle": QUANTILES["needle"]})
     monkeypatch.setattr(extremes.Arguments, "config", lambda asked, name: changed(config(asked, name), **shorter))
-    arguments = ["--lengths", "16", "64", "--sets", "4", "--output", str(tmp_path)]
+    arguments = ["--lengths", "16", "64", "--sets", "4", "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
     monkeypatch.setattr("sys.argv", ["extremes", *arguments])
     extremes.main()
     assert pl.read_csv(tmp_path / "betas.csv").shape == (6, 5)

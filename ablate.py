@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from configs import load_presets
+from softmax_jax.configs import load_presets
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
+from softmax_jax.report.drawing import PaperOption
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -30,16 +31,19 @@ class Arguments:
     """Sets in a batch of the base. As many steps of small batches reach further than fewer of large ones."""
     seeds: int = 4
     """Models per recipe, at least two."""
-    groups: tuple[str, ...] = ()
+    groups: command_line.UnlessGiven[tuple[str, ...]] = ()
     """What to vary, as in `width steps`; everything but `precision` by default, which has a study of its own."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Items per set to test at."""
     sets: int = 256
     """Sets per seed and length."""
-    output: Path = Path("ablation")
-    """Directory for the runs, the tables and the charts. Runs that it holds are continued, finished ones kept."""
+    workdir: Path = Path("runs") / "ablate"
+    """Directory for the runs, which are continued where they were stopped; finished ones are kept."""
+    output: command_line.UnlessGiven[Path | None] = None
+    """Directory for the tables and the charts; results/ablate/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         one_of("--preset", self.preset, load_presets())
@@ -50,7 +54,8 @@ class Arguments:
         command_line.each_within("--lengths", self.lengths, 2, LONGEST_WHOLE, 1024)
         for group in self.groups:
             one_of("--groups", group, {recipe.group for recipe in self.every_recipe()})
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--workdir", self.workdir)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
             put_into(self.page.read_text(), dict.fromkeys(TABLES, ""))  # which has a place for each, or raises
 
@@ -69,11 +74,12 @@ def main() -> None:
         groups = asked.groups or {recipe.group for recipe in asked.every_recipe()} - {PRECISION}
         chosen = [one for one in asked.every_recipe() if one.group in (BASE, *groups)]
         start, shipped = time.perf_counter(), {name: config for name, (_, config) in load_presets().items()}
-        found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.output)
-        options = dataclasses.asdict(asked) | {"output": str(asked.output), "page": str(asked.page)}
-        write(found, options, asked.output, asked.page)
+        found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.workdir)
+        with command_line.results_of("ablate", asked.output) as output:
+            paths = {"workdir": str(asked.workdir), "output": str(output), "page": str(asked.page)}
+            write(found, dataclasses.asdict(asked) | paths, output, asked.page, asked.paper)
         minutes = f"{(time.perf_counter() - start) / 60:.0f} minutes"
-        print(f"trained and measured {len(chosen)} recipes in {minutes}; wrote {asked.output}")
+        print(f"trained and measured {len(chosen)} recipes in {minutes}; wrote {output}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ HEART = {"softmax", "adaptive", "ssmax", "softpick", "entmax15", "top_k"}
 """Methods that stand for all others in the default tier, where tests run for every method."""
 FOLDERS = {"faults", "report", "studies"}
 """Tests of what goes wrong, and of what is drawn: they wait for the full tier."""
+EXPERIMENT = {"tasks", "runtime", "temperature", "training", "measures", "report", "studies"}
+"""Folders of the package whose examples wait, as most compile a model; those of the library do not."""
 LAWS = {"test_every_length", "test_axis_equals_moving_the_axis_to_the_end"}
 """Laws that wait too."""
 OF_ALL = {"test_agrees_with_the_formula_in_float64", "test_nothing_behind_the_mask_matters"}
@@ -47,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks as `full` what is no promise's heart or repeats one. With `-m full`, drawn laws run again."""
+    if isinstance(item, pytest.DoctestItem) and item.path.parent.name in EXPERIMENT:
+        item.add_marker("full")
     if not isinstance(item, pytest.Function) or item.get_closest_marker("slow"):
         return
     from softmax_jax import METHODS  # once its shapes are checked

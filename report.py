@@ -1,56 +1,6 @@
 """Shows what a trained model's attention does as sets grow: one page that opens anywhere, with its charts and data."""
 
-import dataclasses
-import time
-from pathlib import Path
-from typing import Annotated
-
-import tyro
-from rich.console import Console
-
-from softmax_jax.measures.dispersion import REPORT_LENGTHS
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
-from softmax_jax.measures.table import TOP
-from softmax_jax.report.assembly import make_report
-from softmax_jax.runtime import command_line
-from softmax_jax.training.run_directory import SHIPPED
-
-
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """What the command line may say."""
-
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
-    """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
-    output: Path = Path("report")
-    """Directory for index.html, and for every chart as PNG and SVG with its data as CSV."""
-    normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
-    """Names, with numbers where wanted: softmax "ssmax(s=0.43)" "temperature(0.2)"; or "all" of them."""
-    lengths: tuple[int, ...] = REPORT_LENGTHS
-    """Items per set."""
-    sets: int = 256
-    """Sets per seed and length, fewer of more than 1024 items."""
-
-    def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)
-        if max(self.lengths) < TOP:
-            given = " ".join(map(str, self.lengths))
-            raise ValueError(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
-        command_line.within("--sets", self.sets, 1, 2**20, 256)
-        command_line.normalizer_names(self.normalizers)
-        command_line.each_once("RUNS", self.runs)
-        command_line.check_directory("--output", self.output)
-
-
-def main() -> None:
-    """Measures, draws, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
-    start = time.perf_counter()
-    with command_line.one_line_errors(Console(stderr=True)):
-        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, asked.output)
-    print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
-
+from softmax_jax.commands.report import main
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.timing import Result, device_name, machine, print_results
 from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
-from softmax_jax.runtime.command_line import check_directory, each_once, parse
+from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_once, parse
 
 MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse", "swapping")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
@@ -29,7 +29,7 @@ class Arguments:
 
     quick: bool = False
     """Fewer rounds: under ten minutes on two cores."""
-    only: tuple[str, ...] = ()
+    only: UnlessGiven[tuple[str, ...]] = ()
     """Names of benchmarks, all by default. Their results alone are in the file."""
     output: Path = RESULTS
     """Directory of the result file."""

@@ -1,14 +1,15 @@
-"""The table of the README from result files.
+"""The tables of speed in the README and on the page on scaling, from result files.
 
     python -m benchmarks.table benchmarks/results/*.json
     python -m benchmarks.table benchmarks/results/*.json --write
 
-The first prints it; the second puts it between the two marks in README.md.
+The first prints the rows; the second puts them between the marks of docs/scaling.md, and three of them into README.md.
 """
 
 import dataclasses
 import json
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,15 @@ from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime.command_line import each_once, one_line_errors, parse
 
 README = Path(__file__).parents[1] / "README.md"
+SCALING = README.parent / "docs" / "scaling.md"
+SHORT = (
+    "a training step of one seed",
+    "an item under five normalizers",
+    "adaptive attention in blocks, forward and backward, 2048 queries and keys, 4 heads of 64",
+)
+"""What the README shows."""
+PAGES = {README: SHORT, SCALING: None}
+"""Where tables go, and which rows of them."""
 KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
 
 
@@ -28,10 +38,10 @@ KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
 class Arguments:
     """What the command line may say."""
 
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="")]
     """Result files, each named DATE-DEVICE.json."""
     write: bool = False
-    """Put the table into the README instead of printing it."""
+    """Put the tables into README.md and docs/scaling.md instead of printing them."""
 
     def __post_init__(self) -> None:
         each_once("FILES", self.files)
@@ -51,14 +61,15 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return results
 
 
-def render(paths: tuple[Path, ...]) -> str:
-    """A Markdown table with a row for each thing measured in each file, its peers side by side."""
+def render(paths: tuple[Path, ...], names: Container[str] | None = None) -> str:
+    """A Markdown table with a row for each thing measured in each file, or those named, its peers side by side."""
     lines = ["| | time | against its peers in the same run | measured |", "|---|---|---|---|"]
     for path in paths:
         day, device = path.stem[:10], path.stem[11:].replace("-", " ")
         rows: dict[str, list[dict[str, Any]]] = {}
         for result in read_results(path):
-            rows.setdefault(result["name"], []).append(result)
+            if names is None or result["name"] in names:
+                rows.setdefault(result["name"], []).append(result)
         for name, results in rows.items():
             against = "; ".join(comparison(result) for result in results)
             lines.append(f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {day}, {device} |")
@@ -78,14 +89,14 @@ def comparison(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Prints the table, or puts it into the README."""
+    """Prints the table, or puts it into the README and the page on scaling."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors(Console(stderr=True)):
-        table = render(arguments.files)
         if arguments.write:
-            write_whole(README, put_into(README.read_text(), {"benchmarks": table}))
+            for page, names in PAGES.items():
+                write_whole(page, put_into(page.read_text(), {"benchmarks": render(arguments.files, names)}))
         else:
-            print(table)
+            print(render(arguments.files))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ lengths:
 
 λ is 0.001 in all. `constant` is --schedule constant_schedule, `λ·Σw²` is --l2 0.001, `AdamW` is decoupled decay in the
 penalty's place (--l2 0 --optimizer adamw --optimizer-options weight_decay 0.001), `2 seeds` is --seeds 2. None comes
-near both published rows. With products rounded to bfloat16 one does: see configs/paper.py.
+near both published rows. With products rounded to bfloat16 one does: see softmax_jax/configs/paper.py.
 """
 
 from softmax_jax.training.config import Config

@@ -33,10 +33,8 @@ import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.report import charts
-from softmax_jax.report.charts import save_chart
-from softmax_jax.report.probed import mass_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.probed import found_chart, mass_chart
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime import command_line
 
@@ -55,6 +53,8 @@ ENDINGS = ("wick", "ford", "mere", "holm", "stead", "by", "ness", "gate")
 NAMES = tuple(beginning + ending for ending in ENDINGS for beginning in BEGINNINGS)
 """Of kinds and names the first half is for learning, the second for the test."""
 CANDIDATES = len(NAMES) // 2
+QUESTION = f"Is one of {CANDIDATES} needles found in running text?"
+MODEL = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
 SHARPNESS = 20.0
 """What cosines are multiplied by before the cross-entropy of learning."""
 AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
@@ -174,14 +174,15 @@ class Arguments:
     """Draws of places and of running text; the intervals are over them."""
     steps: int = 60
     """Steps of learning."""
-    output: Path = Path("needle")
-    """Directory for accuracy and mass, each as CSV, PNG and SVG."""
+    output: Path | None = None
+    """Directory for accuracy and mass, each as CSV, PNG and SVG; results/needle/TIME by default."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 24, 512, 64)
         command_line.within("--rounds", self.rounds, 1, 2**10, 5)
         command_line.within("--steps", self.steps, 1, 2**16, 60)
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
 
 
 def main() -> None:
@@ -198,21 +199,13 @@ def main() -> None:
     functions = {name: jax.jit(sj.swap(embed, numbers)) for name, numbers in chosen.items()}
     found = accuracies(parameters, tokens, background, functions, asked.lengths, asked.rounds)
     shares = pl.concat(masses(parameters, tokens, background, n, *one) for one in chosen.items() for n in asked.lengths)
-    for name, frame in (("accuracy", found), ("mass", shares)):
-        write_csv(asked.output / f"{name}.csv", frame.columns, frame.rows())
-    show(found, shares)
-    for name, chart in (("accuracy", accuracy_chart(found)), ("mass", mass_chart(shares, MASS))):
-        save_chart(chart, asked.output / name)
-    print(f"wrote {asked.output}")
-
-
-def accuracy_chart(found: pl.DataFrame) -> charts.Chart:
-    """Needles found by n, a line for each normalizer."""
-    x = charts.length_axis(found["n"].unique(maintain_order=True).to_list(), "tokens")
-    question = f"Is one of {CANDIDATES} needles found in running text?"
-    subtitle = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
-    frame = over_seeds(found, ["normalizer", "n"], "accuracy", 0.0, 100.0)
-    return charts.of_normalizers(frame, x, charts.percent_axis("questions answered right (%)"), question, subtitle)
+    with command_line.results_of("needle", asked.output) as output:
+        for name, frame in (("accuracy", found), ("mass", shares)):
+            write_csv(output / f"{name}.csv", frame.columns, frame.rows())
+        show(found, shares)
+        for name, chart in (("accuracy", found_chart(found, QUESTION, MODEL)), ("mass", mass_chart(shares, MASS))):
+            save_chart(chart, output / name, asked.paper)
+    print(f"wrote {output}")
 
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:

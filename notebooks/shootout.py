@@ -39,7 +39,7 @@ one_device_per_core()
 alt.renderers.enable("png", scale_factor=1.5)
 NAMES = os.environ.get("NAMES", "softmax ssmax softpick shifted_softmax signed_l1").split()
 EPOCHS, SEEDS = int(os.environ.get("EPOCHS", "15")), int(os.environ.get("SEEDS", "5"))
-RUNS = Path(os.environ.get("RUNS", "shootout/runs"))
+RUNS = Path(os.environ.get("RUNS", "runs/shootout/notebook"))
 LENGTHS = [int(length) for length in os.environ.get("LENGTHS", "32 128 512").split()]
 named = {name: normalizer(name) for name in NAMES}
 show = Console(width=112, color_system=None, force_jupyter=False).print

@@ -70,6 +70,17 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
+def link_whole(path: Path, target: str) -> None:
+    """Makes a symbolic link, in place of any that stands there, so that a reader meets the old one or the new."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    partial.symlink_to(target)
+    try:
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink()
+        raise
+
+
 def append_whole(path: Path, content: str) -> None:
     """Appends to a file, on disk when it returns; a failure leaves the file as it was. Raises NotWritten likewise."""
     data = content.encode()

@@ -120,7 +120,9 @@ def test_what_is_no_result_file_is_refused(tmp_path, name, content):
         table.read_results(tmp_path / name)
 
 
-def test_the_table_of_the_readme_is_that_of_the_newest_result_file():
+def test_the_tables_of_speed_are_those_of_the_newest_result_file():
     newest = max(all_benchmarks.RESULTS.glob("*.json"))
-    readme = table.README.read_text()
-    assert put_into(readme, {"benchmarks": table.render((newest,))}) == readme
+    for page, names in table.PAGES.items():
+        text = page.read_text()
+        assert put_into(text, {"benchmarks": table.render((newest,), names)}) == text
+    assert len(table.render((newest,), table.SHORT).splitlines()) == 2 + len(table.SHORT)

@@ -1,6 +1,7 @@
 """Pages of the documentation run as they are printed."""
 
 import doctest
+import json
 import re
 import runpy
 import types
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import linen, nnx
 
 import softmax_jax
 
@@ -105,6 +108,15 @@ def test_the_page_of_a_notebook_is_that_of_its_cells(notebook: str):
     assert "\x1b" not in page
 
 
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
+def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
+    content = json.loads((ROOT / "notebooks" / notebook).with_suffix(".ipynb").read_text())
+    made = [(cell["cell_type"] == "markdown", "".join(cell["source"])) for cell in content["cells"]]
+    assert made == [
+        (prose, re.sub(r"^# ?", "", text, flags=re.M) if prose else text) for prose, text in cells(notebook)
+    ]
+
+
 @pytest.mark.parametrize("name", ["index.md", "idea.md", "any_model.md"])
 def test_the_examples_of_a_page_print_what_it_says(name: str):
     blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
@@ -112,6 +124,24 @@ def test_the_examples_of_a_page_print_what_it_says(name: str):
     examples = doctest.DocTestParser().get_doctest("".join(blocks), {}, name, name, 0)
     with jax.numpy_dtype_promotion("standard"):  # as users have it
         assert doctest.DocTestRunner().run(examples).failed == 0
+
+
+@pytest.mark.full
+def test_the_snippets_of_the_readme_run():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    x = jnp.ones((2, 5, 4, 8))
+
+    def apply(scale, x):
+        return scale * jax.nn.softmax(x @ jnp.swapaxes(x, -1, -2)) @ x
+
+    layer = nnx.MultiHeadAttention(4, 64, decode=False, rngs=nnx.Rngs(0))
+    names: dict[str, Any] = {"logits": x, "mask": x > 0, "q": x, "k": x, "v": x, "m": None, "params": 1.0, "x": x}
+    names |= {"jax": jax, "nnx": nnx, "apply": apply, "layer": layer, "linen_layer": linen.MultiHeadAttention(4)}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["layer"](jnp.ones((2, 5, 64))).shape == (2, 5, 64)
+    assert names["output"].shape == x.shape
 
 
 def test_the_table_of_the_api_names_what_there_is():
@@ -163,6 +193,7 @@ INTERNAL = {
         *(f"runtime.{name}" for name in ("command_line", "locks", "pipeline")),
         *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
         "studies.ablation_run",
+        "training.interruption",
         *(
             f"transforms.{name}"
             for name in ("finding", "graph", "interpreter", "paths", "rewriting", "uses", "weighing")
@@ -174,6 +205,7 @@ INTERNAL = {
 
 
 def modules() -> set[str]:
-    """The modules of the package, less packages and private ones."""
+    """The modules of the package, less packages, private ones, presets and commands."""
     paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "softmax_jax").rglob("*.py"))
-    return {".".join(path.parts) for path in paths if not path.name.startswith("_")}
+    shown = (path for path in paths if not path.name.startswith("_") and path.parts[1] not in ("configs", "commands"))
+    return {".".join(path.parts) for path in shown}

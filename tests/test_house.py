@@ -16,9 +16,10 @@ FLOORS = (
     ("attention", "temperature", "theory", "transforms"),
     ("tasks", "runtime"),
     ("training",),
-    ("measures",),
+    ("configs", "measures"),
     ("report",),
     ("studies",),
+    ("commands",),
 )
 LIBRARY = {name for floor in FLOORS[:2] for name in floor}
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
@@ -76,3 +77,9 @@ def test_a_name_from_an_extra_says_what_to_install(name: str, package: str, extr
     )
     assert said == f"softmax_jax.{name} needs {package}, which is not installed: pip install 'softmax-jax[{extra}]'\n"
     assert name in dir(sj)
+
+
+def test_the_citations_name_this_version():
+    root = PACKAGE.parent
+    assert f"\nversion: {sj.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"version = {{{sj.__version__}}}" in (root / "README.md").read_text()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from configs import load_presets
+from softmax_jax.configs import load_presets
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
@@ -40,11 +40,11 @@ def test_it_is_whole_and_names_no_path_of_a_machine(shipped):
 
 def test_its_fit_is_of_its_parameters(shipped):
     _, parameters = load_checkpoint(shipped)
-    assert ALL_LENGTHS in fits_beside(shipped, parameters)
+    assert ALL_LENGTHS in fits_beside(str(shipped), parameters)
 
 
 def test_it_scores_what_its_preset_says(shipped):
-    docstring = importlib.import_module(f"configs.{shipped.name}").__doc__ or ""
+    docstring = importlib.import_module(f"softmax_jax.configs.{shipped.name}").__doc__ or ""
     (line,) = re.findall(r"^Score: +(.*)\.$", docstring, re.MULTILINE)
     said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", line)}
     lengths = tuple(n for n in said if n <= 1024)

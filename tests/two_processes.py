@@ -14,14 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from softmax_jax.report import charts
+from softmax_jax.report import accuracy
 from softmax_jax.runtime.distributed import gathered
 from softmax_jax.training import run, trainer as training
 from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = [
-    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--sets", TASK.sets, "--chunk", TINY.chunk, "--width", TASK.width),
+    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--batch", TASK.sets, "--chunk", TINY.chunk, "--width", TASK.width),
     *("--min-items", TASK.min_items, "--max-items", TASK.max_items),
     *("--optimizer", TINY.optimizer, "--learning-rate", TINY.learning_rate),
 ]
@@ -54,7 +54,7 @@ def main(address, process, output):
     cluster = ("--coordinator", address, "--processes", 2, "--process", process)
     if process == "1":
         run._check_finite = ask_to_stop
-    charts.save_chart = lambda *arguments: []
+    accuracy.save_chart = lambda *arguments: []
     found: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
     measured = ("--lengths", 8, "--sets", 16, "--normalizers", "softmax", "--output", output / f"evaluation{process}")
     found["evaluated"] = script("evaluate.py", "--checkpoint", output / "run", *measured, *cluster)

@@ -95,9 +95,10 @@ def dot_product_attention(
 
     An entry is visible where `mask` is True; under `is_causal`, where its key comes no later than its query;
     where both lie within their `seq_lengths`, one int32 per batch entry; and where its key is at most
-    `local_window_size` = (left, right) positions from its query, one number standing for both sides. Keywords
-    combine, and n in a scale such as that of SSMax counts the entries that a query sees under all of them. A
-    query that sees nothing has weights and output 0; there `jax.nn.dot_product_attention` weighs all keys alike.
+    `local_window_size` = (left, right) positions from its query, one number standing for both sides. A `bias` of
+    -inf hides its entry too. All of these combine, and n in a scale such as that of SSMax counts the entries that a
+    query sees under them. A query that sees nothing has weights and output 0; there `jax.nn.dot_product_attention`
+    weighs all keys alike.
 
     `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". Its per-head numbers have the shape
     (heads, 1, 1). With `return_weights` the result is (output, weights). Logits and weights are float32

@@ -7,6 +7,7 @@ are for one that learns some of them: they go to the same place and turn these n
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -163,7 +164,7 @@ class LinenAttention(linen.Module):
     "coefficients_0". Each becomes a parameter of that name that starts at the normalizer's own number: one for
     each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. They lie under
     "attention_fn" among the parameters of the layer, or, where a compact method makes both, under
-    "LinenAttention_0" beside them. Give each layer an instance of its own.
+    "LinenAttention_0" beside them. Give each layer an instance of its own: `init` warns of one that several share.
 
     Raises ValueError for a name that the normalizer lacks, and for a layer with another number of heads.
 
@@ -182,10 +183,24 @@ class LinenAttention(linen.Module):
         self, query: Queries, key: Keys, value: Values, **keywords: Any
     ) -> Outputs:
         _check_heads(self.heads, query)
+        self._warn_if_shared()
         normalizer = as_normalizer(self.normalizer)
         initial = initial_numbers(normalizer, self.learn, _per_head(self.heads))
         numbers = {name: self.param(name, lambda _, number: number, number) for name, number in initial.items()}
         return attend(with_numbers(normalizer, numbers), query, key, value, **keywords)
+
+    def _warn_if_shared(self) -> None:
+        """Warns where one instance serves a second layer. A layer of its own may call it as often as it likes."""
+        if not self.is_initializing() or isinstance(self.parent, linen.MultiHeadDotProductAttention):
+            return
+        if hasattr(self, "_called"):
+            numbers, path = ", ".join(self.learn), "/".join(self.path)
+            warnings.warn(
+                f"one LinenAttention, at {path}, serves several layers, which share its {numbers}: give each layer its "
+                "own, by a field that makes one, as in lambda: LinenAttention(...)",
+                stacklevel=3,
+            )
+        object.__setattr__(self, "_called", True)
 
 
 class NnxAttention(nnx.Module):

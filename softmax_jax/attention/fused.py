@@ -26,6 +26,7 @@ from softmax_jax.attention.logits import (
     align,
     attention_logits,
     scaled_query,
+    unless_lowest,
 )
 from softmax_jax.normalizers.blocks import attach
 from softmax_jax.normalizers.checks import against
@@ -76,12 +77,13 @@ def fused_attention(
     normalizer, (query_lengths, key_lengths) = inputs.normalizer, inputs.lengths
     _check_rides(normalizer, bias)
     dtype = query.dtype if implementation == "cudnn" else jnp.float32
-    visible, weighed = inputs.visible(mask), inputs.visible(_weighed(mask, bias))
+    mask = unless_lowest(mask, bias)  # or a row that has nothing else would be NaN
+    visible = inputs.visible(mask)
     if naming():
         name_rows(normalizer, attention_logits(inputs.query, inputs.key, bias, inputs.scale), -1, visible)
     kernel = functools.partial(
         jax.nn.dot_product_attention,
-        mask=_weighed(mask, bias),
+        mask=mask,
         is_causal=inputs.is_causal,
         query_seq_lengths=query_lengths,
         key_value_seq_lengths=key_lengths,
@@ -90,7 +92,7 @@ def fused_attention(
     )
     scaled, key = scaled_query(inputs.query, inputs.scale).astype(jnp.float32), inputs.key.astype(dtype)
     scaled = scaled * _per_feature(jnp.minimum(_largest_factor(scaled, key), 1))
-    row = FusedRow(kernel, scaled, key, inputs.shape, visible, weighed, bias is None)
+    row = FusedRow(kernel, scaled, key, inputs.shape, visible, bias is None)
     return inputs.returned(_attend(normalizer, row, inputs.value.astype(dtype), bias))
 
 
@@ -109,26 +111,22 @@ class FusedRow:
     key: Keys
     shape: tuple[int, int, int, int]
     visible: Mask
-    weighed: Mask
     without_bias: bool
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         return against(value, jnp.zeros((1,) * 4, jnp.float32))
 
     def count(self) -> PerQuery:
-        return self._sum(self.visible)
-
-    def empty(self) -> Bool[Array, "batch heads queries 1"]:
-        """Where nothing has a logit above -inf."""
-        return self._sum(self.weighed) == 0
-
-    def _sum(self, mask: Mask) -> PerQuery:
         keys = self.shape[-1]
-        if mask is None:
+        if self.visible is None:
             return jnp.full((*self.shape[:-1], 1), keys, jnp.float32)
-        for_each_key = jnp.broadcast_to(mask, (*mask.shape[:-1], keys))
+        for_each_key = jnp.broadcast_to(self.visible, (*self.visible.shape[:-1], keys))
         count = jnp.sum(for_each_key, -1, keepdims=True).astype(jnp.float32)
         return jnp.broadcast_to(count, (*self.shape[:-1], 1))
+
+    def empty(self) -> Bool[Array, "batch heads queries 1"]:
+        """Where nothing is visible."""
+        return self.count() == 0
 
     def entropy(self) -> PerQuery:
         if not self.without_bias:
@@ -181,15 +179,6 @@ def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> O
         output = output * _per_feature(share)
     # The kernel weighs all keys alike where nothing is visible.
     return jnp.where(jnp.moveaxis(row.empty(), 1, 2), 0, output)
-
-
-def _weighed(mask: Mask, bias: Bias) -> Mask:
-    """The mask less what a bias of -inf hides, of which a row that has nothing else would be NaN."""
-    mask = None if mask is None else align(mask, 4)
-    if bias is None:
-        return mask
-    above = align(bias, 4) != -jnp.inf
-    return above if mask is None else mask & above
 
 
 def _largest_factor(query: Queries, key: Keys) -> PerQuery:

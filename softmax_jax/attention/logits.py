@@ -101,6 +101,15 @@ def visible_entries(
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
+def unless_lowest(mask: Mask, bias: Bias) -> Mask:
+    """The mask less what a bias of -inf hides, as in masks that are added to the logits."""
+    mask = None if mask is None else align(mask, 4)
+    if bias is None:
+        return mask
+    above = align(bias, 4) != -jnp.inf
+    return above if mask is None else mask & above
+
+
 class Options(TypedDict, total=False):
     """What all forms of attention take besides their arrays; `dot_product_attention` says what each means."""
 

@@ -29,6 +29,7 @@ from softmax_jax.attention.logits import (
     align,
     attention_logits,
     scaled_query,
+    unless_lowest,
     visible_entries,
     weighted_values,
 )
@@ -196,8 +197,9 @@ def _attend(
             there = index * size + jnp.arange(size, dtype=jnp.int32) < key.shape[1]
             there &= start + jnp.arange(size, dtype=jnp.int32) < keys
             where = align(there, 4) if where is None else where & align(there, 4)
-        logits = attention_logits(query, k, shared_bias if bias is None else bias, 1.0)
-        return Block(logits, _weighing(v), where)
+        bias = shared_bias if bias is None else bias
+        logits = attention_logits(query, k, bias, 1.0)
+        return Block(logits, _weighing(v), unless_lowest(where, bias), finite=True)
 
     split = functools.partial(_in_blocks, size=size, blocks=blocks)
     operands = jnp.arange(blocks, dtype=jnp.int32), split(key, 1), split(value, 1), split(own_bias), split(own_mask)

@@ -151,10 +151,12 @@ def looker(
         return (*normalizers, *(Normalizer(functools.partial(REFERENCES[name], rho)) for name in references))
 
     def look(model: Any, normalizers: Sequence[Any], batch: Any) -> dict[str, Array]:
-        if blocks_of is not None:
-            reading, rho = read_by_blocks(model, functools.partial(everyone, normalizers), batch, blocks_of)
+        if blocks_of is not None and isinstance(task, MaxRetrieval):
+            reading, rho = read_by_blocks(
+                model, functools.partial(everyone, normalizers), batch, blocks_of, task.priority
+            )
         else:
-            rho = jnp.where(batch.mask, batch.items[..., 0], -1) if isinstance(batch, Batch) else None
+            rho = jnp.where(batch.mask, batch.items[..., 0], -jnp.inf) if isinstance(batch, Batch) else None
             reading = task.read(model, everyone(normalizers, rho), batch)
         return values_of(measures, everyone(normalizers, rho), reading, rho)
 
@@ -162,13 +164,13 @@ def looker(
 
 
 def true_item_alone(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
-    """All weight on the item with the largest ρ; ρ is negative at places without an item."""
+    """All weight on the item with the largest ρ; ρ is -inf at places without an item."""
     return jax.nn.one_hot(rho.argmax(-1), rho.shape[-1], dtype=logits.dtype).reshape(logits.shape)
 
 
 def under_true_key(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
     """Softmax of the same logits in another order: the largest belongs to the item with the largest ρ."""
-    rows, visible, items = logits.reshape(rho.shape), rho >= 0, jnp.arange(rho.shape[-1])[None]
+    rows, visible, items = logits.reshape(rho.shape), rho > -jnp.inf, jnp.arange(rho.shape[-1])[None]
     first, true = (row.argmax(-1)[:, None] for row in (jnp.where(visible, rows, -jnp.inf), rho))
     of_first, of_true = (jnp.take_along_axis(rows, place, -1) for place in (first, true))
     rows = jnp.where(items == true, of_first, jnp.where(items == first, of_true, rows))

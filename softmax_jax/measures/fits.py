@@ -20,13 +20,14 @@ FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengt
 """The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
 
 
-def fits_directory(checkpoint: Path) -> Path:
+def fits_directory(checkpoint: Path | str) -> Path:
     """Where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
+    checkpoint = Path(checkpoint)
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
 def named_normalizers(
-    specs: Sequence[str], checkpoint: Path, parameters: Parameters, trained_under: str = "softmax"
+    specs: Sequence[str], checkpoint: Path | str, parameters: Parameters, trained_under: str = "softmax"
 ) -> dict[str, Normalizer | None]:
     """The normalizers to show by name; "all" and the default include the temperature fits beside the checkpoint.
 
@@ -38,8 +39,8 @@ def named_normalizers(
     fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
     for name in specs:
         if name in FITS.keys() - fits.keys():
-            rule = f"there is no such fit beside {checkpoint}: run fit_temperature.py --checkpoint {checkpoint}"
-            raise ValueError(f"--normalizers has {name}: {rule}")
+            remedy = f"run fit_temperature.py --checkpoint {checkpoint} --output {fits_directory(checkpoint)}"
+            raise ValueError(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
         after = specs.index("adaptive") + 1
@@ -50,7 +51,7 @@ def named_normalizers(
     }
 
 
-def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:
+def fits_beside(checkpoint: Path | str, parameters: Parameters) -> dict[str, Path]:
     """The temperature fits beside a checkpoint, by name.
 
     Raises ValueError, in one line, for a damaged one and for one that was fitted to other parameters.
@@ -61,7 +62,8 @@ def fits_beside(checkpoint: Path, parameters: Parameters) -> dict[str, Path]:
         if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
             raise ValueError(
                 f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
-                f"--checkpoint {checkpoint}, or move the file and name it, as in adaptive(fit=elsewhere/{path.name})"
+                f"--checkpoint {checkpoint} --output {directory}, or move the file and name it, as in "
+                f"adaptive(fit=elsewhere/{path.name})"
             )
     return paths
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softmax_jax.measures.sets import FreshSets
+from softmax_jax.tasks import priorities
 from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrievalModel, features, set_block, set_query
 from softmax_jax.tasks.task import Reading
 
@@ -20,8 +21,9 @@ def read_by_blocks(
     normalizers_of: Callable[[Float[Array, "sets items"]], Sequence[Any]],
     one: FreshSets,
     room: int,
+    priority: str = priorities.UNIFORM,
 ) -> tuple[Reading, Float[Array, "sets items"]]:
-    """The reading of one set and its ρ, -1 where masked; a block of the set at most is encoded at once.
+    """The reading of one set and its ρ, -inf where masked; a block of the set at most is encoded at once.
 
     All logits are kept, at four bytes an item, so that every normalizer sees its whole row. A second pass sums the
     hidden items under the weights, and encodes again only those that some normalizer gives a weight that float32
@@ -31,16 +33,16 @@ def read_by_blocks(
     query = set_query(key)
 
     def encode(rho: Array, kappa: Array, mask: Array) -> Any:
-        return model.encode(features(rho[None], kappa[None], mask[None]), query[None])
+        return model.encode(features(rho[None], kappa[None], mask[None], priority), query[None])
 
     def draw(_: None, index: Array) -> tuple[None, tuple[Array, ...]]:
-        rho, kappa, inside = set_block(key, index, room)
+        rho, kappa, inside = set_block(key, index, room, priority)
         mask = inside & (index * BLOCK + jnp.arange(rho.size) < length)
         return None, (rho, kappa.astype(jnp.int8), mask, encode(rho, kappa, mask).logits[0])
 
     _, drawn = jax.lax.scan(draw, None, jnp.arange(-(-room // BLOCK)))
     rho, kappa, mask, logits = (leaf.reshape(-1) for leaf in drawn)
-    visible_rho = jnp.where(mask, rho, -1)
+    visible_rho = jnp.where(mask, priorities.QUANTILES[priority](rho), -jnp.inf)
     weights = jnp.stack([normalizer(logits, where=mask) for normalizer in normalizers_of(visible_rho[None])])
     sizes = jnp.abs(weights)
     least = sizes.sum(-1, keepdims=True) * (jnp.finfo(sizes.dtype).eps / room)

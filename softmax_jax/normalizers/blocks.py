@@ -17,12 +17,12 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import (
-    Mask,
     at_least,
     at_most,
     below,
     row_sum,
     settled,
+    visible_count,
     visible_logits,
     visible_or_lowest,
 )
@@ -35,12 +35,15 @@ class Block(NamedTuple):
     """A block of the entries of each row.
 
     `attend` takes weights of the shape of the logits to what they weigh, summed over the block: arrays of shape
-    (*rows, features), linear in the weights. `where` is True at the visible entries, and None if all are.
+    (*rows, features), linear in the weights. `where` is True at the visible entries, and None if all are; a logit of
+    -inf hides its entry too.
     """
 
     logits: Float[Array, "*rows entries"]
     attend: Callable[[Float[Array, "*rows entries"]], Tree]
     where: Bool[Array, "*#rows #entries"] | None = None
+    finite: bool = False
+    """Whether no logit is -inf where the mask shows it: the length of a row is then known without the logits."""
 
 
 @jax.custom_jvp
@@ -165,11 +168,11 @@ class Blocks:
     def count(self) -> Float[Array, "*rows 1"]:
         """Number of visible entries of each row."""
 
-        def visible(block: Block) -> Array:
-            where = jnp.ones(self.like.shape, bool) if block.where is None else block.where
-            return jnp.sum(jnp.broadcast_to(where, self.like.shape), -1, keepdims=True).astype(self.like.dtype)
+        def of_block(block: Block) -> Array:
+            seen = block._replace(logits=jnp.zeros(self.like.shape, self.like.dtype)) if block.finite else block
+            return visible_count(visible(seen), -1)
 
-        return self.total(visible)
+        return self.total(of_block)
 
     def entropy(self) -> Float[Array, "*rows 1"]:
         """Entropy in nats of the softmax of each row."""
@@ -229,10 +232,9 @@ class Attended(NamedTuple):
 
 
 class BlockEntries(NamedTuple):
-    """The entries of one block as a map sees them."""
+    """The entries of one block as a map sees them: with -inf for the logit of a masked one."""
 
     logits: Float[Array, "*rows entries"]
-    where: Mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,13 +253,13 @@ class ScaledRows:
         return self.blocks.number(value)
 
     def entries(self, block: Block) -> BlockEntries:
-        """The entries of a block, with -inf for the logit of a masked one."""
+        """The entries of a block."""
         z = visible(block)
         if self.beta is None:
-            return BlockEntries(z, block.where)
+            return BlockEntries(z)
         finite = jnp.isfinite(z)
         factor = self._sign(self.beta) if self.shift_invariant else self.beta
-        return BlockEntries(jnp.where(finite, product(factor, jnp.where(finite, z, 0)), z), block.where)
+        return BlockEntries(jnp.where(finite, product(factor, jnp.where(finite, z, 0)), z))
 
     def below(self, logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
         """Scaled distance of such logits to a pivot: at most 0 if the pivot is the largest."""

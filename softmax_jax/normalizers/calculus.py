@@ -30,8 +30,8 @@ def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = N
     checks.row(logits, axis)
     z = visible_logits(logits, where)
     # Stops at the lowest number of the type itself, so that a half-precision result is finite too.
-    logarithms = at_least(_log_weights(z, axis, where), float(jnp.finfo(logits.dtype).min))
-    return jnp.where(_possible(z, where), logarithms, -jnp.inf).astype(logits.dtype)
+    logarithms = at_least(_log_weights(z, axis, where), float(jnp.finfo(jnp.result_type(logits)).min))
+    return jnp.where(_possible(z, where), logarithms, -jnp.inf).astype(jnp.result_type(logits))
 
 
 def _log_weights(z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
@@ -62,7 +62,7 @@ def softmax_jacobian(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows n 
     checks.row(weights, -1, "weights")
     p = visible_logits(weights)
     diagonal = p[..., :, None] * jnp.eye(p.shape[-1], dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (p.shape[-1],) * 2)
-    return (diagonal - p[..., :, None] * p[..., None, :]).astype(weights.dtype)
+    return (diagonal - p[..., :, None] * p[..., None, :]).astype(jnp.result_type(weights))
 
 
 def softmax_jvp(
@@ -80,7 +80,7 @@ def softmax_jvp(
     checks.row(weights, axis, "weights")
     checks.same_shape("tangent", tangent, "the weights", jnp.shape(weights))
     p, g = visible_logits(weights, where), visible_logits(tangent, where)
-    return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(weights.dtype)
+    return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(jnp.result_type(weights))
 
 
 softmax_vjp = softmax_jvp

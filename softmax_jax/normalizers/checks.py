@@ -23,17 +23,23 @@ WIDTH = 80
 """Most characters of a value that a line shows."""
 LARGEST = 1e37
 """No number may be larger in size: it would be infinite in float32, or its product with another."""
+LEAST_BEGUN = 3
+"""Letters of a name that tell which is meant."""
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
 
 
 def did_you_mean(given: Any, known: Iterable[str]) -> str:
-    """A question that offers the nearest of the known names, or nothing if none is near.
+    """A question that offers the nearest of the known names, or the first that goes on as this one begins, or nothing.
 
     >>> did_you_mean("sofmax", ["softmax", "ssmax"]), did_you_mean("SSMax", ["softmax", "ssmax"]), did_you_mean("x", [])
     ("did you mean 'softmax'? ", "did you mean 'ssmax'? ", '')
+    >>> did_you_mean("cosin", ["constant_schedule", "cosine_decay_schedule"])
+    "did you mean 'cosine_decay_schedule'? "
     """
     by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(str(given).lower(), by_lower, n=1)
+    begun = str(given).lower()
+    close = difflib.get_close_matches(begun, by_lower, n=1)
+    close += [name for name in by_lower if len(begun) >= LEAST_BEGUN and name.startswith(begun)]
     return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 

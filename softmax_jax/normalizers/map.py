@@ -56,7 +56,7 @@ class Map(Numbers, abc.ABC):
         """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
         map = dataclasses.replace(self, **numbers) if numbers else self
         checks.row(logits, axis, **vars(map))
-        return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(logits.dtype)
+        return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
 
     @abc.abstractmethod
     def weights(self, row: WholeRow) -> Float[Array, "*shape"]:
@@ -68,7 +68,7 @@ class Map(Numbers, abc.ABC):
 
 
 Entries = WholeRow | BlockEntries
-"""Some entries of each row, a block of them or all: their logits, with -inf where one is masked, and the mask."""
+"""Some entries of each row, a block of them or all: their logits, with -inf where one is masked."""
 
 AnyRow = WholeRow | ScaledRows
 """Rows that are there as a whole, or that come in blocks."""

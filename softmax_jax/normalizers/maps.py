@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.entry import DISPERSES, Written
 from softmax_jax.normalizers.map import AnyRow, Entries, Quotient
-from softmax_jax.normalizers.masking import at_most, hide, reaches
+from softmax_jax.normalizers.masking import at_most, reaches
 from softmax_jax.normalizers.numbers import number
 
 # What a page computes of each item: y = β·z, c = y less the largest of the row, m = max(0, the largest y).
@@ -116,7 +116,7 @@ class SinkSoftmax(Softmax1):
 
 
 class Softpick(Quotient):
-    r"""Rectified softmax: entries with a logit below 0 get exactly 0, yet still count in the denominator.
+    r"""Rectified softmax: entries with a finite logit below 0 get exactly 0, yet still count in the denominator.
 
     $$w_i = \frac{\max(e^{z_i - m} - e^{-m}, 0)}{\sum_j |e^{z_j - m} - e^{-m}| + \varepsilon},
       \qquad m = \max(0, \max_j z_j)$$
@@ -150,7 +150,7 @@ class Softpick(Quotient):
         return 0.0
 
     def terms(self, row: AnyRow, entries: Entries, pivot: Array) -> tuple[Array, Array]:
-        difference = hide(less_one(entries.logits, pivot), entries.where)
+        difference = jnp.where(entries.logits != -jnp.inf, less_one(entries.logits, pivot), 0)
         return jnp.where(difference > 0, difference, 0), jnp.abs(difference)
 
     def divisor(self, row: AnyRow, total: Array, pivot: Array) -> Array:

@@ -2,8 +2,8 @@
 
 A mask, called `where` as in `jax.nn.softmax`, is True at the visible entries. Masked entries enter no
 maximum, no sum and no count, get a weight of exactly 0, and send back a gradient of exactly 0, whatever
-number stands in them. A visible logit of -inf gets a weight of exactly 0 too. A row with nothing else is
-empty: all its weights are 0.
+number stands in them. A logit of -inf is masked by itself, so that a mask which is added to the logits hides the same
+entries. A row with nothing visible is empty: all its weights are 0.
 
 A visible NaN or +inf leaves its row without weights, as in `jax.nn.softmax`: they are NaN wherever a visible logit
 is above -inf. Masked entries keep their 0, and other rows their weights. `name_bad_rows` says which rows those are.
@@ -49,10 +49,9 @@ def visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Arra
     return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
 
 
-def visible_count(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:
-    """Number of visible entries of each row, with the reduced axes kept at size 1."""
-    visible = jnp.ones(logits.shape, bool) if where is None else jnp.broadcast_to(where, logits.shape)
-    return jnp.sum(visible, axis, keepdims=True).astype(logits.dtype)
+def visible_count(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
+    """Number of visible entries of each row of `visible_or_lowest`, with the reduced axes kept at size 1."""
+    return jnp.sum(logits != -jnp.inf, axis, keepdims=True).astype(logits.dtype)
 
 
 def row_maximum(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:

@@ -66,7 +66,8 @@ class Normalizer:
         finite = jnp.isfinite(z)
         centred = centre(z, axis, where) if self.shift_invariant else z
         # Logits that are not finite pass by the product: no β changes what they say.
-        return self.map(jnp.where(finite, product(beta, centred), z), axis, where).astype(logits.dtype)
+        weights = self.map(jnp.where(finite, product(beta, centred), z), axis, where)
+        return weights.astype(jnp.result_type(logits))
 
     def _check(self) -> None:
         """Raises unless map and scale can be called."""

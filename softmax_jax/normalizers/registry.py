@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import re
 from collections import Counter
@@ -17,16 +18,19 @@ from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.masking import Axis, Mask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.numbers import LEARN
-from softmax_jax.normalizers.scales import Scale
+from softmax_jax.normalizers.scales import Scale, ScaleLike
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A registered pair of a map and a scale. Its numbers are those of both; called with logits, it weighs them."""
+    """A pair of a map and a scale under a name. Its numbers are those of both; called with logits, it weighs them.
+
+    A scale that is an object, as of a `Normalizer` that a module holds, keeps its numbers.
+    """
 
     name: str
     map: MapLike
-    scale: type[Scale] | None = None
+    scale: type[Scale] | ScaleLike | None = None
     entry: Entry = UNWRITTEN
     """What the documentation says of it; that of the map unless given, where it has no scale."""
 
@@ -43,13 +47,13 @@ class Method:
     @property
     def numbers(self) -> dict[str, Any]:
         """The names of the numbers this method takes, with their defaults: the scale's, then the map's."""
-        return (self.scale.defaults() if self.scale else {}) | self._numbers_of_map()
+        return (self._scale_class.defaults() if self._scale_class else {}) | self._numbers_of_map()
 
     @property
     def learned(self) -> tuple[str, ...]:
         """The numbers that train with a model, one per head."""
         of_map = self.map.marked(LEARN) if isinstance(self.map, Map) else {}
-        return (*(self.scale.marked(LEARN) if self.scale else ()), *of_map)
+        return (*(self._scale_class.marked(LEARN) if self._scale_class else ()), *of_map)
 
     @property
     def fused(self) -> str:
@@ -61,7 +65,11 @@ class Method:
             return "yes: the output times 1 / (1 + exp(sink - lse))"
         if self.scale is None:
             return "yes"
-        return "yes: in two calls, the first for the entropy" if self.scale.reads_entropy else QUERY_FACTOR
+        return (
+            "yes: in two calls, the first for the entropy"
+            if getattr(self.scale, "reads_entropy", False)
+            else QUERY_FACTOR
+        )
 
     def build(self, **numbers: Any) -> Normalizer:
         """The normalizer with these numbers, defaults for the others. `fit=PATH` reads some from a fit's file.
@@ -70,7 +78,7 @@ class Method:
         """
         if "fit" in numbers and hasattr(self.scale, "numbers_in"):
             path = str(numbers.pop("fit"))
-            fitted = self.scale.numbers_in(path)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+            fitted: dict[str, Any] = self.scale.numbers_in(path)  # pyright: ignore
             if both := sorted(fitted.keys() & numbers.keys()):
                 raise ValueError(f"fit={path} holds {', '.join(both)}: give either the file or the numbers")
             numbers |= fitted
@@ -81,10 +89,14 @@ class Method:
         of_map = {name: value for name, value in numbers.items() if name in self._numbers_of_map()}
         of_scale = {name: value for name, value in numbers.items() if name not in of_map}
         try:
-            map = self._map_with(of_map)
-            return Normalizer(map, self.scale(**self.scale.checked(of_scale)) if self.scale else None)
+            scale = self.scale(**self.scale.checked(of_scale)) if isinstance(self.scale, type) else self.scale
+            return Normalizer(self._map_with(of_map), scale)
         except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
             raise ValueError(str(error)) from None
+
+    @property
+    def _scale_class(self) -> type[Scale] | None:
+        return self.scale if isinstance(self.scale, type) else None
 
     def _numbers_of_map(self) -> dict[str, Any]:
         if isinstance(self.map, Map):
@@ -132,9 +144,12 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     """The normalizer registered under a name, with its numbers given as keywords or within the text.
 
     A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`, or with a file that
-    holds some, `"adaptive(fit=temperature.json)"`, in quotes if its name has a comma or bracket. Raises ValueError
-    for an unknown name or number (listing the known ones), for a value that breaks its number's rule, and for
-    text that is not of this form.
+    holds some, `"adaptive(fit=temperature.json)"`, in quotes if its name has a comma or bracket. One of your own needs
+    no registration: `"my_module:sigmoid"` is what the module holds under that name, a map, a function with the
+    signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers, or a `Normalizer`.
+
+    Raises ValueError for an unknown name or number (listing the known ones), for a value that breaks its number's
+    rule, for text that is not of this form, and for a module that is not there or holds no such thing.
 
     >>> normalizer("ssmax", s=0.43).scale == normalizer("ssmax(s=0.43)").scale
     True
@@ -145,11 +160,13 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
 
 def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
     """The method of such a text, and the numbers that it is given. Raises ValueError as `normalizer` does."""
-    name, positional, written = _parse(spec)
-    if name not in METHODS:
+    module, text = match.groups() if (match := OF_A_MODULE.fullmatch(spec)) else (None, spec)
+    name, positional, written = _parse(text)
+    method = imported(module, name) if module else METHODS.get(name)
+    if method is None:
         near = checks.did_you_mean(name, METHODS)
-        raise ValueError(f"unknown normalizer {name!r}: {near}known are {', '.join(METHODS)}")
-    method = METHODS[name]
+        known = f"known are {', '.join(METHODS)}; one of your own is written my_module:{name}"
+        raise ValueError(f"unknown normalizer {name!r}: {near}{known}")
     if len(positional) > len(method.numbers):
         raise ValueError(f"{spec!r} gives {len(positional)} numbers; {name!r} takes at most {len(method.numbers)}")
     given = [*zip(method.numbers, positional), *written.items(), *numbers.items()]
@@ -159,6 +176,51 @@ def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
     return method, dict(given)
 
 
+def imported(module: str, name: str) -> Method:
+    """The method that a module holds under a name: a registered one, or a map, a function or a `Normalizer`.
+
+    Raises ValueError, in one line, if the module cannot be imported, lacks the name, or holds something else there.
+    """
+    said = f"{module}:{name}"
+    try:
+        content = vars(importlib.import_module(module))
+    except Exception as error:  # of many types, as the module is the user's
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"unknown normalizer {said!r}: the module {module} cannot be imported ({problem}): name one that is "
+            "installed, or a file in this directory without its .py"
+        ) from error
+    found = content.get(name, METHODS.get(name))  # which the module may have registered, and kept nothing
+    if found is None:
+        near = checks.did_you_mean(name, content)
+        raise ValueError(f"unknown normalizer {said!r}: {near}{module} must hold a normalizer of that name: add it")
+    if isinstance(found, Method):
+        return found
+    if isinstance(found, Normalizer):
+        return Method(said, found.map, found.scale)
+    if problem := _problem_of(found):
+        raise ValueError(
+            f"{said} is {checks.shown(found)}; it must be a map, a Normalizer, or a function that is called as "
+            f"jax.nn.softmax, with logits, axis and where, and {problem}"
+        )
+    return Method(said, found)
+
+
+def _problem_of(map: Any) -> str | None:
+    """What goes wrong where a map weighs a row; nothing is computed."""
+    if isinstance(map, type) or not callable(map):
+        return "it cannot be called so"
+    logits, where = (jax.ShapeDtypeStruct((2, 3), dtype) for dtype in ("float32", "bool"))
+    try:
+        weights = jax.eval_shape(lambda logits, where: map(logits, -1, where), logits, where)
+    except Exception as error:  # of many types, as the function is the user's
+        return "it says: " + " ".join(str(error).split())[:200]
+    shape = getattr(weights, "shape", None)
+    return None if shape == logits.shape else f"it gives the shape {shape} to logits of shape {logits.shape}"
+
+
+OF_A_MODULE = re.compile(r"\s*([\w.]+)\s*:(.*)", re.DOTALL)
+"""A normalizer that a module holds."""
 BARE_FILE = re.compile(r"""\bfit\s*=\s*([^\s'"(),][^'"(),]*)""")
 """A file given without quotes, as a command line would have it."""
 

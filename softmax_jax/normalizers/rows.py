@@ -18,7 +18,7 @@ class Row(Protocol):
     """What a scale may know of each row, with the row's axes at size 1; what it does not ask for is not computed."""
 
     def count(self) -> Float[Array, "*row"]:
-        """Number of visible entries."""
+        """Number of visible entries, as `masking` has it: a logit of -inf is none."""
         ...
 
     def entropy(self) -> Float[Array, "*row"]:
@@ -36,18 +36,17 @@ class WholeRow:
 
     logits: Float[Array, "*shape"]
     axis: Axis
-    where: Mask
 
     @classmethod
     def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> "WholeRow":
         """The rows of logits of any floating-point type, masked or not."""
-        return cls(visible_or_lowest(logits, where), axis, where)
+        return cls(visible_or_lowest(logits, where), axis)
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         return against(value, self.logits)
 
     def count(self) -> Float[Array, "*row"]:
-        return visible_count(self.logits, self.axis, self.where)
+        return visible_count(self.logits, self.axis)
 
     def sum(self, values: Float[Array, "*shape"]) -> Float[Array, "*row"]:
         """Sum over each row."""

@@ -119,7 +119,7 @@ def gumbel_softmax(
     weights = Normalizer(softmax, scale)(noisy, axis, where)
     if hard:
         weights = straight_through(hardmax(noisy, axis, where), weights)
-    return weights.astype(logits.dtype)
+    return weights.astype(jnp.result_type(logits))
 
 
 def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -71,7 +71,7 @@ class InverseTemperature(Scale):
 
 
 class LogLength(Scale):
-    """The scale of SSMax: β = s·log n + b, with n the number of visible entries and natural log.
+    """The scale of SSMax: β = s·log n + b, with n the number of visible entries (a logit of -inf is none), natural log.
 
     The method registered as `ssmax` is the map `softmax` over this scale. The default `s` makes β = 1 for rows of 16
     entries.
@@ -93,6 +93,7 @@ class LogLength(Scale):
 class ClippedLogLength(Scale):
     """The scale of SSMax within bounds: β = s·log n + b, clipped to [low, high].
 
+    n is the number of visible entries; a logit of -inf is none.
     The default bounds leave rows of up to 16 entries as they are and stop at rows of 4096. A learned `s` gets
     no gradient from a row at a bound. `low` must lie below `high`.
     """
@@ -118,7 +119,7 @@ class ClippedLogLength(Scale):
 
 
 class LogLengthPower(Scale):
-    r"""The scale of ASEntmax: a power of log n, with n the number of visible entries.
+    r"""The scale of ASEntmax: a power of log n, with n the number of visible entries (a logit of -inf is none).
 
     $$\beta = \delta + \operatorname{softplus}(\text{weight}) \cdot (\log n)^\gamma, \qquad
       \gamma = 2 \tanh(\text{power})$$
@@ -153,8 +154,8 @@ class LengthRule(Scale):
     $$\beta = \tfrac12 \ln \frac{(1-\varepsilon)(n-m)}{\varepsilon m}, \qquad
       \beta = 0 \text{ where that is negative or } n \le m$$
 
-    Derived for rows of n visible entries of which m have logit +1 and the others -1. `m` > 0 and
-    0 < `eps` < 1.
+    Derived for rows of n visible entries (a logit of -inf is none) of which m have logit +1 and the others -1.
+    `m` > 0 and 0 < `eps` < 1.
 
     Source: a note of 2017 on softmax over long rows.
     """

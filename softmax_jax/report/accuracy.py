@@ -12,11 +12,13 @@ from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.fits import ALL_LENGTHS, AS_TRAINED
+from softmax_jax.measures.fits import ALL_LENGTHS, AS_TRAINED, TRAIN_LENGTHS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
+from softmax_jax.report.colours import BY_CAUSE, PUBLISHED, palette
+from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.tasks import published
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -26,39 +28,91 @@ Published = Mapping[str, Mapping[int, float]]
 """Accuracies to compare with, in percent, by normalizer and n."""
 
 
-def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = published.ACCURACY) -> charts.Chart:
+BELOW = {"orient": "bottom", "columns": 4}
+"""Where the legend stands that switches lines off."""
+
+
+def accuracy_chart(
+    frame: pl.DataFrame, title: str, reference: Published = published.ACCURACY, *, switched: bool = False
+) -> charts.Chart:
     """Accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
-    The frame has the columns normalizer, n, seed and accuracy. A click on a name in the legend switches its line off
-    and on again.
+    The frame has the columns normalizer, n, seed and accuracy. Switched, the chart has a legend too: a click on a name
+    in it switches its line off and on again.
     """
     measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     lengths = sorted(set(measured["n"]))
-    names, legend = list(dict.fromkeys(measured["normalizer"])), "normalizer at test time"
     references = [
-        {"normalizer": f"{name}, published", "n": n, "value": accuracy, "low": accuracy, "high": accuracy}
+        {"normalizer": name + PUBLISHED, "n": n, "value": accuracy, "low": accuracy, "high": accuracy}
         for name, row in reference.items()
         for n, accuracy in row.items()
         if n in lengths
     ]
-    colours = charts.palette(names)
-    dashed = {f"{name}, published": colours.get(name, charts.GREY) for name in reference if references}
-    switch = charts.legend_switch("normalizer", [*names, *dashed])
-    layers = charts.lines(
-        pl.concat([measured, pl.DataFrame(references, measured.schema)]),
-        charts.length_axis(lengths),
-        charts.percent_axis("accuracy (% of sets)"),
-        charts.colour_by("normalizer", colours | dashed, legend),
-        dash=charts.dash_by("normalizer", {name: name in dashed for name in colours | dashed}, legend),
-        switch=switch,
-    )
+    drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
+    colours, legend = palette(drawn["normalizer"]), "click, or press Enter, to switch a line off and on"
+    switch = charts.legend_switch("normalizer", list(colours)) if switched else None
+    x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
+    colour = charts.colour_by("normalizer", colours, legend, legend=switched, **BELOW)
+    dash = charts.dash_by("normalizer", colours, legend, legend=switched, **BELOW)
+    height = 360
+    layers = charts.lines(drawn, x, y, colour, dash=dash, switch=switch)
+    layers += charts.ends(drawn, x, y, colour, height, switch)
     seeds = frame["seed"].n_unique()
     subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
-    if "adaptive_refit" in names:
+    if "adaptive_refit" in colours:
         subtitle.append(charts.FAIR)
-    subtitle += charts.lying_on_another(measured, within=0.05)
-    chart = alt.layer(*layers).add_params(switch)
-    return chart.properties(width=640, height=360, title=charts.chart_title(title, *subtitle))
+    chart = alt.layer(*layers).add_params(switch) if switch else alt.layer(*layers)
+    return chart.properties(width=600, height=height, title=charts.chart_title(title, *subtitle))
+
+
+def causes_chart(frame: pl.DataFrame, names: Sequence[str], *title: str) -> charts.Chart:
+    """Accuracy under these normalizers, before areas of what softmax loses: to dispersion, and even under hardmax.
+
+    Hardmax gives all weight to the largest logit, so what it loses is lost to the key, or to the value.
+    """
+    measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
+    wide = measured.pivot("normalizer", index="n", values="value")
+    ends = {"dispersion": ("softmax", "hardmax"), "key": ("hardmax", None)}
+    areas = pl.concat(
+        wide.select("n", cause=pl.lit(LOST[cause]), low=low, high=pl.max_horizontal(low, high or pl.lit(100.0)))
+        for cause, (low, high) in ends.items()
+    )
+    scale = alt.Scale(domain=list(LOST.values()), range=[BY_CAUSE[cause] for cause in LOST])
+    legend = alt.Legend(orient="top", direction="vertical", labelLimit=400, symbolOpacity=0.5)
+    below = alt.Chart(charts.data(areas)).mark_area(opacity=0.3)
+    cause = alt.Color("cause:N", title="softmax loses", sort=None, scale=scale, legend=legend)
+    low = y.copy()
+    low.shorthand = "low:Q"
+    drawn = measured.filter(pl.col("normalizer").is_in(names))
+    colour, height = charts.colour_by("normalizer", palette(names), legend=False), 340
+    lines = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height)]
+    chart = alt.layer(below.encode(x=x, y=low, y2="high", color=cause), alt.layer(*lines))
+    return chart.resolve_scale(color="independent").properties(
+        width=520, height=height, title=charts.chart_title(*title)
+    )
+
+
+LOST = {
+    "dispersion": "to dispersion: the weight is spread over other items",
+    "key": "to the key: another item has the largest logit",
+}
+
+
+def reach_chart(frames: Mapping[str, pl.DataFrame], *title: str) -> charts.Chart:
+    """Accuracy of several runs, by the names that readers know them by: a line for each run and normalizer."""
+    measured = pl.concat(
+        over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0).with_columns(
+            line=pl.lit(f"{run}: ") + pl.col("normalizer")
+        )
+        for run, frame in frames.items()
+    )
+    colours = palette(measured["normalizer"])
+    of_line = {line: colours[name] for line, name in measured.select("line", "normalizer").rows()}
+    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
+    colour, height = charts.colour_by("line", of_line, legend=False), 360
+    layers = [*charts.lines(measured, x, y, colour), *charts.ends(measured, x, y, colour, height)]
+    return alt.layer(*layers).properties(width=520, height=height, title=charts.chart_title(*title))
 
 
 def print_evaluation(console: Console, summary: pl.DataFrame, reference: Published = published.ACCURACY) -> None:
@@ -73,7 +127,7 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
             "difference": {cell.n: f"{cell.difference:+.1f}" for cell in compared[name]},
             "agrees": {cell.n: "yes" if cell.agrees else "no" for cell in compared[name]},
         }
-        groups[f"{name}, published"] = {"accuracy": published_cells(row, lengths)} | (cells if compared[name] else {})
+        groups[name + PUBLISHED] = {"accuracy": published_cells(row, lengths)} | (cells if compared[name] else {})
     print_groups(console, "", groups, lengths)
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
@@ -144,8 +198,13 @@ def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[in
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:
-    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
-    beyond = summary.filter(pl.col("extrapolated") > most).group_by("normalizer", maintain_order=True)
+    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows.
+
+    That of the lengths of training is meant for longer rows, so of it nothing is said.
+    """
+    beyond = summary.filter(pl.col("extrapolated") > most, pl.col("normalizer") != TRAIN_LENGTHS).group_by(
+        "normalizer", maintain_order=True
+    )
     parts = [
         f"{name} in up to {share:.0f} % of rows at n = {', '.join(map(str, lengths))}"
         for name, share, lengths in beyond.agg(pl.max("extrapolated"), "n").rows()
@@ -160,11 +219,13 @@ MARGIN = 1.5
 """Points that an accuracy may be off and still agree."""
 SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"
 REFERENCE = f"{SOURCE}; difference: ours less published"
-NO_SETTINGS = ("cluster", "compiled", "rounding")
+NO_SETTINGS = ("cluster", "compiled", "rounding", "paper")
 """Options that change no number, and the precision, which stands under the settings of the model."""
 
 
-def show_and_write(output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task) -> list[Path]:
+def show_and_write(
+    output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task, paper: Paper | None = None
+) -> list[Path]:
     """Prints the evaluation, and writes its rows, its summary with the settings, and its chart; returns the files."""
     summary = summarize(frame)
     reference = published.ACCURACY if type(task) is MaxRetrieval else {}
@@ -178,7 +239,7 @@ def show_and_write(output: Path, options: Mapping[str, Any], frame: pl.DataFrame
     columns = [name for name in frame.columns if name in (*KEYS, *EVALUATION)]
     write_csv(paths[0], columns, frame.select(columns).rows())
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
-    return paths + charts.save_chart(accuracy_chart(frame, title, reference), output / "accuracy")
+    return paths + save_chart(accuracy_chart(frame, title, reference), output / "accuracy", paper)
 
 
 def settings_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:

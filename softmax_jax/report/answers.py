@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.answers import COLUMNS, accuracies, summarize_answers
+from softmax_jax.report import charts
 from softmax_jax.report.accuracy import settings_to_keep
+from softmax_jax.report.colours import palette
+from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.tasks.task import Task
 
@@ -27,12 +31,28 @@ def print_answers(console: Console, summary: pl.DataFrame) -> None:
     console.print(NOTE, style="dim")
 
 
-def show_and_write_answers(output: Path, options: Mapping[str, Any], answers: pl.DataFrame, task: Task) -> list[Path]:
-    """Prints the evaluation, and writes its rows and its summary with the settings; returns the files."""
+def answers_chart(summary: pl.DataFrame, title: str) -> charts.Chart:
+    """Accuracy by length, a panel for each algorithm and a line for each normalizer, with Wilson's interval."""
+    colour = charts.colour_by("normalizer", palette(summary["normalizer"]))
+    x, y = charts.length_axis(sorted(set(summary["n"])), "length"), charts.percent_axis("right answers (%)")
+    panels = [
+        alt.layer(*charts.lines(of_one.rename({"accuracy": "value"}), x, y, colour)).properties(
+            width=240, height=180, title=charts.panel_title(str(algorithm))
+        )
+        for (algorithm,), of_one in summary.group_by("algorithm", maintain_order=True)
+    ]
+    return alt.concat(*panels, columns=3).properties(title=charts.chart_title(title, "95 % intervals over sets"))
+
+
+def show_and_write_answers(
+    output: Path, options: Mapping[str, Any], answers: pl.DataFrame, task: Task, paper: Paper | None = None
+) -> list[Path]:
+    """Prints the evaluation, and writes its rows, its summary with the settings, and the chart; returns the files."""
     summary = summarize_answers(answers)
     print_answers(Console(), summary)
     paths = [output / "evaluation.csv", output / "evaluation.json"]
     write_csv(paths[0], COLUMNS, accuracies(answers).rows())
     kept = {"settings": settings_to_keep(options), "versions": versions(), "summary": summary.to_dicts()}
     write_json(paths[1], kept)
-    return paths
+    title = f"How far do answers reach that were trained at up to {task.longest} numbers?"
+    return paths + save_chart(answers_chart(summary, title), output / "accuracy", paper)

@@ -13,22 +13,25 @@ from softmax_jax.measures.resolution import resolution
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report.drawing import Paper
 from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, report_sections
 from softmax_jax.report.show import show
 from softmax_jax.runtime.command_line import with_progress
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import TemperatureFit
-from softmax_jax.training.run_directory import load_checkpoint
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.training.trainer import Parameters
 
 SEARCH_SHARE = 16
 """One set of so many, at every other length, is searched for its best temperature: a search is many evaluations."""
 
+CALLED = {SHIPPED.resolve() / "paper": "our replication"}
+
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """What to call the runs: the names of their directories, or whole paths where those are the same."""
-    short = [path.resolve().name for path in paths]
+    short = [CALLED.get(path.resolve(), path.resolve().name) for path in paths]
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
@@ -68,7 +71,12 @@ def look_closer(
 
 
 def make_report(
-    paths: Sequence[Path], specs: Sequence[str], lengths: Sequence[int], sets: int, output: Path
+    paths: Sequence[Path],
+    specs: Sequence[str],
+    lengths: Sequence[int],
+    sets: int,
+    output: Path,
+    paper: Paper | None = None,
 ) -> list[Path]:
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start, lengths = time.perf_counter(), sorted(lengths)
@@ -78,7 +86,7 @@ def make_report(
     weights = show_maps(study.maps, output / "weights.html")
     sections = report_sections(runs, study, weights.read_text())
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
-    saved = (write_figure(output, figure) for figure in figures)
+    saved = (write_figure(output, figure, paper) for figure in figures)
     names = [figure.name for figure in figures]
     paths_of_figures = [path for of_one in with_progress(saved, [1] * len(names), "drawing", names) for path in of_one]
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())

@@ -3,6 +3,7 @@
 import dataclasses
 
 from rich.console import Console
+from rich.markup import escape
 
 from softmax_jax.normalizers.entry import UNWRITTEN
 from softmax_jax.normalizers.map import Map
@@ -68,9 +69,9 @@ can see. The largest weight is that of one logit δ > 0 above n - 1 equal ones: 
 
 {body}
 
-The pictures, drawn by `python -m softmax_jax.report.gallery`, show each method with its default numbers. On the left
+The pictures, drawn by `python -m softmax_jax.studies.pictures`, show each method with its default numbers. On the left
 are its weights for the same ten logits, which the axis names; on the right is the weight of one logit of 3 among n - 1
-others between -0.5 and 0.5. The dashes are softmax, for comparison.
+others between -0.5 and 0.5. Blue is softmax, for comparison.
 
 {entries}"""
 
@@ -88,7 +89,9 @@ def main() -> None:
     if parse(Arguments, description=__doc__).markdown:
         print(markdown(), end="")
         return
-    printed = new_table("", *COLUMNS, names=len(COLUMNS))
-    for row in rows():
-        printed.add_row(*row)
+    printed = new_table("", COLUMNS[0], "", names=2)
+    for name, formula, *facts, source in rows():
+        said = "; ".join(f"{column}: {fact}" for column, fact in zip(COLUMNS[2:-1], facts))
+        printed.add_row(name, f"[bold]{escape(formula)}[/]\n{escape(said)}\n{escape(source)}")
+        printed.add_section()
     Console().print(printed)

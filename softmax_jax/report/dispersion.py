@@ -14,45 +14,44 @@ import polars as pl
 from softmax_jax.measures.dispersion import AttentionMaps
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
+from softmax_jax.report.colours import BASELINE, GREY, palette
 
 KEYS = ("normalizer", "n")
-WIDTH, HEIGHT = 620, 230
+KEYS_OF_LINE = (*KEYS, "value")
+WIDTH, HEIGHT = 480, 230
 BOUNDS = {
-    "entropy": {"at most, by the whole spread": "entropy_upper", "at least": "entropy_lower"},
+    "entropy": {"softmax at most, by the whole spread": "entropy_upper", "softmax at least": "entropy_lower"},
     "max_weight": {
-        "at most, by the whole spread": "max_weight_upper",
-        "at most, by the nearest logits": "max_weight_upper_nearest",
-        "at least": "max_weight_lower",
+        "softmax at most, by the whole spread": "max_weight_upper",
+        "softmax at most, by the nearest logits": "max_weight_upper_nearest",
+        "softmax at least": "max_weight_lower",
     },
     "rank": {"a random item": "random_rank"},
 }
 """The columns that bound each measure of the baseline, by what they are called."""
-DASHES = {
-    "at most, by the whole spread": [2, 3],
-    "at most, by the nearest logits": [9, 4],
-    "at least": [1, 0],
-    "a random item": [9, 3, 2, 3],
-}
 
 
 def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
     """Entropy, largest weight and rank of the true item by n, with softmax's bounds and where they fall to 0.5."""
     subtitle = [f"mean over sets and {frame['seed'].n_unique()} seeds, 95 % band"]
-    baseline = frame.filter(normalizer=charts.BASELINE)
+    baseline = frame.filter(normalizer=BASELINE)
     if len(baseline):
         spread, allowed = baseline.select(pl.mean("spread", "max_weight_upper")).row(0)
         subtitle.append(
-            f"bounds of {charts.BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
+            f"bounds of {BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
         )
         subtitle.append("but the largest logits lie so close together that it has to fall")
-    subtitle += charts.lying_on_another(over_seeds(frame, KEYS, "entropy"), within=0.02)
     marks = forced_layers(forced, max(frame["n"]))
     panels = [
         panel(frame, "entropy", "entropy (nats)", "How flat do the weights get?", least=0.0),
         panel(frame, "max_weight", "largest weight", "How much is left for the item that gets most?", 1e-9, marks),
         panel(frame, "rank", "mean rank", "Where does the true item's weight rank? Equal weights share theirs", 1.0),
     ]
-    return alt.vconcat(*panels).properties(title=charts.chart_title("Why does attention fail on long sets?", *subtitle))
+    return (
+        alt.vconcat(*panels)
+        .resolve_scale(color="independent")
+        .properties(title=charts.chart_title("Why does attention fail on long sets?", *subtitle))
+    )
 
 
 def panel(
@@ -64,24 +63,28 @@ def panel(
     """
     measured = over_seeds(frame, KEYS, measure, low=least)
     bounds = bound_means(frame, BOUNDS[measure])
-    x, y = charts.length_axis(sorted(set(frame["n"]))), alt.Y("value:Q", title=title)
-    if least > 0:
-        y = logarithmic(y, [*measured["value"], *bounds["value"]])
-    colour = charts.colour_by("normalizer", charts.palette(list(dict.fromkeys(frame["normalizer"]))), "normalizer")
-    layers = [*charts.lines(measured, x, y, colour), bound_lines(bounds, x, y), *marks]
+    x, drawn = charts.length_axis(sorted(set(frame["n"]))), [*measured["value"], *bounds["value"]]
+    linear = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, 1.05 * max(drawn)]))
+    y = logarithmic(title, drawn) if least > 0 else linear
+    names = pl.concat([measured.select(KEYS_OF_LINE), bounds.rename({"bound": "normalizer"}).select(KEYS_OF_LINE)])
+    grey = dict.fromkeys(bounds["bound"].unique(maintain_order=True), GREY)
+    colour = charts.colour_by("normalizer", palette(measured["normalizer"]) | grey, legend=False)
+    layers = [bound_lines(bounds, x, y), *charts.lines(measured, x, y, colour), *marks]
+    layers += charts.ends(names, x, y, colour, HEIGHT)
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=charts.panel_title(question))
 
 
-def logarithmic(y: alt.Y, values: Sequence[float]) -> alt.Y:
-    """The axis on a scale that these values fill; of its grid the powers of ten alone, as all would hide the chart."""
+def logarithmic(title: str, values: Sequence[float]) -> alt.Y:
+    """An axis with a scale that these values fill; of its grid the powers of ten alone, as all would hide the chart."""
     low, high = min(values) / 1.3, max(values) * 1.3
     powers = [10.0**power for power in range(-9, 10) if low <= 10.0**power <= high]
-    return y.scale(type="log", domain=[low, high], nice=False, clamp=True).axis(values=powers, format="~g")
+    scale = alt.Scale(type="log", domain=[low, high], nice=False, clamp=True)
+    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(values=powers, format="~g"))
 
 
 def bound_means(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame:
     """The mean over seeds of each bound of the baseline: the columns bound, n and value."""
-    rows = frame.filter(normalizer=charts.BASELINE).with_columns(random_rank=(pl.col("n") + 1) / 2)
+    rows = frame.filter(normalizer=BASELINE).with_columns(random_rank=(pl.col("n") + 1) / 2)
     means = [
         over_seeds(rows, ["n"], column).select(pl.lit(bound).alias("bound"), "n", "value")
         for bound, column in columns.items()
@@ -90,16 +93,13 @@ def bound_means(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame
 
 
 def bound_lines(bounds: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
-    """Grey lines, told apart by their dashes."""
-    scale = alt.Scale(domain=list(DASHES), range=list(DASHES.values()))
-    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=400, labelLimit=260)
-    dash = alt.StrokeDash("bound:N", title=f"theory, for {charts.BASELINE}", scale=scale, legend=legend)
-    return alt.Chart(charts.data(bounds)).mark_line(color=charts.GREY, strokeWidth=2).encode(x=x, y=y, strokeDash=dash)
+    """Grey lines, told apart by the names at their ends."""
+    return alt.Chart(charts.data(bounds)).mark_line(color=GREY, strokeWidth=1.5).encode(x=x, y=y, detail="bound:N")
 
 
 def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
     """Where the largest weight of the baseline falls to the threshold, measured and forced, if within the lengths."""
-    baseline = forced.filter(normalizer=charts.BASELINE).select("threshold", "measured", "nearest")
+    baseline = forced.filter(normalizer=BASELINE).select("threshold", "measured", "nearest")
     marks = [
         {"n": n, "text": f"{text} n = {n:.0f}", "row": row}
         for threshold, *lengths in baseline.rows()
@@ -111,9 +111,10 @@ def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
         alt.Chart(alt.Data(values=[mark | {"n": left}]))
         .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
+        .properties(description=charts.FOR_WIDE)
         for mark in marks
     ]
-    return [alt.Chart(alt.Data(values=marks)).mark_rule(color=charts.GREY).encode(x="n:Q"), *texts] if marks else []
+    return [alt.Chart(alt.Data(values=marks)).mark_rule(color=GREY).encode(x="n:Q"), *texts] if marks else []
 
 
 def attention_map_chart(maps: AttentionMaps) -> charts.Chart:

@@ -13,14 +13,15 @@ import polars as pl
 import vl_convert
 
 from softmax_jax.files import write_csv
-from softmax_jax.report.charts import Chart, save_chart
+from softmax_jax.report.charts import Chart
+from softmax_jax.report.drawing import Paper, save_chart
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("softmax_jax.report", "assets"), autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
 TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
 html: Any = TEMPLATES.get_template("parts.html").module
-"""The macros `heading`, `table`, `choice` and `frame`, which make the parts of a section that are no figures."""
+"""The macros `heading`, `facts`, `table`, `choice` and `frame`, for the parts of a section that are no figures."""
 
 
 class Figure(NamedTuple):
@@ -31,6 +32,8 @@ class Figure(NamedTuple):
     data: pl.DataFrame
     renderer: str = "svg"
     """Or "canvas", for charts of more marks than a page should hold elements."""
+    on_page: Chart | None = None
+    """What the page shows in place of the chart, if it can do more there."""
 
 
 class Section(NamedTuple):
@@ -56,8 +59,8 @@ def page(title: str, sections: Sequence[Section], note: str) -> str:
     return TEMPLATES.get_template("page.html").render(title=title, sections=sections, note=note, vega=vega)
 
 
-def write_figure(directory: Path, figure: Figure) -> list[Path]:
+def write_figure(directory: Path, figure: Figure, paper: Paper | None = None) -> list[Path]:
     """Writes the data and the pictures of a figure, and returns their paths."""
     data = directory / f"{figure.name}.csv"
     write_csv(data, figure.data.columns, figure.data.rows())
-    return [data, *save_chart(figure.chart, directory / figure.name)]
+    return [data, *save_chart(figure.chart, directory / figure.name, paper)]

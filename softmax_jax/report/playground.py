@@ -1,4 +1,4 @@
-"""A chart that weighs a row of logits while its sliders move, computed by Vega wherever it is shown.
+"""A chart of all normalizers side by side on one row of logits, computed by Vega while its sliders move.
 
 The row has one best item, `gap` above the middle of the others, which lie within ± `noise` of it. Maps and scales say
 themselves how Vega computes them, and which of their numbers have a slider; the tests hold the page to the package.
@@ -10,38 +10,42 @@ from typing import Any
 
 import altair as alt
 import jax
+import jax.numpy as jnp
 import numpy as np
+import polars as pl
 from jaxtyping import Float
 
 from softmax_jax.normalizers.entry import Written
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.numbers import SLIDER, Numbers
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report import charts
 from softmax_jax.report.charts import Chart
+from softmax_jax.report.colours import GREY, palette
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-LARGEST_LOG2_N = 10
+LARGEST_LOG2 = 20
+DISTINCT = 2**10
+"""Of more other items than these, several have the same logit, so that a browser has no more to compute."""
 Number = float | int
 ROW = "row"
-"""Name of the chart's data, an entry for each item."""
-COLOURS = {"the best item": "#e45756", "another item": "#4c78a8"}
+"""Name of the chart's data, an entry for each normalizer and distinct logit."""
 
 
-def playground_logits(n: int, gap: Number, noise: Number) -> Float[np.ndarray, " n"]:
-    r"""The logits that the playground weighs; the best item comes first.
+def playground_logits(log2_others: int, gap: Number, noise: Number) -> Float[np.ndarray, " n"]:
+    r"""The logits that the playground weighs, of the best item and then of the others, a power of two of them.
 
     $$z_0 = \text{gap}, \qquad z_i = \text{noise} \cdot (2 \operatorname{frac}(i \varphi) - 1), \qquad
       \varphi = (\sqrt 5 - 1) / 2$$
 
     Multiples of the golden ratio fill the unit interval evenly for every n, so the noise looks random, is the same
-    everywhere and does not change when items are added.
+    everywhere and does not change when items are added. From the 1025th on the others repeat the first 1024.
 
-    >>> playground_logits(3, gap=4.0, noise=1.0).round(3)
+    >>> playground_logits(1, gap=4.0, noise=1.0).round(3)
     array([ 4.   ,  0.236, -0.528])
     """
-    logits = noise * (2 * (np.arange(n) * GOLDEN % 1) - 1)
-    logits[0] = gap
-    return logits
+    index = 1 + np.arange(2**log2_others) % DISTINCT
+    return np.concatenate([[gap], noise * (2 * (index * GOLDEN % 1) - 1)])
 
 
 def sliders_of(name: str) -> dict[str, tuple[float, float]]:
@@ -50,6 +54,11 @@ def sliders_of(name: str) -> dict[str, tuple[float, float]]:
     return {
         number: ends for part in parts if isinstance(part, Map | type) for number, ends in part.marked(SLIDER).items()
     }
+
+
+def started(name: str) -> dict[str, float]:
+    """Where the sliders of a method start."""
+    return {number: round(METHODS[name].numbers[number], 2) for number in sliders_of(name)}
 
 
 def parameter(name: str, number: str) -> str:
@@ -67,7 +76,7 @@ def written(name: str) -> tuple[Written, str] | None:
 
     method = METHODS[name]
     map = on_sliders(method.map).written() if isinstance(method.map, Map) else None
-    beta = on_sliders(method.scale()).written() if method.scale else "1"
+    beta = on_sliders(method.scale()).written() if isinstance(method.scale, type) else "1"
     return (map, beta) if map and beta else None
 
 
@@ -75,33 +84,32 @@ NORMALIZERS = {name: expressions for name in METHODS if (expressions := written(
 """The methods that a page can compute."""
 
 
-def chosen(expressions: Mapping[str, str]) -> str:
-    """The expression of the normalizer that the page has chosen."""
-    cases = "".join(f"normalizer === '{name}' ? ({expression}) : " for name, expression in expressions.items())
+def of_each(expressions: Mapping[str, str]) -> str:
+    """The expression of the normalizer of an entry."""
+    cases = "".join(f"datum.normalizer === '{name}' ? ({expression}) : " for name, expression in expressions.items())
     return f"{cases}NaN"
 
 
-def chosen_of_map(field: str) -> str:
-    """The expression of a field of `Written` for the chosen normalizer."""
-    return chosen({name: getattr(map, field) for name, (map, _) in NORMALIZERS.items()})
+def of_each_map(field: str) -> str:
+    """The expression of a field of `Written` for the normalizer of an entry."""
+    return of_each({name: getattr(map, field) for name, (map, _) in NORMALIZERS.items()})
 
 
-def controls(normalizer: str, n: int, gap: Number, noise: Number) -> list[alt.Parameter]:
-    """The choice of normalizer and the sliders, with where they start."""
+def controls(log2_others: int, gap: Number, noise: Number) -> list[alt.Parameter]:
+    """The sliders, with where they start."""
 
     def slider(name: str, label: str, value: Number, low: Number, high: Number, step: Number) -> alt.Parameter:
         return alt.param(name=name, value=value, bind=alt.binding_range(name=label, min=low, max=high, step=step))
 
-    choice = alt.binding_select(options=list(NORMALIZERS), name="normalizer ")
     of_methods = [
-        slider(parameter(name, number), f"{number} of {name} ", round(METHODS[name].numbers[number], 2), *ends, 0.01)
+        slider(parameter(name, number), f"{number} of {name} ", started(name)[number], *ends, 0.01)
         for name in NORMALIZERS
         for number, ends in sliders_of(name).items()
     ]
     return [
-        alt.param(name="normalizer", value=normalizer, bind=choice),
-        slider("log2_n", "log₂ of the items n ", round(math.log2(n), 2), 1, LARGEST_LOG2_N, 0.25),
-        alt.param(name="n", expr="round(pow(2, log2_n))"),
+        slider("log2_others", "log₂ of the other items ", log2_others, 0, LARGEST_LOG2, 1),
+        alt.param(name="others", expr="pow(2, log2_others)"),
+        alt.param(name="n", expr="1 + others"),
         slider("gap", "gap of the best item ", gap, 0, 10, 0.1),
         slider("noise", "noise of the others ± ", noise, 0, 5, 0.1),
         *of_methods,
@@ -109,27 +117,33 @@ def controls(normalizer: str, n: int, gap: Number, noise: Number) -> list[alt.Pa
 
 
 def weighed(chart: Any) -> Any:
-    """The chart with the weights of the row computed in it: `weight`, `rank`, `kind` and what they need."""
-    chart = chart.transform_filter("datum.item < n").transform_calculate(
+    """The chart with the weights under every normalizer computed in it, an entry standing for so many `times` items."""
+    chart = chart.transform_filter(f"datum.item <= min(others, {DISTINCT})").transform_calculate(
+        times=f"datum.item === 0 ? 1 : max(1, others / {DISTINCT})",
         logit=f"datum.item === 0 ? gap : noise * (2 * ((datum.item * {GOLDEN}) % 1) - 1)",
-        kind="datum.item === 0 ? '{}' : '{}'".format(*COLOURS),
     )
     chart = chart.transform_joinaggregate(largest="max(logit)").transform_calculate(
         excess="datum.logit - datum.largest",
-        exponential="exp(datum.excess)",
+        exponential="datum.times * exp(datum.excess)",
         moment="datum.exponential * datum.excess",
     )
     chart = chart.transform_joinaggregate(sum="sum(exponential)", moments="sum(moment)").transform_calculate(
         softmax_entropy="log(datum.sum) - datum.moments / datum.sum",
-        beta=chosen({name: beta for name, (_, beta) in NORMALIZERS.items()}),
+        normalizer=str(list(NORMALIZERS)),
+    )
+    chart = chart.transform_flatten(["normalizer"]).transform_calculate(
+        beta=of_each({name: beta for name, (_, beta) in NORMALIZERS.items()}),
         y="datum.beta * datum.logit",
         c="datum.beta * datum.excess",
         m="max(0, datum.beta * datum.largest)",
-        half_squared="pow(datum.c / 2, 2)",
+        all_c="datum.times * datum.c",
+        half_squared="datum.times * pow(datum.c / 2, 2)",
     )
-    chart = thresholds(chart).transform_calculate(share=chosen_of_map("share"), mass=chosen_of_map("mass"))
-    return chart.transform_joinaggregate(masses="sum(mass)").transform_calculate(
-        weight=f"datum.share / (({chosen_of_map('offset')}) + datum.masses)", size="abs(datum.weight)"
+    chart = thresholds(chart).transform_calculate(
+        share=of_each_map("share"), mass=f"datum.times * ({of_each_map('mass')})"
+    )
+    return chart.transform_joinaggregate(masses="sum(mass)", groupby=["normalizer"]).transform_calculate(
+        weight=f"datum.share / (({of_each_map('offset')}) + datum.masses)"
     )
 
 
@@ -140,9 +154,10 @@ def thresholds(chart: Any) -> Any:
     """
     chart = chart.transform_window(
         sort=[alt.SortField("excess", order="descending")],
+        groupby=["normalizer"],
         ignorePeers=True,
-        rank="row_number()",
-        above="sum(c)",
+        rank="sum(times)",
+        above="sum(all_c)",
         squares_above="sum(half_squared)",
     )
     mean = "datum.above / 2 / datum.rank"
@@ -153,64 +168,58 @@ def thresholds(chart: Any) -> Any:
         squared=f"{mean} - sqrt(max(datum.spare, 0))",
         live="datum.spare >= 0 && datum.squared <= datum.c / 2 ? datum.squared : -1",
     )
-    return chart.transform_joinaggregate(tau_1="max(linear)", tau_2="max(live)")
+    return chart.transform_joinaggregate(tau_1="max(linear)", tau_2="max(live)", groupby=["normalizer"])
 
 
-def playground_chart(normalizer: str = "softmax", n: int = 64, gap: Number = 4.0, noise: Number = 1.0) -> Chart:
-    """Weights by rank under the chosen normalizer, with their entropy and the weights that matter as numbers."""
-    x = alt.X("rank:Q", title="item, by the rank of its logit", axis=alt.Axis(values=[2**k for k in range(11)]))
-    y = alt.Y("weight:Q", title="weight (square-root scale)")
-    lowest = alt.ExprRef("normalizer === 'signed_l1' ? -1 : 0")
-    colour = alt.Color(
-        "kind:N",
-        title=None,
-        scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
-        legend=alt.Legend(orient="top", symbolOpacity=1),
+def told(chart: Any) -> Any:
+    """The chart with an entry for each normalizer: the weight of the best item, and the entropy."""
+    chart = chart.transform_calculate(
+        size="abs(datum.weight)", all_sizes="datum.times * datum.size", best="datum.item === 0 ? datum.weight : 0"
     )
-    layers = []
-    for kind in reversed(COLOURS):
-        some = alt.Chart().transform_filter(alt.datum.kind == kind)
-        scaled_x = x.scale(type="log", base=2, domainMin=0.9, domainMax=alt.ExprRef("1.05 * n"), nice=False)
-        scaled_y = y.scale(type="sqrt", domainMin=lowest, domainMax=1)
-        layers.append(some.mark_rule(opacity=0.5).encode(x=scaled_x, y=scaled_y, y2=alt.datum(0), color=colour))
-        layers.append(some.mark_point(filled=True, opacity=1, size=36).encode(x=scaled_x, y=scaled_y, color=colour))
-    items = alt.SequenceParams.from_dict({"start": 0, "stop": 2**LARGEST_LOG2_N, "as": "item"})
-    row = alt.layer(*layers, *numbers(), data=alt.SequenceGenerator(sequence=items, name=ROW))
+    chart = chart.transform_joinaggregate(sizes="sum(all_sizes)", groupby=["normalizer"]).transform_calculate(
+        part="datum.size / (datum.sizes > 0 ? datum.sizes : 1)",
+        surprise="datum.part > 0 ? -datum.times * datum.part * log(datum.part) : 0",
+    )
+    return chart.transform_aggregate(
+        best="sum(best)", entropy="sum(surprise)", beta="max(beta)", groupby=["normalizer"]
+    )
+
+
+def playground_chart(log2_others: int = 6, gap: Number = 4.0, noise: Number = 1.0) -> Chart:
+    """A bar for each normalizer: the weight of the best item; a tick: the largest of another; as text, the entropy."""
+    names = list(NORMALIZERS)
+    y = alt.Y("normalizer:N", title=None, sort=names)
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("best:Q", title="weight of the best item (bar), largest of another (tick)", scale=scale)
+    numbers = [alt.Tooltip(f"{field}:Q", format=".4f") for field in ("best", "entropy", "beta")]
+    base = told(alt.Chart()).encode(y=y, tooltip=["normalizer:N", *numbers])
+    bars = base.mark_bar(clip=True).encode(x=x, color=charts.colour_by("normalizer", palette(names), legend=False))
+    others = alt.Chart().transform_calculate(other="datum.item === 0 ? 0 : abs(datum.weight)")
+    ticks = others.mark_tick(color=GREY, thickness=3, clip=True).encode(y=y, x=alt.X("max(other):Q", scale=scale))
+    text = "format(datum.best, '.4f') + '   ' + format(datum.entropy, '.2f') + ' nats'"
+    texts = base.transform_calculate(text=text).mark_text(x="width", xOffset=8, align="left").encode(text="text:N")
+    items = alt.SequenceParams.from_dict({"start": 0, "stop": DISTINCT + 1, "as": "item"})
+    row = alt.layer(bars, ticks, texts, data=alt.SequenceGenerator(sequence=items, name=ROW))
+    subtitle = "its logit is the gap, those of the others lie within ± noise; at the right its weight and the entropy"
+    title = charts.chart_title("How much weight does the best item get under each?", subtitle)
     return (
         weighed(row)
-        .add_params(*controls(normalizer, n, gap, noise))
-        .properties(
-            width=640,
-            height=320,
-            title=alt.TitleParams(
-                "How much weight does the best item get?",
-                subtitle=["its logit is the gap, those of the others lie within ± noise"],
-                anchor="start",
-            ),
-        )
+        .add_params(*controls(log2_others, gap, noise))
+        .properties(width=480, height=20 * len(names), title=title)
     )
 
 
-def numbers() -> list[alt.Chart]:
-    """What the weights come to, as text in the corner that sorted weights leave free."""
-    chart = alt.Chart().transform_joinaggregate(sizes="sum(size)")
-    chart = chart.transform_calculate(
-        part="datum.size / (datum.sizes > 0 ? datum.sizes : 1)",
-        surprise="datum.part > 0 ? -datum.part * log(datum.part) : 0",
-        best="datum.item === 0 ? datum.weight : 0",
-    )
-    chart = chart.transform_aggregate(
-        items="count()", entropy="sum(surprise)", largest="max(size)", best="sum(best)", beta="max(beta)"
-    )
-    texts = (
-        "format(datum.items, ',') + ' items, β = ' + format(datum.beta, '.3f')",
-        "'entropy ' + format(datum.entropy, '.3f') + ' nats'",
-        "'largest weight ' + format(datum.largest, '.4f')",
-        "'weight of the best item ' + format(datum.best, '.4f')",
-    )
-    return [
-        chart.transform_calculate(text=text)
-        .mark_text(align="right", x=alt.ExprRef("width - 6"), y=12 + 18 * line, fontSize=13, fontWeight="bold")
-        .encode(text="text:N")
-        for line, text in enumerate(texts)
-    ]
+def playground_frame(log2_others: int = 6, gap: Number = 4.0, noise: Number = 1.0) -> pl.DataFrame:
+    """What the playground shows at first, as the package computes it."""
+    logits = jnp.asarray(playground_logits(log2_others, gap, noise), jnp.float32)
+    rows = []
+    for name in NORMALIZERS:
+        weights = np.asarray(METHODS[name].build(**started(name))(logits), np.float64)
+        sizes = np.abs(weights)
+        rows.append((name, weights[0], sizes[1:].max(), entropy(sizes / max(sizes.sum(), np.finfo(float).tiny))))
+    return pl.DataFrame(rows, ["normalizer", "best", "other", "entropy"], orient="row")
+
+
+def entropy(parts: Float[np.ndarray, " n"]) -> float:
+    """In nats."""
+    return float(-np.sum(parts * np.log(parts, where=parts > 0, out=np.zeros_like(parts))))

@@ -13,12 +13,15 @@ import numpy as np
 import polars as pl
 
 from softmax_jax.files import versions, write_whole
+from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
+from softmax_jax.report.colours import GREY, SIZES, by_size
 from softmax_jax.report.page import Figure, Section, page, write_figure
 from softmax_jax.transforms.probe import Probed, SiteRows
 
 MEASURES = ("entropy", "uniform", "largest", "first")
-REST = "#d0d0d0"
+REST = "#c4c8cc"
+HEADS = SIZES[2]
 COLUMNS = 3
 """Of small multiples."""
 
@@ -66,12 +69,12 @@ def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
     x = charts.length_axis(frame["n"].unique().sort().to_list(), "tokens")
     entropy = alt.Y("entropy:Q", title="entropy (nats)")
     shared = alt.Chart(charts.data(frame))
-    of_heads = shared.mark_line(opacity=0.7).encode(
+    of_heads = shared.mark_line(opacity=0.7, color=HEADS).encode(
         x=x, y=entropy, detail="head:N", tooltip=["head:N", "n:Q", alt.Tooltip("entropy:Q", format=".3f")]
     )
-    equal = shared.mark_line(color=charts.GREY, strokeDash=charts.DASHES).encode(x=x, y=alt.Y("mean(uniform):Q"))
+    equal = shared.mark_line(color=GREY).encode(x=x, y=alt.Y("mean(uniform):Q"))
     title = charts.chart_title(
-        "Does attention disperse as the input grows?", "one line a head; dashed: equal weights on all that a row sees"
+        "Does attention disperse as the input grows?", "one line a head; grey: equal weights on all that a row sees"
     )
     return _by_layer(alt.layer(of_heads, equal).properties(width=210, height=150), frame).properties(title=title)
 
@@ -96,7 +99,7 @@ def first_chart(frame: pl.DataFrame) -> charts.Chart:
     """The weight of the first token by n, a panel for each layer."""
     x = charts.length_axis(frame["n"].unique().sort().to_list(), "tokens")
     weight = alt.Y("first:Q", title="weight of the first token", scale=alt.Scale(domain=[0, 1]))
-    lines = alt.Chart(charts.data(frame)).mark_line(opacity=0.7)
+    lines = alt.Chart(charts.data(frame)).mark_line(opacity=0.7, color=HEADS)
     chart = lines.encode(
         x=x, y=weight, detail="head:N", tooltip=["head:N", "n:Q", alt.Tooltip("first:Q", format=".3f")]
     )
@@ -111,10 +114,16 @@ def mass_chart(frame: pl.DataFrame, shares: Mapping[str, str]) -> charts.Chart:
     order = pl.col("share").replace_strict(list(shares), range(len(shares)))
     long = long.with_columns(order=order, share=pl.col("share").replace_strict(dict(shares)))
     *named, rest = shares.values()
-    colours = charts.palette(named, first=1) | {rest: REST}
+    colours = by_size(named) | {rest: REST}
     bars = alt.Chart(charts.data(long)).mark_bar()
     chart = bars.encode(
-        x=alt.X("value:Q", title="% of the weight", scale=alt.Scale(domain=[0, 100]), stack="zero"),
+        x=alt.X(
+            "value:Q",
+            title="% of the weight",
+            scale=alt.Scale(domain=[0, 100]),
+            stack="zero",
+            axis=alt.Axis(values=[0, 50, 100]),
+        ),
         y=alt.Y("n:O", title="tokens"),
         color=charts.colour_by("share", colours, "weight on").legend(orient="top"),
         order="order:Q",
@@ -123,6 +132,13 @@ def mass_chart(frame: pl.DataFrame, shares: Mapping[str, str]) -> charts.Chart:
     title = charts.chart_title("Who gets the weight?", "mean over layers, heads, queries and texts")
     facet = alt.Facet("normalizer:N", title=None, sort=means["normalizer"].unique(maintain_order=True).to_list())
     return chart.facet(facet, columns=COLUMNS + 1).properties(title=title)
+
+
+def found_chart(found: pl.DataFrame, *title: str) -> charts.Chart:
+    """Questions answered right by `n`, a line for each `normalizer`, over the columns round and accuracy."""
+    x = charts.length_axis(found["n"].unique(maintain_order=True).to_list(), "tokens")
+    frame = over_seeds(found, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    return charts.of_normalizers(frame, x, charts.percent_axis("questions answered right (%)"), *title)
 
 
 def _by_layer(chart: Any, frame: pl.DataFrame) -> Any:

@@ -11,15 +11,16 @@ import polars as pl
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
+from softmax_jax.report.colours import BY_CAUSE, GREY, by_size
 from softmax_jax.tasks.max_retrieval import CLASSES
 
 LEAST_SETS = 30
 """A bin of gaps with fewer sets of a length is not drawn."""
 GAP_LENGTHS = (16, 256, 1024, 4096, 16384)
 LOSSES = {
-    "dispersion": ("weight spread over other items", "#e45756"),
-    "key": ("another item has the largest logit", "#f58518"),
-    "value": ("the true item's value is misread", "#b279a2"),
+    "dispersion": "weight spread over other items",
+    "key": "another item has the largest logit",
+    "value": "the true item's value is misread",
 }
 
 
@@ -37,7 +38,8 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Cha
     """Logit against ρ for each class, of the first seed: over the whole range, and near 1, where classes differ."""
     curves = resolution_frame(resolution, seeds).filter(seed=seeds[0]).rename({"logit": "value"})
     classes = sorted(set(curves["class"]))
-    colour = alt.Color("class:N", title="class κ", scale=alt.Scale(scheme="category10", domain=classes))
+    colours = by_size(list(map(str, classes)))
+    colour = alt.Color("class:N", title="class κ", scale=alt.Scale(domain=classes, range=list(colours.values())))
     y = alt.Y("value:Q", title="logit", scale=alt.Scale(zero=False))
 
     def panel(name: str, question: str, form: str) -> alt.Chart:
@@ -80,14 +82,14 @@ def gap_chart(gaps: pl.DataFrame, resolution: Resolution, normalizers: Sequence[
     title = charts.chart_title(
         "How close may the two best items be?",
         f"mean of {gaps['seed'].n_unique()} seeds, 95 % band; bins of at least {LEAST_SETS} sets",
-        f"dashed: on the left, the gap that the class can make up for ({key:.1g} in ρ); elsewhere, the gap that makes "
+        f"upright: on the left, the gap that the class can make up for ({key:.1g} in ρ); elsewhere, the gap that makes "
         f"one nat of logit ({nat:.1g})",
     )
     return alt.hconcat(*panels).properties(title=title)
 
 
 def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float) -> Any:
-    """One kind of error under one normalizer by the gap, a line for each length, and a dashed line at the mark."""
+    """One kind of error under one normalizer by the gap, a line for each length, and an upright line at the mark."""
     edges = ["n", "gap_low", "gap_high"]
     errors = gaps.filter(normalizer=normalizer)
     sets = errors.group_by(edges).agg(pl.sum("sets"))
@@ -97,9 +99,9 @@ def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, ma
     )
     axis = alt.Axis(values=[10.0**power for power in range(-6, 1)], format="~e", labelOverlap=True)
     x = alt.X("gap:Q", title="gap in ρ", scale=alt.Scale(type="log", domain=[1e-6, 1], nice=False), axis=axis)
-    colour = charts.colour_by("n", charts.palette([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
+    colour = charts.colour_by("n", by_size([str(n) for n in sorted(set(gaps["n"]))]), "items in the set")
     lines = charts.lines(means, x, charts.percent_axis("error (% of sets)"), colour, tooltip=["sets:Q"])
-    rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=charts.GREY, strokeDash=[4, 3])
+    rule = alt.Chart(alt.Data(values=[{"gap": mark}])).mark_rule(color=GREY)
     return alt.layer(*lines, rule.encode(x="gap:Q")).properties(
         width=215, height=240, title=charts.panel_title(question)
     )
@@ -108,7 +110,7 @@ def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, ma
 def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
     """Accuracy lost to dispersion, to the key and to the value by n: a panel for each normalizer."""
     names = list(dict.fromkeys(losses["normalizer"]))
-    labels = {cause: f"{cause}: {text}" for cause, (text, _) in LOSSES.items()}
+    labels = {cause: f"{cause}: {text}" for cause, text in LOSSES.items()}
     by_cause = losses.unpivot(
         list(LOSSES), index=["normalizer", "n", "seed"], variable_name="cause", value_name="share"
     )
@@ -116,7 +118,7 @@ def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
     means = over_seeds(by_cause, ["normalizer", "n", "cause"], "share").with_columns(
         pl.col("cause").replace(labels), order=order, lost=pl.col("value").clip(0.0)
     )
-    colours = alt.Scale(domain=list(labels.values()), range=[colour for _, colour in LOSSES.values()])
+    colours = alt.Scale(domain=list(labels.values()), range=[BY_CAUSE[cause] for cause in LOSSES])
     legend = alt.Legend(orient="bottom", direction="vertical", labelLimit=400)
     areas = (
         alt.Chart(charts.data(means))

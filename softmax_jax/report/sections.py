@@ -1,32 +1,35 @@
 """The questions that the page asks of a run, and the answers: sentences and charts, all made from what was measured."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
 from softmax_jax.measures import dispersion
-from softmax_jax.measures.evaluation import BASELINE, Measured, summarize
+from softmax_jax.measures.dispersion import HARDMAX
+from softmax_jax.measures.evaluation import BASELINE, TRUE_ITEM, Measured, summarize
 from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
-from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import page, resolution, temperature
 from softmax_jax.report.accuracy import SOURCE, accuracy_chart, moved_by_offset, of_an_offset, published_cells
 from softmax_jax.report.charts import FAIR
+from softmax_jax.report.colours import PUBLISHED
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Figure, Section
-from softmax_jax.report.playground import NORMALIZERS, playground_chart, playground_logits
+from softmax_jax.report.playground import playground_chart, playground_frame
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.tasks import published
 from softmax_jax.temperature import Rows, TemperatureFit
 
 HALF = 50.0
-"""Accuracy in percent at which a normalizer counts as lost."""
+"""Accuracy in percent at which to ask why."""
+COLUMNS = 6
+"""Lengths that a table shows side by side."""
 
 
 class Evaluated(NamedTuple):
@@ -92,35 +95,67 @@ def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: st
     if len(runs) > 1:
         about = f"This section is about {study.run.name}."
         of_one_run = [section._replace(sentences=[*section.sentences, about]) for section in of_one_run]
-    return [result_section(runs), accuracy_section(runs), *of_one_run, playground_section()]
+    return [result_section(runs), *of_one_run, playground_section()]
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
-    """The result in a sentence, and the table of every run."""
-    parts = [part for index, run in enumerate(runs) for part in result_tables(f"table-{index}", run)]
-    return Section("result", "How well does attention find the largest of n items?", list(map(headline, runs)), parts)
+    """Of every run what falls, why and what helps, the curve, and the table."""
+    parts: list[Figure | str] = []
+    for index, run in enumerate(runs):
+        chart = functools.partial(accuracy_chart, run.frame, f"How far does attention reach? {run.name}")
+        data = run.frame.select(*KEYS, *EVALUATION)
+        curve = Figure(f"accuracy_{index + 1}", chart(), data, on_page=chart(switched=True))
+        parts += [page.html.heading(run.name), page.html.facts(said(run)), curve, *result_tables(index, run)]
+    return Section("result", "How well does attention find the largest of n items?", [], parts)
 
 
-def headline(run: Evaluated) -> str:
-    """What the first normalizer gets wrong as sets grow, and what the best of the others wins back."""
-    by_name = accuracies(run)
-    first, *others = by_name
-    moved = moved_by_offset(by_name)
-    others = [name for name in others if name not in moved]
-    lengths = list(by_name[first])
+def said(run: Evaluated) -> dict[str, str]:
+    """What falls as sets grow, why, and what helps, each in a sentence."""
+    facts = {"What falls": falls(run)}
+    if {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
+        facts["Why"] = why(run)
+    return facts | ({"What helps": helped} if (helped := helps(run)) else {})
+
+
+def falls(run: Evaluated) -> str:
+    """Accuracy in training and at the longest length."""
+    by_length = accuracies(run)[run.baseline]
+    lengths = list(by_length)
     start = max((n for n in lengths if n <= run.longest_in_training), default=lengths[0])
-    sentence = (
-        f"{run.name}: Trained on sets of at most {run.longest_in_training} items, attention with {first} finds the "
-        f"largest in {by_name[first][start]:.1f} % of sets of {count(start)} and {by_name[first][lengths[-1]]:.1f} % "
-        f"of sets of {count(lengths[-1])}"
+    return (
+        f"Trained on sets of at most {run.longest_in_training} items, attention with {run.baseline} finds the largest "
+        f"in {by_length[start]:.1f} % of sets of {count(start)}, and in {by_length[lengths[-1]]:.1f} % of sets of "
+        f"{count(lengths[-1])}."
     )
-    if others:
-        gain, n, best = max((by_name[name][n] - by_name[first][n], n, name) for name in others for n in lengths)
-        sentence += (
-            f"; of the normalizers swapped in at test time, {best} wins back most: {gain:.1f} points at {count(n)} "
-            f"items, from {by_name[first][n]:.1f} % to {by_name[best][n]:.1f} %"
-        )
-    return f"{sentence}."
+
+
+def why(run: Evaluated) -> str:
+    """What is lost to what, at the length where about half of the sets are lost."""
+    by_length = accuracies(run)[run.baseline]
+    n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
+    lost = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
+    spread, key, value = lost.select(pl.mean("dispersion", "key", "value")).row(0)
+    dispersed = f"loses {spread:.1f} % to dispersion: the true item has the largest logit, but others share its weight"
+    not_dispersed = "loses nothing to dispersion: all weight on the largest logit would do no better"
+    return (
+        f"At {count(n)} items it answers {by_length[n]:.1f} % right, and {dispersed if spread > 0 else not_dispersed}. "
+        f"It loses {key + min(spread, 0):.1f} % to the key, which gives another item the largest logit, and "
+        f"{max(value, 0):.1f} % to the value."
+    )
+
+
+def helps(run: Evaluated) -> str | None:
+    """The largest gain of another normalizer whose weights do not depend on an offset of the logits, if one gains."""
+    by_name = accuracies(run)
+    first, moved = by_name[run.baseline], moved_by_offset(by_name)
+    others = [name for name in by_name if name != run.baseline and name not in moved]
+    gain, n, best = max(((by_name[name][n] - first[n], n, name) for name in others for n in first), default=(0, 0, ""))
+    if gain <= 0:
+        return None
+    return (
+        f"Of the normalizers swapped in at test time, {best} wins back most: {gain:.1f} points at {count(n)} items, "
+        f"from {first[n]:.1f} % to {by_name[best][n]:.1f} %."
+    )
 
 
 def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
@@ -131,69 +166,54 @@ def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
     return means
 
 
-def result_tables(name: str, run: Evaluated) -> list[str]:
-    """A table for each printed measure, one for p, and the radio buttons that choose among them."""
+def result_tables(index: int, run: Evaluated) -> list[str]:
+    """A table for each printed measure, the interval and p, at a few lengths, and the buttons to choose among them."""
     sets = [of_length.sets for of_length in run.measured]
     of_what = f"mean of {len(run.seeds)} seeds, up to {max(sets)} sets of a length, {sets[-1]} of the longest"
     captions = {
         measure: f"{entry.caption} in {entry.unit}, {of_what}" for measure, entry in EVALUATION.items() if entry.printed
     }
-    captions["accuracy"] += f", ± half the 95 % interval (t); {SOURCE}"
+    captions["accuracy"] += f"; {SOURCE}; every length is in accuracy_{index + 1}.csv"
     if sentence := of_an_offset(run.normalizers):
         captions["accuracy"] += f"; {sentence}"
+    if ALL_LENGTHS in run.normalizers:
+        captions["accuracy"] += f"; {FAIR}, so only the latter shows how far a fit generalises"
+    captions["interval"] = "Half the 95 % interval of the accuracy over seeds (t), in points"
     captions["p_value"] = f"P of the paired t-test of the accuracy against {run.normalizers[0]}, corrected by Holm"
     summary = summarize(run.frame, run.normalizers[0])
-    lengths = summary["n"].unique(maintain_order=True).to_list()
-    options = {f"{name}-{measure}": measure.replace("p_value", "p") for measure in captions}
-    parts = [page.html.heading(run.name), page.html.choice("Show", options)]
+    lengths = few(summary["n"].unique(maintain_order=True).to_list())
+    summary = summary.filter(pl.col("n").is_in(lengths))
+    options = {
+        f"table-{index}-{measure}": {"p_value": "p", "interval": "± 95 %"}.get(measure, measure) for measure in captions
+    }
+    parts = [page.html.choice("Show", options)]
     for measure, caption in captions.items():
         rows = [
-            page.TableRow(str(which), [cell(row, measure) for row in of_one.to_dicts()])
+            page.TableRow(str(which), [number_or_dash(row[measure], form_of(measure)) for row in of_one.to_dicts()])
             for (which,), of_one in summary.group_by("normalizer", maintain_order=True)
         ]
         if measure == "accuracy":
             rows += [
-                page.TableRow(
-                    f"{which}, published", [published_cells(row, lengths).get(n, "–") for n in lengths], reference=True
-                )
+                page.TableRow(which + PUBLISHED, [published_cells(row, lengths).get(n, "–") for n in lengths], True)
                 for which, row in published.ACCURACY.items()
             ]
         columns = ["normalizer", *map(count, lengths)]
-        parts.append(page.html.table(caption, columns, rows, f"{name}-{measure}", hidden=measure != "accuracy"))
+        parts.append(page.html.table(caption, columns, rows, f"table-{index}-{measure}", hidden=measure != "accuracy"))
     return parts
 
 
-def cell(summary: Mapping[str, Any], measure: str) -> str:
-    """A mean in the form of its measure, the accuracy with its interval; a dash where there is none."""
-    half = summary["interval"] if measure == "accuracy" else None
-    form = EVALUATION[measure].form if measure in EVALUATION else ".1g"
-    return number_or_dash(summary[measure], form) + ("" if half is None else f" ± {half:.2f}")
+def few(lengths: Sequence[int]) -> list[int]:
+    """Every other or every third of these lengths and so on, so that no more are left than a page shows side by side.
+
+    >>> few([16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384])
+    [16, 64, 256, 1024, 4096, 16384]
+    """
+    return list(lengths[:: -math.ceil(len(lengths) / COLUMNS)][::-1])
 
 
-def accuracy_section(runs: Sequence[Evaluated]) -> Section:
-    """Accuracy by length, a chart for every run."""
-    figures = []
-    for index, run in enumerate(runs, 1):
-        chart = accuracy_chart(run.frame, f"How far does attention reach? {run.name}")
-        figures.append(Figure(f"accuracy_{index}", chart, run.frame.select(*KEYS, *EVALUATION)))
-    sentences = [
-        *map(reach, runs),
-        "A click on a name in the legend, or Enter on it, switches its line off and on. Dashed lines are the published "
-        "accuracies of arXiv 2410.01104, from other models.",
-    ]
-    if any(ALL_LENGTHS in run.normalizers for run in runs):
-        sentences.append(f"{FAIR}, so only the latter shows how far a fit generalises.")
-    return Section("accuracy", "How far does each normalizer reach?", sentences, figures)
-
-
-def reach(run: Evaluated) -> str:
-    """Where the accuracy of each normalizer falls to a half, of those that fall so far."""
-    falls = []
-    for name, by_length in accuracies(run).items():
-        lengths, values = list(by_length), list(by_length.values())
-        n = lengths[0] if max(values) <= HALF else dispersion.crossing(lengths, values, HALF)
-        falls += [] if n is None else [f"{name} at {count(n)} items"]
-    return f"{run.name}: Half of the sets are answered wrong under {', '.join(falls) or 'no normalizer'}."
+def form_of(measure: str) -> str:
+    """How a number is shown in the table of its measure."""
+    return {"interval": ".2f", "p_value": ".1g"}.get(measure) or EVALUATION[measure].form
 
 
 def dispersion_section(study: Study) -> Section:
@@ -306,13 +326,6 @@ def resolution_section(study: Study) -> Section:
     return Section("resolution", "Is it dispersion that costs accuracy, or an imprecise key?", sentences, figures)
 
 
-def playground_rows(n: int = 64, gap: float = 4.0, noise: float = 1.0) -> pl.DataFrame:
-    """What the playground shows at first: of each item the logit, and the weight under softmax."""
-    logits = playground_logits(n, gap, noise)
-    weights = np.asarray(softmax(jnp.asarray(logits, jnp.float32)))
-    return pl.DataFrame({"item": range(n), "logit": logits, "weight": weights.astype(np.float64)})
-
-
 def playground_section() -> Section:
     """The chart to play with."""
     return Section(
@@ -321,11 +334,10 @@ def playground_section() -> Section:
         [
             "Move the sliders: your browser computes the weights anew, by the same formulas as the package.",
             "One item is the best. Its logit lies above the middle of the others by the gap, and the others lie within "
-            "± noise of their middle. Raise n to see softmax disperse, and sharpen it with theta or s. Raise the noise "
-            "above the gap to see that no temperature helps once another logit is the largest: hardmax then picks the "
-            "wrong item.",
-            f"There are {len(NORMALIZERS)} normalizers to choose from. A slider acts on the one that it names; other "
-            "numbers are those that the normalizers are registered with.",
+            "± noise of their middle. Raise the number of items, up to a million, to see softmax disperse while others "
+            "hold. Raise the noise above the gap to see that no normalizer helps once another logit is the largest: "
+            "hardmax then picks the wrong item.",
+            "A slider of theta or s acts on the normalizer that it names. Other numbers are the defaults.",
         ],
-        [Figure("playground", playground_chart(), playground_rows())],
+        [Figure("playground", playground_chart(), playground_frame())],
     )

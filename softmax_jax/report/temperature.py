@@ -15,6 +15,8 @@ from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING, RISING
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
+from softmax_jax.report.colours import BASELINE, GREY, palette
+from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.temperature import Rows, TemperatureFit, cross_validate, join, points
 from softmax_jax.temperature.curves import CRITERIA, THRESHOLD, Criterion, Curve, apply_curve, polynomial_curve, ruled
@@ -94,7 +96,7 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     print_groups(console, "Fresh sets", groups_of(summary, columns), sorted(set(compared["n"])))
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
-        f"{BEST_FOR_LENGTH} gains over {charts.BASELINE}; p: paired t-test against the published polynomial, "
+        f"{BEST_FOR_LENGTH} gains over {BASELINE}; p: paired t-test against the published polynomial, "
         f"corrected by Holm; {RISING}: isotonic; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
         "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
         "sets and, of several seeds, on the other half. "
@@ -107,9 +109,9 @@ def share_of_gain() -> pl.Expr:
     """The share in % of what the best constant temperature gains over softmax at a length, where that gains enough."""
     start, end = (
         pl.col("accuracy").filter(pl.col("normalizer") == name).first().over("n")
-        for name in (charts.BASELINE, BEST_FOR_LENGTH)
+        for name in (BASELINE, BEST_FOR_LENGTH)
     )
-    is_end = pl.col("normalizer").is_in([charts.BASELINE, BEST_FOR_LENGTH])
+    is_end = pl.col("normalizer").is_in([BASELINE, BEST_FOR_LENGTH])
     return pl.when(~is_end & (end - start >= LEAST_GAIN)).then(100 * (pl.col("accuracy") - start) / (end - start))
 
 
@@ -127,7 +129,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     flat = everything.entropy > THRESHOLD
     highest = float(everything.entropy.max())
     drawn = curves(fits)
-    colour = charts.colour_by("curve", charts.palette(list(drawn), first=1), "curve")
+    colour = charts.colour_by("curve", palette(drawn), legend=False)
     entropies = alt.Scale(domain=[0, highest], nice=False)
     x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=entropies)
     y = alt.Y("value:Q", title="inverse temperature 1/θ", scale=alt.Scale(type="log", base=2, domain=BETA_RANGE))
@@ -144,6 +146,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         shade,
         *([charts.band(pl.concat(bands), x, y, colour)] if bands else []),
         *charts.lines(pl.concat(lines), x, y, colour, point=False, width=3.0),
+        *charts.ends(pl.concat(lines), x, y, colour, height=380),
     ]
     title = charts.chart_title(
         "Which temperature is best for a row of given entropy?",
@@ -151,7 +154,31 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         "bands: 95 % over seeds; shaded: ranges of the fits, and where the published polynomial exceeds 1",
         *([charts.FAIR] if ALL_LENGTHS in fits else []),
     )
-    return alt.layer(*layers).properties(width=640, height=380, title=title)
+    return alt.layer(*layers).properties(width=520, height=380, title=title)
+
+
+def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], *title: str) -> charts.Chart:
+    """β by entropy, a panel for each of several runs: the published polynomial, and the refits with their bands.
+
+    The last panel names the curves.
+    """
+    domain, highest = [0.5, 16.0], 6.0
+    entropies, grid = alt.Scale(domain=[0, highest], nice=False), np.linspace(0, highest, 121)
+    x = alt.X("entropy:Q", title="entropy (nats)", scale=entropies)
+    y = alt.Y("value:Q", title="inverse temperature β", scale=alt.Scale(type="log", base=2, domain=domain))
+    colour = charts.colour_by("normalizer", palette([PUBLISHED, *FITS]), legend=False)
+    panels = []
+    for run, fits in runs.items():
+        drawn = [pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)}) for of, f in curves(fits).items()]
+        bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
+        bands = [of_fit.filter(pl.col("high") > domain[0]) for of_fit in bands]
+        bands = [of_fit.with_columns(pl.col("low", "high").clip(*domain)) for of_fit in bands]
+        layers = [charts.band(of_fit, x, y, colour) for of_fit in bands]
+        layers += charts.lines(pl.concat(drawn), x, y, colour, point=False)
+        if run == list(runs)[-1]:
+            layers += charts.ends(pl.concat(drawn), x, y, colour, height=240)
+        panels.append(alt.layer(*layers).properties(width=180, height=240, title=charts.panel_title(run)))
+    return alt.hconcat(*panels).properties(title=charts.chart_title(*title))
 
 
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
@@ -176,7 +203,7 @@ def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> a
     cells = pl.DataFrame({"x": x[i], "x2": x[i + 1], "y": y[j], "y2": y[j + 1], "rows": counts[i, j]})
     shade = alt.Opacity("rows:Q", scale=alt.Scale(type="log", range=[0.15, 1]), title="rows per cell")
     marks = alt.Chart(charts.data(cells)).mark_rect()
-    return marks.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", color=alt.value(charts.GREY), opacity=shade)
+    return marks.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", color=alt.value(GREY), opacity=shade)
 
 
 def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
@@ -189,19 +216,26 @@ def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
 def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
     """The `length_points` as lines."""
     measured = length_points(rows, fits).rename({"beta": "value"})
-    colour = charts.colour_by("curve", charts.palette(list(dict.fromkeys(measured["curve"])), first=1), "curve")
-    y = alt.Y("value:Q", title="inverse temperature β, mean over rows", scale=alt.Scale(type="log", base=2))
+    colour = charts.colour_by("curve", palette(measured["curve"]), legend=False)
+    x, y = (
+        charts.length_axis(list(rows)),
+        charts.log_axis("inverse temperature β, mean over rows", measured["value"].to_list(), 2.0),
+    )
     title = charts.chart_title(
         "How sharp does each method make attention as sets grow?",
         f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets",
         *([charts.FAIR] if ALL_LENGTHS in fits else []),
     )
-    layers = charts.lines(measured, charts.length_axis(list(rows)), y, colour)
-    return alt.layer(*layers).properties(width=640, height=360, title=title)
+    layers = [*charts.lines(measured, x, y, colour), *charts.ends(measured, x, y, colour, height=360)]
+    return alt.layer(*layers).properties(width=520, height=360, title=title)
 
 
 def write_study(
-    output: Path, rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit], compared: pl.DataFrame
+    output: Path,
+    rows: Mapping[int, Rows],
+    fits: Mapping[str, TemperatureFit],
+    compared: pl.DataFrame,
+    paper: Paper | None = None,
 ) -> list[Path]:
     """Writes the fits, the comparison and the charts."""
     paths = [output / FITS[name] for name in fits]
@@ -210,5 +244,5 @@ def write_study(
     directory = output / "temperature"
     write_csv(directory / "comparison.csv", compared.columns, compared.rows())
     drawn = {"entropy": entropy_chart(rows, fits), "length": length_chart(rows, fits)}
-    saved = [path for name, chart in drawn.items() for path in charts.save_chart(chart, directory / name)]
+    saved = [path for name, chart in drawn.items() for path in save_chart(chart, directory / name, paper)]
     return [*paths, directory / "comparison.csv", *saved]

@@ -6,17 +6,20 @@ damage late, with tracebacks of its own, and some not at all. `python -m softmax
 sums to the checkpoints of a run that has none, such as one of an earlier version.
 """
 
+import dataclasses
 import hashlib
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import numpy as np
+import tyro
 from orbax.checkpoint import v1 as ocp
+from rich.console import Console
 
 from softmax_jax.files import (
     PARTIAL,
@@ -29,7 +32,7 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
-from softmax_jax.runtime import distributed
+from softmax_jax.runtime import command_line, distributed
 
 SUMS = "SHA256SUMS"
 """As `sha256sum` writes and checks it."""
@@ -219,18 +222,27 @@ def _run_of(checkpoint: Path) -> Path:
     return checkpoint.parent.parent if checkpoint.parent.name == STEPS else checkpoint.parent
 
 
-def main(runs: list[str]) -> None:
-    """Signs the checkpoints of runs that are trusted to be whole."""
-    for run in map(Path, runs):
-        try:
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="")]
+    """Directories of runs whose files you trust to be whole: each of their checkpoints gets its sums."""
+
+    def __post_init__(self) -> None:
+        command_line.each_once("RUNS", self.runs)
+
+
+def main() -> None:
+    """Signs the checkpoints of runs."""
+    asked = command_line.parse(Arguments, description="Writes the SHA-256 sums of the checkpoints of runs.")
+    with command_line.one_line_errors(Console(stderr=True)):
+        for run in asked.runs:
             settings = read_settings(run)
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
-        for checkpoint in [path for path in (run / PARAMETERS,) if path.is_dir()] + step_checkpoints(run):
-            sign(checkpoint, settings)
-            print(f"wrote {checkpoint / SUMS}")
+            for checkpoint in [path for path in (run / PARAMETERS,) if path.is_dir()] + step_checkpoints(run):
+                sign(checkpoint, settings)
+                print(f"wrote {checkpoint / SUMS}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

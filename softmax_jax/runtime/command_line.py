@@ -2,15 +2,17 @@
 
 import contextlib
 import dataclasses
+import datetime
 import itertools
 import os
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import jax
 import tyro
@@ -18,10 +20,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
-from softmax_jax.files import reason
+from softmax_jax.files import link_whole, reason
 from softmax_jax.normalizers.checks import did_you_mean
 
 T = TypeVar("T")
+UnlessGiven = Annotated[T, tyro.conf.arg(help_behavior_hint="")]
+"""The type of an option that is empty unless given; its description says what happens then."""
+RESULTS = Path("results")
+"""Where commands write what they found, unless told otherwise."""
 WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
 
 
@@ -50,6 +56,8 @@ def parse_preset(presets: Mapping[str, tuple[str, T]], **options: Any) -> T:
 def one_line_refusals(options: Mapping[str, Any], known: Sequence[str]) -> Iterator[None]:
     """Lets tyro refuse a command line in one line; refuses an option that is given twice."""
     given = sys.argv[1:] if options.get("args") is None else options["args"]
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where my_module of my_module:sigmoid is looked for last
 
     def refuse(failure: refusals.ParseErrorEvent) -> None:
         if problem := in_words(failure, given, known):
@@ -150,6 +158,20 @@ def each_within(option: str, values: Sequence[int], least: int, most: int, examp
             raise ValueError(f"{option} has {value}: each must be from {least} to {most}, such as {example}")
 
 
+def typed(command: str, file: str) -> str:
+    """How to type another command, as this one was: by its name behind `softmax-jax`, or by its file."""
+    return f"softmax-jax {command}" if sys.argv[0].startswith("softmax-jax") else f"python {file}"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "seed"), counted(2, "seed")
+    ('1 seed', '2 seeds')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def check_directory(option: str, path: Path) -> None:
     """Raises ValueError unless files can be written to a directory of that name, which need not be there yet.
 
@@ -163,6 +185,32 @@ def check_directory(option: str, path: Path) -> None:
     except OSError as error:  # no directory, no permission, too long a name, a full disk
         problem = f"it must be a directory to write to, and {there} is none: {reason(error)}"
         raise ValueError(f"{option} is {path}: {problem}; name another") from None
+
+
+@contextlib.contextmanager
+def results_of(command: str, asked: Path | None) -> Iterator[Path]:
+    """The directory to write to: the one asked for, or else results/COMMAND/TIME, a new one.
+
+    Once all is written, the link `latest` beside it leads there. A new one that nothing was written to goes again.
+    """
+    if asked:
+        yield asked
+        return
+    home = RESULTS / command
+    while True:
+        directory = home / f"{datetime.datetime.now():%Y-%m-%dT%H-%M-%S}"
+        with contextlib.suppress(FileExistsError):  # another process has this second
+            directory.mkdir(parents=True)
+            break
+        time.sleep(0.1)
+    try:
+        yield directory
+        with contextlib.suppress(OSError):  # a file system without links
+            link_whole(home / "latest", directory.name)
+    finally:
+        for path in (directory, home, RESULTS):
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
 
 
 def one_device_per_core() -> None:

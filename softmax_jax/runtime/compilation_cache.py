@@ -29,7 +29,7 @@ def default_directory() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "softmax_jax"
 
 
-def keep_compiled_programs(directory: Path | None = None, *, keep: bool = True) -> Path | None:
+def keep_compiled_programs(directory: Path | str | None = None, *, keep: bool = True) -> Path | None:
     """Keeps compiled programs in a directory and reads back those of earlier processes; the directory in use, if any.
 
     Call it before anything is compiled. The same program computes the same bits, whether compiled or read back. A
@@ -43,7 +43,7 @@ def keep_compiled_programs(directory: Path | None = None, *, keep: bool = True) 
     if directory is None and chosen:
         return Path(chosen)
     try:
-        path = (directory or default_directory()).expanduser().absolute()
+        path = Path(directory or default_directory()).expanduser().absolute()
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except (OSError, RuntimeError):

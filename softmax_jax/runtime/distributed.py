@@ -24,12 +24,6 @@ from softmax_jax.files import reason
 class Cluster:
     """Which of several processes this is. Leave it out to run alone, or where JAX finds what started the processes:
     SLURM, Open MPI, Kubernetes or a Cloud TPU.
-
-    Raises ValueError for options that do not go together.
-
-    >>> Cluster("10.0.0.1:1234", processes=2, process=2)
-    Traceback (most recent call last):
-    ValueError: --process is 2: with --processes 2 it must be from 0 to 1
     """
 
     coordinator: str | None = None
@@ -40,6 +34,12 @@ class Cluster:
     """Which of them this is, from 0."""
 
     def __post_init__(self) -> None:
+        """Raises ValueError for options that do not go together.
+
+        >>> Cluster("10.0.0.1:1234", processes=2, process=2)
+        Traceback (most recent call last):
+        ValueError: --process is 2: with --processes 2 it must be from 0 to 1
+        """
         given = {f"--{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
         if self.processes is not None and self.processes < 1:
             raise ValueError(f"--processes is {self.processes}: it must be at least 1")
@@ -99,12 +99,13 @@ def joined(cluster: Cluster = ALONE) -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         if isinstance(error, KeyboardInterrupt):
-            _leave(130)
+            leave(130)
         print(f"error: process {jax.process_index()} stops: {reason(error)}", file=sys.stderr)
-        _leave(2 if isinstance(error, OSError) else 1)
+        leave(2 if isinstance(error, OSError) else 1)
 
 
-def _leave(status: int) -> NoReturn:
+def leave(status: int) -> NoReturn:
+    """Ends the process without waiting for anything but its words."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,7 +1,7 @@
 """Recipes that differ from one base in one thing each, and where each of them loses accuracy.
 
 - `recipes(base)`: what is varied, in groups
-- `losses(frame)`: the accuracy lost to dispersion, to the key, and to value and readout
+- `losses(frame)`: the accuracy lost to dispersion, to the key, to both at once, and to value and readout
 """
 
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BASE = "base"
+PAIRS = "normalizer in training"
 PRECISION = "precision"
 """A study of its own, with a page of its own; varied only if asked for."""
 
@@ -78,7 +79,7 @@ def recipes(base: Config) -> list[Recipe]:
             for rounded in (products.PLACES if matmul != products.FLOAT32 else products.PLACES[-1:])
             for falling in (True, False)
         },
-        "normalizer in training": {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
+        PAIRS: {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
     varied = [
         Recipe(group, name, changed(base, **changes))
@@ -88,18 +89,17 @@ def recipes(base: Config) -> list[Recipe]:
     return [Recipe(BASE, BASE, base), *(recipe for recipe in varied if recipe.config != base)]
 
 
-LOSSES = ("accuracy", "dispersion", "key", "key_first", "dispersion_after", "value")
+LOSSES = ("accuracy", "dispersion", "key", "both", "value")
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
 
 
 def losses(frame: pl.DataFrame) -> pl.DataFrame:
-    """Where the accuracy of softmax goes, for each length and seed, in percent of sets.
+    """Where the accuracy of softmax goes, for each length and seed, in percent of sets; the five add up to 100.
 
-    Sharpened first: `dispersion` is regained by the best constant temperature, `key` is lost even then, but not with
-    all weight on the true item. The key mended first: `key_first` is regained if the true item takes the largest logit
-    of its row, `dispersion_after` is lost even then. `value` is lost in either order, by value and readout; each order
-    adds up to 100 with the accuracy. The temperature of a seed is the `best` of the other seeds, so nothing is chosen
-    on the sets that it is tested on. Needs two seeds.
+    `dispersion` is regained by the best constant temperature alone, `key` by a key alone that gives the true item the
+    largest logit of its row, `both` by the two together and by neither alone, `value` by no weights at all. A share
+    may be negative by chance, and `both` where either remedy would do. The temperature of a seed is the `best` of the
+    other seeds, so nothing is chosen on the sets that it is tested on. Needs two seeds.
     """
     wide = frame.pivot("normalizer", index=["n", "seed"], values="accuracy").sort("n", "seed")
     rows = []
@@ -107,8 +107,8 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
         sharpened = at_length.select(SOFT_TO_SHARP).to_numpy()
         best_of_others = (sharpened.sum(0) - sharpened).argmax(1)
         for own, best, one in zip(sharpened, best_of_others, at_length.to_dicts()):
-            softmax, true_key, true_item = one["softmax"], one[TRUE_KEY], one[TRUE_ITEM]
-            sharp_first = own[best] - softmax, true_item - own[best]
-            key_first = true_key - softmax, true_item - true_key
-            rows.append((n, one["seed"], softmax, *sharp_first, *key_first, 100 - true_item, SOFT_TO_SHARP[best]))
+            softmax, true_item = one["softmax"], one[TRUE_ITEM]
+            dispersion, key = own[best] - softmax, one[TRUE_KEY] - softmax
+            both = true_item - softmax - dispersion - key
+            rows.append((n, one["seed"], softmax, dispersion, key, both, 100 - true_item, SOFT_TO_SHARP[best]))
     return pl.DataFrame(rows, ("n", "seed", *LOSSES, "best"), orient="row")

@@ -1,6 +1,6 @@
 """The ablation as Markdown tables and as charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import altair as alt
 import numpy as np
@@ -9,34 +9,21 @@ import polars as pl
 from softmax_jax.measures.statistics import half_width
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts, markdown
-from softmax_jax.report.charts import PALETTE, Chart
-from softmax_jax.studies.ablation import BASE, LOSSES, Outcome, losses
-
-PAIRS = "normalizer in training"
-KINDS = {"accuracy": PALETTE[2], "dispersion": PALETTE[1], "key": PALETTE[0], "value": PALETTE[4]}
-"""What a set's share of a bar may be, with its colour; from left to right."""
+from softmax_jax.report.charts import Chart
+from softmax_jax.report.colours import BY_CAUSE
+from softmax_jax.studies.ablation import BASE, LOSSES, PAIRS
 
 
-def losses_table(outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table: accuracy under softmax and the losses of every recipe, by length; the rows sharpened first."""
-    return _table(outcomes, {"dispersion": "dispersion", "key": "key", "value": "value"})
-
-
-def key_first_table(outcomes: Sequence[Outcome]) -> str:
-    """The same in the other order: the key is mended first."""
-    return _table(outcomes, {"key": "key_first", "dispersion": "dispersion_after", "value": "value"})
-
-
-def _table(outcomes: Sequence[Outcome], shares: Mapping[str, str]) -> str:
-    lengths = outcomes[0].frame["n"].unique().sort().to_list()
+def losses_table(lost: pl.DataFrame) -> str:
+    """A Markdown table: accuracy under softmax of every recipe and where the rest goes, by length."""
+    lengths = lost["n"].unique().sort().to_list()
+    causes = LOSSES[1:]
     columns = ["varied", "recipe", *(f"n = {n}: softmax ±" for n in lengths)]
-    columns += [f"{n}: {' / '.join(shares)}" for n in lengths]
+    columns += [f"{n}: {' / '.join(causes)}" for n in lengths]
     rows = []
-    for (group, name, _), frame in outcomes:
-        of_lengths = losses(frame)
+    for (group, recipe), of_lengths in lost.group_by("group", "recipe", maintain_order=True):
         cells = {name: [_mean_of(values) for values in _by_length(of_lengths, name)] for name in LOSSES}
-        triples = map(" / ".join, zip(*(cells[name] for name in shares.values())))
-        rows.append([group, name, *cells["accuracy"], *triples])
+        rows.append([group, recipe, *cells["accuracy"], *map(" / ".join, zip(*(cells[name] for name in causes)))])
     return markdown.table(columns, rows)
 
 
@@ -50,29 +37,27 @@ def _mean_of(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {half_width(values):.1f}"
 
 
-def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
-    """A bar of 100 % for every recipe and length: answered right, and lost in each of three ways."""
-    by_recipe = [
-        losses(outcome.frame)
-        .group_by("n", maintain_order=True)
+def losses_chart(lost: pl.DataFrame) -> Chart:
+    """A bar of 100 % for every recipe and length: answered right, and what would regain the rest."""
+    shares = (
+        lost.group_by("group", "recipe", "n", maintain_order=True)
         .agg(pl.mean(*LOSSES))
-        .with_columns(recipe=pl.lit(label(outcome)))
-        for outcome in outcomes
-    ]
-    shares = pl.concat(by_recipe).unpivot(list(KINDS), index=["recipe", "n"], variable_name="kind", value_name="share")
-    order = pl.col("kind").replace_strict(list(KINDS), range(len(KINDS)))
+        .with_columns(label())
+        .unpivot(list(BY_CAUSE), index=["recipe", "n"], variable_name="kind", value_name="share")
+    )
+    order = pl.col("kind").replace_strict(list(BY_CAUSE), range(len(BY_CAUSE)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)
-    colour = charts.colour_by("kind", KINDS, "sets").legend(orient="top")
+    colour = charts.colour_by("kind", BY_CAUSE, "answered right, and lost to").legend(orient="top")
     panels = [
         alt.Chart(charts.data(of_length))
-        .mark_bar()
+        .mark_bar(clip=True)
         .encode(
             x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero"),
             y=alt.Y("recipe:N", title=None, sort=None, axis=alt.Axis(labelLimit=320, labels=index == 0)),
             color=colour,
             order="order:Q",
         )
-        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n} items"))
+        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n:,} items"))
         for index, ((n,), of_length) in enumerate(
             shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
         )
@@ -83,25 +68,22 @@ def losses_chart(outcomes: Sequence[Outcome]) -> Chart:
     return alt.hconcat(*panels, spacing=10).properties(title=title)
 
 
-def label(outcome: Outcome) -> str:
+def label() -> pl.Expr:
     """The name of a recipe on an axis."""
-    group, name, _ = outcome.recipe
-    return name if group == BASE or group in name else f"{group}: {name}"
+    named = (pl.col("group") == BASE) | pl.col("recipe").str.contains(pl.col("group"), literal=True)
+    return pl.when(named).then("recipe").otherwise(pl.concat_str("group", "recipe", separator=": ")).alias("recipe")
 
 
-def pair_means(outcomes: Sequence[Outcome], n: int) -> dict[tuple[str, str], float]:
+def pair_means(accuracies: pl.DataFrame, n: int) -> dict[tuple[str, str], float]:
     """Mean accuracy at n for each pair of a normalizer in training and one in the test."""
-    means = {}
-    for (group, _, config), frame in outcomes:
-        if group in (BASE, PAIRS):
-            of_test = dict(frame.filter(n=n).group_by("normalizer").agg(pl.mean("accuracy")).rows())
-            means |= {(config.normalizer, test): of_test[test] for test in METHODS}
-    return means
+    rows = accuracies.filter(pl.col("group").is_in([BASE, PAIRS]), pl.col("normalizer").is_in(METHODS.keys()), n=n)
+    means = rows.group_by("trained", "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
+    return {(train, test): mean for train, test, mean in means.iter_rows()}
 
 
-def pairs_chart(outcomes: Sequence[Outcome], n: int) -> Chart | None:
+def pairs_chart(accuracies: pl.DataFrame, n: int) -> Chart | None:
     """A heat map of the pairs at one length; nothing if training has been under one normalizer alone."""
-    means = pair_means(outcomes, n)
+    means = pair_means(accuracies, n)
     trained = list(dict.fromkeys(train for train, _ in means))
     if len(trained) < 2:
         return None
@@ -115,13 +97,13 @@ def pairs_chart(outcomes: Sequence[Outcome], n: int) -> Chart | None:
     dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
     text = base.mark_text(fontSize=8).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
     size = {"width": alt.Step(22), "height": alt.Step(18)}
-    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n} items", "mean over seeds")
+    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n:,} items", "mean over seeds")
     return alt.layer(cells, text).properties(title=title, **size)
 
 
-def pairs_table(outcomes: Sequence[Outcome], n: int) -> str:
+def pairs_table(accuracies: pl.DataFrame, n: int) -> str:
     """A Markdown table: for each normalizer in training the accuracy under itself, under softmax, and the best."""
-    means = pair_means(outcomes, n)
+    means = pair_means(accuracies, n)
     rows = []
     for train in dict.fromkeys(train for train, _ in means):
         best = max(METHODS, key=lambda test: means[train, test])

@@ -13,22 +13,21 @@ from softmax_jax.files import versions, write_csv, write_json, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.studies import ablation_report as report
-from softmax_jax.studies.ablation import ACCURACIES, BASE, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
-from softmax_jax.studies.ablation_report import PAIRS
+from softmax_jax.studies.ablation import ACCURACIES, BASE, PAIRS, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
 from softmax_jax.studies.shootout import directory_name
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
-TABLES = ("losses", "key_first", "pairs")
+TABLES = ("losses", "pairs")
 """Marks of the page."""
 
 
 def outcomes(
-    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, output: Path
+    recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, runs: Path
 ) -> list[Outcome]:
     """Trains what is not trained yet, and measures it and the shipped models of these presets."""
     console = Console()
@@ -36,18 +35,18 @@ def outcomes(
     for index, recipe in enumerate(recipes):
         console.print(f"recipe {index + 1} of {len(recipes)}: {recipe.group}: {recipe.name}", soft_wrap=True)
         try:
-            run(recipe.config, workdir(output, recipe), console)
-            checkpoints.append((recipe, workdir(output, recipe)))
+            run(recipe.config, workdir(runs, recipe), console)
+            checkpoints.append((recipe, workdir(runs, recipe)))
         except NotFiniteError as error:
             console.print(f"left out: {error}", soft_wrap=True, markup=False)
     shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
     checkpoints += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
-    return [measured(recipe, path, lengths, sets, workdir(output, recipe), console) for recipe, path in checkpoints]
+    return [measured(recipe, path, lengths, sets, workdir(runs, recipe), console) for recipe, path in checkpoints]
 
 
-def workdir(output: Path, recipe: Recipe) -> Path:
+def workdir(runs: Path, recipe: Recipe) -> Path:
     """Where a recipe is trained, and where its accuracies are kept."""
-    return output / "runs" / directory_name(f"{recipe.group} {recipe.name}")
+    return runs / directory_name(f"{recipe.group} {recipe.name}")
 
 
 def measured(
@@ -74,28 +73,34 @@ def measured(
     return Outcome(recipe, frame)
 
 
-def write(outcomes: Sequence[Outcome], options: Mapping[str, Any], output: Path, page: Path | None) -> None:
+def write(
+    outcomes: Sequence[Outcome],
+    options: Mapping[str, Any],
+    output: Path,
+    page: Path | None,
+    paper: Paper | None = None,
+) -> None:
     """Writes the tables, the charts, and the page if one is named."""
-    for name, of_one in (("accuracy", lambda frame: frame), ("losses", losses)):
-        frame = pl.concat(
-            of_one(outcome.frame).select(
-                pl.lit(outcome.recipe.group).alias("group"), pl.lit(outcome.recipe.name).alias("recipe"), pl.all()
-            )
-            for outcome in outcomes
-        )
+    accuracies = pl.concat(of_recipe(recipe, frame) for recipe, frame in outcomes)
+    lost = pl.concat(of_recipe(recipe, losses(frame)) for recipe, frame in outcomes)
+    for name, frame in (("accuracy", accuracies), ("losses", lost)):
         write_csv(output / f"{name}.csv", frame.columns, frame.rows())
     described = {f"{group}: {name}": settings_of(config) for (group, name, config), _ in outcomes}
     write_json(output / "ablation.json", {"settings": dict(options), "recipes": described, "versions": versions()})
     lengths = options["lengths"]
-    charts = {"losses": report.losses_chart(outcomes)}
-    charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(outcomes, n))}
-    tables = (
-        report.losses_table(outcomes),
-        report.key_first_table(outcomes),
-        report.pairs_table(outcomes, max(lengths)),
-    )
+    charts = {"losses": report.losses_chart(lost)}
+    charts |= {f"pairs_{n}": chart for n in lengths if (chart := report.pairs_chart(accuracies, n))}
+    tables = report.losses_table(lost), report.pairs_table(accuracies, max(lengths))
     for name, chart in charts.items():
-        save_chart(chart, output / name)
+        save_chart(chart, output / name, paper)
     write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")
     if page:
         write_whole(page, put_into(page.read_text(), dict(zip(TABLES, tables))))
+
+
+def of_recipe(recipe: Recipe, frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame of one recipe as a part of that of all: with its group and name, and the normalizer of its training."""
+    group, name, config = recipe
+    return frame.select(
+        pl.lit(group).alias("group"), pl.lit(name).alias("recipe"), pl.lit(config.normalizer).alias("trained"), pl.all()
+    )

@@ -30,7 +30,7 @@ from softmax_jax.files import write_csv, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, task_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.normalizers.masking import reaches
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
@@ -146,15 +146,16 @@ class Arguments:
     """Items per set to test it at."""
     sets: int = 1024
     """Sets per seed and length."""
-    output: Path = Path("precision_study")
-    """Directory for the tables and charts."""
+    output: Path | None = None
+    """Directory for the tables and charts; results/precision/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 1024)
         command_line.within("--sets", self.sets, 1, 2**20, 1024)
-        command_line.check_directory("--output", self.output)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
             put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
 
@@ -168,19 +169,20 @@ def main() -> None:
         recipes, of_their_sets = of_recipes(asked.recipes)
         accuracy, ceiling = accuracies(asked.checkpoint, asked.lengths, asked.sets)
         frames = {"accuracy": accuracy, "ceilings": ceiling, "recipes": recipes, "recipe_ceilings": of_their_sets}
-        for name, frame in frames.items():
-            write_csv(asked.output / f"{name}.csv", frame.columns, frame.rows())
         charts = {"published": report.published_chart(accuracy, ceiling)}
         charts |= {"steps": report.steps_chart(recipes, of_their_sets)}
-        for name, chart in charts.items():
-            save_chart(chart, asked.output / name)
         tables = {"cells": report.cells_table(accuracy, ceiling)}
         tables |= {"precisions": report.recipes_table(recipes, of_their_sets)}
-        if asked.page:
-            write_whole(asked.page, put_into(asked.page.read_text(), tables))
-        else:
-            write_whole(asked.output / "tables.md", "\n\n".join(tables.values()) + "\n")
-    print(f"wrote {asked.output}")
+        with command_line.results_of("precision", asked.output) as output:
+            for name, frame in frames.items():
+                write_csv(output / f"{name}.csv", frame.columns, frame.rows())
+            for name, chart in charts.items():
+                save_chart(chart, output / name, asked.paper)
+            if asked.page:
+                write_whole(asked.page, put_into(asked.page.read_text(), tables))
+            else:
+                write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
+    print(f"wrote {output}")
 
 
 if __name__ == "__main__":

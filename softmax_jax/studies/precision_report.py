@@ -7,6 +7,7 @@ from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.accuracy import accuracy_chart, compare, published_cells, verdict
+from softmax_jax.report.colours import BASELINE, palette
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
 from softmax_jax.tasks import products, published
 
@@ -29,7 +30,7 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
         cells = published_cells(row, ours["n"].to_list())
         means = dict(ours.select("n", "accuracy").rows())
         for n, difference, agrees, half in compared[name]:
-            used = "choice" if name == charts.BASELINE and n in CHOSEN_BY else "test"
+            used = "choice" if name == BASELINE and n in CHOSEN_BY else "test"
             our = f"{means[n]:.1f} ± {half:.1f}"
             said = "yes" if agrees else "**no**"
             rows.append(
@@ -80,7 +81,7 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     """Accuracy by the number of items times the spacing of ρ: all precisions on one axis, at a falling rate."""
     falling = with_best(recipes).filter(pl.col("rate") == "falling", pl.col("rounded") == products.PLACES[-1])
     names = [name for name in products.PRECISIONS if name in set(falling["precision"]) - {products.FLOAT32}]
-    colour = charts.colour_by("precision", charts.palette(names), "products")
+    colour = charts.colour_by("precision", palette(names), "products")
     panels = []
     for name in ("softmax", BEST):
         ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy").drop("low", "high")
@@ -92,14 +93,14 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
                 steps_axis(),
                 charts.percent_axis("accuracy (% of sets)"),
                 colour,
-                dash=alt.value(charts.DASHES),
                 point=False,
+                width=1.0,
             ),
         ]
         panels.append(alt.layer(*drawn).properties(width=330, height=300, title=charts.panel_title(name)))
     title = charts.chart_title(
         "Is it one curve in items times spacing?",
-        f"mean of {falling['seed'].n_unique()} seeds; dashed: the ceiling; products all rounded, a falling rate",
+        f"mean of {falling['seed'].n_unique()} seeds; thin: the ceiling; products all rounded, a falling rate",
     )
     return alt.hconcat(*panels).properties(title=title)
 

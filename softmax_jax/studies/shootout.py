@@ -66,7 +66,7 @@ class Outcomes(NamedTuple):
 
 
 def compete(
-    config: Config, normalizers: Sequence[str], lengths: Sequence[int], directory: Path, console: Console
+    config: Config, normalizers: Sequence[str], lengths: Sequence[int], directory: Path | str, console: Console
 ) -> Outcomes:
     """Trains these settings under each normalizer, or what its run in the directory lacks, and tests them alike.
 
@@ -79,7 +79,7 @@ def compete(
         task.test_keys(jnp.int32(0), length, 1)
     tests, losses, learned, seconds = [], [], {}, {}
     for name in normalizers:
-        workdir = directory / directory_name(name)
+        workdir = Path(directory) / directory_name(name)
         console.print(f"{name}: {workdir}", soft_wrap=True)
         run(changed(config, normalizer=name), workdir, console)
         _, parameters = load_checkpoint(workdir)

@@ -11,6 +11,7 @@ from rich.table import Table
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.statistics import half_width, over_seeds
 from softmax_jax.report import charts
+from softmax_jax.report.colours import palette
 from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.studies.shootout import Outcomes
 from softmax_jax.tasks.published import SPARSE_ATTENTION
@@ -104,7 +105,7 @@ def outcome_charts(outcomes: Outcomes, length: int) -> dict[str, charts.Chart]:
 def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> charts.Chart:
     """A horizontal bar for each normalizer with its 95 % interval."""
     means = over_seeds(frame, ["normalizer"], column)
-    colour = charts.colour_by("normalizer", charts.palette(means["normalizer"].to_list()), "normalizer", legend=False)
+    colour = charts.colour_by("normalizer", palette(means["normalizer"]), legend=False)
     base = alt.Chart(charts.data(means)).encode(y=alt.Y("normalizer:N", title=None, sort=None))
     bars = base.mark_bar().encode(x=alt.X("value:Q", title=quantity), color=colour)
     intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
@@ -117,7 +118,7 @@ def curve_chart(outcomes: Outcomes) -> charts.Chart:
     # On a logarithmic scale a band cannot reach 0.
     means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
-    y = alt.Y("value:Q", title="training loss (nats)", scale=alt.Scale(type="log", nice=False))
+    y = charts.log_axis("training loss (nats)", [*means["low"], *means["high"]])
     return charts.of_normalizers(means, x, y, "How fast does each learn?", BANDS, point=False)
 
 

@@ -1,8 +1,8 @@
 """Max retrieval: name the class of the largest item of a set.
 
-An item is [ρ, one-hot(κ)] with ρ ~ U(0, 1) and κ uniform over 10 classes; the query is one irrelevant number
-from U(0, 1); the answer is the κ of the item with the largest ρ. One attention head must find that item, so
-its weights must stay sharp as the set grows.
+An item is [ρ, one-hot(κ)] with ρ ~ U(0, 1), or as `priorities` has it, and κ uniform over 10 classes; the query is one
+irrelevant number from U(0, 1); the answer is the κ of the item with the largest ρ. One attention head must find that
+item, so its weights must stay sharp as the set grows.
 
 Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, section 3 and appendix.
 """
@@ -24,8 +24,8 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
-from softmax_jax.tasks import products
-from softmax_jax.tasks.task import Reading, Task, data_key
+from softmax_jax.tasks import priorities, products
+from softmax_jax.tasks.task import Reading, SetsPerBatch, Task, data_key, option
 
 CLASSES = 10
 FEATURES = 1 + CLASSES
@@ -76,10 +76,17 @@ def sample_blocks(
         yield Batch(features(rho, kappa, mask), query, mask, answer)
 
 
-def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#sets"] | None = None) -> Batch:
+def sample(
+    key: Key[Array, ""],
+    sets: int,
+    items: int,
+    lengths: Int[Array, "#sets"] | None = None,
+    priority: str = priorities.UNIFORM,
+) -> Batch:
     """Draws sets of up to `items` items, a pure function of the key.
 
-    Set i keeps its first `lengths[i]` items visible, all of them by default; the rest are padding.
+    Set i keeps its first `lengths[i]` items visible, all of them by default; the rest are padding. `priority` names the
+    distribution of ρ.
 
     >>> batch = sample(jax.random.key(0), sets=2, items=4, lengths=jnp.array([4, 1]))
     >>> batch.mask.tolist()
@@ -87,11 +94,11 @@ def sample(key: Key[Array, ""], sets: int, items: int, lengths: Int[Array, "#set
     """
     item_key, query_key = jax.random.split(key)
     # All blocks in one operation: compiling them one after the other would cost more than running them.
-    draw = jax.vmap(lambda index: _draw_block(item_key, index, sets, min(items, BLOCK)), out_axes=1)
+    draw = jax.vmap(lambda index: _draw_block(item_key, index, sets, min(items, BLOCK), priority), out_axes=1)
     drawn = draw(jnp.arange(-(-items // BLOCK)))
     rho, kappa = (blocks.reshape(sets, -1)[:, :items] for blocks in drawn)
     mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
-    return _batch(rho, kappa, mask, query_key)
+    return _batch(rho, kappa, mask, query_key, priority)
 
 
 def sample_near_ties(
@@ -124,10 +131,11 @@ def _batch(
     kappa: Int[Array, "sets items"],
     mask: Bool[Array, "sets items"],
     key: Key[Array, ""],
+    priority: str = priorities.UNIFORM,
 ) -> Batch:
     """The batch of these items, with queries from the key."""
     _, answer = _largest(rho, kappa, mask)
-    return Batch(features(rho, kappa, mask), jax.random.uniform(key, (len(rho), 1)), mask, answer)
+    return Batch(features(rho, kappa, mask, priority), jax.random.uniform(key, (len(rho), 1)), mask, answer)
 
 
 def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
@@ -135,11 +143,14 @@ def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[
 
 
 def _draw_block(
-    item_key: Key[Array, ""], index: ArrayLike, sets: int, size: int
+    item_key: Key[Array, ""], index: ArrayLike, sets: int, size: int, priority: str = priorities.UNIFORM
 ) -> tuple[Float[Array, "sets size"], Int[Array, "sets size"]]:
-    """ρ and κ of the block of that index."""
+    """The uniform draws behind ρ, and κ, of the block of that index; a needle is the first item, at 1."""
     rho_key, kappa_key = jax.random.split(jax.random.fold_in(item_key, index))
-    return jax.random.uniform(rho_key, (sets, size)), jax.random.randint(kappa_key, (sets, size), 0, CLASSES)
+    rho = jax.random.uniform(rho_key, (sets, size))
+    if priority == priorities.NEEDLE:
+        rho = jnp.where((jnp.asarray(index) == 0) & (jnp.arange(size) == 0)[None], 1.0, rho)
+    return rho, jax.random.randint(kappa_key, (sets, size), 0, CLASSES)
 
 
 def _largest(
@@ -152,24 +163,28 @@ def _largest(
 
 
 def features(
-    rho: Float[Array, "sets items"], kappa: Int[Array, "sets items"], mask: Bool[Array, "sets items"]
+    draws: Float[Array, "sets items"],
+    kappa: Int[Array, "sets items"],
+    mask: Bool[Array, "sets items"],
+    priority: str = priorities.UNIFORM,
 ) -> Float[Array, "sets items features"]:
-    """[ρ, one-hot(κ)] for visible items, zeros for masked ones."""
+    """[ρ, one-hot(κ)] for visible items, zeros for masked ones, with ρ by its distribution from uniform draws."""
+    rho = priorities.QUANTILES[priority](draws)
     features = jnp.concatenate([rho[..., None], jax.nn.one_hot(kappa, CLASSES, dtype=rho.dtype)], -1)
     return jnp.where(mask[..., None], features, 0)
 
 
 def set_block(
-    key: Key[Array, ""], index: ArrayLike, items: int
+    key: Key[Array, ""], index: ArrayLike, items: int, priority: str = priorities.UNIFORM
 ) -> tuple[Float[Array, " block"], Int[Array, " block"], Bool[Array, " block"]]:
-    """ρ, κ and mask of one block of the one set of `sample(key, 1, items)`, wherever in it.
+    """The draws behind ρ, κ and mask of one block of the one set of `sample(key, 1, items)`, wherever in it.
 
     >>> rho, kappa, mask = set_block(jax.random.key(0), 1, items=1500)
     >>> rho.shape, int(mask.sum())
     ((1024,), 476)
     """
     item_key, _ = jax.random.split(key)
-    rho, kappa = _draw_block(item_key, index, 1, min(items, BLOCK))
+    rho, kappa = _draw_block(item_key, index, 1, min(items, BLOCK), priority)
     return rho[0], kappa[0], jnp.asarray(index) * BLOCK + jnp.arange(rho.shape[1]) < items
 
 
@@ -290,7 +305,7 @@ class MaxRetrieval(Task):
     name: ClassVar[str] = "max_retrieval"
     divides_batches: ClassVar[bool] = True
 
-    sets: int = 128
+    sets: SetsPerBatch = 128
     """Sets per batch."""
     min_items: int = 5
     """Fewest items of a set. All sets of a batch have the same number, drawn uniformly."""
@@ -300,6 +315,8 @@ class MaxRetrieval(Task):
     """Steps that reuse a batch before a new one is drawn."""
     nearest_of: int = 1
     """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
+    priority: str = priorities.UNIFORM
+    """How ρ is distributed: uniform, beta_2, beta_4, gaussian, exponential, or needle, which leads by a fixed lead."""
     width: int = 128
     """Width of every layer."""
     matmul: str = products.FLOAT32
@@ -309,14 +326,17 @@ class MaxRetrieval(Task):
 
     def __post_init__(self) -> None:
         products.check(self.matmul, self.rounded)
+        checks.one_of("--priority", self.priority, priorities.QUANTILES)
         most = {"sets": 2**20, "min_items": 2**20, "max_items": 2**20, "steps_per_batch": 2**31 - 1}
         for name, bound in (most | {"nearest_of": 2**10, "width": 2**14}).items():
-            checks.whole(f"--{name.replace('_', '-')}", getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
+            checks.whole(option(name), getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
         if self.max_items < self.min_items:
             raise ValueError(f"--max-items is {self.max_items}: it must be at least min_items={self.min_items}")
         if self.nearest_of > 1 and self.min_items == 1:
             rule = "sets of one item (--min-items 1) have no tie, so it must be 1"
             raise ValueError(f"--nearest-of is {self.nearest_of}: {rule}")
+        if self.nearest_of > 1 and self.priority != priorities.UNIFORM:
+            raise ValueError(f"--priority is {self.priority}: near ties (--nearest-of) are of uniform ρ alone")
 
     @property
     def longest(self) -> int:
@@ -329,7 +349,7 @@ class MaxRetrieval(Task):
         length_key, set_key = jax.random.split(key)
         length = jax.random.randint(length_key, (1,), self.min_items, self.max_items + 1)
         if self.nearest_of == 1:
-            return sample(set_key, self.sets, self.max_items, length)
+            return sample(set_key, self.sets, self.max_items, length, self.priority)
         return sample_near_ties(set_key, self.sets, self.max_items, self.nearest_of, length)
 
     def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -387,7 +407,7 @@ class MaxRetrieval(Task):
 
     def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Batch:
         """A set for each key. Its visible items are the same whatever the room, as each has its own bits."""
-        drawn = jax.vmap(lambda key, length: sample(key, 1, room, length[None]))(keys, lengths)
+        drawn = jax.vmap(lambda key, length: sample(key, 1, room, length[None], self.priority))(keys, lengths)
         return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
 
     def read(self, model: MaxRetrievalModel, normalizers: Sequence[Normalizer | None], batch: Batch) -> Reading:

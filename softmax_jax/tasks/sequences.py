@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer as normalizer_named
-from softmax_jax.tasks.task import Reading, Task, data_key
+from softmax_jax.normalizers.registry import method_of, normalizer as normalizer_named
+from softmax_jax.tasks.task import Reading, SetsPerBatch, Task, data_key, option
 from softmax_jax.tasks.transformer import Transformer
 
 LONGEST = 2**14
@@ -47,7 +47,7 @@ class SequenceTask(Task):
     """Positions in a sequence, or the most items in training."""
     classes: int = 10
     """Classes to choose from."""
-    sets: int = 32
+    sets: SetsPerBatch = 32
     """Sequences per batch."""
     hidden: int = 64
     """Width of the transformer."""
@@ -61,10 +61,11 @@ class SequenceTask(Task):
     """Let no position see a later one."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.type is int:
-                (least, most), usual = self.bounds().get(field.name, (1, LONGEST)), getattr(type(self), field.name)
-                checks.whole(f"--{field.name.replace('_', '-')}", getattr(self, field.name), least, usual, most)
+        kinds = get_type_hints(type(self))
+        for name in (field.name for field in dataclasses.fields(self)):
+            if kinds[name] is int:
+                (least, most), usual = self.bounds().get(name, (1, LONGEST)), getattr(type(self), name)
+                checks.whole(option(name), getattr(self, name), least, usual, most)
         if self.hidden % self.heads:
             nearest = self.heads * max(round(self.hidden / self.heads), 1)
             rule = f"it must be a multiple of --heads, {self.heads}, such as {nearest}"
@@ -143,7 +144,7 @@ class SequenceTask(Task):
 
 def learned_by(normalizer: str) -> tuple[str, ...]:
     """The numbers that train with the model under a normalizer of this name, one per head and layer."""
-    return METHODS[normalizer.split("(")[0].strip()].learned
+    return method_of(normalizer)[0].learned
 
 
 def sequence_key(seed: Int[Array, ""]) -> Key[Array, ""]:

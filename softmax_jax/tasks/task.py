@@ -2,10 +2,11 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import optax
+import tyro
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -40,6 +41,15 @@ class Reading(NamedTuple):
     """True at the visible items."""
 
 
+SetsPerBatch = Annotated[int, tyro.conf.arg(name="batch")]
+"""`--batch` on a command line, where `--sets` are those to test with."""
+
+
+def option(setting: str) -> str:
+    """What a command line calls a setting of a task."""
+    return "--" + ("batch" if setting == "sets" else setting).replace("_", "-")
+
+
 class Task(abc.ABC):
     """Data, model and loss of one task. Its kinds are frozen dataclasses of their sizes, which are settings of a run.
 
@@ -54,7 +64,7 @@ class Task(abc.ABC):
     least_sets: ClassVar[int | None] = None
     """Sets that a device must keep for dividing them to be worthwhile, where that is not for `habits` to say."""
 
-    sets: int
+    sets: SetsPerBatch
     """Sets of a training batch."""
 
     @property

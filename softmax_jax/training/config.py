@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, whole
+from softmax_jax.runtime.command_line import UnlessGiven
 from softmax_jax.tasks import TASKS
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import Task
@@ -12,10 +13,7 @@ from softmax_jax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of one training run: of the task with its data and model, and of how it is trained.
-
-    Raises ValueError for settings that make no run.
-    """
+    """Settings of one training run: of the task with its data and model, and of how it is trained."""
 
     task: Task = dataclasses.field(default_factory=MaxRetrieval)
     """Data and model, each with its sizes."""
@@ -26,20 +24,21 @@ class Config:
     first_seed: int = 0
     """Seed of the first model. Parameters and data of a model depend on its seed alone."""
     normalizer: str = "softmax"
-    """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`."""
+    """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`; your own as
+    `my_module:sigmoid`."""
     l2: float = 0.001
     """λ of the penalty λ·Σw² over all parameters, added to the cross-entropy."""
     optimizer: str = "adam"
     """An optimizer as optax writes it, such as adam, `adamw(weight_decay=0.001)` or a chain of its transformations:
     `chain(clip_by_global_norm(1.0), adam)`. Whatever in it takes a learning rate is given the schedule."""
-    optimizer_options: dict[str, float] = dataclasses.field(default_factory=dict)
+    optimizer_options: UnlessGiven[dict[str, float]] = dataclasses.field(default_factory=dict)
     """Further numbers for the optimizer, as in `weight_decay 0.0001`."""
     learning_rate: float = 0.001
     """Learning rate: the value of a constant schedule, the peak of those that warm up, the start of the others."""
     schedule: str = "constant_schedule"
     """A schedule as optax writes it, such as constant_schedule, cosine_decay_schedule, cosine_onecycle_schedule,
     `warmup_cosine_decay_schedule(warmup_steps=500)`."""
-    schedule_options: dict[str, float] = dataclasses.field(default_factory=dict)
+    schedule_options: UnlessGiven[dict[str, float]] = dataclasses.field(default_factory=dict)
     """Further numbers for the schedule, as in `alpha 0.1`; its length is `steps` unless given."""
     chunk: int = 500
     """Steps per call of the compiled loop, and so per line of metrics."""
@@ -47,6 +46,7 @@ class Config:
     """Chunks between checkpoints."""
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings that make no run."""
         for name, (least, most) in BOUNDS.items():
             whole(f"--{name.replace('_', '-')}", getattr(self, name), least, getattr(Config, name), most)
         last = self.first_seed + self.seeds - 1

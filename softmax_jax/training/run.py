@@ -1,7 +1,7 @@
 """Trains a run from its directory to its end: chunks, metrics, checkpoints, progress, interruption."""
 
 import contextlib
-import signal
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from softmax_jax.runtime.command_line import one_line_errors
 from softmax_jax.runtime.compilation_cache import CompileTime
-from softmax_jax.runtime.distributed import any_process, gathered
+from softmax_jax.runtime.distributed import any_process, gathered, leave
 from softmax_jax.training.config import Config
+from softmax_jax.training.interruption import Interruptions
 from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.run_directory import RunDirectory
 from softmax_jax.training.trainer import Metrics, TrainState, build_model, chunk_trainer
@@ -29,6 +30,10 @@ class Interrupted(Exception):  # noqa: N818
     """The user stopped the run; its newest checkpoint continues it."""
 
 
+class InterruptedAtOnce(Interrupted):
+    """The user did not wait for the chunk under way, which is lost and may still be computed."""
+
+
 @contextlib.contextmanager
 def one_line_ends(errors: Console) -> Iterator[None]:
     """`one_line_errors`, and one line also for a run that was stopped (status 130) or whose loss got lost (1)."""
@@ -37,19 +42,22 @@ def one_line_ends(errors: Console) -> Iterator[None]:
             yield
         except Interrupted as interruption:
             errors.print(str(interruption), soft_wrap=True, markup=False)
+            if isinstance(interruption, InterruptedAtOnce):
+                leave(130)  # an orderly exit would wait for the chunk
             raise SystemExit(130) from None
         except NotFiniteError as error:
             errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
             raise SystemExit(1) from None
 
 
-def run(config: Config, workdir: Path, console: Console) -> TrainState:
+def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     """Trains every seed to `config.steps`, continuing what the directory already holds.
 
     A continued run ends with the same bits as one that was never stopped, given as many devices; on another number
     sums round differently. Of several processes all call this, and an interruption of any of them stops all after
     the same chunk. Raises NotFiniteError when a loss
-    is not finite, after the last good state was saved, Interrupted after Ctrl-C or SIGTERM, likewise, and ValueError,
+    is not finite, after the last good state was saved, Interrupted after Ctrl-C or SIGTERM, likewise,
+    InterruptedAtOnce after a second Ctrl-C, when the chunks that were finished are saved, and ValueError,
     with nothing written, for an optimizer or a schedule that optax cannot build, an unknown normalizer, or a directory
     that another run is in; OSError when the disk is full, which loses no more than the steps since the newest
     checkpoint.
@@ -59,11 +67,11 @@ def run(config: Config, workdir: Path, console: Console) -> TrainState:
     build_model(config.task, config.normalizer)
     directory = RunDirectory(workdir, config)
     try:
-        with _interruptions(console) as interrupted, _progress(config, console) as report:
+        with Interruptions(console) as interruptions, _progress(config, console) as report:
             step, state = directory.resume()
             if step:
                 console.print(f"continuing {workdir} at step {step}")
-            step, state = _train(config, directory, step, state, report, interrupted, console)
+            step, state = _train(config, directory, step, state, report, interruptions, console)
             directory.save(step, state)
             if step == config.steps:
                 directory.finish(state)
@@ -79,17 +87,27 @@ def _train(
     step: int,
     state: TrainState,
     report: Callable[[int, list[dict[str, Any]]], None],
-    interrupted: Callable[[], bool],
+    interruptions: Interruptions,
     console: Console,
 ) -> tuple[int, TrainState]:
     """Chunk after chunk until the end or an interruption; the step reached and the state there."""
     train_chunk = chunk_trainer(config)
-    while step < config.steps and not any_process(interrupted()):
+    while step < config.steps and not any_process(interruptions.asked):
         steps = min(config.chunk - step % config.chunk, config.steps - step)
         start = time.perf_counter()
         with CompileTime() as compiling:
             # The next state lives beside this one until its loss is known to be finite.
-            new_state, metrics = jax.block_until_ready(train_chunk(state, step, steps))
+            chunk = functools.partial(train_chunk, state, step, steps)
+            try:
+                new_state, metrics = interruptions.wait_for(lambda chunk=chunk: jax.block_until_ready(chunk()))
+            except KeyboardInterrupt:
+                if jax.process_count() > 1:  # the others do not save with this one
+                    raise
+                directory.save(step, state)
+                lost = "the chunk under way is lost, all before it is saved"
+                raise InterruptedAtOnce(
+                    f"stopped at once at step {step}: {lost}; the same command continues {directory.path}"
+                ) from None
         seconds = time.perf_counter() - start - compiling.seconds
         if compiling.seconds:
             console.print(f"compiled in {compiling.seconds:.1f} s", soft_wrap=True, highlight=False)
@@ -131,25 +149,6 @@ def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float)
         }
         for seed, loss, cross_entropy, accuracy in columns
     ]
-
-
-@contextlib.contextmanager
-def _interruptions(console: Console) -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C or SIGTERM into a flag, so that the running chunk ends; a second Ctrl-C raises."""
-    asked = False
-
-    def ask(signum: int, frame: Any) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        console.print("stopping at the end of this chunk; Ctrl-C again stops at once", soft_wrap=True)
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
 
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from filelock import FileLock
 
 from softmax_jax.files import (
@@ -38,13 +40,17 @@ from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, from_settings, settings_of
+from softmax_jax.training.optimizers import build_schedule
 from softmax_jax.training.trainer import Parameters, TrainState, initial_state, state_sharding
 
 T = TypeVar("T")
 
 KEPT_CHECKPOINTS = 2
-SHIPPED = Path(__file__).parents[2] / "checkpoints"
-"""The trained models that come with the project: the run of a preset under its name."""
+_OF_REPOSITORY = Path(__file__).parents[2] / "checkpoints"
+SHIPPED = _OF_REPOSITORY if _OF_REPOSITORY.is_dir() else Path("checkpoints")
+"""The trained models that come with the repository: the run of a preset under its name. The installed package lacks
+them; there they are looked for where it is used."""
+ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
 
 
 class RunDirectory:
@@ -52,16 +58,18 @@ class RunDirectory:
 
     Of several processes all open it, save and resume together, and the first alone writes the other files. A run
     continues on any number of devices and processes, one run at a time in a directory: until `close`, or the end of
-    the process, nobody else opens it. Opening it deletes what a killed process left half written. Raises ValueError
-    if the directory is in use, holds a run of other settings, cannot be written, or is not the same one for all
+    the process, nobody else opens it. Opening it deletes what a killed process left half written. A run of fewer steps,
+    finished or not, goes on to those of `config` as one that was meant to from the start. Raises ValueError if the
+    directory is in use, holds a run of other settings, cannot be written, or is not the same one for all
     processes; saving and logging raise OSError where the disk is full, and leave no part of what they were writing.
     """
 
-    def __init__(self, path: Path, config: Config):
-        self.path = path.absolute()
+    def __init__(self, path: Path | str, config: Config):
+        self.path = Path(path).absolute()
         self.config = config
         self._lock: FileLock | None = None
         self._saved: int | None = None
+        self._gone = f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
         try:
             distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
             distributed.agree(self._other_settings(required=True))
@@ -79,6 +87,10 @@ class RunDirectory:
                 return problem
             remove_unfinished(self.path)
             remove_unfinished(self.path / STEPS)
+            if (self.path / PARAMETERS).exists() and read_config(self.path).steps < self.config.steps:
+                if not step_checkpoints(self.path):
+                    return self._gone
+                remove_directory(self.path / PARAMETERS)  # of a run that is not finished any more
             write_json(self.path / "config.json", settings_of(self.config))
             if not (self.path / "versions.json").exists():  # a look at a finished run is none of its own
                 write_json(self.path / "versions.json", versions())
@@ -92,11 +104,14 @@ class RunDirectory:
             unseen = f"{self.path} holds no config.json here: --workdir must be a directory that all processes share"
             return unseen if required else None
         try:
-            changed = differences(settings_of(read_config(self.path)), settings_of(self.config))
+            there = read_config(self.path)
+            changed = differences(settings_of(extended(there, self.config)), settings_of(self.config))
         except ValueError as error:
             return str(error)
         if not changed:
             return None
+        if dataclasses.replace(there, steps=self.config.steps) == self.config and there.steps < self.config.steps:
+            changed += f", by which its learning rates would have been others ({there.schedule})"
         return (
             f"{self.path} holds a run of other settings: {changed}. "
             "Choose another --workdir, or repeat its settings to continue it"
@@ -113,8 +128,7 @@ class RunDirectory:
 
         newest = first_good(step_checkpoints(self.path), read)
         if newest is None:
-            gone = f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
-            distributed.agree(gone if (self.path / PARAMETERS).exists() else None)
+            distributed.agree(self._gone if (self.path / PARAMETERS).exists() else None)
             step, state = 0, initial_state(self.config)
         else:
             step = self._saved = int(newest[0].name)
@@ -174,8 +188,19 @@ class RunDirectory:
             self._lock.release()
 
 
-def read_config(directory: Path) -> Config:
+def extended(there: Config, here: Config) -> Config:
+    """The settings of a run with the steps of another one, if these are more and change nothing in the first."""
+    if not there.steps < here.steps:
+        return there
+    longer, steps = dataclasses.replace(there, steps=here.steps), np.arange(there.steps)
+    with jax.numpy_dtype_promotion("standard"):  # as in training
+        first, longer_first = (jax.vmap(build_schedule(config))(steps) for config in (there, longer))
+    return longer if np.array_equal(first, longer_first) else there
+
+
+def read_config(directory: Path | str) -> Config:
     """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+    directory = Path(directory)
     settings = read_settings(directory)
     try:
         return from_settings(settings)
@@ -189,7 +214,10 @@ def read_checkpoint(path: Path, config: Config, shapes: Callable[[Config], T]) -
     Raises ValueError, in one line, unless every file is as it was written, for a run of these settings.
     """
     verify(path)
-    if changed := differences(settings_of(read_config(path)), settings_of(config)):
+    there = read_config(path)
+    if path.name != PARAMETERS:
+        there = extended(there, config)  # of steps that were added later
+    if changed := differences(settings_of(there), settings_of(config)):
         raise ValueError(f"its settings are not those of the run's config.json: {changed}")
     return read_arrays(path, shapes(config))
 
@@ -202,6 +230,9 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     line, for damage and for anything else.
     """
     path = Path(path)
+    if not path.exists():
+        absent = "the trained models come with the repository, not with the package: run this there, or "
+        raise ValueError(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     return _load_msgpack(path) if path.is_file() else _load_run(path.absolute())
 
 

@@ -1,3 +1,5 @@
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -541,3 +543,39 @@ def test_training_moves_the_temperature_of_each_query():
 def test_temperature_of_the_query_for_other_heads_than_the_layer_has_raises():
     with pytest.raises(ValueError, match=r"learned for \(heads, size\) = \(2, 8\), the layer has \(4, 4\): give it"):
         layer("nnx", sj.NnxQueryTemperature(2, 8))(inputs())
+
+
+def learning():
+    return LinenAttention("ssmax", ("s",), HEADS)
+
+
+class TwoLayers(linen.Module):
+    attention: Callable[..., Any]
+    """What both layers share, or makes one for each."""
+    own: bool = False
+
+    @linen.compact
+    def __call__(self, x):
+        for _ in range(2):
+            x = linen.MultiHeadAttention(HEADS, attention_fn=self.attention() if self.own else self.attention)(x)
+        return x
+
+
+class OneLayerTwice(linen.Module):
+    def setup(self):
+        self.layer = linen.MultiHeadAttention(HEADS, attention_fn=learning())
+
+    def __call__(self, x):
+        return self.layer(self.layer(x))
+
+
+def test_numbers_that_layers_share_unasked_are_warned_of():
+    x = inputs(1, 3, 8)
+    with pytest.warns(UserWarning, match=r"at attention, serves several layers, which share its s: give each layer"):
+        shared = TwoLayers(learning()).init(jax.random.key(0), x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TwoLayers(learning()).apply(shared, x)  # init has said it
+        own = TwoLayers(learning, own=True).init(jax.random.key(0), x)
+        twice = OneLayerTwice().init(jax.random.key(0), x)
+    assert [sum(name[-1] == "s" for name in traverse_util.flatten_dict(of)) for of in (shared, own, twice)] == [1, 2, 1]

@@ -285,3 +285,38 @@ def test_blocks_may_be_drawn_when_their_turn_comes(name):
 
     for dense, streamed in zip(*run(normalizer)):
         np.testing.assert_allclose(streamed, dense, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["ssmax", "length_scaled", "asentmax", "adaptive"])
+def test_a_mask_that_is_added_counts_as_one_that_is_given(name):
+    query, key, value, _ = arrays()
+    ways = [dense_attention, in_blocks] + [functools.partial(dot_product_attention, implementation="xla")] * (
+        name == "ssmax"
+    )
+
+    @jax.jit
+    def run(bias, mask):
+        return [
+            (way(query, key, value, bias, normalizer=name), way(query, key, value, None, mask, normalizer=name))
+            for way in ways
+        ]
+
+    for added, given in run(jnp.where(some_mask(), 0.0, -jnp.inf), some_mask()):
+        np.testing.assert_allclose(added, given, atol=1e-6)
+
+
+def test_a_block_whose_logits_hide_counts_as_one_whose_mask_does():
+    logits, ones = jnp.array([[[0.0, -jnp.inf]], [[1.0, 2.0]]]), jnp.ones((1, 2, 1))
+
+    def read(block, by_mask):
+        where = block != -jnp.inf if by_mask else None
+        return Block(block, lambda weights: jnp.einsum("rn,nf->rf", weights, ones[0]), where)
+
+    def largest(by_mask):
+        of = functools.partial(read, by_mask=by_mask)
+        return stream(sj.normalizer("ssmax", s=1.0), of, logits, measure=lambda weights: weights.sum(-1)).largest
+
+    dense = sj.ssmax(logits.reshape(1, 4), s=1.0).max()
+    np.testing.assert_allclose(np.asarray(largest(False)), [[dense]], rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(largest(True)), np.asarray(largest(False)))
+    assert abs(dense - jax.nn.softmax(jnp.log(4.0) * logits.ravel()).max()) > 0.01  # as if all four were visible

@@ -10,7 +10,7 @@ import pytest
 
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.page import Figure, page
-from softmax_jax.report.playground import NORMALIZERS, parameter, playground_logits, sliders_of
+from softmax_jax.report.playground import DISTINCT, NORMALIZERS, parameter, playground_logits, sliders_of
 from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
@@ -34,7 +34,9 @@ WEIGH = """async (values) => {
   const view = charts.get("playground").view;
   for (const [name, value] of Object.entries(values)) view.signal(name, value);
   await view.runAsync();
-  return view.data("row").sort((a, b) => a.item - b.item).map((item) => item.weight);
+  const rows = {};
+  for (const { normalizer, item, weight } of view.data("row")) (rows[normalizer] ??= [])[item] = weight;
+  return rows;
 }"""
 # Every text that shows, with its colour and the nearest background behind it.
 TEXTS = """() => {
@@ -160,40 +162,37 @@ def test_every_chart_has_marks(desktop, report):
     assert all(size["width"] > 250 and size["height"] > 150 for size in sizes)
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_the_playground_weighs_as_the_package_does(desktop, name):
-    settings = ((1, 0, 0, 0.5, 0.3), (6, 4, 1, 0.5, 0.36), (10, 10, 5, 0.05, 2), (8.5, 1, 3, 4, 0.05))
-    for log2_n, gap, noise, theta, s in settings:
-        numbers = {number: {"theta": theta, "s": s}[number] for number in sliders_of(name)}
-        values = {"normalizer": name, "log2_n": log2_n, "gap": gap, "noise": noise}
-        values |= {parameter(name, number): value for number, value in numbers.items()}
-        weights = np.array(desktop.page.evaluate(WEIGH, values))
-        n = round(2**log2_n)
-        assert len(weights) == n
-        logits = playground_logits(n, gap, noise)
+@pytest.mark.parametrize(
+    ("log2_others", "gap", "noise", "theta", "s"),
+    [(0, 0, 0, 0.5, 0.3), (6, 4, 1, 0.5, 0.36), (10, 10, 5, 0.05, 2), (8, 1, 3, 4, 0.05), (20, 8, 1, 0.2, 0.36)],
+)
+def test_the_playground_weighs_as_the_package_does(desktop, log2_others, gap, noise, theta, s):
+    numbers = {name: {number: {"theta": theta, "s": s}[number] for number in sliders_of(name)} for name in NORMALIZERS}
+    values = {"log2_others": log2_others, "gap": gap, "noise": noise}
+    values |= {parameter(name, number): value for name in numbers for number, value in numbers[name].items()}
+    rows = desktop.page.evaluate(WEIGH, values)
+    assert set(rows) == set(NORMALIZERS)
+    logits = playground_logits(log2_others, gap, noise)
+    for name, weights in rows.items():
+        assert len(weights) == min(len(logits), DISTINCT + 1)
         with jax.enable_x64(True):
-            expected = np.asarray(normalizer(name, **numbers)(jnp.asarray(logits)))
-        np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-10)
-        rounded = np.asarray(normalizer(name, **numbers)(jnp.asarray(logits, jnp.float32)))
-        np.testing.assert_allclose(weights, rounded, rtol=0, atol=1e-6)
+            expected = np.asarray(normalizer(name, **numbers[name])(jnp.asarray(logits)))[: len(weights)]
+        np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-10, err_msg=name)
 
 
-def test_the_sliders_change_the_numbers(desktop):
+def test_the_sliders_change_the_numbers_and_answer_to_the_keyboard(desktop):
     texts = "[...document.querySelectorAll('[data-chart=playground] .role-mark text')].map((t) => t.textContent)"
     sliders = desktop.page.locator("#controls-playground input[type=range]")
-    own = {"theta_of_temperature": 0.5, "s_of_ssmax": 0.36}
-    desktop.page.evaluate(WEIGH, {"normalizer": "softmax", "log2_n": 6, "gap": 4, "noise": 1} | own)
-    for index, chosen in enumerate(("softmax", "softmax", "softmax", "temperature", "ssmax")):
-        desktop.page.locator("#controls-playground select").select_option(chosen)
-        slider = sliders.nth(index)
+    desktop.page.evaluate(
+        WEIGH, {"log2_others": 6, "gap": 4, "noise": 1, "theta_of_temperature": 0.5, "s_of_ssmax": 0.36}
+    )
+    for slider in sliders.all()[:5]:
         before = desktop.page.evaluate(texts)
         slider.focus()
         slider.press("ArrowRight")
         changed = f"(before) => JSON.stringify({texts}) !== JSON.stringify(before)"
         desktop.page.wait_for_function(changed, arg=before)
-        after = desktop.page.evaluate(texts)
-        assert any("entropy" in text for text in after)
-        assert len(before) == len(after) == 4
+        assert len(desktop.page.evaluate(texts)) == len(before) == len(NORMALIZERS)
 
 
 def test_every_control_has_a_name(desktop):
@@ -250,22 +249,85 @@ def test_every_text_stands_out_from_its_background(theme, request):
     low = [(text, colour, behind) for text, colour, behind in texts if contrast(colour, behind) < 4.5]
     assert low == []
     shown = {text for text, _, _ in texts}
-    assert {"How far does each normalizer reach?", "accuracy (% of sets)", "A note."} <= shown
+    assert {"What falls", "Why", "accuracy (% of sets)", "A note."} <= shown
     background = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (contrast("rgb(255, 255, 255)", background) < 1.5) == (theme == "desktop")
 
 
 def test_the_button_changes_the_theme_and_keeps_the_playground(dark):
-    dark.page.evaluate(WEIGH, {"normalizer": "sparsemax", "gap": 2.5})
+    dark.page.evaluate(WEIGH, {"gap": 2.5})
     for background in ("rgb(255, 255, 255)", "rgb(20, 24, 29)"):
         dark.page.click("#theme")
         dark.page.wait_for_selector(READY)
         assert dark.page.evaluate("getComputedStyle(document.body).backgroundColor") == background
-        assert dark.page.evaluate("charts.get('playground').view.signal('normalizer')") == "sparsemax"
-        assert dark.page.locator("#controls-playground select").input_value() == "sparsemax"
+        assert dark.page.evaluate("charts.get('playground').view.signal('gap')") == 2.5
+        assert dark.page.locator("#controls-playground input").first.input_value() == "6"
         assert dark.page.locator("#controls-playground input").first.is_visible()
     assert dark.page.locator("#controls-playground input").count() == 3 + sum(len(sliders_of(n)) for n in NORMALIZERS)
     assert dark.problems == []
+
+
+@pytest.mark.parametrize("theme", ["desktop", "dark"])
+def test_every_line_stands_out_from_its_background(theme, request):
+    opened = request.getfixturevalue(theme)
+    lines = opened.page.evaluate(
+        """() => [...document.querySelectorAll("[data-chart=accuracy_1] .mark-line path")].map((path) =>
+          [getComputedStyle(path).stroke, getComputedStyle(document.body).backgroundColor])"""
+    )
+    assert len(lines) >= 3
+    assert [pair for pair in lines if contrast(*pair) < 3] == []
+
+
+def test_the_tabulator_reaches_every_control_and_each_shows_that_it_has_the_focus(browser, report):
+    page, reached = Opened(browser, report[0], viewport={"width": 1280, "height": 900}).page, []
+    wanted = page.evaluate(
+        """() => [...document.querySelectorAll("a, button, input, summary, .chart, .scroll")].filter((control) =>
+          control.checkVisibility() && !(control.type === "radio" && !control.checked)).length"""
+    )
+    for _ in range(3 * wanted):
+        page.keyboard.press("Tab")
+        found = page.evaluate(
+            """() => { const e = document.activeElement, style = getComputedStyle(e);
+              return [e.tagName, e.tagName === "BODY" || e.tagName === "IFRAME" || style.outlineStyle !== "none"]; }"""
+        )
+        if found[0] == "BODY":
+            break
+        reached.append(found)
+    assert len(reached) >= wanted
+    assert [tag for tag, outlined in reached if not outlined] == []
+    assert page.evaluate("document.querySelector('.skip').getAttribute('href')") == "#main"
+
+
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (390, "dark"), (1100, "light"), (1400, "dark")])
+def test_no_text_of_a_chart_is_cut_and_no_curve_is_without_its_name(browser, report, width, theme):
+    opened = Opened(browser, report[0], viewport={"width": width, "height": 844}, color_scheme=theme)
+    cut = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".chart svg text")].filter((text) => {
+          const own = text.getBoundingClientRect(), all = text.closest("svg").getBoundingClientRect();
+          return own.width && (own.left < all.left - 1 || own.right > all.right + 1);
+        }).map((text) => [text.closest(".chart").dataset.chart, text.textContent])"""
+    )
+    assert cut == []
+    beside = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".chart")].filter((chart) => chart.scrollWidth > chart.clientWidth + 1)
+          .map((chart) => chart.dataset.chart)"""
+    )
+    assert set(beside) <= {"attention_maps"}  # a grid of panels, which scrolls within its box
+    names = "[...document.querySelectorAll('[data-chart=dispersion] svg text')].map((text) => text.textContent)"
+    assert {"softmax", "adaptive", "hardmax", "softmax at least"} <= set(opened.page.evaluate(names))
+
+
+def test_the_last_columns_of_the_first_table_can_be_reached(browser, report):
+    opened = Opened(browser, report[0], viewport={"width": 1100, "height": 844})
+    box = "document.querySelector('#table-0-accuracy')"
+    assert opened.page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
+
+
+def test_the_sliders_lie_below_their_chart(browser, report):
+    phone = Opened(browser, report[0], viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    place = "(name) => document.querySelector(name).getBoundingClientRect()"
+    chart, controls = (phone.page.evaluate(place, name) for name in ("[data-chart=playground]", "#controls-playground"))
+    assert chart["bottom"] <= controls["top"] + 1
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(browser, report):

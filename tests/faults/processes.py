@@ -28,6 +28,7 @@ from orbax.checkpoint import v1 as ocp
 from softmax_jax.files import PARTIAL
 from softmax_jax.runtime.checkpoints import step_checkpoints, verify
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.task import option
 from softmax_jax.training import run, run_directory
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.trainer import Metrics, TrainState
@@ -44,7 +45,7 @@ FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os
 
 def train_options(workdir: Path, config: Config = SMALL) -> list[str]:
     """The command line of a training run."""
-    settings = [part for name in SETTINGS for part in (f"--{name.replace('_', '-')}", str(settings_of(config)[name]))]
+    settings = [part for name in SETTINGS for part in (option(name), str(settings_of(config)[name]))]
     return ["quick", *settings, "--workdir", str(workdir), "--no-compilation-cache"]
 
 
@@ -117,7 +118,7 @@ def _run_script(
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if kill_at is not None:
-        _kill_at(kill_at, arguments[arguments.index("--workdir" if "--workdir" in arguments else "--output") + 1])
+        _kill_at(kill_at, arguments[arguments.index("--output" if "--output" in arguments else "--workdir") + 1])
     os.chdir(logs)
     sys.argv = [name, *arguments]
     runpy.run_path(str(ROOT / name), run_name="__main__")

@@ -76,7 +76,7 @@ def test_the_largest_numbers_that_are_allowed_give_finite_weights(spec: str):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("train.py quick --width 1000000", "--width is 1000000"), ("report.py nowhere", "nowhere holds no run")],
+    [("train.py quick --width 1000000", "--width is 1000000"), ("report.py nowhere", "nowhere does not exist")],
 )
 def test_a_process_ends_in_one_line_and_leaves_nothing_behind(command: str, words: str, tmp_path: Any):
     script, *arguments = command.split()

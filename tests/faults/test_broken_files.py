@@ -29,6 +29,7 @@ from softmax_jax.runtime import checkpoints
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.task import option
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training import run as run_module, run_directory
 from softmax_jax.training.config import Config, changed, settings_of
@@ -286,17 +287,19 @@ def test_a_damaged_line_of_metrics_is_named(copy, capfd, line):
     refused(capfd, lambda: resumed(copy), "metrics.jsonl is damaged", "remove it")
 
 
-def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys):
+def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys, monkeypatch):
     for sums in list(copy.rglob(SUMS)):
         sums.unlink()
         (sums.parent / "config.json").unlink()
     with pytest.raises(ValueError, match=rf"python -m softmax_jax.runtime.checkpoints {copy} makes one"):
         load_checkpoint(copy)
-    checkpoints.main([str(copy)])
+    monkeypatch.setattr("sys.argv", ["checkpoints", str(copy)])
+    checkpoints.main()
     assert capsys.readouterr().out.count(SUMS) == 3
     assert same(load_checkpoint(copy)[1], whole[1][1].parameters)
+    monkeypatch.setattr("sys.argv", ["checkpoints", str(copy / "checkpoints")])
     with pytest.raises(SystemExit, match="2"):
-        checkpoints.main([str(copy / "checkpoints")])
+        checkpoints.main()
     assert "holds no run" in capsys.readouterr().err
 
 
@@ -452,7 +455,7 @@ def test_scripts_end_with_one_line_and_status_2(paper, tmp_path, monkeypatch, ca
 def options(config):
     """The command-line options of settings."""
     names = ("steps", "seeds", "first_seed", "sets", "min_items", "max_items", "width", "chunk")
-    return [part for name in names for part in (f"--{name.replace('_', '-')}", settings_of(config)[name])]
+    return [part for name in names for part in (option(name), settings_of(config)[name])]
 
 
 def test_a_run_of_damaged_checkpoints_ends_training_with_one_line_and_status_2(
@@ -493,8 +496,8 @@ def test_command_lines_use_the_newest_good_checkpoint_and_say_so(tmp_path, canar
     assert same(load_checkpoint(tmp_path / "run")[1], good)
     for damaged in (tmp_path / "run").rglob("state/d/*"):
         damage.do("flipped", damaged, 0.5, canary)
-    for name, option in SCRIPTS.items():
-        done = process(name, *option, tmp_path / "run", cwd=tmp_path)
+    for name, choice in SCRIPTS.items():
+        done = process(name, *choice, tmp_path / "run", cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
         assert done.stderr.startswith("error: ")

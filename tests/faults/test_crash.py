@@ -176,6 +176,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, expected, metrics):
     script.send(signal.SIGINT)
     assert script.status() == 130
     assert metrics_of(workdir).count(b"\n") < SMALL.seeds * SMALL.steps // SMALL.chunk
+    one_line(script, "stopped at", f"at step {saved_steps(workdir)[-1]}", f"the same command continues {workdir}")
     assert train(workdir, tmp_path / "logs").status() == 0
     check_finished(workdir, expected, metrics)
 
@@ -433,6 +434,13 @@ SCRIPTS = {
         *("--normalizers", "softmax"),
     ],
 }
+
+
+def places(name, output):
+    """The options that say where a script writes."""
+    return ["--output", str(output), *(["--workdir", str(output / "runs")] * (name == "shootout.py"))]
+
+
 ENDS = {".svg": b"</svg>", ".png": b"IEND\xaeB`\x82", ".html": b"</html>"}
 
 
@@ -456,7 +464,7 @@ def whole_files(output):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_killed_while_it_writes_leaves_whole_files_alone(name, tmp_path):
-    arguments = [*SCRIPTS[name], "--output", str(tmp_path / "out")]
+    arguments = [*SCRIPTS[name], *places(name, tmp_path / "out")]
     assert Script(name, arguments, tmp_path / "logs").status() == 0
     complete, draw = whole_files(tmp_path / "out"), random.Random(name)
     shutil.rmtree(tmp_path / "out")
@@ -474,7 +482,7 @@ def test_a_script_killed_while_it_writes_leaves_whole_files_alone(name, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_on_a_full_disk_says_so_and_leaves_whole_files_alone(name, disk, tmp_path):
-    arguments, status = [*SCRIPTS[name], "--output", str(disk.path / "out")], 2
+    arguments, status = [*SCRIPTS[name], *places(name, disk.path / "out")], 2
     for free in (0, 3, 20):
         disk.leave(free)
         script = Script(name, arguments, tmp_path / "logs")

@@ -136,7 +136,7 @@ def test_the_built_packages_work_in_an_empty_environment(built, tmp_path, newest
     python = tmp_path / "environment" / "bin" / "python"
     pip = (python, "-m", "pip", "install", "--quiet")
     if newest:
-        run(*pip, "--upgrade", wheel, cwd=tmp_path)
+        run(*pip, "--upgrade", f"{wheel}[experiment]", cwd=tmp_path)
     else:
         run(*pip, "--require-hashes", "-r", ROOT / RUNTIME, cwd=tmp_path)
         run(*pip, "--no-deps", wheel, cwd=tmp_path)
@@ -145,6 +145,13 @@ def test_the_built_packages_work_in_an_empty_environment(built, tmp_path, newest
     assert version == PROJECT["version"]
     assert where.startswith(str(tmp_path / "environment"))
     assert "ssmax" in run(python, "-m", "softmax_jax.normalizers", cwd=tmp_path)
+    command = python.with_name("softmax-jax")
+    assert "train" in run(command, "--help", cwd=tmp_path)
+    said = run(command, "train", "quick", "--steps", 20, "--chunk", 10, "--width", 8, cwd=tmp_path)
+    assert "softmax-jax evaluate --checkpoint runs/quick" in said
+    options = ("--checkpoint", "runs/quick", "--lengths", 16, "--sets", 8, "--normalizers", "softmax")
+    run(command, "evaluate", *options, cwd=tmp_path)
+    assert (tmp_path / "results" / "evaluate" / "latest" / "evaluation.csv").exists()
     shutil.unpack_archive(sdist, tmp_path, filter="data")
     (source,) = tmp_path.glob("softmax_jax-*")
     options = ("--lengths", 16, "--sets", 64, "--normalizers", "softmax", "--output", tmp_path / "out")

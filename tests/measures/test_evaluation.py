@@ -107,9 +107,9 @@ def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
 
 
 def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
-    rho = jnp.array([[0.9, 0.5, -1.0, 0.1], [0.2, 0.3, 0.8, 0.6]])
+    rho = jnp.array([[0.9, 0.5, -jnp.inf, 0.1], [0.2, 0.3, 0.8, -0.6]])
     logits = jnp.array([[1.0, 3.0, 9.0, 0.0], [0.0, 1.0, 5.0, 2.0]])
-    found = evaluation.under_true_key(rho, logits[:, None], where=rho[:, None] >= 0)[:, 0]
+    found = evaluation.under_true_key(rho, logits[:, None], where=rho[:, None] > -jnp.inf)[:, 0]
     exchanged = jnp.array([[3.0, 1.0, -jnp.inf, 0.0], [0.0, 1.0, 5.0, 2.0]])
     np.testing.assert_allclose(found, jax.nn.softmax(exchanged), atol=1e-7)
 

@@ -40,6 +40,7 @@ for producer in {producers}:
 """
 
 
+@pytest.mark.full
 def test_comparisons_hold_where_the_compiler_fuses_more():
     ran = as_if_on_another_machine(SCRIPT.format(producers=["gelu chain", "soft cap"], forms=["dense"]))
     assert ran.returncode == 0, ran.stderr

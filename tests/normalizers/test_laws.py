@@ -110,6 +110,16 @@ def test_a_visible_logit_of_minus_infinity_gets_exactly_zero(name, dtype):
 
 
 @every_method
+@hypothesis.given(logits_strategy, masks)
+def test_a_mask_that_is_added_hides_and_counts_as_one_that_is_given(name, logits, where):
+    for dtype in DTYPES:
+        added, gradient = evaluate(name, np.where(where, logits, -np.inf), np.ones((ROWS, N), bool), dtype)
+        given, of_given = evaluate(name, logits, where, dtype)
+        np.testing.assert_array_equal(added, given)
+        np.testing.assert_array_equal(gradient, of_given)
+
+
+@every_method
 @hypothesis.given(logits_strategy, junk, orders)
 def test_padding_equals_the_shorter_row(name, logits, junk, order):
     places = sorted(order[:SHORT])

@@ -1,4 +1,6 @@
 import inspect
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +46,10 @@ def test_an_additive_mask_is_refused():
 
 def test_visible_count():
     where = jnp.array([[True, True, False], [False, False, False]])
-    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), -1, where), [[2], [0]])
-    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), (0, 1), where), [[2]])
-    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), 0, None), [[2, 2, 2]])
+    logits = masking.visible_or_lowest(jnp.array([[1.0, jnp.nan, jnp.inf]] * 2), where)
+    np.testing.assert_array_equal(masking.visible_count(logits, -1), [[2], [0]])
+    np.testing.assert_array_equal(masking.visible_count(logits, (0, 1)), [[2]])
+    np.testing.assert_array_equal(masking.visible_count(jnp.ones((2, 3)), 0), [[2, 2, 2]])
 
 
 def test_row_maximum_sees_visible_entries_and_is_zero_for_an_empty_row():
@@ -67,3 +70,16 @@ def test_centre_hides_what_is_masked():
 
 def test_row_sum_is_one_for_an_empty_row():
     np.testing.assert_array_equal(masking.row_sum(jnp.array([[2.0, 3.0], [0.0, 0.0]]), -1), [[5], [1]])
+
+
+PLAIN = """
+import numpy as np, softmax_jax as sj
+x = np.array([1.0, 2.0])
+print(*(weights.dtype for weights in (sj.softmax(x), sj.ssmax(x), sj.log_softmax(x), sj.softmax_jvp(x, x))))
+"""
+
+
+@pytest.mark.full
+def test_plain_numpy_of_double_precision_is_taken_without_a_warning():
+    done = subprocess.run([sys.executable, "-W", "error", "-c", PLAIN], capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == (["float32"] * 4, "")

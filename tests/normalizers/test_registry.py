@@ -196,3 +196,85 @@ def test_the_example_of_contributing_runs_and_obeys_the_laws():
         np.testing.assert_array_equal(np.asarray(gradient[~where], np.float32), 0)
         np.testing.assert_array_equal(weights[0, [0, 2, 3]], weigh(jnp.asarray(z[0, [0, 2, 3]], dtype)))
     np.testing.assert_allclose(weigh(jnp.array([0.0, np.log(3)])), [1 / 3, 3 / 5], rtol=1e-6)
+
+
+OWN = """
+import jax
+import jax.numpy as jnp
+import softmax_jax as sj
+
+class Sigmoid(sj.Map):
+    sums_to_one = False
+
+    def weights(self, row):
+        return jax.nn.sigmoid(row.logits)
+
+class Sharp(sj.Map):
+    sums_to_one = False
+    power: float = sj.number(default=2.0, learn=True)
+
+    def weights(self, row):
+        return jax.nn.sigmoid(row.logits) ** row.number(self.power)
+
+sigmoid, sharp = Sigmoid(), Sharp()
+kept = sj.register("kept_in_a_module", Sigmoid())
+sj.register("only_registered", Sigmoid())
+pair = sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
+
+def function(logits, axis=-1, where=None, *, factor=2.0):
+    return factor * sj.softmax(logits, axis, where)
+
+def of_one(logits):
+    return logits
+
+def summed(logits, axis=-1, where=None):
+    return logits.sum(axis)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, restored):
+    """A module of the user's."""
+    name = "own_" + tmp_path.name.replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(OWN)
+    (tmp_path / f"{name}_broken.py").write_text("1 +")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_normalizer_of_a_module_needs_no_registration(own):
+    logits, where = jnp.array([1.0, 2.0, 3.0]), jnp.array([True, False, True])
+    sigmoid = jnp.where(where, jax.nn.sigmoid(logits), 0.0)
+    for name in ("sigmoid", "kept", "only_registered", " sigmoid() "):
+        np.testing.assert_array_equal(sj.normalizer(f"{own}:{name}")(logits, where=where), sigmoid)
+    np.testing.assert_allclose(sj.normalizer(f"{own}:sharp(power=3.0)")(logits, where=where), sigmoid**3, rtol=1e-6)
+    assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
+    assert sj.normalizer(f"{own}:pair") == sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
+    for spec, factor in ((f"{own}:function", 2), (f"{own}:function(factor=3.0)", 3)):
+        np.testing.assert_allclose(sj.normalizer(spec)(logits), factor * jax.nn.softmax(logits), rtol=1e-6)
+    q = jnp.ones((3, 2, 4))
+    assert sj.dot_product_attention(q, q, q, normalizer=f"{own}:function").shape == q.shape
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no_such_module:sigmoid", r"the module no_such_module cannot be imported .*a file in this directory"),
+        ("{}_broken:sigmoid", r"_broken cannot be imported \(SyntaxError"),
+        ("{}:sigmod", r"did you mean 'sigmoid'\? .* must hold a normalizer of that name"),
+        ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
+        ("{}:Sigmoid", r"is the class Sigmoid; it must be a map"),
+        ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
+        ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
+        ("{}:sharp(power='a')", r"power is 'a'"),
+        ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),
+        ("{}:", r"cannot read the normalizer"),
+        ("sigmod", r"one of your own is written my_module:sigmod"),
+    ],
+)
+def test_what_a_module_lacks_is_said_in_one_line(own, text, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        sj.normalizer(text.format(own))
+    assert "\n" not in str(refused.value)

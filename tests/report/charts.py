@@ -25,11 +25,11 @@ def texts_of(svg: str | bytes) -> set[str | None]:
 
 
 def values_of(chart: Any) -> list[dict[str, Any]]:
-    """The records of every layer of a chart."""
+    """The records of every layer of a chart but the names at the ends of lines."""
 
     def records(part: Any) -> Iterator[dict[str, Any]]:
         if isinstance(part, dict):
-            yield from part.get("data", {}).get("values", [])
+            yield from (row for row in part.get("data", {}).get("values", []) if "place" not in row)
             part = list(part.values())
         if isinstance(part, list):
             for inner in part:

@@ -137,7 +137,7 @@ def test_both_published_rows_are_dashed():
 
 
 def test_every_line_is_on_until_its_name_is_clicked():
-    chart = accuracy_chart(FRAME, "A title").to_dict()
+    chart = accuracy_chart(FRAME, "A title", switched=True).to_dict()
     (switch,) = chart["params"]
     assert switch["bind"] == "legend"
     assert switch["select"]["toggle"] == "true"
@@ -147,3 +147,11 @@ def test_every_line_is_on_until_its_name_is_clicked():
         condition = layer["encoding"]["opacity"]["condition"]
         assert condition["param"] == switch["name"]
         assert condition["empty"] is False
+
+
+def test_a_picture_has_names_at_the_ends_of_its_lines_and_no_legend():
+    chart = accuracy_chart(FRAME, "A title").to_dict()
+    assert "params" not in chart
+    assert all(layer["encoding"]["color"]["legend"] is None for layer in chart["layer"][:3])
+    names = {record["text"] for record in chart["layer"][-1]["data"]["values"]}
+    assert names == {"softmax", "hardmax", "softmax, published", "adaptive, published"}

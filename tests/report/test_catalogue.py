@@ -38,3 +38,13 @@ def test_table_and_page_are_printed():
         assert done.returncode == 0, done.stderr
         assert all(name[:6] in done.stdout for name in sj.METHODS)
     assert done.stdout == catalogue.markdown()
+
+
+def test_the_table_keeps_words_whole_at_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["normalizers"])
+    catalogue.main()
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    words = {word for row in catalogue.rows() for cell in row for word in cell.split()}
+    assert not [word for word in words if word.isalpha() and word not in printed]

@@ -3,12 +3,12 @@
 import pytest
 
 from softmax_jax.report import accuracy, dispersion, resolution
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import save_chart
 from tests.report import test_accuracy, test_dispersion, test_resolution
 from tests.report.charts import OWN_COLOURS, texts_of
 
 GAPS, RESOLUTION = test_resolution.GAPS, test_resolution.RESOLUTION
-MARKS = {"measured: 0.5 at n = 20", "forced below 0.5 from n = 90", "at least", "a random item"}
+MARKS = {"measured: 0.5 at n = 20", "forced below 0.5 from n = 90", "softmax at least", "a random item"}
 CHARTS = {
     "accuracy": (
         lambda: accuracy.accuracy_chart(test_accuracy.FRAME, "How far?"),

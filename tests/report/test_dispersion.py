@@ -29,14 +29,14 @@ MAPS = AttentionMaps(
 def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():
     entropy, weight, rank = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"]
     for panel, value in ((entropy, np.log(16) / 2), (weight, 0.51), (rank, 1.16)):
-        drawn = [point for point in panel["layer"][1]["data"]["values"] if point["normalizer"] == "softmax"]
-        assert drawn[0]["value"] == pytest.approx(value)
-    assert {record["bound"] for record in weight["layer"][2]["data"]["values"]} == {
-        "at most, by the whole spread",
-        "at most, by the nearest logits",
-        "at least",
+        drawn = [point for point in panel["layer"][2]["data"]["values"] if point["normalizer"] == "softmax"]
+        assert drawn[0]["value"] == pytest.approx(value, rel=1e-5)
+    assert {record["bound"] for record in weight["layer"][0]["data"]["values"]} == {
+        "softmax at most, by the whole spread",
+        "softmax at most, by the nearest logits",
+        "softmax at least",
     }
-    assert [record["value"] for record in rank["layer"][2]["data"]["values"]] == [8.5, 128.5, 8192.5]
+    assert [record["value"] for record in rank["layer"][0]["data"]["values"]] == [8.5, 128.5, 8192.5]
     hardmax = dispersion.dispersion_chart(FRAME.filter(normalizer="hardmax"), FORCED)
     assert not any("bound" in record for record in values_of(hardmax))
 

@@ -1,8 +1,13 @@
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.report.sections import Evaluated, forced_sentence, headline
+from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.report.assembly import names_of
+from softmax_jax.report.sections import Evaluated, forced_sentence, helps, said
+from softmax_jax.training.run_directory import SHIPPED
 
 
 def sentence(spread: float, forced_from: float) -> str:
@@ -18,14 +23,34 @@ def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread,
     assert "at no length up to 1,024" in said
 
 
+def run_of(accuracies, lost=()):
+    """A run of one seed at 16 and 1024 items."""
+    rows = [(name, n, 0, value) for name, values in accuracies.items() for n, value in zip((16, 1024), values)]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    return Evaluated("paper", 16, tuple(name for name in accuracies if name not in lost), [], frame)
+
+
 @pytest.mark.parametrize(
     ("names", "best"),
     [(["softmax", "softpick", "hardmax"], "hardmax wins back most: 20.0"), (["softmax", "softpick"], "")],
 )
-def test_the_headline_rests_on_no_offset_of_the_logits(names, best):
+def test_what_helps_rests_on_no_offset_of_the_logits(names, best):
     accuracies = {"softmax": 50.0, "softpick": 90.0, "hardmax": 70.0}
-    rows = [(name, n, 0, accuracies[name]) for name in names for n in (16, 1024)]
-    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
-    said = headline(Evaluated("paper", 16, tuple(names), [], frame))
-    assert best in said
-    assert "softpick" not in said
+    told = helps(run_of({name: (accuracies[name],) * 2 for name in names}))
+    assert best in (told or "")
+    assert "softpick" not in (told or "")
+
+
+def test_what_is_lost_adds_up_where_half_is_lost():
+    accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
+    told = said(run_of(accuracies, lost=("hardmax", TRUE_ITEM)))
+    assert list(told) == ["What falls", "Why"]
+    assert "99.0 % of sets of 16, and in 52.0 % of sets of 1,024" in told["What falls"]
+    assert "At 1,024 items it answers 52.0 % right, and loses 38.0 % to dispersion" in told["Why"]
+    assert "9.0 % to the key" in told["Why"]
+    assert "1.0 % to the value" in told["Why"]
+
+
+def test_our_models_of_the_paper_are_called_a_replication():
+    assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]
+    assert names_of([Path("runs/paper")]) == ["paper"]

@@ -8,7 +8,7 @@ import pytest
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.sets import fresh_batches
 from softmax_jax.report.accuracy import compare
-from softmax_jax.report.charts import save_chart
+from softmax_jax.report.drawing import save_chart
 from softmax_jax.studies import precision_report as report
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
 from softmax_jax.studies.precision import ceilings, of_recipes, ties

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from configs import load_presets
+from softmax_jax.configs import load_presets
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.studies.shootout import compete, write_outcomes
 from softmax_jax.tasks.signal import Signal

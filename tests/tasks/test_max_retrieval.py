@@ -10,6 +10,7 @@ from flax import nnx
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.tasks import priorities
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
@@ -77,6 +78,7 @@ def test_blocks_join_to_the_whole_sample():
     assert np.array_equal(blocks[-1].answer, whole.answer)
 
 
+@pytest.mark.full
 def test_any_block_of_a_set_is_drawn_alone():
     items = 2 * BLOCK + 100
     whole = sample(KEY, 1, items)
@@ -189,3 +191,34 @@ def test_a_normalizers_numbers_train_with_the_model(name, number):
     assert any(abs(float(leaves[path] - before[path])) > 0.01 for path in leaves)
     assert all(np.isfinite(leaf) for leaf in leaves.values())
     assert number in METHODS[name].numbers
+
+
+@pytest.mark.parametrize("name", priorities.QUANTILES)
+def test_a_distribution_changes_the_values_and_not_which_item_is_the_largest(name):
+    drawn, uniform = (sample(KEY, 200, 1500, jnp.arange(1, 201), priority) for priority in (name, "uniform"))
+    visible = jnp.where(drawn.mask, drawn.items[..., 0], -jnp.inf)
+    largest = visible.argmax(1)
+    assert jnp.isfinite(drawn.items).all()
+    answer = drawn.items[jnp.arange(200), largest, 1:].argmax(-1)
+    assert np.array_equal(answer, drawn.answer)
+    if name == priorities.NEEDLE:
+        second = jax.lax.top_k(visible, 2)[0][1:, 1]
+        assert not largest.any()
+        assert (visible.max(1)[1:] - second >= priorities.LEAD).all()
+    else:
+        assert np.array_equal(drawn.answer, uniform.answer)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "of_scipy"),
+    [
+        ("beta_2", scipy.stats.beta(1, 2)),
+        ("beta_4", scipy.stats.beta(1, 4)),
+        ("gaussian", scipy.stats.norm()),
+        ("exponential", scipy.stats.expon()),
+    ],
+)
+def test_priorities_are_distributed_as_their_name_says(name, of_scipy):
+    rho = np.asarray(sample(KEY, 100, 1000, priority=name).items[..., 0], np.float64)
+    assert scipy.stats.kstest(rho.ravel(), of_scipy.cdf).pvalue > 1e-3

@@ -69,9 +69,10 @@ def test_classes_and_places_are_balanced():
 OTHER_SIZES = [(5, 2, 5, 8), (12, 7, 1, 16), (9, 8, 4, 8), (1, 3, 1, 32)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("length", "classes", "signal_length", "features"),
-    [(32, 4, 3, 64), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in OTHER_SIZES)],
+    [(32, 4, 3, 64), *OTHER_SIZES],
 )
 def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length, classes, signal_length, features):
     task = Signal(length=length, classes=classes, signal_length=signal_length, features=features)
@@ -90,6 +91,7 @@ def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length
     assert scipy.stats.kstest(np.concatenate(rests).ravel(), scipy.stats.norm(0, NOISE).cdf).pvalue > CHANCE
 
 
+@pytest.mark.full
 def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
     task = Signal(length=8, features=16, sequences=60, sets=20)
     first, second = ([row for batch in epoch_of(task, epoch) for row in batch] for epoch in range(2))
@@ -98,12 +100,10 @@ def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
     assert first != second
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sequences", "sets", "steps", "taken"),
-    [
-        (50, 20, 2, 20),
-        *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in [(12, 20, 1, 12), (20, 20, 1, 20), (3, 1, 3, 1)]),
-    ],
+    [(50, 20, 2, 20), (12, 20, 1, 12), (20, 20, 1, 20), (3, 1, 3, 1)],
 )
 def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, steps, taken):
     epoch = epoch_of(Signal(length=4, features=8, sequences=sequences, sets=sets))

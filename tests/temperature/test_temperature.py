@@ -68,6 +68,7 @@ def found(rows):
     return fit({ITEMS: rows}, {ITEMS: drawn_rows(1, seeds=8, rows=500)}, seeds=range(8))
 
 
+@pytest.mark.full
 def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     random = np.random.default_rng(3)
     z, values = random.normal(size=(40, 12)) * 2, random.normal(size=(40, 12, 5))

@@ -3,6 +3,8 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from rich.console import Console
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config, changed, settings_of
-from softmax_jax.training.run import Interrupted, NotFiniteError, run
+from softmax_jax.training.run import Interrupted, InterruptedAtOnce, NotFiniteError, run
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint, read_config
 
 SMALL = Config(
@@ -51,7 +53,7 @@ def compiled_once():
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "whole"
-    run(SMALL, path, quiet())
+    run(SMALL, str(path), quiet())
     return path
 
 
@@ -68,7 +70,7 @@ def interrupt_at(monkeypatch, step):
 
 
 def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
-    assert read_config(uninterrupted) == SMALL
+    assert read_config(str(uninterrupted)) == SMALL
     assert {"jax", "flax", "python"} <= json.loads((uninterrupted / "versions.json").read_text()).keys()
     lines = metrics(uninterrupted)
     assert [(line["step"], line["seed"]) for line in lines] == [
@@ -119,6 +121,62 @@ def test_a_finished_run_stays_as_it_is(uninterrupted):
     assert json.loads((uninterrupted / "versions.json").read_text()) == {"jax": "an earlier one"}
     assert (uninterrupted / "metrics.jsonl").read_bytes() == before[0]
     assert identical(load_checkpoint(uninterrupted)[1], before[1])
+
+
+def test_a_finished_run_goes_on_to_more_steps_as_if_they_had_been_meant(uninterrupted, tmp_path, monkeypatch, capsys):
+    run(changed(SMALL, steps=30), tmp_path, quiet())
+    assert read_config(tmp_path / "parameters").steps == 30
+    interrupt_at(monkeypatch, 40)
+    with pytest.raises(Interrupted, match="step 40"):
+        run(SMALL, tmp_path, quiet())
+    assert load_checkpoint(tmp_path)[0] == SMALL
+    assert "this is step 40 of 50" in capsys.readouterr().err
+    monkeypatch.undo()
+    run(SMALL, tmp_path, quiet())
+    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
+    assert [line["step"] for line in metrics(tmp_path)] == [line["step"] for line in metrics(uninterrupted)]
+    with pytest.raises(ValueError, match=r"steps is 50 there and 20 here\. Choose another"):
+        run(changed(SMALL, steps=20), tmp_path, quiet())
+
+
+def test_more_steps_are_refused_where_they_would_have_changed_the_first(tmp_path):
+    falling = changed(SMALL, steps=10, schedule="cosine_decay_schedule")
+    run(falling, tmp_path, quiet())
+    with pytest.raises(ValueError, match=r"learning rates would have been others \(cosine_decay_schedule\)"):
+        run(changed(falling, steps=20), tmp_path, quiet())
+    assert read_config(tmp_path).steps == 10
+
+
+def test_a_finished_run_without_its_checkpoints_stays_as_it_is(tmp_path):
+    run(changed(SMALL, steps=10), tmp_path, quiet())
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(ValueError, match="finished run without its checkpoints"):
+        run(SMALL, tmp_path, quiet())
+    assert load_checkpoint(tmp_path)[0].steps == 10
+
+
+def test_a_second_ctrl_c_keeps_the_chunks_that_are_finished(tmp_path, monkeypatch):
+    """Both come while the third chunk is computed; the newest checkpoint was of none."""
+    chunk_trainer, released = run_module.chunk_trainer, threading.Event()
+
+    def slow(config):
+        def train_chunk(state, step, steps):
+            if step == 20:
+                for _ in range(2):
+                    time.sleep(0.3)
+                    os.kill(os.getpid(), signal.SIGINT)
+                released.wait(60)
+            return chunk_trainer(config)(state, step, steps)
+
+        return train_chunk
+
+    monkeypatch.setattr(run_module, "chunk_trainer", slow)
+    said = io.StringIO()
+    with pytest.raises(InterruptedAtOnce, match=r"stopped at once at step 20: the chunk under way is lost"):
+        run(changed(SMALL, chunks_per_checkpoint=100), tmp_path, Console(file=said, width=200))
+    released.set()
+    assert "stopping at the end of this chunk; Ctrl-C again stops at once" in said.getvalue()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["20"]
 
 
 def test_a_directory_of_other_settings_is_refused(uninterrupted):

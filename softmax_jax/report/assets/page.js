@@ -31,12 +31,46 @@
       background: null,
       font: getComputedStyle(document.body).fontFamily,
       axis: { ...text, gridColor: colour("--grid"), domainColor: colour("--line"), tickColor: colour("--line"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500 },
-      legend: { ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 240, ...(narrow ? { orient: "bottom", columns: 1 } : {}) },
+      legend: { ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 260, orient: narrow ? "bottom" : "right", ...(narrow ? { columns: 1, direction: "vertical" } : {}) },
       header: { ...text, labelFontSize: 12, titleFontSize: 12 },
       title: { color: colour("--ink"), subtitleColor: colour("--soft") },
-      text: { color: colour("--ink") },
+      text: { color: colour("--ink"), fontSize: 12 },
+      rule: { color: colour("--ink") },
       view: { stroke: colour("--line") },
     };
+  }
+
+  const FOR_WIDE = "for wide charts alone";
+  const STROKES = { symbolOpacity: 1, symbolType: "stroke", symbolStrokeWidth: 3 };
+  const LABELS = 240; // pixels that names at the ends of lines take
+
+  // A narrow chart has no room for names at the ends of its lines: a legend stands below it instead.
+  function withLegend(spec) {
+    if (spec.vconcat || spec.hconcat) {
+      const key = spec.vconcat ? "vconcat" : "hconcat";
+      return { ...spec, [key]: spec[key].map(withLegend) };
+    }
+    if (!spec.layer?.some((layer) => layer.description === FOR_WIDE)) return spec;
+    const named = (layer) => {
+      const encoding = { ...layer.encoding };
+      if (encoding.color?.legend === null) encoding.color = { ...encoding.color, title: null, legend: STROKES };
+      for (const [channel, { legend, ...rest }] of Object.entries(encoding)) {
+        if (legend) encoding[channel] = { ...rest, legend: { ...legend, columns: 1 } };
+      }
+      return { ...layer, encoding };
+    };
+    return { ...spec, layer: spec.layer.filter((layer) => layer.description !== FOR_WIDE).map(named) };
+  }
+
+  // The title of a panel in as many lines as it takes.
+  function titled(spec, width) {
+    if (!spec.title?.text) return spec;
+    const lines = [""];
+    for (const word of String(spec.title.text).split(" ")) {
+      if ((lines.at(-1) + word).length * 8 > width) lines.push("");
+      lines[lines.length - 1] = `${lines.at(-1)} ${word}`.trim();
+    }
+    return { ...spec, title: { ...spec.title, text: lines } };
   }
 
   // A single panel takes the width there is. Of several in a row each goes under the other where that is too little.
@@ -45,8 +79,9 @@
     const panels = spec.hconcat ?? spec.vconcat;
     if (panels) {
       const stacked = spec.vconcat !== undefined || width < 700;
-      const most = stacked ? Math.max(220, width - 110) : (width - 110) / panels.length - 62;
-      const fit = (panel) => ({ ...panel, width: Math.min(panel.width, most) });
+      const beside = panels.some((panel) => panel.layer?.some((layer) => layer.description === FOR_WIDE)) ? LABELS : 0;
+      const most = stacked ? Math.max(220, width - 110 - beside) : (width - 150) / panels.length - 62;
+      const fit = (panel) => titled({ ...panel, width: Math.min(panel.width, most) }, most);
       const { hconcat, vconcat, ...rest } = spec;
       return { ...rest, [stacked ? "vconcat" : "hconcat"]: panels.map(fit) };
     }
@@ -65,8 +100,9 @@
 
   async function drawChart(element) {
     const name = element.dataset.chart;
-    const narrow = element.clientWidth < 560;
-    const spec = kept(fitted(JSON.parse(document.getElementById(`spec-${name}`).textContent), element.clientWidth), name);
+    const narrow = element.clientWidth < 620;
+    const written = JSON.parse(document.getElementById(`spec-${name}`).textContent);
+    const spec = kept(fitted(narrow ? withLegend(written) : written, element.clientWidth), name);
     const controls = document.getElementById(`controls-${name}`);
     drawn.get(name)?.finalize();
     controls.replaceChildren();

@@ -1,0 +1,44 @@
+"""softmax-jax COMMAND: the command lines of an installed package."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+from softmax_jax.normalizers.checks import did_you_mean
+
+COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
+"""Modules beside this one, each with a function `main`."""
+
+
+def summary(command: str) -> str:
+    """What a command does, read without loading what it needs."""
+    return ast.get_docstring(ast.parse(Path(__file__).with_name(f"{command}.py").read_text())) or ""
+
+
+def main() -> None:
+    """Runs the command that the first argument names on the others; lists them all for --help."""
+    name, *others = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        listed = (f"  {command:<10}{summary(command)}" for command in COMMANDS)
+        print("usage: softmax-jax COMMAND [OPTIONS]", "", *listed, "", sep="\n")
+        print("softmax-jax COMMAND --help lists the options of one.")
+        return
+    try:
+        if name not in COMMANDS:
+            rule = f"it must be a command, one of {', '.join(COMMANDS)}"
+            raise ValueError(f"the first argument is {name}: {did_you_mean(name, COMMANDS)}{rule}")
+        command = importlib.import_module(f"softmax_jax.commands.{name}")
+    except ModuleNotFoundError as error:
+        needs = f"softmax-jax {name} needs {error.name}, which is not installed"
+        print(f"error: {needs}: pip install 'softmax-jax[experiment]'", file=sys.stderr)
+        raise SystemExit(2) from None
+    except ValueError as error:
+        print(f"error: {error} (--help shows every command)", file=sys.stderr)
+        raise SystemExit(2) from None
+    sys.argv = [f"softmax-jax {name}", *others]
+    command.main()
+
+
+if __name__ == "__main__":
+    main()

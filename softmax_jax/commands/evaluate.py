@@ -1,0 +1,85 @@
+"""Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import polars as pl
+import tyro
+from rich.console import Console
+
+from softmax_jax.measures.answers import SETS, planned
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
+from softmax_jax.measures.fits import named_normalizers
+from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
+from softmax_jax.report.accuracy import show_and_write
+from softmax_jax.report.answers import show_and_write_answers
+from softmax_jax.report.drawing import PaperOption
+from softmax_jax.runtime import command_line
+from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
+from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.tasks.clrs_text import ClrsText
+from softmax_jax.tasks.products import AS_TRAINED, Rounding
+from softmax_jax.training.config import changed, settings_of
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
+    lengths: command_line.UnlessGiven[tuple[int, ...]] = ()
+    """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
+    sets: Annotated[int | None, tyro.conf.arg(aliases=["--samples"])] = None
+    """Sets per seed and length: 512 unless given, 125 of every algorithm of clrs_text."""
+    key: int = 0
+    """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
+    rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
+    checkpoint: Path = SHIPPED / "paper"
+    """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
+    output: command_line.UnlessGiven[Path | None] = None
+    """Directory for evaluation.csv, evaluation.json and the chart; results/evaluate/TIME by default."""
+    protocol: Literal["fresh", "notebook"] = "fresh"
+    """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
+    accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
+    paper: PaperOption = None
+    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
+
+    def __post_init__(self) -> None:
+        command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
+        command_line.within("--sets", self.sets or SETS, 1, 2**20, SETS)
+        command_line.within("--key", self.key, 0, 2**31 - 1, 3)
+        if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
+            raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
+        command_line.normalizer_names(self.normalizers)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
+
+
+def main() -> None:
+    """Loads, measures, prints, writes."""
+    asked = command_line.parse(Arguments, description=__doc__)
+    command_line.one_device_per_core()
+    with command_line.one_line_errors(Console(stderr=True)), joined(asked.cluster), CompileTime() as compiling:
+        start = time.perf_counter()
+        config, parameters = load_checkpoint(asked.checkpoint)
+        config = changed(config, **asked.rounding.given)
+        named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
+        asked.compiled.keep()
+        options = {"seeds": config.all_seeds, "key": numbered_key(asked.key), "trained_under": config.normalizer}
+        options |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
+        plan = planned(parameters, named, task=config.task, **options)
+        frames = command_line.with_progress(plan.frames, plan.lengths, "measuring") if is_leader() else plan.frames
+        frame = pl.concat(frames)
+        if is_leader():
+            settings = dataclasses.asdict(asked) | {"sets": plan.sets, "seeds": config.all_seeds}
+            settings |= {"model": settings_of(config)}
+            show = show_and_write_answers if isinstance(config.task, ClrsText) else show_and_write
+            with command_line.results_of("evaluate", asked.output) as output:
+                paths = show(output, settings, frame, config.task, asked.paper)
+            seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
+            seeds = command_line.counted(config.seeds, "seed")
+            print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

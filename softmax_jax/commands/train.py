@@ -1,0 +1,45 @@
+"""Trains the model of a task."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from softmax_jax.configs import load_presets
+from softmax_jax.runtime.command_line import check_directory, one_device_per_core, parse_preset, typed
+from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms
+from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.training.config import Config
+from softmax_jax.training.optimizers import build_optimizer
+from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.trainer import build_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    config: tyro.conf.OmitArgPrefixes[Config]
+    workdir: Path
+    """Directory of the run; a run that it holds is continued."""
+    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
+
+
+def main() -> None:
+    """Picks the preset, parses the options over it, trains."""
+    presets = {
+        name: (summary, Arguments(config, Path("runs") / name)) for name, (summary, config) in load_presets().items()
+    }
+    arguments = parse_preset(presets, description="Train the model of a task. Options change a preset's settings.")
+    workdir = arguments.workdir
+    one_device_per_core()
+    with one_line_ends(Console(stderr=True)), joined(arguments.cluster):
+        check_directory("--workdir", workdir)
+        build_optimizer(arguments.config)
+        build_model(arguments.config.task, arguments.config.normalizer)
+        arguments.compiled.keep()
+        run(arguments.config, workdir, Console(quiet=not is_leader()))
+        if is_leader():
+            print(f"trained to the end; evaluate with: {typed('evaluate', 'evaluate.py')} --checkpoint {workdir}")

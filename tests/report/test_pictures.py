@@ -1,0 +1,19 @@
+"""The pictures of the documentation are those that their data give."""
+
+import pytest
+
+from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report.drawing import drawn_from, fingerprint
+from softmax_jax.studies.pictures import DOCS, PICTURES
+
+IMAGES = DOCS / "images"
+
+
+def test_there_is_a_picture_of_each_name_and_no_other():
+    assert {str(path.relative_to(IMAGES))[: -len(".svg")] for path in IMAGES.rglob("*.svg")} == set(PICTURES)
+
+
+@pytest.mark.parametrize("name", [name for name in PICTURES if name.split("/")[-1] not in METHODS])
+def test_a_picture_is_drawn_from_what_the_code_makes_of_the_data(name):
+    kept = drawn_from((IMAGES / f"{name}.svg").read_text())
+    assert kept == fingerprint(PICTURES[name]()), f"run python -m softmax_jax.studies.pictures {name}"

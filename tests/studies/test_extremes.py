@@ -1,0 +1,87 @@
+import math
+
+import polars as pl
+import pytest
+
+from softmax_jax.studies import extremes, extremes_growth, extremes_report
+from softmax_jax.studies.extremes_growth import BETAS, COLUMNS, PERFECT, growth, half_weight, least_loss, off_by
+from softmax_jax.tasks.priorities import QUANTILES
+from softmax_jax.training.config import changed
+
+LENGTHS = (256, 1024, 4096)
+
+
+def rows_of(beta_of, priority="uniform", seeds=(0, 1)):
+    return [(priority, seed, n, (1 + seed) * beta_of(n), math.nan) for seed in seeds for n in LENGTHS]
+
+
+def frame_of(rows):
+    return pl.DataFrame(rows, COLUMNS, orient="row")
+
+
+def test_the_largest_weight_is_one_half_where_it_is():
+    gap = 0.3  # a row of two logits: the weight is 1/2 at β = 0 alone, of ten others at log(9)/gap
+    weights = [1 / (1 + 9 * math.exp(-beta * gap)) for beta in BETAS]
+    assert half_weight(BETAS, weights) == pytest.approx(math.log(9) / gap, rel=0.02)
+    assert math.isnan(half_weight(BETAS, [0.1] * len(BETAS)))
+
+
+def test_the_least_loss_is_found_between_the_temperatures():
+    losses = [(math.log(beta) - 1.1) ** 2 for beta in BETAS]
+    assert least_loss(BETAS, losses) == pytest.approx(math.exp(1.1), rel=1e-9)
+    assert math.isnan(least_loss(BETAS, [float(index) for index in range(len(BETAS))]))
+
+
+def test_growth_finds_the_power_it_was_made_with():
+    frame = frame_of(rows_of(lambda n: n**0.7))
+    assert growth(frame, "half", 256)["power"].to_list() == pytest.approx([0.7, 0.7])
+    frame = frame_of(rows_of(lambda n: math.log(n) ** 1.5))
+    assert growth(frame, "half", 256)["log_power"].to_list() == pytest.approx([1.5, 1.5])
+    assert growth(frame, "best", 256)["power"].to_list() == [None, None]
+
+
+def test_a_rule_is_off_by_what_it_grows_too_much():
+    missed = off_by(frame_of(rows_of(lambda n: n**0.5)), "half", 256)
+    assert missed["n^½"].to_list() == pytest.approx([1, 1])
+    assert missed["n"].to_list() == pytest.approx([4, 4])
+    assert missed["constant"].to_list() == pytest.approx([0.25, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("priority", "power"), [("uniform", 1.0), ("beta_2", 0.5), ("beta_4", 0.25), ("exponential", 0)]
+)
+def test_a_perfect_key_needs_the_growth_that_extreme_values_say(priority, power):
+    rows = extremes_growth.of_perfect_key(priority, LENGTHS, 200)
+    (found,) = growth(frame_of(rows), "half", 256)["power"]
+    assert found == pytest.approx(power, abs=0.06)
+
+
+def test_a_needle_needs_the_logarithm():
+    rows = extremes_growth.of_perfect_key("needle", LENGTHS, 20)
+    # The others are uniform below 1: their terms sum to n·exp(-β·lead)·(1 - exp(-β))/β.
+    for _, _, n, beta, _ in rows:
+        others = (n - 1) * math.exp(-beta * 0.2) * (1 - math.exp(-beta)) / beta
+        assert others == pytest.approx(1, rel=0.15)
+
+
+def test_the_tables_and_the_chart(tmp_path):
+    rows = [row for name in QUANTILES for row in rows_of(lambda n: n**0.5, name, seeds=(PERFECT, 0, 1))]
+    frame = frame_of([(*row[:3], abs(row[3]) + 1e-3, row[4]) for row in rows])
+    table = extremes_report.growth_table(frame, 256)
+    assert table.count("\n") == 1 + 2 * len(QUANTILES)
+    assert "–" in table
+    assert extremes_report.rules_table(frame, 256).count("\n") == 1 + len(QUANTILES)
+    assert "perfect key" in extremes_report.growth_chart(frame).to_json()
+
+
+def test_the_study_trains_measures_and_draws(tmp_path, monkeypatch, capsys):
+    config = extremes.Arguments.config
+    shorter = {"steps": 8, "width": 8, "seeds": 2}
+    monkeypatch.setattr(extremes, "QUANTILES", {"needle": QUANTILES["needle"]})
+    monkeypatch.setattr(extremes.Arguments, "config", lambda asked, name: changed(config(asked, name), **shorter))
+    arguments = ["--lengths", "16", "64", "--sets", "4", "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
+    monkeypatch.setattr("sys.argv", ["extremes", *arguments])
+    extremes.main()
+    assert pl.read_csv(tmp_path / "betas.csv").shape == (6, 5)
+    assert (tmp_path / "growth.png").is_file()
+    assert "wrote" in capsys.readouterr().out

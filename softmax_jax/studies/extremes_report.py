@@ -71,7 +71,7 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
     relative = relative.filter(pl.col("relative").is_finite())
     colours = palette(frame["priority"].unique(maintain_order=True))
     colour, height = charts.colour_by("priority", colours, legend=False), 380
-    scale = alt.Scale(type="log", base=2, domain=[0.5, relative["relative"].max()], nice=False)
+    scale = alt.Scale(type="log", base=2, domain=[0.5, float(relative["relative"].to_numpy().max())], nice=False)
     x = charts.length_axis(sorted(set(frame["n"])))
     y = alt.Y("value:Q", title=f"β½, relative to that at {shortest} items", scale=scale)
     perfect, models = (

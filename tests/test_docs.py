@@ -112,9 +112,8 @@ def test_the_page_of_a_notebook_is_that_of_its_cells(notebook: str):
 def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
     content = json.loads((ROOT / "notebooks" / notebook).with_suffix(".ipynb").read_text())
     made = [(cell["cell_type"] == "markdown", "".join(cell["source"])) for cell in content["cells"]]
-    assert made == [
-        (prose, re.sub(r"^# ?", "", text, flags=re.M) if prose else text) for prose, text in cells(notebook)
-    ]
+    bare = [(prose, re.sub(r"^# ?", "", text, flags=re.M) if prose else text) for prose, text in cells(notebook)]
+    assert made == bare
 
 
 @pytest.mark.parametrize("name", ["index.md", "idea.md", "any_model.md"])

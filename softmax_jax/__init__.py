@@ -55,9 +55,11 @@ from softmax_jax.normalizers.scales import (
     EntropyInterpolation as EntropyInterpolation,
     EntropyPolynomial as EntropyPolynomial,
     InverseTemperature as InverseTemperature,
+    LengthRatio as LengthRatio,
     LengthRule as LengthRule,
     LogLength as LogLength,
     LogLengthPower as LogLengthPower,
+    LogPosition as LogPosition,
     Scale as Scale,
 )
 from softmax_jax.normalizers.sparse import (

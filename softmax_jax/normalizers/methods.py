@@ -15,6 +15,8 @@ True
 0.75
 """
 
+import math
+
 from softmax_jax.normalizers import maps, sparse
 from softmax_jax.normalizers.entry import DISPERSES, Entry
 from softmax_jax.normalizers.registry import register
@@ -22,15 +24,18 @@ from softmax_jax.normalizers.scales import (
     ClippedLogLength,
     ConstantTemperature,
     EntropyPolynomial,
+    LengthRatio,
     LengthRule,
     LogLength,
     LogLengthPower,
+    LogPosition,
 )
 
 BETA_OF_ENTROPY = (
     r"\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H > 0.5 \\ 1 & H \le 0.5 \end{cases}"
 )
 GROWING = r"\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log n)^{2 \tanh(\mathrm{power})}"
+GROK2_LENGTH = 1024
 HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
 register("softmax", maps.softmax)
@@ -161,5 +166,49 @@ register(
         DISPERSES,
         "AS-Stieltjes",
         "As `asentmax`, without zeros: the scale holds the tail together as the row grows.",
+    ),
+)
+register(
+    "llama4",
+    maps.softmax,
+    LogPosition,
+    Entry(
+        "softmax((1 + a·log(⌊(p + 1)/L⌋ + 1))·z)",
+        r"w = \operatorname{softmax}(\beta z), \qquad "
+        r"\beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor + 1\right)",
+        "→ 1 if a·δ > 1, else Θ(n^(a·δ-1))",
+        "Meta, Llama 4",
+        "In a trained model on rows of many times L entries, where it sharpens little by little and leaves shorter rows "
+        "as they are. a is `attn_scale` and L `floor_scale`; p is the query's position, from `positions`, and without "
+        "these p + 1 is the number of visible entries.",
+    ),
+)
+register(
+    "grok2",
+    maps.softmax,
+    ClippedLogLength,
+    Entry(
+        "softmax(max(1, log n / log 1024)·z)",
+        r"w = \operatorname{softmax}(\beta z), \qquad "
+        rf"\beta = \max\left(1, \frac{{\log n}}{{\log {GROK2_LENGTH}}}\right)",
+        HOLDS_A_LEAD,
+        "xAI, Grok-2",
+        "As `clipped_ssmax`, without a bound above: rows of up to L = 1024 entries stay as they are. Another L is "
+        "`s` = 1/log L. Grok-2 counts the entries before the query, one less than n under its causal mask.",
+    ),
+    s=1 / math.log(GROK2_LENGTH),
+    high=1e37,  # the largest that a number may be
+)
+register(
+    "yarn",
+    maps.softmax,
+    LengthRatio,
+    Entry(
+        "softmax((0.1·log r + 1)²·z)",
+        r"w = \operatorname{softmax}(\beta z), \qquad \beta = (0.1 \log r + 1)^2",
+        DISPERSES,
+        "Peng et al., arXiv 2309.00071",
+        "In a trained model with rotary positions whose context is extended to r times that of training. All rows get "
+        "the same β, and at r = 1, the default, it is softmax.",
     ),
 )

@@ -21,15 +21,17 @@ def number(
     default: Any,
     rule: str = "such as 1.0",
     holds: Callable[[float], bool] = lambda value: True,
+    many: bool = False,
     learn: bool = False,
     slider: tuple[float, float] | None = None,
 ) -> Any:
-    """A field of `Numbers`: a number, or a tuple of them where the default is a tuple or None.
+    """A field of `Numbers`: a number, or `many` in a tuple; with the default None it may be left out.
 
     `rule` says in words what `holds` asks of a finite number. `learn` is for a number that trains with a model.
     `slider` is the range in which a page may let it move.
     """
-    return dataclasses.field(default=default, metadata={"rule": rule, "holds": holds, LEARN: learn, SLIDER: slider})
+    said = {"rule": rule, "holds": holds, "many": many, LEARN: learn, SLIDER: slider}
+    return dataclasses.field(default=default, metadata=said)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, dataclasses.field))
@@ -82,8 +84,8 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     if not field.metadata or (value is None and field.default is None):
         return value
     rule, holds = field.metadata["rule"], field.metadata["holds"]
-    if not isinstance(field.default, tuple | None):
-        return _one(field.name, value, rule, holds, real=isinstance(field.default, float))
+    if not field.metadata["many"]:
+        return _one(field.name, value, rule, holds, real=not isinstance(field.default, int))
     if not isinstance(value, tuple | list):
         raise TypeError(f"{field.name} is {checks.shown(value)}; it must be a tuple of numbers, such as (0.5, 6.0)")
     return tuple(_one(f"each of {field.name}", one, rule, holds, real=True) for one in value)

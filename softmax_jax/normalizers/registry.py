@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from collections import Counter
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +34,8 @@ class Method:
     scale: type[Scale] | ScaleLike | None = None
     entry: Entry = UNWRITTEN
     """What the documentation says of it; that of the map unless given, where it has no scale."""
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Its defaults, where they are not those of map and scale."""
 
     def __post_init__(self) -> None:
         if self.entry is UNWRITTEN and self.scale is None:
@@ -47,7 +50,8 @@ class Method:
     @property
     def numbers(self) -> dict[str, Any]:
         """The names of the numbers this method takes, with their defaults: the scale's, then the map's."""
-        return (self._scale_class.defaults() if self._scale_class else {}) | self._numbers_of_map()
+        numbers = (self._scale_class.defaults() if self._scale_class else {}) | self._numbers_of_map()
+        return {name: self.own.get(name, default) for name, default in numbers.items()}
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -86,6 +90,7 @@ class Method:
             known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
             near = checks.did_you_mean(name, self.numbers)
             raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {known}")
+        numbers = {**self.own, **numbers}
         of_map = {name: value for name, value in numbers.items() if name in self._numbers_of_map()}
         of_scale = {name: value for name, value in numbers.items() if name not in of_map}
         try:
@@ -117,12 +122,13 @@ METHODS = MappingProxyType(_methods)
 """Registered methods by name, in order of registration; a read-only view."""
 
 
-def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: Entry = UNWRITTEN) -> Method:
+def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: Entry = UNWRITTEN, **own: Any) -> Method:
     """Makes a map over a scale known under a name, everywhere at once, and returns it to be called.
 
     `map` is a map, or a function with the signature of `jax.nn.softmax`, whose keyword-only parameters are its
-    numbers; `scale` a class of scales; `entry` what the documentation says of it. Raises ValueError if the name is
-    taken or no identifier, or if a number lacks a default or belongs to both.
+    numbers; `scale` a class of scales; `entry` what the documentation says of it; `own` the defaults of this method
+    where they differ from those of map and scale. Raises ValueError if the name is taken or no identifier, if a number
+    lacks a default or belongs to both, and for a default that breaks its rule or is of no number.
     """
     if not name.isidentifier() or name in _methods:
         raise ValueError(f"cannot register {name!r}: a name must be new and a Python identifier")
@@ -130,12 +136,13 @@ def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: E
         raise TypeError(
             f"cannot register {name!r}: the map must be an object, as Softpick(), and the scale a class, as LogLength"
         )
-    method = Method(name, map, scale, entry)
+    method = Method(name, map, scale, entry, own)
     twice = sorted(method._numbers_of_map().keys() & (scale.defaults() if scale else {}).keys())
     absent = (dataclasses.MISSING, inspect.Parameter.empty)
     lacking = [number for number, default in method.numbers.items() if any(default is none for none in absent)]
     if twice or lacking:
         raise ValueError(f"cannot register {name!r}: numbers without a default {lacking}, claimed twice {twice}")
+    method.build(**own)
     _methods[name] = method
     return method
 

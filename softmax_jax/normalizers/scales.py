@@ -95,7 +95,8 @@ class ClippedLogLength(Scale):
 
     n is the number of visible entries; a logit of -inf is none.
     The default bounds leave rows of up to 16 entries as they are and stop at rows of 4096. A learned `s` gets
-    no gradient from a row at a bound. `low` must lie below `high`.
+    no gradient from a row at a bound. `low` must lie below `high`. With s = 1/log L, `low` = 1 and no bound above it
+    is the scale of Grok-2, β = max(1, log n / log L), which counts the entries before the query, one less.
     """
 
     s: ArrayLike = number(default=1 / math.log(16), learn=True, slider=(0.05, 2.0))
@@ -148,6 +149,62 @@ class LogLengthPower(Scale):
         return f"{self.delta} + log(1 + exp({self.weight})) * pow(log(n), 2 * {power})"
 
 
+class LogPosition(Scale):
+    r"""The scale of Llama 4: β grows by a logarithm of the query's position, in steps.
+
+    $$\beta = 1 + \text{attn\_scale} \cdot \log\!\left(\left\lfloor
+      \frac{p + 1}{\text{floor\_scale}} \right\rfloor + 1\right)$$
+
+    `positions` holds p, the number of entries before the query, for each row: an array that broadcasts against the
+    logits with the row's axis at size 1, as (queries, 1) for logits of shape (batch, heads, queries, keys). Without it
+    p + 1 is the number of visible entries, which under a causal mask is the same. `floor_scale`, at least 1, is the
+    length up to which β = 1.
+
+    Source: Meta, Llama 4 (2025), whose layers without positions have it; the numbers are those of its configuration.
+
+    >>> scale = LogPosition(floor_scale=2.0, positions=jnp.array([[0], [1], [3]]))
+    >>> scale(jnp.zeros((3, 5)), -1, None).round(4).ravel()
+    Array([1.    , 1.0693, 1.1099], dtype=float32)
+    """
+
+    attn_scale: ArrayLike = number(default=0.1)
+    floor_scale: ArrayLike = number(default=8192.0, rule="at least 1, such as 8192.0", holds=lambda length: length >= 1)
+    positions: ArrayLike | None = number(default=None, rule="at least 0, such as 0.0", holds=lambda p: p >= 0)
+
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        length = row.count() if self.positions is None else row.number(self.positions) + 1
+        steps = jnp.floor(length / row.number(self.floor_scale))
+        return 1 + row.number(self.attn_scale) * jnp.log1p(steps)
+
+    def written(self) -> str:
+        length = "n" if self.positions is None else f"({self.positions} + 1)"
+        return f"1 + {self.attn_scale} * log(floor({length} / {self.floor_scale}) + 1)"
+
+
+class LengthRatio(Scale):
+    r"""The scale of YaRN: $\beta = (0.1 \log r + 1)^2$, with r the ratio of the length to that of training.
+
+    The ratio, at least 1, is the same for all rows; at 1 the temperature is that of training. As published it goes
+    with rotary positions that are interpolated by the same ratio.
+
+    Source: Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", arXiv 2309.00071,
+    where $\sqrt{1/t} = 0.1 \ln s + 1$.
+
+    >>> float(LengthRatio(16.0)(jnp.zeros((1, 5)), -1, None).squeeze().round(4))
+    1.6314
+    """
+
+    ratio: ArrayLike = number(
+        default=1.0, rule="at least 1, such as 4.0", holds=lambda ratio: ratio >= 1, slider=(1.0, 64.0)
+    )
+
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        return (0.1 * jnp.log(row.number(self.ratio)) + 1) ** 2
+
+    def written(self) -> str:
+        return f"pow(0.1 * log({self.ratio}) + 1, 2)"
+
+
 class LengthRule(Scale):
     r"""The least β that leaves a mass of at most ε outside the m entries that matter.
 
@@ -188,10 +245,10 @@ class EntropyPolynomial(Scale):
 
     reads_entropy = True
 
-    coefficients: tuple[ArrayLike, ...] = number(default=(-0.037, 0.481, -2.3, 4.917, -1.791))
+    coefficients: tuple[ArrayLike, ...] = number(default=(-0.037, 0.481, -2.3, 4.917, -1.791), many=True)
     threshold: ArrayLike = number(default=0.5)
     floor: ArrayLike = number(default=1.0)
-    entropy_range: tuple[ArrayLike, ...] | None = number(default=None)
+    entropy_range: tuple[ArrayLike, ...] | None = number(default=None, many=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

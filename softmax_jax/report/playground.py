@@ -19,6 +19,7 @@ from softmax_jax.normalizers.entry import Written
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.numbers import SLIDER, Numbers
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.normalizers.scales import Scale
 from softmax_jax.report import charts
 from softmax_jax.report.charts import Chart
 from softmax_jax.report.colours import GREY, palette
@@ -74,9 +75,9 @@ def written(name: str) -> tuple[Written, str] | None:
         leaves = [parameter(name, number) if number in sliders else value for number, value in vars(numbers).items()]
         return jax.tree.unflatten(jax.tree.structure(numbers), jax.tree.leaves(leaves))
 
-    method = METHODS[name]
-    map = on_sliders(method.map).written() if isinstance(method.map, Map) else None
-    beta = on_sliders(method.scale()).written() if isinstance(method.scale, type) else "1"
+    built = METHODS[name].build()
+    map = on_sliders(built.map).written() if isinstance(built.map, Map) else None
+    beta = on_sliders(built.scale).written() if isinstance(built.scale, Scale) else "1"
     return (map, beta) if map and beta else None
 
 

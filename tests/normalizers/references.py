@@ -93,6 +93,10 @@ def length_rule_beta(n, m=1.0, eps=0.05):
     return max(0.5 * np.log((1 - eps) * (n - m) / (eps * m)), 0.0) if n > m else 0.0
 
 
+def position_beta(n, attn_scale=0.1, floor_scale=8192):
+    return 1 + attn_scale * np.log(n // floor_scale + 1)
+
+
 REFERENCES = {
     "softmax": softmax,
     "temperature": softmax,
@@ -114,6 +118,9 @@ REFERENCES = {
     "stieltjes": lambda z: stieltjes(z, 4.0),
     "asentmax": lambda z: entmax15(power_beta(z.size, 0.0, np.arctanh(0.5)) * (z - z.max())),
     "as_stieltjes": lambda z: stieltjes(power_beta(z.size, 0.0, np.arctanh(0.5)) * (z - z.max()), 4.0),
+    "llama4": lambda z: softmax(position_beta(z.size) * (z - z.max())),
+    "grok2": lambda z: softmax(max(1.0, np.log(z.size) / np.log(1024)) * (z - z.max())),
+    "yarn": softmax,
     "adaptive_entmax15": lambda z: entmax15(adaptive_beta(entropy(z)) * (z - z.max())),
 }
 """By registered name, at the default numbers: one row of visible logits in, its weights out."""

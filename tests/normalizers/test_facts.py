@@ -42,11 +42,11 @@ def slope(name, delta):
     return (long - short) / np.log(2**6)
 
 
-S = sj.LogLength.s
 EXPONENTS = {
-    DISPERSES: lambda delta: -1.0,
-    HOLDS_A_LEAD: lambda delta: min(S * delta - 1, 0.0),
-    sj.METHODS["length_scaled"].entry.largest_weight: lambda delta: min(delta / 2 - 1, 0.0),
+    DISPERSES: lambda delta, numbers: -1.0,
+    HOLDS_A_LEAD: lambda delta, numbers: min(numbers["s"] * delta - 1, 0.0),
+    sj.METHODS["length_scaled"].entry.largest_weight: lambda delta, numbers: min(delta / 2 - 1, 0.0),
+    sj.METHODS["llama4"].entry.largest_weight: lambda delta, numbers: min(numbers["attn_scale"] * delta - 1, 0.0),
 }
 LIMITS = {
     LINEAR: lambda delta: min(delta, 1),
@@ -67,7 +67,7 @@ def test_the_largest_weight_goes_where_the_table_says(name, delta):
     claim = sj.METHODS[name].entry.largest_weight
     delta = min(delta, LARGEST_DELTA.get(name, 6.0))
     if claim in EXPONENTS:
-        assert slope(name, delta) == pytest.approx(EXPONENTS[claim](delta), abs=0.06)
+        assert slope(name, delta) == pytest.approx(EXPONENTS[claim](delta, sj.METHODS[name].numbers), abs=0.06)
     elif claim in LIMITS:
         assert largest_weight(name, 2**20, delta) == pytest.approx(LIMITS[claim](delta), abs=0.01)
     else:

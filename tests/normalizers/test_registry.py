@@ -174,7 +174,19 @@ def test_what_cannot_be_registered():
         sj.register("mine", without_default)
     with pytest.raises(ValueError, match=r"claimed twice \['s'\]"):
         sj.register("mine", also_s, sj.LogLength)
+    with pytest.raises(ValueError, match=r"no number 'theta'; it takes: s=.*, bias=0\.0"):
+        sj.register("mine", sj.softmax, sj.LogLength, theta=1.0)
+    with pytest.raises(ValueError, match=r"theta is 0\.0; it must be a finite number above 0"):
+        sj.register("mine", sj.softmax, sj.ConstantTemperature, theta=0.0)
     assert "mine" not in sj.METHODS
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_method_may_have_defaults_of_its_own():
+    sj.register("cold", sj.softmax, sj.ConstantTemperature, theta=0.5)
+    assert sj.METHODS["cold"].numbers == {"theta": 0.5}
+    assert sj.normalizer("cold").scale == sj.ConstantTemperature(0.5)
+    assert sj.normalizer("cold(2)").scale == sj.ConstantTemperature(2.0)
 
 
 @pytest.mark.usefixtures("restored")

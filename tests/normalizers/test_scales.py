@@ -92,6 +92,56 @@ def test_clipped_log_length_by_default_is_softmax_up_to_sixteen_entries_and_stop
     assert betas == pytest.approx([1, 1, 1.5, 3, 3], rel=1e-6)
 
 
+@pytest.mark.parametrize("positions", [None, np.arange(40), jnp.arange(40.0)], ids=["counted", "numpy", "jax"])
+def test_log_position_is_llama_4s_temperature(positions):
+    given = None if positions is None else positions[:, None]
+    causal = jnp.tril(jnp.ones((40, 40), bool))
+    betas = beta(sj.LogPosition(0.3, 7.0, given), jnp.zeros((40, 40)), causal if positions is None else None)
+    wanted = [[1 + 0.3 * math.log(math.floor((p + 1) / 7) + 1)] for p in range(40)]
+    np.testing.assert_allclose(betas, wanted, rtol=1e-6)
+
+
+def test_log_position_steps_at_every_multiple_of_its_length():
+    betas = [float(beta(sj.LogPosition(), uniform(n))[0, 0]) for n in (1, 8191, 8192, 16383, 16384)]
+    assert betas == pytest.approx([1, 1, 1 + math.log(2) / 10, 1 + math.log(2) / 10, 1 + math.log(3) / 10], rel=1e-6)
+    for length in 3, 7, 4096:
+        ends = jnp.arange(1, 2000) * length - 1
+        of_ends = beta(sj.LogPosition(floor_scale=length, positions=ends[:, None]), jnp.zeros((1999, 1)))
+        np.testing.assert_allclose(of_ends[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
+
+
+def test_positions_for_other_rows_than_there_are_raise():
+    n = sj.Normalizer(sj.softmax, sj.LogPosition(positions=jnp.arange(5)[:, None]))
+    assert n(jnp.zeros((2, 5, 8))).shape == (2, 5, 8)
+    with pytest.raises(ValueError, match=r"LogPosition has shape \(5, 1\) for logits .* a number for each row: give"):
+        n(jnp.zeros((4, 8)))
+
+
+def test_grok_2s_temperature_is_clipped_log_length():
+    betas = [float(beta(sj.normalizer("grok2").scale, uniform(n))[0, 0]) for n in (1, 1000, 1024, 2048, 2**20)]
+    assert betas == pytest.approx([1, 1, 1, 1.1, 2], rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 16.0, 1e6])
+def test_length_ratio_is_yarns_temperature(ratio):
+    root = 0.1 * math.log(ratio) + 1
+    assert float(beta(sj.LengthRatio(ratio), uniform(9)).squeeze()) == pytest.approx(root**2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("llama4(floor_scale=0.5)", r"floor_scale is 0\.5; it must be a finite number at least 1, such as 8192\.0"),
+        ("llama4(positions=-1)", r"positions is -1\.0; it must be a finite number at least 0, such as 0\.0"),
+        ("yarn(0.5)", r"ratio is 0\.5; it must be a finite number at least 1, such as 4\.0"),
+        ("yarn(None)", r"ratio is None; it must be a number at least 1"),
+    ],
+)
+def test_lengths_and_ratios_that_none_can_be_raise(spec, said):
+    with pytest.raises(ValueError, match=said):
+        sj.normalizer(spec)
+
+
 @pytest.mark.parametrize(("weight", "power"), [(0.0, math.atanh(0.5)), (-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30, 9)])
 def test_log_length_power_equals_its_formula(weight, power):
     for n in 1, 2, 3, 16, 4096:

@@ -91,8 +91,8 @@ def test_scores_at_one_visible_position_do_not_depend_on_a_normalizer_that_sums_
     ("name", "numbers"), [(name, method.learned) for name, method in METHODS.items() if method.learned]
 )
 def test_every_head_of_every_layer_learns_its_own_numbers(name, numbers):
-    # Rows of nine lie at a bound of clipped SSMax by its own numbers, where there is no gradient.
-    spec = "clipped_ssmax(s=0.6)" if name == "clipped_ssmax" else name
+    # Rows of nine lie at a bound of clipped SSMax and Grok-2 by their own numbers, where there is no gradient.
+    spec = f"{name}(s=0.6)" if name in ("clipped_ssmax", "grok2") else name
     structure, state = nnx.split(built(spec, numbers), nnx.Param)
 
     def loss(state):

@@ -179,8 +179,8 @@ register(
         "→ 1 if a·δ > 1, else Θ(n^(a·δ-1))",
         "Meta, Llama 4",
         "In a trained model on rows of many times L entries, where it sharpens little by little and leaves shorter "
-        "rows as they are. a is `attn_scale` and L `floor_scale`; p is the query's position, from `positions`, and without "
-        "these p + 1 is the number of visible entries.",
+        "rows as they are. a is `attn_scale` and L `floor_scale`; p is the query's position, from `positions`, and "
+        "without these p + 1 is the number of visible entries.",
     ),
 )
 register(

@@ -31,7 +31,7 @@ def needle_quantile(u: Float[Array, "*items"]) -> Float[Array, "*items"]:
 def gaussian_quantile(u: Float[Array, "*items"]) -> Float[Array, "*items"]:
     """Standard normal; a draw of 0 counts as half the least one above it."""
     # By symmetry from the lower tail, where float32 has digits to spare.
-    return -jax.scipy.special.ndtri(jnp.maximum(1 - u, 2.0**-24))
+    return -jax.scipy.special.ndtri(jnp.minimum(1 - u, 1 - 2.0**-24))
 
 
 QUANTILES: Mapping[str, Callable[[Array], Array]] = {

@@ -194,6 +194,14 @@ def test_a_normalizers_numbers_train_with_the_model(name, number):
 
 
 @pytest.mark.parametrize("name", priorities.QUANTILES)
+def test_every_draw_that_can_be_has_a_finite_priority(name):
+    draws = jnp.array([0.0, 2.0**-23, 0.5, 1 - 2.0**-23])  # the least and the largest that jax.random.uniform gives
+    rho = priorities.QUANTILES[name](draws)
+    assert jnp.isfinite(rho).all()
+    assert (jnp.diff(rho) > 0).all()
+
+
+@pytest.mark.parametrize("name", priorities.QUANTILES)
 def test_a_distribution_changes_the_values_and_not_which_item_is_the_largest(name):
     drawn, uniform = (sample(KEY, 200, 1500, jnp.arange(1, 201), priority) for priority in (name, "uniform"))
     visible = jnp.where(drawn.mask, drawn.items[..., 0], -jnp.inf)

@@ -11,8 +11,8 @@ from jaxtyping import Float
 
 from softmax_jax.tasks.priorities import NEEDLE, QUANTILES
 
-BETAS = tuple(2.0 ** (power / 2) for power in range(-8, 33))
-"""From 1/16 to 65,536; β½ is found between them."""
+BETAS = tuple(2.0 ** (power / 2) for power in range(-24, 33))
+"""From 1/4,096, for models, whose logits are steep, to 65,536, for a perfect key; β½ is found between them."""
 RULES: Mapping[str, Callable[[float], float]] = {
     "constant": lambda n: 1.0,
     "(log n)^½": lambda n: math.log(n) ** 0.5,

@@ -78,7 +78,7 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
         over_seeds(part, ["priority", "n"], "relative", 0.0)
         for _, part in relative.group_by(pl.col("seed") != PERFECT, maintain_order=True)
     )
-    layers = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1)
+    layers = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)
     layers += [*charts.lines(models, x, y, colour), *charts.ends(models, x, y, colour, height)]
     title = charts.chart_title(
         "How must β grow for the largest weight to stay at one half?",

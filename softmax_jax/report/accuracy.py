@@ -49,7 +49,7 @@ def accuracy_chart(
         if n in lengths
     ]
     drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
-    colours, legend = palette(drawn["normalizer"]), "click, or press Enter, to switch a line off and on"
+    colours, legend = palette(drawn["normalizer"]), "click or press Enter: off, on"
     switch = charts.legend_switch("normalizer", list(colours)) if switched else None
     x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
     colour = charts.colour_by("normalizer", colours, legend, legend=switched, **BELOW)
@@ -58,7 +58,7 @@ def accuracy_chart(
     layers = charts.lines(drawn, x, y, colour, dash=dash, switch=switch)
     layers += charts.ends(drawn, x, y, colour, height, switch)
     seeds = frame["seed"].n_unique()
-    subtitle = [f"mean of {seeds} seeds, 95 % band" if seeds > 1 else "one seed"]
+    subtitle = [charts.mean_of(seeds, ", 95 % band")]
     if "adaptive_refit" in colours:
         subtitle.append(charts.FAIR)
     chart = alt.layer(*layers).add_params(switch) if switch else alt.layer(*layers)
@@ -168,10 +168,10 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
     squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
     apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
     widest = max(cell.interval for cell in cells)
+    within = f"the interval of ours (± {widest:.1f} or less) holds it, or " if widest else ""  # one seed has none
     return (
-        f"{sum(cell.agrees for cell in cells)} of {len(cells)} cells agree with the published: the interval of ours "
-        f"(± {widest:.1f} or less) holds it, or it is less than {MARGIN} points away; mean of the squared differences: "
-        f"{apart}"
+        f"{sum(cell.agrees for cell in cells)} of {len(cells)} cells agree with the published: {within}it is less than "
+        f"{MARGIN} points away; mean of the squared differences: {apart}"
     )
 
 

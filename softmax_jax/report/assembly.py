@@ -54,7 +54,8 @@ def evaluated(
         task=task,
     )
     by_length = list(with_progress(measured, lengths, f"measuring {path}"))
-    return Evaluated(name, task.longest, tuple(named), by_length, frame_of(by_length)), parameters, task
+    run = Evaluated(name, task.longest, tuple(named), by_length, frame_of(by_length), task.matmul)
+    return run, parameters, task
 
 
 def look_closer(

@@ -135,6 +135,15 @@ def long_frame(places: Mapping[str, Iterable[Any]], **columns: np.ndarray) -> pl
     return keys.with_columns(pl.Series(name, array.ravel()) for name, array in columns.items())
 
 
+def mean_of(seeds: int, band: str = "") -> str:
+    """What a curve over seeds is, for a subtitle.
+
+    >>> mean_of(10, ", 95 % band"), mean_of(1, ", 95 % band")
+    ('mean of 10 seeds, 95 % band', 'one seed')
+    """
+    return f"mean of {seeds} seeds{band}" if seeds > 1 else "one seed"
+
+
 def colour_by(
     field: str, colours: Mapping[str, str], title: str | None = None, legend: bool = True, **more: Any
 ) -> alt.Color:

@@ -33,7 +33,7 @@ BOUNDS = {
 
 def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
     """Entropy, largest weight and rank of the true item by n, with softmax's bounds and where they fall to 0.5."""
-    subtitle = [f"mean over sets and {frame['seed'].n_unique()} seeds, 95 % band"]
+    subtitle = [f"mean over sets; {charts.mean_of(frame['seed'].n_unique(), ', 95 % band')}"]
     baseline = frame.filter(normalizer=BASELINE)
     if len(baseline):
         spread, allowed = baseline.select(pl.mean("spread", "max_weight_upper")).row(0)
@@ -107,9 +107,12 @@ def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
         if n is not None and n <= longest
     ]
     left = min((mark["n"] for mark in marks), default=1.0)
+    early = left**2 < longest  # in the left half there is more room at the right of the marks
+    side = {"align": "left", "dx": 6} if early else {"align": "right", "dx": -6}
+    left = max(mark["n"] for mark in marks) if early else left
     texts = [
         alt.Chart(alt.Data(values=[mark | {"n": left}]))
-        .mark_text(align="right", dx=-6, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
+        .mark_text(**side, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
         .properties(description=charts.FOR_WIDE)
         for mark in marks

@@ -81,7 +81,7 @@ def gap_chart(gaps: pl.DataFrame, resolution: Resolution, normalizers: Sequence[
     panels += [gap_panel(drawn, name, "wrong", f"{name}: the answer is wrong", nat) for name in normalizers]
     title = charts.chart_title(
         "How close may the two best items be?",
-        f"mean of {gaps['seed'].n_unique()} seeds, 95 % band; bins of at least {LEAST_SETS} sets",
+        f"{charts.mean_of(gaps['seed'].n_unique(), ', 95 % band')}; bins of at least {LEAST_SETS} sets",
         f"upright: on the left, the gap that the class can make up for ({key:.1g} in ρ); elsewhere, the gap that makes "
         f"one nat of logit ({nat:.1g})",
     )
@@ -134,7 +134,7 @@ def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
     )
     title = charts.chart_title(
         "Is it dispersion that costs accuracy, or the key?",
-        f"mean of {losses['seed'].n_unique()} seeds; key: what hardmax loses too; dispersion: what the normalizer "
+        f"{charts.mean_of(losses['seed'].n_unique())}; key: what hardmax loses too; dispersion: what the normalizer "
         "loses beyond that",
         "a normalizer that does better than hardmax loses nothing to dispersion here",
     )

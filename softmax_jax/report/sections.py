@@ -15,19 +15,21 @@ from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
-from softmax_jax.report import page, resolution, temperature
+from softmax_jax.report import charts, page, resolution, temperature
 from softmax_jax.report.accuracy import SOURCE, accuracy_chart, moved_by_offset, of_an_offset, published_cells
-from softmax_jax.report.charts import FAIR
 from softmax_jax.report.colours import PUBLISHED
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Figure, Section
 from softmax_jax.report.playground import playground_chart, playground_frame
 from softmax_jax.report.tables import number_or_dash
-from softmax_jax.tasks import published
+from softmax_jax.tasks import products, published
 from softmax_jax.temperature import Rows, TemperatureFit
 
+CHANCE = 0.05
+"""P below which a gain is named."""
 HALF = 50.0
 """Accuracy in percent at which to ask why."""
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 COLUMNS = 6
 """Lengths that a table shows side by side."""
 
@@ -42,6 +44,8 @@ class Evaluated(NamedTuple):
     """By length; hardmax and the true item alone may be measured beyond what was asked for."""
     everything: pl.DataFrame
     """The frame of all that was measured."""
+    matmul: str = products.FLOAT32
+    """What the model's matrix products are rounded to."""
 
     def asked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows of the normalizers that were asked for."""
@@ -79,9 +83,9 @@ def count(value: float | int) -> str:
     """A number of items, by its magnitude where it is astronomic.
 
     >>> count(16384), count(1234.4), count(2e40)
-    ('16,384', '1,234', '10^40')
+    ('16,384', '1,234', '10⁴⁰')
     """
-    return f"{value:,.0f}" if value < 1e7 else f"10^{math.log10(value):.0f}"
+    return f"{value:,.0f}" if value < 1e7 else "10" + f"{math.log10(value):.0f}".translate(RAISED)
 
 
 def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: str) -> list[Section]:
@@ -140,21 +144,42 @@ def why(run: Evaluated) -> str:
     return (
         f"At {count(n)} items it answers {by_length[n]:.1f} % right, and {dispersed if spread > 0 else not_dispersed}. "
         f"It loses {key + min(spread, 0):.1f} % to the key, which gives another item the largest logit, and "
-        f"{max(value, 0):.1f} % to the value."
+        f"{max(value, 0):.1f} % to the value.{rounding(run.matmul)}"
+    )
+
+
+def rounding(matmul: str) -> str:
+    """That some of this is no fault of attention, where products are rounded."""
+    if matmul not in products.SPACING:
+        return ""
+    return (
+        f" Its matrix products are rounded to {matmul}: items whose ρ lie within {products.SPACING[matmul]:.1g} of "
+        "each other tie, which no normalizer can mend."
     )
 
 
 def helps(run: Evaluated) -> str | None:
-    """The largest gain of another normalizer whose weights do not depend on an offset of the logits, if one gains."""
-    by_name = accuracies(run)
-    first, moved = by_name[run.baseline], moved_by_offset(by_name)
-    others = [name for name in by_name if name != run.baseline and name not in moved]
-    gain, n, best = max(((by_name[name][n] - first[n], n, name) for name in others for n in first), default=(0, 0, ""))
-    if gain <= 0:
-        return None
+    """The largest gain of another normalizer that is beyond chance, of those whose weights depend on no offset.
+
+    Of one seed, which gives no test, the largest gain; None where there is nothing to compare.
+    """
+    others = set(run.normalizers) - {run.baseline, *moved_by_offset(run.normalizers)}
+    table = summarize(run.frame, run.baseline)
+    first = table.filter(normalizer=run.baseline).select("n", first="accuracy")
+    gains = table.filter(pl.col("normalizer").is_in(others)).join(first, on="n")
+    gains = gains.filter(pl.col("accuracy") > pl.col("first"))
+    tested = run.frame["seed"].n_unique() > 1
+    if tested:
+        gains = gains.filter(pl.col("p_value") < CHANCE)
+    if gains.is_empty():
+        nothing = f"No normalizer swapped in at test time wins anything back beyond chance (p < {CHANCE})."
+        return nothing if others else None
+    rows = gains.select("normalizer", "n", "accuracy", "first", "p_value").rows()
+    best, n, accuracy, before, p = max(rows, key=lambda row: row[2] - row[3])
     return (
-        f"Of the normalizers swapped in at test time, {best} wins back most: {gain:.1f} points at {count(n)} items, "
-        f"from {first[n]:.1f} % to {by_name[best][n]:.1f} %."
+        f"Of the normalizers swapped in at test time, {best} wins back most: {accuracy - before:.1f} points at "
+        f"{count(n)} items, from {before:.1f} % to {accuracy:.1f} % "
+        f"({f'p = {p:.1g}' if tested else 'one seed, so no test'})."
     )
 
 
@@ -169,7 +194,7 @@ def accuracies(run: Evaluated) -> dict[str, dict[int, float]]:
 def result_tables(index: int, run: Evaluated) -> list[str]:
     """A table for each printed measure, the interval and p, at a few lengths, and the buttons to choose among them."""
     sets = [of_length.sets for of_length in run.measured]
-    of_what = f"mean of {len(run.seeds)} seeds, up to {max(sets)} sets of a length, {sets[-1]} of the longest"
+    of_what = f"{charts.mean_of(len(run.seeds))}, up to {max(sets)} sets of a length, {sets[-1]} of the longest"
     captions = {
         measure: f"{entry.caption} in {entry.unit}, {of_what}" for measure, entry in EVALUATION.items() if entry.printed
     }
@@ -177,7 +202,7 @@ def result_tables(index: int, run: Evaluated) -> list[str]:
     if sentence := of_an_offset(run.normalizers):
         captions["accuracy"] += f"; {sentence}"
     if ALL_LENGTHS in run.normalizers:
-        captions["accuracy"] += f"; {FAIR}, so only the latter shows how far a fit generalises"
+        captions["accuracy"] += f"; {charts.FAIR}, so only the latter shows how far a fit generalises"
     captions["interval"] = "Half the 95 % interval of the accuracy over seeds (t), in points"
     captions["p_value"] = f"P of the paired t-test of the accuracy against {run.normalizers[0]}, corrected by Holm"
     summary = summarize(run.frame, run.normalizers[0])
@@ -247,7 +272,7 @@ def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
     if nearest is not None:
         parts.append(f"the spreads of the logits nearest to the top force it down to that from {count(nearest)} items")
     if spread is not None:
-        start = f"about {count(spread)}" if math.isfinite(spread) else "more than 10^308"
+        start = f"about {count(spread)}" if math.isfinite(spread) else "more than 10³⁰⁸"
         mean = frame["spread"].to_numpy().mean()
         parts.append(f"the spread of all logits alone, {mean:.0f} on average, from {start} items")
     return f"{'; '.join(parts)}."

@@ -84,7 +84,7 @@ def in_words(failure: refusals.ParseErrorEvent, given: Sequence[str], known: Seq
         case refusals.BadValue(argument=option):
             return f"{option.display_name()} has no value: it must be followed by one"
         case refusals.InvalidChoice(argument=option, value=value, choices=choices):
-            one_of = f"it must be one of {', '.join(map(repr, choices))}"
+            one_of = f"it must be one of {', '.join(repr(one) for one in choices if one != 'None')}"
             return f"{option.display_name()} is {value!r}: {did_you_mean(value, choices)}{one_of}"
         case refusals.InstantiationFailure(argument=None, message=message):
             return message

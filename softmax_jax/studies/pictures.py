@@ -46,7 +46,7 @@ def causes() -> Any:
         table("paper_float32"),
         SWAPS,
         "Why does attention lose the largest item, and what helps?",
-        f"trained under softmax on at most 16 items; only the normalizer changes in the test; {BAND}",
+        f"in float32, trained under softmax on at most 16 items; only the normalizer changes in the test; {BAND}",
     )
 
 

@@ -165,5 +165,6 @@ def _nothing(graph: Graph, fun: Any) -> str:
     exponentials = names["exp"] + names["exp2"]
     return (
         f"there is no softmax in {checks.shown(fun)}: looked at {len(graph.nodes)} equations{within}; "
-        f"{exponentials} take exponentials, and none divides them by their sum"
+        f"{exponentials} take exponentials, and none divides them by their sum; "
+        "where another normalizer has been put in already, look at the original"
     )

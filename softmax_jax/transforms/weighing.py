@@ -130,7 +130,10 @@ def some(chosen: list[Place], found: list[Place]) -> list[Place]:
     """The chosen places. Raises ValueError if there is none."""
     if not chosen:
         listed = ", ".join(f"{place.site.index}: {place.site.scope} ({place.site.use})" for place in found)
-        raise ValueError(f"no site is chosen among {listed}: choose some by where=, or by their index")
+        raise ValueError(
+            f"no site is chosen among {listed}: choose some by where=, or by their index; in a function that was "
+            "swapped already, probe and swap the original"
+        )
     return chosen
 
 

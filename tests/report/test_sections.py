@@ -15,7 +15,7 @@ def sentence(spread: float, forced_from: float) -> str:
     return forced_sentence(forced, pl.DataFrame({"n": [16, 1024], "spread": [spread, spread]}))
 
 
-@pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10^308 items")])
+@pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10³⁰⁸ items")])
 def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread, words):
     with np.errstate(over="ignore"):
         said = sentence(spread, float(1 + np.ceil(np.exp(spread))))
@@ -39,6 +39,23 @@ def test_what_helps_rests_on_no_offset_of_the_logits(names, best):
     told = helps(run_of({name: (accuracies[name],) * 2 for name in names}))
     assert best in (told or "")
     assert "softpick" not in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"), [((9.0, 10.0, 11.0), "wins back most: 10.0 points"), ((-9.0, 1.0, 9.0), "beyond chance")]
+)
+def test_a_gain_is_named_only_beyond_chance(gains, words):
+    rows = [("softmax", 16, seed, 50.0) for seed in range(3)]
+    rows += [("hardmax", 16, seed, 50.0 + gain) for seed, gain in enumerate(gains)]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    assert words in (helps(Evaluated("paper", 16, ("softmax", "hardmax"), [], frame)) or "")
+
+
+def test_rounding_is_named_where_a_run_rounds():
+    accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
+    exact = run_of(accuracies, lost=("hardmax", TRUE_ITEM))
+    assert "rounded" not in said(exact)["Why"]
+    assert "rounded to bfloat16: items whose ρ lie within 0.004" in said(exact._replace(matmul="bfloat16"))["Why"]
 
 
 def test_what_is_lost_adds_up_where_half_is_lost():

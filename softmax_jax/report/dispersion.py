@@ -106,18 +106,19 @@ def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
         for row, text, n in zip((0, 1), (f"measured: {threshold:g} at", f"forced below {threshold:g} from"), lengths)
         if n is not None and n <= longest
     ]
-    left = min((mark["n"] for mark in marks), default=1.0)
-    early = left**2 < longest  # in the left half there is more room at the right of the marks
+    if not marks:
+        return []
+    at = [mark["n"] for mark in marks]
+    early = min(at) ** 2 < longest  # in the left half there is more room at the right of the marks
     side = {"align": "left", "dx": 6} if early else {"align": "right", "dx": -6}
-    left = max(mark["n"] for mark in marks) if early else left
     texts = [
-        alt.Chart(alt.Data(values=[mark | {"n": left}]))
+        alt.Chart(alt.Data(values=[mark | {"n": max(at) if early else min(at)}]))
         .mark_text(**side, dy=-8 - 16 * (1 - mark["row"]), baseline="bottom")
         .encode(x="n:Q", y=alt.value(HEIGHT), text="text:N")
         .properties(description=charts.FOR_WIDE)
         for mark in marks
     ]
-    return [alt.Chart(alt.Data(values=marks)).mark_rule(color=GREY).encode(x="n:Q"), *texts] if marks else []
+    return [alt.Chart(alt.Data(values=marks)).mark_rule(color=GREY).encode(x="n:Q"), *texts]
 
 
 def attention_map_chart(maps: AttentionMaps) -> charts.Chart:

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import polars as pl
 import tyro
@@ -33,7 +33,7 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
     lengths: command_line.UnlessGiven[tuple[int, ...]] = ()
     """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
-    sets: Annotated[int | None, tyro.conf.arg(aliases=["--samples"])] = None
+    sets: command_line.UnlessGiven[int | None] = None
     """Sets per seed and length: 512 unless given, 125 of every algorithm of clrs_text."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
@@ -51,7 +51,7 @@ class Arguments:
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
-        command_line.within("--sets", self.sets or SETS, 1, 2**20, SETS)
+        command_line.within("--sets", SETS if self.sets is None else self.sets, 1, 2**20, SETS)
         command_line.within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")

@@ -152,19 +152,19 @@ class LogLengthPower(Scale):
 class LogPosition(Scale):
     r"""The scale of Llama 4: β grows by a logarithm of the query's position, in steps.
 
-    $$\beta = 1 + \text{attn\_scale} \cdot \log\!\left(\left\lfloor
-      \frac{p + 1}{\text{floor\_scale}} \right\rfloor + 1\right)$$
+    $$\beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor + 1\right)$$
+
+    a is `attn_scale` and L `floor_scale`, at least 1: the length up to which β = 1.
 
     `positions` holds p, the number of entries before the query, for each row: an array that broadcasts against the
     logits with the row's axis at size 1, as (queries, 1) for logits of shape (batch, heads, queries, keys). Without it
-    p + 1 is the number of visible entries, which under a causal mask is the same. `floor_scale`, at least 1, is the
-    length up to which β = 1.
+    p + 1 is the number of visible entries, which under a causal mask is the same.
 
     Source: Meta, Llama 4 (2025), whose layers without positions have it; the numbers are those of its configuration.
 
     >>> scale = LogPosition(floor_scale=2.0, positions=jnp.array([[0], [1], [3]]))
-    >>> scale(jnp.zeros((3, 5)), -1, None).round(4).ravel()
-    Array([1.    , 1.0693, 1.1099], dtype=float32)
+    >>> [round(float(beta), 4) for beta in scale(jnp.zeros((3, 5)), -1, None).ravel()]
+    [1.0, 1.0693, 1.1099]
     """
 
     attn_scale: ArrayLike = number(default=0.1)
@@ -190,7 +190,7 @@ class LengthRatio(Scale):
     Source: Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", arXiv 2309.00071,
     where $\sqrt{1/t} = 0.1 \ln s + 1$.
 
-    >>> float(LengthRatio(16.0)(jnp.zeros((1, 5)), -1, None).squeeze().round(4))
+    >>> round(float(LengthRatio(16.0)(jnp.zeros((1, 5)), -1, None).squeeze()), 4)
     1.6314
     """
 

@@ -63,6 +63,7 @@ def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
         assert np.allclose([row[name] for name in EVALUATION], expected, atol=1e-3)
 
 
+@pytest.mark.full
 def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
     together = frame_of(parameters, ["softmax"], lengths=(5,), sets=16)
     monkeypatch.setattr(max_retrieval, "ITEMS_AT_ONCE", 20)

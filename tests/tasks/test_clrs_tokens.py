@@ -80,6 +80,7 @@ def test_numbers_are_truncated_and_keep_their_sign():
     assert spell(1, Kind.DECIMAL, 5) == "1e-05"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_texts_come_back_from_their_tokens(name):
     for algorithm in ALL:

@@ -39,14 +39,10 @@ def greedy_by_full_passes(one, tokens, visible, places, by):
     return tokens[:, LENGTH:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "rope"),
-    [("ssmax", True)]
-    + [
-        pytest.param(name, rope, marks=pytest.mark.full)
-        for name in ("softmax", "adaptive", "top_k(k=3)")
-        for rope in (0, 1)
-    ],
+    [("ssmax", 1), *((name, rope) for name in ("softmax", "adaptive", "top_k(k=3)") for rope in (0, 1))],
 )
 def test_decoding_with_a_cache_is_what_full_passes_give(name, rope):
     """Also under normalizers that count the entries in sight, of which a cache has fewer than it has room for."""

@@ -139,6 +139,7 @@ def test_a_finished_run_goes_on_to_more_steps_as_if_they_had_been_meant(uninterr
         run(changed(SMALL, steps=20), tmp_path, quiet())
 
 
+@pytest.mark.full
 def test_more_steps_are_refused_where_they_would_have_changed_the_first(tmp_path):
     falling = changed(SMALL, steps=10, schedule="cosine_decay_schedule")
     run(falling, tmp_path, quiet())
@@ -147,6 +148,7 @@ def test_more_steps_are_refused_where_they_would_have_changed_the_first(tmp_path
     assert read_config(tmp_path).steps == 10
 
 
+@pytest.mark.full
 def test_a_finished_run_without_its_checkpoints_stays_as_it_is(tmp_path):
     run(changed(SMALL, steps=10), tmp_path, quiet())
     shutil.rmtree(tmp_path / "checkpoints")

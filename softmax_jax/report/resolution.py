@@ -88,6 +88,12 @@ def gap_chart(gaps: pl.DataFrame, resolution: Resolution, normalizers: Sequence[
     return alt.hconcat(*panels).properties(title=title)
 
 
+def are_enough(gaps: pl.DataFrame) -> bool:
+    """Whether any bin has as many sets as one must have to be drawn."""
+    sets = gaps.group_by("normalizer", "n", "gap_low").agg(pl.sum("sets"))["sets"]
+    return (sets >= LEAST_SETS).any()
+
+
 def gap_panel(gaps: pl.DataFrame, normalizer: str, field: str, question: str, mark: float) -> Any:
     """One kind of error under one normalizer by the gap, a line for each length, and an upright line at the mark."""
     edges = ["n", "gap_low", "gap_high"]

@@ -345,9 +345,13 @@ def resolution_section(study: Study) -> Section:
     items = resolution.resolution_frame(study.resolution, seeds)
     figures = [
         Figure("resolution", resolution.resolution_chart(study.resolution, seeds), items),
-        Figure("gap", resolution.gap_chart(gaps, study.resolution, shown), gaps),
         Figure("losses", resolution.loss_split_chart(losses), losses),
     ]
+    if resolution.are_enough(gaps):
+        figures.insert(1, Figure("gap", resolution.gap_chart(gaps, study.resolution, shown), gaps))
+    else:
+        least = f"a gap needs {resolution.LEAST_SETS}"
+        sentences.append(f"How close the two best items may be, so few sets do not tell: {least}.")
     return Section("resolution", "Is it dispersion that costs accuracy, or an imprecise key?", sentences, figures)
 
 

@@ -76,7 +76,7 @@ def array_figure(
         array,
         columns=across[::-1],
         rows=down[::-1],
-        axis_labels={axis: f"{name}: {array.shape[axis]}" for axis, name in enumerate(axes)},
+        axis_labels={axis: axis_label(name, array.shape[axis], labels.get(name, ())) for axis, name in enumerate(axes)},
         axis_item_labels={axes.index(name): [str(place) for place in places] for name, places in labels.items()},
         vmin=low,
         vmax=high,
@@ -85,3 +85,13 @@ def array_figure(
         maximum_size=array.size,
         cutoff_size_per_axis=max(array.shape, default=1),
     )
+
+
+def axis_label(name: str, size: int, places: Sequence[str]) -> str:
+    """What an axis is, with its places in their order where these are few words.
+
+    >>> axis_label("head", 2, ["left", "right"]), axis_label("key", 512, [])
+    ('head: left, right', 'key: 512')
+    """
+    listed = ", ".join(map(str, places))
+    return f"{name}: {listed if 0 < len(listed) <= 100 else size}"

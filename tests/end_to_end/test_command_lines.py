@@ -136,7 +136,7 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
     done = script("report.py", trained, "copy", *sizes, "--output", "out", "--paper", "one-column", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "drawing playground" in done.stderr
-    figures = {"accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "beta", "resolution", "gap"}
+    figures = {"accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "beta", "resolution"}
     figures |= {"losses", "playground"}
     written = {f"{name}.{suffix}" for name in figures for suffix in ("csv", "png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == written | {"index.html", "weights.html", "paper"}
@@ -146,6 +146,7 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
     assert len(page) < 5e6
     assert all(f'href="{name}"' in page for name in written)
     assert "x: Trained on sets of at most 3 items" in page
+    assert "so few sets do not tell: a gap needs 30" in page
     assert "copy: Trained on sets of at most 3 items" in page
     with (tmp_path / "out" / "accuracy_2.csv").open() as file:
         rows = list(csv.DictReader(file))

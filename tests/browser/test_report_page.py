@@ -163,11 +163,16 @@ def test_every_chart_has_marks(desktop, report):
 
 
 @pytest.mark.parametrize(
-    ("log2_others", "gap", "noise", "theta", "s"),
-    [(0, 0, 0, 0.5, 0.3), (6, 4, 1, 0.5, 0.36), (10, 10, 5, 0.05, 2), (8, 1, 3, 4, 0.05), (20, 8, 1, 0.2, 0.36)],
+    ("log2_others", "gap", "noise", "place"),
+    [(0, 0, 0, 0.1), (6, 4, 1, 0.2), (10, 10, 5, 0), (8, 1, 3, 1), (20, 8, 1, 0.05)],
 )
-def test_the_playground_weighs_as_the_package_does(desktop, log2_others, gap, noise, theta, s):
-    numbers = {name: {number: {"theta": theta, "s": s}[number] for number in sliders_of(name)} for name in NORMALIZERS}
+def test_the_playground_weighs_as_the_package_does(desktop, log2_others, gap, noise, place):
+    """With every slider of a method at the same place between its ends."""
+
+    def at_place(name):
+        return {number: low + place * (high - low) for number, (low, high) in sliders_of(name).items()}
+
+    numbers = {name: at_place(name) for name in NORMALIZERS}
     values = {"log2_others": log2_others, "gap": gap, "noise": noise}
     values |= {parameter(name, number): value for name in numbers for number, value in numbers[name].items()}
     rows = desktop.page.evaluate(WEIGH, values)

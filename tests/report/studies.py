@@ -27,7 +27,7 @@ def small_study() -> tuple[Evaluated, Study]:
     seeds = config.all_seeds
     named = named_normalizers(NORMALIZERS, PAPER, parameters)
     seeds, parameters = seeds[:2], jax.tree.map(lambda leaf: leaf[:2], parameters)
-    options = {"seeds": seeds, "lengths": LENGTHS, "sets": 32, "measures": tuple(MEASURES), "references": (TRUE_ITEM,)}
+    options = {"seeds": seeds, "lengths": LENGTHS, "sets": 64, "measures": tuple(MEASURES), "references": (TRUE_ITEM,)}
     measured = list(evaluate(parameters, named, **options))
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}

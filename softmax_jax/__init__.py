@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from softmax_jax.attention.flax import (
         LinenAttention as LinenAttention,
         NnxAttention as NnxAttention,
-        NnxQueryTemperature as NnxQueryTemperature,
         attention_fn as attention_fn,
     )
     from softmax_jax.report.show import show as show
@@ -89,7 +88,6 @@ __version__ = "0.2.0"
 FROM_EXTRAS = {
     "LinenAttention": ("flax", "softmax_jax.attention.flax"),
     "NnxAttention": ("flax", "softmax_jax.attention.flax"),
-    "NnxQueryTemperature": ("flax", "softmax_jax.attention.flax"),
     "attention_fn": ("flax", "softmax_jax.attention.flax"),
     "show": ("experiment", "softmax_jax.report.show"),
 }

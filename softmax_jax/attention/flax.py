@@ -1,8 +1,8 @@
 """Any normalizer in the attention layers of Flax, Linen and NNX, which stay as they are.
 
 `attention_fn(normalizer)` is for a normalizer whose numbers are fixed. `LinenAttention` and `NnxAttention`
-are for one that learns some of them: they go to the same place and turn these numbers into parameters.
-`NnxQueryTemperature` learns the temperature of each query.
+are for one that learns some of them: they go to the same place and turn these numbers into parameters, one for each
+head, or linear in the query.
 """
 
 import dataclasses
@@ -35,9 +35,7 @@ from softmax_jax.attention.logits import (
 )
 from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.learned import initial_numbers, with_numbers
-from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.normalizer import MapLike, Normalizer
-from softmax_jax.normalizers.scales import InverseTemperature
+from softmax_jax.normalizers.normalizer import Normalizer
 
 
 def attend(
@@ -158,13 +156,19 @@ def _dropout(weights: Weights, rng: Array | None, rate: float, broadcast: bool) 
 
 
 class LinenAttention(linen.Module):
-    """An `attention_fn` for Linen layers that learns some numbers of its normalizer.
+    r"""An `attention_fn` for Linen layers that learns some numbers of its normalizer.
 
     `learn` names them, as the method or scale does; an entry of a tuple has its position behind its name, as in
     "coefficients_0". Each becomes a parameter of that name that starts at the normalizer's own number: one for
     each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. They lie under
     "attention_fn" among the parameters of the layer, or, where a compact method makes both, under
     "LinenAttention_0" beside them. Give each layer an instance of its own: `init` warns of one that several share.
+
+    A number named in `of_query` is learned too, and is linear in the query $q$ of a head:
+
+    $$\text{number} + \langle u, q \rangle$$
+
+    u is a parameter named as "weight_of_query", of shape (heads, size), which starts at 0.
 
     Raises ValueError for a name that the normalizer lacks, and for a layer with another number of heads.
 
@@ -174,8 +178,9 @@ class LinenAttention(linen.Module):
     """
 
     normalizer: Normalizer | str
-    learn: tuple[str, ...]
+    learn: tuple[str, ...] = ()
     heads: int | None = None
+    of_query: tuple[str, ...] = ()
 
     @linen.compact
     @functools.wraps(attend, assigned=(), updated=())  # Linen reads the signature, and this takes over nothing else.
@@ -185,8 +190,11 @@ class LinenAttention(linen.Module):
         _check_heads(self.heads, query)
         self._warn_if_shared()
         normalizer = as_normalizer(self.normalizer)
-        initial = initial_numbers(normalizer, self.learn, _per_head(self.heads))
-        numbers = {name: self.param(name, lambda _, number: number, number) for name, number in initial.items()}
+        initial = initial_numbers(normalizer, self.learn, _per_head(self.heads), self.of_query)
+        numbers: dict[str, Any] = {name: self.param(name, lambda _, one: one, one) for name, one in initial.items()}
+        for name in self.of_query:
+            u = self.param(kernel_of(name), linen.initializers.zeros, query.shape[-2:])
+            numbers[name] = linear_in(query, u, numbers[name])
         return attend(with_numbers(normalizer, numbers), query, key, value, **keywords)
 
     def _warn_if_shared(self) -> None:
@@ -194,7 +202,7 @@ class LinenAttention(linen.Module):
         if not self.is_initializing() or isinstance(self.parent, linen.MultiHeadDotProductAttention):
             return
         if hasattr(self, "_called"):
-            numbers, path = ", ".join(self.learn), "/".join(self.path)
+            numbers, path = ", ".join((*self.learn, *self.of_query)), "/".join(self.path)
             warnings.warn(
                 f"one LinenAttention, at {path}, serves several layers, which share its {numbers}: give each layer its "
                 "own, by a field that makes one, as in lambda: LinenAttention(...)",
@@ -204,76 +212,86 @@ class LinenAttention(linen.Module):
 
 
 class NnxAttention(nnx.Module):
-    """An `attention_fn` for NNX layers that learns some numbers of its normalizer.
+    r"""An `attention_fn` for NNX layers that learns some numbers of its normalizer.
 
     `learn` names them, as the method or scale does; an entry of a tuple has its position behind its name, as in
     "coefficients_0". Each becomes an `nnx.Param` of that name that starts at the normalizer's own number: one for
     each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. Give each layer an
     instance of its own.
 
-    Raises ValueError for a name that the normalizer lacks, and for a layer with another number of heads.
+    A number named in `of_query` is learned too, and is linear in the query $q$ of a head, of `size` features:
+
+    $$\text{number} + \langle u, q \rangle$$
+
+    u is an `nnx.Param` named as "weight_of_query", of shape (heads, size), which starts at 0.
+
+    Raises ValueError for a name that the normalizer lacks, for `of_query` without `heads` and `size`, and for a layer
+    with others than these.
+
+    Source of numbers linear in the query: Vasylenko et al., "Long-Context Generalization with Sparse Attention",
+    arXiv 2506.16640.
 
     >>> attention = NnxAttention("ssmax", learn=("s",), heads=4)
     >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention, decode=False, rngs=nnx.Rngs(0))
     >>> nnx.state(layer, nnx.Param)["attention_fn"]["s"].shape
     (4, 1, 1)
+    >>> attention = NnxAttention("asentmax", heads=4, of_query=("weight", "power"), size=2)
+    >>> attention.normalizer_for(jnp.ones((5, 4, 2))).scale.weight.shape
+    (4, 5, 1)
     """
 
-    def __init__(self, normalizer: Normalizer | str, learn: tuple[str, ...], heads: int | None = None) -> None:
-        self.learn = learn
-        self.heads = heads
+    def __init__(
+        self,
+        normalizer: Normalizer | str,
+        learn: tuple[str, ...] = (),
+        heads: int | None = None,
+        *,
+        of_query: tuple[str, ...] = (),
+        size: int | None = None,
+    ) -> None:
+        self.heads, self.of_query, self.size = heads, of_query, size
         # Bound to a function, the numbers that are not learned are no state of the module, even if they are arrays.
         self.with_numbers = functools.partial(with_numbers, as_normalizer(normalizer))
-        for name, number in initial_numbers(as_normalizer(normalizer), learn, _per_head(heads)).items():
-            setattr(self, name, nnx.Param(number))
-
-    @property
-    def normalizer(self) -> Normalizer:
-        """The normalizer with its numbers as learned so far."""
-        return self.with_numbers({name: getattr(self, name)[...] for name in self.learn})
-
-    def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
-        _check_heads(self.heads, query)
-        return attend(self.normalizer, query, key, value, **keywords)
-
-
-class NnxQueryTemperature(nnx.Module):
-    r"""An `attention_fn` for NNX layers whose inverse temperature is learned from the query.
-
-    $$w = \operatorname{map}(\beta\, z), \qquad \beta = 1 + \operatorname{softplus}(\langle u, q \rangle + b)$$
-
-    `u`, of shape (heads, size), and `b`, of shape (heads,), are an `nnx.Param` each and start at 0; `q` is the
-    query of one head, of `size` features. Give each layer an instance of its own.
-
-    Raises ValueError for a layer with other heads than these.
-
-    Source: Vasylenko et al., "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, which
-    multiplies the softplus by a power of log n.
-
-    >>> attention = NnxQueryTemperature(heads=4, size=2)
-    >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention, decode=False, rngs=nnx.Rngs(0))
-    >>> layer(jnp.ones((2, 5, 8))).shape
-    (2, 5, 8)
-    """
-
-    def __init__(self, heads: int, size: int, map: MapLike = softmax) -> None:
-        # Bound to a function, as in `NnxAttention`, numbers of the map are no state of the module.
-        self.over = functools.partial(Normalizer, map)
-        self.u = nnx.Param(jnp.zeros((heads, size)))
-        self.b = nnx.Param(jnp.zeros(heads))
-
-    def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
-        if query.shape[-2:] != self.u.shape:
+        initial = initial_numbers(as_normalizer(normalizer), learn, _per_head(heads), of_query)
+        if of_query and (heads is None or size is None):
             raise ValueError(
-                f"the temperature is learned for (heads, size) = {self.u.shape}, the layer has {query.shape[-2:]}: "
-                "give it those"
+                f"of_query is {of_query!r} with heads={heads} and size={size}; numbers that are linear in the query "
+                "need both: give the layer's number of heads, and the features of one as size"
             )
-        return attend(self.over(InverseTemperature(self.beta(query))), query, key, value, **keywords)
+        self.names = tuple(initial)
+        for name, number in initial.items():
+            setattr(self, name, nnx.Param(number))
+        for name in of_query:
+            setattr(self, kernel_of(name), nnx.Param(jnp.zeros((heads, size))))
 
-    def beta(self, query: Queries) -> Float[Array, "*batch heads queries 1"]:
-        """The inverse temperature of each query and head."""
-        products = jnp.einsum("...qhd,hd->...hq", query.astype(jnp.float32), self.u[...])[..., None]
-        return 1 + jax.nn.softplus(products + against(self.b[...][:, None, None], products))
+    def normalizer_for(self, query: Queries) -> Normalizer:
+        """The normalizer of these queries, with its numbers as learned so far."""
+        _check_heads(self.heads, query)
+        if self.of_query and query.shape[-1] != self.size:
+            raise ValueError(
+                f"the normalizer learns numbers of queries of size {self.size}, the layer has {query.shape[-1]}: "
+                f"give size={query.shape[-1]}"
+            )
+        numbers: dict[str, Any] = {name: getattr(self, name)[...] for name in self.names}
+        for name in self.of_query:
+            numbers[name] = linear_in(query, getattr(self, kernel_of(name))[...], numbers[name])
+        return self.with_numbers(numbers)
+
+    def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
+        return attend(self.normalizer_for(query), query, key, value, **keywords)
+
+
+def kernel_of(name: str) -> str:
+    """The parameter that makes a number linear in the query."""
+    return f"{name}_of_query"
+
+
+def linear_in(
+    query: Queries, kernel: Float[Array, "heads size"], number: Float[Array, "..."]
+) -> Float[Array, "*batch heads queries 1"]:
+    """A number of each query and head."""
+    products = jnp.einsum("...qhd,hd->...hq", query.astype(kernel.dtype), kernel)[..., None]
+    return products + against(number, products)
 
 
 def _check_heads(heads: int | None, query: Queries) -> None:

@@ -19,9 +19,9 @@ def number_names(normalizer: Normalizer) -> list[str]:
 
 
 def initial_numbers(
-    normalizer: Normalizer, learn: tuple[str, ...], shape: tuple[int, ...] | None
+    normalizer: Normalizer, learn: tuple[str, ...], shape: tuple[int, ...] | None, of_query: tuple[str, ...] = ()
 ) -> dict[str, Float[Array, "..."]]:
-    """The numbers to learn by name, in float32, of this shape if one is given.
+    """The numbers to learn by name, in float32, of this shape if one is given; those in `of_query` too.
 
     Raises ValueError for a name that is not one, TypeError for a name in the place of a tuple of them.
 
@@ -31,16 +31,18 @@ def initial_numbers(
     """
     names = number_names(normalizer)
     known = [name for name in names if names.count(name) == 1]
-    if isinstance(learn, str):
-        raise TypeError(f"learn is {learn!r}; it must be a tuple of names, such as ({learn!r},)")
-    for name in learn:
+    for what, given in {"learn": learn, "of_query": of_query}.items():
+        if isinstance(given, str):
+            raise TypeError(f"{what} is {given!r}; it must be a tuple of names, such as ({given!r},)")
+    wanted = tuple(dict.fromkeys((*learn, *of_query)))
+    for name in wanted:
         if name not in known:
             near = checks.did_you_mean(name, known)
             raise ValueError(
                 f"cannot learn {name!r}: {near}the numbers of this normalizer are {', '.join(known) or 'none'}"
             )
     leaves = dict(zip(names, jax.tree.leaves(normalizer)))
-    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in learn}
+    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in wanted}
     return numbers if shape is None else {name: jnp.broadcast_to(n, shape) for name, n in numbers.items()}
 
 

@@ -13,7 +13,7 @@ import jax
 
 from softmax_jax.normalizers import checks
 
-SLIDER, LEARN = "slider", "learn"
+SLIDER, LEARN, OF_QUERY = "slider", "learn", "of_query"
 
 
 def number(
@@ -23,14 +23,16 @@ def number(
     holds: Callable[[float], bool] = lambda value: True,
     many: bool = False,
     learn: bool = False,
+    of_query: bool = False,
     slider: tuple[float, float] | None = None,
 ) -> Any:
     """A field of `Numbers`: a number, or `many` in a tuple; with the default None it may be left out.
 
-    `rule` says in words what `holds` asks of a finite number. `learn` is for a number that trains with a model.
+    `rule` says in words what `holds` asks of a finite number. `learn` is for a number that trains with a model,
+    `of_query` for one that is published as linear in the query.
     `slider` is the range in which a page may let it move.
     """
-    said = {"rule": rule, "holds": holds, "many": many, LEARN: learn, SLIDER: slider}
+    said = {"rule": rule, "holds": holds, "many": many, LEARN: learn, OF_QUERY: of_query, SLIDER: slider}
     return dataclasses.field(default=default, metadata=said)
 
 
@@ -74,7 +76,7 @@ class Numbers:
 
     @classmethod
     def marked(cls, mark: str) -> dict[str, Any]:
-        """The numbers that have a mark, `LEARN` or `SLIDER`, and what it says."""
+        """The numbers that have a mark, `LEARN`, `OF_QUERY` or `SLIDER`, and what it says."""
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         return {field.name: field.metadata[mark] for field in fields if field.metadata.get(mark)}
 

@@ -18,7 +18,7 @@ from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.masking import Axis, Mask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
-from softmax_jax.normalizers.numbers import LEARN
+from softmax_jax.normalizers.numbers import LEARN, OF_QUERY
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 
 
@@ -56,8 +56,12 @@ class Method:
     @property
     def learned(self) -> tuple[str, ...]:
         """The numbers that train with a model, one per head."""
-        of_map = self.map.marked(LEARN) if isinstance(self.map, Map) else {}
-        return (*(self._scale_class.marked(LEARN) if self._scale_class else ()), *of_map)
+        return self._marked(LEARN)
+
+    @property
+    def of_query(self) -> tuple[str, ...]:
+        """Those of them that were published as linear in the query."""
+        return self._marked(OF_QUERY)
 
     @property
     def fused(self) -> str:
@@ -102,6 +106,10 @@ class Method:
     @property
     def _scale_class(self) -> type[Scale] | None:
         return self.scale if isinstance(self.scale, type) else None
+
+    def _marked(self, mark: str) -> tuple[str, ...]:
+        of_map = self.map.marked(mark) if isinstance(self.map, Map) else {}
+        return (*(self._scale_class.marked(mark) if self._scale_class else ()), *of_map)
 
     def _numbers_of_map(self) -> dict[str, Any]:
         if isinstance(self.map, Map):

@@ -130,11 +130,11 @@ class LogLengthPower(Scale):
     has no negative power, has β = δ.
 
     Source: Vasylenko et al., "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, where
-    `weight` and `power` are linear in the query.
+    `weight` and `power` are linear in the query, as `NnxAttention` and `LinenAttention` learn them with `of_query`.
     """
 
-    weight: ArrayLike = number(default=0.0, learn=True)
-    power: ArrayLike = number(default=math.atanh(1 / 2), learn=True)
+    weight: ArrayLike = number(default=0.0, learn=True, of_query=True)
+    power: ArrayLike = number(default=math.atanh(1 / 2), learn=True, of_query=True)
     delta: ArrayLike = number(default=1.0)
 
     def of_row(self, row: Row) -> Float[Array, "..."]:

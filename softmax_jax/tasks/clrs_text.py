@@ -21,12 +21,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import normalizer as normalizer_named
 from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
 from softmax_jax.tasks.clrs_rows import NONE, Packed, packed_rows, slots_of, tokenizer_of
 from softmax_jax.tasks.clrs_tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_parts, question_parts
 from softmax_jax.tasks.decoder import Decoder
-from softmax_jax.tasks.sequences import learned_by, sequence_key
+from softmax_jax.tasks.sequences import attention_of, sequence_key
 from softmax_jax.tasks.task import Reading, Task
 
 PUBLISHED_LENGTHS = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)
@@ -208,8 +207,7 @@ class ClrsText(Task):
     def build(self, normalizer: str, rngs: nnx.Rngs) -> Decoder:
         """The decoder, with the numbers that the normalizer learns among its parameters."""
         sizes = {"hidden": self.hidden, "heads": self.heads, "layers": self.layers}
-        attention = normalizer_named(normalizer), learned_by(normalizer)
-        return Decoder(self.vocabulary.features(), *attention, **sizes, rngs=rngs)
+        return Decoder(self.vocabulary.features(), *attention_of(normalizer), **sizes, rngs=rngs)
 
     def scores(
         self, model: Decoder, batch: Texts, rngs: nnx.Rngs | None, normalizer: Normalizer | None = None

@@ -45,11 +45,20 @@ def rotated(x: Heads, places: Places) -> Heads:
 class Block(nnx.Module):
     """Attention, then a perceptron, each on normed inputs and added to them."""
 
-    def __init__(self, hidden: int, heads: int, normalizer: Normalizer, learn: tuple[str, ...], *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        normalizer: Normalizer,
+        learn: tuple[str, ...],
+        of_query: tuple[str, ...],
+        *,
+        rngs: nnx.Rngs,
+    ):
         self.heads = heads
         self.attention_norm = nnx.RMSNorm(hidden, rngs=rngs)
         self.attention_in = nnx.Linear(hidden, 3 * hidden, use_bias=False, rngs=rngs)
-        self.attention = NnxAttention(normalizer, learn, heads)
+        self.attention = NnxAttention(normalizer, learn, heads, of_query=of_query, size=hidden // heads)
         self.attention_out = nnx.Linear(hidden, hidden, use_bias=False, rngs=rngs)
         self.perceptron_norm = nnx.RMSNorm(hidden, rngs=rngs)
         self.perceptron_in = nnx.Linear(hidden, 4 * hidden, rngs=rngs)
@@ -70,7 +79,7 @@ class Block(nnx.Module):
             at = (0, cache.place, 0, 0)
             key, value = (jax.lax.dynamic_update_slice(*pair, at) for pair in ((cache.key, key), (cache.value, value)))
             cache = Cache(key, value, cache.place + query.shape[1])
-        normalizer = normalizer or self.attention.normalizer
+        normalizer = normalizer or self.attention.normalizer_for(query)
         attended = dot_product_attention(query, key, value, mask=mask[:, None], normalizer=normalizer)
         x = x + self.attention_out(attended.reshape(x.shape))
         return x + self.perceptron_out(nnx.gelu(self.perceptron_in(self.perceptron_norm(x)))), cache
@@ -95,6 +104,7 @@ class Decoder(nnx.Module):
         features: Float[np.ndarray, "tokens features"],
         normalizer: Normalizer,
         learn: tuple[str, ...] = (),
+        of_query: tuple[str, ...] = (),
         *,
         hidden: int,
         heads: int,
@@ -105,7 +115,7 @@ class Decoder(nnx.Module):
         tokens, known = features.shape
         self.embed = nnx.Embed(tokens, hidden, embedding_init=nnx.initializers.normal(0.1), rngs=rngs)
         self.embed_features = nnx.Linear(known, hidden, use_bias=False, rngs=rngs) if known else None
-        self.blocks = nnx.List([Block(hidden, heads, normalizer, learn, rngs=rngs) for _ in range(layers)])
+        self.blocks = nnx.List([Block(hidden, heads, normalizer, learn, of_query, rngs=rngs) for _ in range(layers)])
         self.norm = nnx.RMSNorm(hidden, rngs=rngs)
         self.bias = nnx.Param(jnp.zeros(tokens))
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import method_of, normalizer as normalizer_named
+from softmax_jax.normalizers.registry import method_of
 from softmax_jax.tasks.task import Reading, SetsPerBatch, Task, data_key, option
 from softmax_jax.tasks.transformer import Transformer
 
@@ -109,8 +109,7 @@ class SequenceTask(Task):
         """The transformer, with the numbers that the normalizer learns among its parameters."""
         sizes = {"hidden": self.hidden, "heads": self.heads, "layers": self.layers}
         options: dict[str, Any] = {"dropout": self.dropout, "causal": self.causal, "rngs": rngs}
-        attention = normalizer_named(normalizer), learned_by(normalizer)
-        return Transformer(self.inputs, self.classes, *attention, **sizes, **options)
+        return Transformer(self.inputs, self.classes, *attention_of(normalizer), **sizes, **options)
 
     def scores(
         self, model: Transformer, batch: Sequences, rngs: nnx.Rngs | None
@@ -138,13 +137,24 @@ class SequenceTask(Task):
         blocks = [parameters["blocks"][index].get("attention", {}) for index in range(self.layers)]
         return {
             name: np.stack([np.asarray(block[name])[..., 0, 0] for block in blocks], 1)
-            for name in learned_by(normalizer)
+            for name in attention_of(normalizer).learn
         }
 
 
-def learned_by(normalizer: str) -> tuple[str, ...]:
-    """The numbers that train with the model under a normalizer of this name, one per head and layer."""
-    return method_of(normalizer)[0].learned
+class Attention(NamedTuple):
+    """How a model attends: what `NnxAttention` is given."""
+
+    normalizer: Normalizer
+    learn: tuple[str, ...]
+    """The numbers that train with the model, one per head and layer."""
+    of_query: tuple[str, ...]
+    """Those of them that are linear in the query."""
+
+
+def attention_of(normalizer: str) -> Attention:
+    """How a model attends under the normalizer of this name: all numbers of its method train, as published."""
+    method, numbers = method_of(normalizer)
+    return Attention(method.build(**numbers), method.learned, method.of_query)
 
 
 def sequence_key(seed: Int[Array, ""]) -> Key[Array, ""]:

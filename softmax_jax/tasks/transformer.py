@@ -18,6 +18,7 @@ class Block(nnx.Module):
         heads: int,
         normalizer: Normalizer,
         learn: tuple[str, ...],
+        of_query: tuple[str, ...],
         *,
         dropout: float,
         causal: bool,
@@ -27,7 +28,7 @@ class Block(nnx.Module):
         self.causal = causal
         self.attention_norm = nnx.LayerNorm(hidden, rngs=rngs)
         self.attention_in = nnx.Linear(hidden, 3 * hidden, rngs=rngs)
-        self.attention = NnxAttention(normalizer, learn, heads)
+        self.attention = NnxAttention(normalizer, learn, heads, of_query=of_query, size=hidden // heads)
         self.attention_out = nnx.Linear(hidden, hidden, rngs=rngs)
         self.perceptron_norm = nnx.LayerNorm(hidden, rngs=rngs)
         self.perceptron_in = nnx.Linear(hidden, 4 * hidden, rngs=rngs)
@@ -45,9 +46,8 @@ class Block(nnx.Module):
         by_head = (sequences, len(x) // sequences, 3, self.heads, -1)
         query, key, value = jnp.moveaxis(self.attention_in(self.attention_norm(x)).reshape(by_head), 2, 0)
         mask = None if mask is None else mask[:, None, None, :]
-        attended = dot_product_attention(
-            query, key, value, mask=mask, is_causal=self.causal, normalizer=normalizer or self.attention.normalizer
-        )
+        normalizer = normalizer or self.attention.normalizer_for(query)
+        attended = dot_product_attention(query, key, value, mask=mask, is_causal=self.causal, normalizer=normalizer)
         x = x + self._drop(self.attention_out(attended.reshape(x.shape)), rngs)
         inner = nnx.gelu(self.perceptron_in(self.perceptron_norm(x)))
         return x + self._drop(self.perceptron_out(inner), rngs)
@@ -59,9 +59,10 @@ class Block(nnx.Module):
 class Transformer(nnx.Module):
     """Class scores at every position of a sequence. It has no positions but those that the features carry.
 
-    `learn` names the numbers of the normalizer that train with the rest, one for each head of each layer, as in
-    `NnxAttention`. A call may put another normalizer in the place of all of them. Its `rngs`, if given, drive dropout;
-    without them there is none. Parameters of two normalizers that learn nothing are alike.
+    `learn` names the numbers of the normalizer that train with the rest, one for each head of each layer, and
+    `of_query` those of them that are linear in the query, as in `NnxAttention`. A call may put another normalizer in
+    the place of all of them. Its `rngs`, if given, drive dropout; without them there is none. Parameters of two
+    normalizers that learn nothing are alike.
 
     >>> from softmax_jax.normalizers.registry import normalizer
     >>> model = Transformer(features=3, classes=5, normalizer=normalizer("ssmax"), learn=("s",), rngs=nnx.Rngs(0))
@@ -75,6 +76,7 @@ class Transformer(nnx.Module):
         classes: int,
         normalizer: Normalizer,
         learn: tuple[str, ...] = (),
+        of_query: tuple[str, ...] = (),
         *,
         hidden: int = 64,
         heads: int = 4,
@@ -85,7 +87,10 @@ class Transformer(nnx.Module):
     ):
         self.embed = nnx.Linear(features, hidden, rngs=rngs)
         self.blocks = nnx.List(
-            [Block(hidden, heads, normalizer, learn, dropout=dropout, causal=causal, rngs=rngs) for _ in range(layers)]
+            [
+                Block(hidden, heads, normalizer, learn, of_query, dropout=dropout, causal=causal, rngs=rngs)
+                for _ in range(layers)
+            ]
         )
         self.norm = nnx.LayerNorm(hidden, rngs=rngs)
         self.classify = nnx.Linear(hidden, classes, rngs=rngs)

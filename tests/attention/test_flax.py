@@ -368,7 +368,7 @@ def losses_nnx(steps):
         return value, gradient["attention_fn"]["s"][...]
 
     losses, gradients = zip(*(step(model, optimizer) for _ in range(steps)))
-    return losses, gradients[0], model.attention_fn.normalizer.scale.s
+    return losses, gradients[0], model.attention_fn.s[...]
 
 
 @pytest.mark.parametrize("train", [losses_linen, losses_nnx])
@@ -497,35 +497,71 @@ def test_numbers_for_other_heads_than_the_layer_has_raise(api):
         learning_layer(api, heads=2)(inputs())
 
 
-# A temperature that is learned from the query
+# Numbers that are linear in the query
 
 
-def query_layer(u, b, map: Any = sj.softmax):
-    one = layer("nnx", sj.NnxQueryTemperature(HEADS, FEATURES // HEADS, map))
-    one.layer.attention_fn.u[...], one.layer.attention_fn.b[...] = u, b
+def query_layer(api, **parameters):
+    """A layer of ASEntmax whose two numbers are linear in the query, with these parameters."""
+    names = {"heads": HEADS, "of_query": ("weight", "power")}
+    if api == "linen":
+        one = layer(api, LinenAttention("asentmax", **names))
+        one.variables["params"]["attention_fn"] |= parameters
+        return one
+    one = layer(api, NnxAttention("asentmax", **names, size=FEATURES // HEADS))
+    for name, value in parameters.items():
+        getattr(one.layer.attention_fn, name)[...] = value
     return one
 
 
-def test_each_query_and_head_has_its_own_temperature():
-    u, b, x = inputs(HEADS, FEATURES // HEADS, seed=1), jnp.array([-9.0, 0.0, 1.0, 5.0]), inputs()
-    one = query_layer(u, b)
+def kernels():
+    return {f"{name}_of_query": inputs(HEADS, FEATURES // HEADS, seed=i) for i, name in enumerate(("weight", "power"))}
+
+
+def projected(one, name, x):
+    """The queries or keys of a layer, in float64."""
+    parameters: Any = one.variables["params"] if isinstance(one, Linen) else nnx.state(one.layer, nnx.Param)
+    kernel, bias = (np.asarray(parameters[name][part], np.float64) for part in ("kernel", "bias"))
+    return np.einsum("bld,dhf->blhf", np.asarray(x), kernel) + bias
+
+
+@both
+def test_each_query_and_head_has_its_own_numbers(api):
+    b, x = inputs(HEADS, 1, 1, seed=2), inputs()
+    one = query_layer(api, weight=b, **kernels())
     _, weights = one.capture(x, mask=causal(x))
-    query, key = (np.asarray(project(x), np.float64) for project in (one.layer.query, one.layer.key))
+    query, key = (projected(one, name, x) for name in ("query", "key"))
     logits = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(FEATURES // HEADS)
-    beta = 1 + np.logaddexp(0, np.einsum("bqhd,hd->bhq", query, u) + np.asarray(b)[:, None])
-    expected = np.exp(beta[..., None] * logits) * np.tril(np.ones((LENGTH, LENGTH)))
-    np.testing.assert_allclose(weights, expected / expected.sum(-1, keepdims=True), atol=1e-5)
+    of_query = {name: np.einsum("bqhd,hd->bhq", query, u)[..., None] for name, u in kernels().items()}
+    b = np.asarray(b)
+    weight, power = of_query["weight_of_query"] + b, of_query["power_of_query"] + np.arctanh(1 / 2)
+    log_n = np.log(np.arange(1, LENGTH + 1))[:, None]
+    with np.errstate(divide="ignore"):
+        grows = np.where(log_n > 0, log_n ** (2 * np.tanh(power)), 0)
+    beta = jnp.asarray(1 + np.logaddexp(0, weight) * grows, jnp.float32)
+    expected = sj.entmax15(beta * jnp.asarray(logits, jnp.float32), where=jnp.tri(LENGTH, dtype=bool)[None, None])
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
-def test_temperature_of_the_query_starts_alike_for_all_and_takes_any_map():
-    for map in sj.softmax, jax.tree_util.Partial(sj.softpick, eps=jnp.float32(0.1)):
-        beta = jnp.float32(1 + np.log(2))
-        fixed = layer("nnx", attention_fn(sj.Normalizer(map, sj.InverseTemperature(beta))))
-        np.testing.assert_allclose(query_layer(0.0, 0.0, map)(inputs()), fixed(inputs()), atol=1e-6)
+@both
+def test_numbers_of_the_query_start_as_those_of_the_normalizer(api):
+    np.testing.assert_allclose(query_layer(api)(inputs()), layer(api, attention_fn("asentmax"))(inputs()), atol=1e-6)
 
 
-def test_training_moves_the_temperature_of_each_query():
-    model = query_layer(0.0, 0.0).layer
+@both
+def test_numbers_of_the_query_and_others_are_learned_together(api):
+    made = LinenAttention("ssmax", ("bias",), HEADS, ("s",)) if api == "linen" else None
+    made = made or NnxAttention("ssmax", ("bias",), HEADS, of_query=("s",), size=FEATURES // HEADS)
+    one = layer(api, made)
+    tree = one.variables["params"]["attention_fn"] if api == "linen" else nnx.state(made, nnx.Param)
+    assert {name: tree[name].shape for name in tree} == {
+        "s": (HEADS, 1, 1),
+        "bias": (HEADS, 1, 1),
+        "s_of_query": (HEADS, FEATURES // HEADS),
+    }
+
+
+def test_training_moves_the_numbers_of_the_query():
+    model = query_layer("nnx").layer
     optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)
 
     @nnx.jit
@@ -536,13 +572,17 @@ def test_training_moves_the_temperature_of_each_query():
 
     losses = [step(model, optimizer) for _ in range(5)]
     assert (np.diff(losses) < 0).all()
-    assert (jnp.abs(model.attention_fn.u[...]) > 1e-6).all()
-    assert (jnp.abs(model.attention_fn.b[...]) > 1e-6).all()
+    for name in ("weight", "power", "weight_of_query", "power_of_query"):
+        assert (jnp.abs(getattr(model.attention_fn, name)[...]) > 1e-6).any(), name
 
 
-def test_temperature_of_the_query_for_other_heads_than_the_layer_has_raises():
-    with pytest.raises(ValueError, match=r"learned for \(heads, size\) = \(2, 8\), the layer has \(4, 4\): give it"):
-        layer("nnx", sj.NnxQueryTemperature(2, 8))(inputs())
+def test_numbers_of_the_query_need_the_layers_sizes():
+    with pytest.raises(ValueError, match=r"of_query is \('s',\) with heads=4 and size=None; .* need both: give"):
+        NnxAttention("ssmax", heads=4, of_query=("s",))
+    with pytest.raises(ValueError, match=r"queries of size 8, the layer has 4: give size=4"):
+        layer("nnx", NnxAttention("ssmax", heads=HEADS, of_query=("s",), size=8))(inputs())
+    with pytest.raises(ValueError, match=r"cannot learn 'sink': the numbers of this normalizer are s, bias"):
+        NnxAttention("ssmax", heads=4, of_query=("sink",), size=4)
 
 
 def learning():

@@ -100,6 +100,14 @@ def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_ther
         np.testing.assert_allclose(values, METHODS[name].numbers[number], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "numbers"), [("asentmax", {"weight", "power"}), ("ssmax", set())])
+def test_models_train_numbers_of_the_query_where_the_method_was_published_with_them(name, numbers):
+    _, initialize = build_model(Signal(length=6, hidden=8, heads=2), name)
+    attention = initialize(jax.random.key(0))["blocks"][1]["attention"]
+    assert {name for name in attention if name.endswith("_of_query")} == {f"{one}_of_query" for one in numbers}
+    assert all(attention[f"{one}_of_query"].shape == (2, 4) for one in numbers)
+
+
 def test_models_under_all_normalizers_that_learn_nothing_start_alike():
     starts = [build_model(Signal(hidden=8, heads=2), name)[1](jax.random.key(0)) for name in ("softmax", "softpick")]
     jax.tree.map(np.testing.assert_array_equal, *starts)

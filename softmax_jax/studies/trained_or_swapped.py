@@ -1,8 +1,8 @@
 """Is it the normalizer of the training that decides, or that of the test? In a small transformer, on two tasks.
 
 A model is trained under softmax, under SSMax, which learns s for each head, and under ASEntmax, whose numbers are
-linear in the query. Each is tested as trained, and with another normalizer swapped into both layers by `swap`; and with one
-number for each head learned on sequences of training lengths, by `calibrate`, while the parameters stay.
+linear in the query. Each is tested as trained, and with another normalizer swapped into both layers by `swap`; and
+with one number for each head learned on sequences of training lengths, by `calibrate`, while the parameters stay.
 
     python -m softmax_jax.studies.trained_or_swapped
 """

@@ -40,6 +40,11 @@ class Config:
     `warmup_cosine_decay_schedule(warmup_steps=500)`."""
     schedule_options: UnlessGiven[dict[str, float]] = dataclasses.field(default_factory=dict)
     """Further numbers for the schedule, as in `alpha 0.1`; its length is `steps` unless given."""
+    start_from: str = ""
+    """Directory of a run whose trained models these start from, in the place of random ones; numbers that only this
+    normalizer learns start as they always do. What it was trained on does not come again."""
+    first_batch: int = 0
+    """Batches of the training data to leave out: those that the models of `start_from` have seen, by default."""
     chunk: int = 500
     """Steps per call of the compiled loop, and so per line of metrics."""
     chunks_per_checkpoint: int = 10
@@ -70,6 +75,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "steps": (1, 2**31 - 1),
     "seeds": (1, 2**16),
     "first_seed": (0, 2**31 - 1),
+    "first_batch": (0, 2**30),
     "chunk": (1, 2**31 - 1),
     "chunks_per_checkpoint": (1, 2**31 - 1),
 }

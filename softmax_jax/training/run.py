@@ -18,7 +18,7 @@ from softmax_jax.runtime.distributed import any_process, gathered, leave
 from softmax_jax.training.config import Config
 from softmax_jax.training.interruption import Interruptions
 from softmax_jax.training.optimizers import build_optimizer
-from softmax_jax.training.run_directory import RunDirectory
+from softmax_jax.training.run_directory import RunDirectory, started
 from softmax_jax.training.trainer import Metrics, TrainState, build_model, chunk_trainer
 
 
@@ -63,6 +63,7 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     checkpoint.
     """
     # Refuse what cannot be before anything is written.
+    config = started(config)
     build_optimizer(config)
     build_model(config.task, config.normalizer)
     directory = RunDirectory(workdir, config)

@@ -40,7 +40,7 @@ from softmax_jax.runtime.locks import lock_directory
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, from_settings, settings_of
-from softmax_jax.training.optimizers import build_schedule
+from softmax_jax.training.optimizers import build_optimizer, build_schedule
 from softmax_jax.training.trainer import Parameters, TrainState, initial_state, state_sharding
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class RunDirectory:
         newest = first_good(step_checkpoints(self.path), read)
         if newest is None:
             distributed.agree(self._gone if (self.path / PARAMETERS).exists() else None)
-            step, state = 0, initial_state(self.config)
+            step, state = 0, first_state(self.config)
         else:
             step = self._saved = int(newest[0].name)
             state = distributed.placed(newest[1], state_sharding(self.config))
@@ -196,6 +196,46 @@ def extended(there: Config, here: Config) -> Config:
     with jax.numpy_dtype_promotion("standard"):  # as in training
         first, longer_first = (jax.vmap(build_schedule(config))(steps) for config in (there, longer))
     return longer if np.array_equal(first, longer_first) else there
+
+
+def started(config: Config) -> Config:
+    """The settings with the batches to leave out, where the models start from those of another run.
+
+    Raises ValueError, in one line, unless that run is there, with these seeds and parameters.
+    """
+    if not config.start_from:
+        return config
+    there = read_config(config.start_from)
+    if absent := sorted(set(config.all_seeds) - set(there.all_seeds)):
+        raise ValueError(
+            f"--start-from is {config.start_from}, which has no seed {absent[0]}: its seeds are {there.first_seed} to "
+            f"{there.all_seeds[-1]}; choose --first-seed and --seeds among them"
+        )
+    of_both = (dataclasses.replace(one, normalizer=there.normalizer, seeds=1) for one in (config, there))
+    here_shapes, there_shapes = (state_shapes(one).parameters for one in of_both)
+    if here_shapes != there_shapes:
+        raise ValueError(
+            f"--start-from is {config.start_from}, whose models have other parameters: give this run the task and the "
+            "sizes in its config.json"
+        )
+    return config if config.first_batch else dataclasses.replace(config, first_batch=there.first_batch + there.steps)
+
+
+def first_state(config: Config) -> TrainState:
+    """Parameters and optimizer state of every seed before the first step, be they random or those of another run."""
+    state = initial_state(config)
+    if not config.start_from:
+        return state
+    there, trained = load_checkpoint(config.start_from)
+    own = dict(jax.tree_util.tree_leaves_with_path(state.parameters))
+    rows = np.array([there.all_seeds.index(seed) for seed in config.all_seeds])
+    sharding = state_sharding(config)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(trained):
+        if path in own:
+            own[path] = distributed.placed(leaf[rows], sharding)
+    parameters = jax.tree.unflatten(jax.tree.structure(state.parameters), list(own.values()))
+    fresh = jax.jit(jax.vmap(build_optimizer(config).init), out_shardings=sharding)
+    return TrainState(parameters, fresh(parameters), state.seed)
 
 
 def read_config(directory: Path | str) -> Config:

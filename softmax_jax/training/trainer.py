@@ -117,8 +117,9 @@ def train_steps(
     optimizer = build_optimizer(config)
 
     def step(state: TrainState, index: Int[Array, ""]) -> tuple[TrainState, Any]:
-        batch = own_sets(config.task.training_batch(state.seed, index), parts)
-        key = dropout_key(state.seed, index)
+        drawn = config.first_batch + index
+        batch = own_sets(config.task.training_batch(state.seed, drawn), parts)
+        key = dropout_key(state.seed, drawn)
         (loss, (cross_entropy, accuracy)), gradient = value_and_gradient(state.parameters, batch, key)
         # Every part has the whole penalty in its loss, so the mean has it once.
         gradient = mean_over_sets(gradient, parts)

@@ -7,15 +7,18 @@ import threading
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.signal import Signal
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run import Interrupted, InterruptedAtOnce, NotFiniteError, run
-from softmax_jax.training.run_directory import RunDirectory, load_checkpoint, read_config
+from softmax_jax.training.run_directory import RunDirectory, first_state, load_checkpoint, read_config, started
+from softmax_jax.training.trainer import chunk_trainer, initial_state
 
 SMALL = Config(
     MaxRetrieval(sets=8, min_items=2, max_items=3, width=8), steps=50, seeds=2, chunk=10, chunks_per_checkpoint=2
@@ -179,6 +182,57 @@ def test_a_second_ctrl_c_keeps_the_chunks_that_are_finished(tmp_path, monkeypatc
     released.set()
     assert "stopping at the end of this chunk; Ctrl-C again stops at once" in said.getvalue()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["20"]
+
+
+def starting_from(path, **settings):
+    return changed(SMALL, start_from=str(path), **settings)
+
+
+def test_a_run_may_start_from_the_models_of_another(uninterrupted, tmp_path):
+    config = starting_from(uninterrupted, steps=10, seeds=1, first_seed=1, normalizer="ssmax")
+    state = run(config, tmp_path / "next", quiet())
+    there, trained = load_checkpoint(uninterrupted)
+    assert read_config(tmp_path / "next").first_batch == there.steps == 50
+    one_more = chunk_trainer(changed(config, first_batch=50))
+    parameters = jax.tree.map(lambda leaf: leaf[1:], trained)
+    start = initial_state(config)
+    fresh = start._replace(parameters=jax.tree.map(jnp.asarray, parameters))
+    assert identical(one_more(fresh, 0, 10)[0].parameters, state.parameters)
+    # Not the batches that the first run began with.
+    again, _ = chunk_trainer(config)(fresh, 0, 10)
+    assert not identical(again.parameters, state.parameters)
+    # It is continued like any other.
+    assert identical(run(config, tmp_path / "next", quiet()).parameters, state.parameters)
+
+
+def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp_path):
+    config = Config(Signal(length=6, hidden=8, heads=2, layers=1, sets=4), steps=2, chunk=2)
+    first = run(config, tmp_path / "first", quiet()).parameters
+    config = changed(config, start_from=str(tmp_path / "first"), normalizer="ssmax", steps=1)
+    start = first_state(started(config)).parameters
+    numbers = start["blocks"][0].pop("attention")
+    np.testing.assert_allclose(numbers["s"], 1 / np.log(16), rtol=1e-6)
+    first["blocks"][0].pop("attention", None)
+    assert identical(start, first)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"first_seed": 1}, r"has no seed 2: its seeds are 0 to 1; choose --first-seed and --seeds among them"),
+        ({"width": 16}, r"whose models have other parameters: give this run the task and the sizes"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_no_start(uninterrupted, tmp_path, settings, words):
+    with pytest.raises(ValueError, match=words):
+        run(starting_from(uninterrupted, **settings), tmp_path / "next", quiet())
+    assert not (tmp_path / "next").exists()
+
+
+def test_a_start_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="nowhere"):
+        run(starting_from(tmp_path / "nowhere"), tmp_path / "next", quiet())
+    assert not (tmp_path / "next").exists()
 
 
 def test_a_directory_of_other_settings_is_refused(uninterrupted):

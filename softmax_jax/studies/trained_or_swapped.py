@@ -124,7 +124,7 @@ def accuracies(
     """Of fresh sequences, in percent, for one seed, whose parameters have a leading axis of 1; None: as trained."""
     task = as_sequences(config)
     batches = fresh_batches(task, [seed], n, task.test_sets(n))
-    arguments = on_devices(parameters, batches, () if normalizers is None else normalizers)
+    arguments = on_devices(parameters, batches, {} if normalizers is None else normalizers)
     options: dict[str, Any] = {"structure": build_model(task, config.normalizer)[0], "draw": draw_with_room(task, n)}
     return set_by_set(for_each_seed(reader(task, normalizers is None), *arguments, **options))[0].tolist()
 

@@ -3,9 +3,8 @@
 import altair as alt
 import numpy as np
 import polars as pl
-import scipy.stats
 
-from softmax_jax.measures.statistics import corrected, half_width, over_seeds
+from softmax_jax.measures.statistics import corrected, half_width, over_seeds, paired_p_value
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import palette, reader_name
 
@@ -36,8 +35,7 @@ def compared(frame: pl.DataFrame) -> pl.DataFrame:
     groups = pairs.group_by("task", "trained", "test", "n", maintain_order=True)
     cells = groups.agg(difference=(pl.col("accuracy") - pl.col("own")))
     differences = [np.asarray(values) for values in cells["difference"].to_list()]
-    p_values = [float(scipy.stats.ttest_1samp(values, 0).pvalue) if np.ptp(values) else None for values in differences]
-    p_values = [1.0 if p is None and not values.any() else p for p, values in zip(p_values, differences)]
+    p_values = [paired_p_value(values.tolist(), [0.0] * len(values)) for values in differences]
     means = [float(values.mean()) for values in differences]
     return cells.with_columns(
         pl.Series("difference", means), pl.Series("p_value", corrected(p_values), dtype=pl.Float64)

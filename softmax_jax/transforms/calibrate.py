@@ -87,7 +87,9 @@ def calibrate(
     @jax.jit
     def step(numbers: Numbers, state: Any, batch: Any) -> tuple[Numbers, Any]:
         grads = jax.grad(lambda numbers: loss(swap(fun, with_learned(numbers), empty=empty), batch))(numbers)
-        updates, state = optimizer.update(grads, state, numbers)
+        # Optax raises floats to the integer step, which strict promotion forbids.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimizer.update(grads, state, numbers)
         return jax.tree.map(lambda number, update: number + update, numbers, updates), state
 
     while batch is not None:

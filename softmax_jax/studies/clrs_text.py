@@ -1,0 +1,200 @@
+"""Must the normalizer be there in training? CLRS-Text under softmax, with another swapped in, and fine-tuned for it.
+
+The decoder of the preset `clrs_text` is trained under softmax and tested under every normalizer asked for ("swapped").
+Then it is trained on for a tenth of its steps under each, from the same parameters ("tuned"), as the paper fine-tunes
+Gemma 2B; or another is trained under it from its first step ("throughout"). What its heads do is read at the end of
+each question of `minimum`: the entropy of their weights, and the weight of the entry that is the answer.
+
+    python -m softmax_jax.studies.clrs_text
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import polars as pl
+from flax import nnx
+from jaxtyping import Array, Float, Int
+from rich.console import Console
+
+from softmax_jax.configs import load_presets
+from softmax_jax.files import write_csv, write_whole
+from softmax_jax.measures.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.markdown import put_into
+from softmax_jax.runtime import command_line
+from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.studies import clrs_text_report as report
+from softmax_jax.studies.clrs_text_report import HEADS, SWAPPED, THROUGHOUT, TUNED
+from softmax_jax.tasks.clrs_text import ClrsText, Texts
+from softmax_jax.tasks.clrs_tokens import question_parts
+from softmax_jax.tasks.decoder import Decoder
+from softmax_jax.training.config import Config, changed
+from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.run_directory import load_checkpoint
+from softmax_jax.training.trainer import Parameters, build_model
+from softmax_jax.transforms.probe import probe
+
+ASKED = "minimum"
+"""The algorithm whose questions the heads are read at."""
+HEAD_LENGTHS = (4, 8, 16, 31, 64, 128, 256)
+TUNED_STEPS, TUNED_RATE = 10, 0.3
+"""Fine-tuning takes this part of the steps, at this share of the learning rate, which falls to 0."""
+PLAIN = Normalizer(jax.nn.softmax)
+"""What `probe` finds in a model, where the model itself would put what it was trained under."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    quick: bool = False
+    """A look in a few minutes: a hundredth of the steps, which teaches nothing."""
+    regimes: tuple[Literal["swapped", "tuned", "throughout"], ...] = (SWAPPED, TUNED)
+    """Trained under softmax and swapped in the test; trained on under the normalizer; trained under it throughout."""
+    normalizers: tuple[str, ...] = ("softmax", "adaptive", "ssmax")
+    """Those to test; the numbers that one learns train with the model, where it trains under it."""
+    seeds: int = 2
+    """Models of each kind."""
+    sets: int = TEST_SETS
+    """Test sets of every algorithm and length of each seed."""
+    workdir: Path = Path("runs") / "clrs_text_study"
+    """Directory for the runs, which are continued where they were stopped; what is finished is kept."""
+    output: command_line.UnlessGiven[Path | None] = None
+    """Directory for the tables and the charts; results/clrs_text/TIME by default."""
+    page: Path | None = None
+    """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
+
+    def __post_init__(self) -> None:
+        command_line.within("--seeds", self.seeds, 1, 2**10, 2)
+        command_line.within("--sets", self.sets, 1, 2**14, TEST_SETS)
+        command_line.normalizer_names(self.normalizers)
+        command_line.check_directory("--workdir", self.workdir)
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
+        if self.page:
+            put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
+
+    def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
+        """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
+        preset = load_presets()[ClrsText.name][1]
+        preset = changed(preset, first_seed=seed, seeds=1, steps=preset.steps // 100 if self.quick else preset.steps)
+        name = f"seed_{seed}{'_quick' if self.quick else ''}"
+        base = self.workdir / f"softmax_{name}"
+        yield SWAPPED, "softmax", preset, base
+        tuned = changed(
+            preset,
+            start_from=str(base),
+            steps=preset.steps // TUNED_STEPS,
+            learning_rate=TUNED_RATE * preset.learning_rate,
+            schedule="cosine_decay_schedule",
+        )
+        for other in self.normalizers:
+            if TUNED in self.regimes:
+                yield TUNED, other, changed(tuned, normalizer=other), self.workdir / f"{other}_tuned_{name}"
+            if THROUGHOUT in self.regimes and other != "softmax":
+                yield THROUGHOUT, other, changed(preset, normalizer=other), self.workdir / f"{other}_{name}"
+
+
+def answers_of(config: Config, directory: Path, named: dict[str, Normalizer | None], sets: int) -> pl.DataFrame:
+    """Whether each answer was right, under each normalizer."""
+    _, parameters = load_checkpoint(directory)
+    task = as_texts(config)
+    options: dict[str, Any] = {"lengths": lengths_of(task, ()), "sets": sets, "seeds": config.all_seeds}
+    return pl.concat(evaluate_answers(parameters, named, task=task, trained_under=config.normalizer, **options))
+
+
+def as_texts(config: Config) -> ClrsText:
+    """The task of a run, known to be CLRS-Text."""
+    assert isinstance(config.task, ClrsText)
+    return config.task
+
+
+def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """A frame of answers that is measured once, and then read from its file."""
+    if not path.exists():
+        rows = [(*row[:-1], "".join("01"[right] for right in row[-1])) for row in measure().rows()]
+        write_csv(path, (*COLUMNS[:-1], "right"), rows)
+    frame = pl.read_csv(path, schema_overrides={"right": pl.String})
+    return frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
+
+
+def source_of(task: ClrsText, batch: Texts) -> Int[Array, " sets"]:
+    """The place of the entry whose number the answer is, in questions without padding that begin with a list."""
+    before = len(task.vocabulary.literal(str(question_parts(ASKED)[0])))
+    return before + batch.answer[:, 0]  # the token of a whole number is that number
+
+
+def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], sets: int) -> Iterator[report.HeadRow]:
+    """What each head does where the answer to `minimum` is read, for one seed: means over fresh questions."""
+    task = dataclasses.replace(as_texts(config), algorithms=(ASKED,))
+    structure = build_model(task, config.normalizer)[0]
+    model = nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters))
+    for n in lengths:
+        keys = task.test_keys(jnp.int32(config.first_seed), n, sets)
+        batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
+        for layer, (entropies, weights) in enumerate(seen_from_answers(task, model, batch)):
+            for head, (entropy, weight) in enumerate(zip(entropies.tolist(), weights.tolist())):
+                yield n, config.first_seed, layer, head, entropy, weight
+
+
+def seen_from_answers(
+    task: ClrsText, model: Decoder, batch: Texts
+) -> list[tuple[Float[Array, " heads"], Float[Array, " heads"]]]:
+    """Of each layer: entropy of the weights in nats, and the weight of the source in percent, means over questions."""
+    tokens, at = batch.tokens[:, 0], int(batch.read[0, 0])
+    sets, width = tokens.shape
+    mask = jnp.broadcast_to(jnp.tri(width, dtype=bool), (sets, width, width))
+    look = probe(lambda tokens, mask: model(tokens, mask, None, PLAIN), also=lambda weights: weights[..., at, :])
+    _, probed = jax.jit(look)(tokens, mask)
+    place = jnp.broadcast_to(source_of(task, batch)[:, None, None], (sets, task.heads, 1))
+    of_source = [jnp.take_along_axis(rows.also, place, -1)[..., 0] for rows in probed]
+    return [(rows.entropy[..., at].mean(0), 100 * weight.mean(0)) for rows, weight in zip(probed, of_source)]
+
+
+def measured(asked: Arguments, console: Console) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Trains and tests what is not there yet: the answers, with the regime of each, and what the heads do."""
+    frames, heads = [], []
+    for seed in range(asked.seeds):
+        for regime, under, config, directory in asked.runs(seed):
+            run(config, directory, console)
+            named: dict[str, Normalizer | None] = {under: None}
+            if regime == SWAPPED:
+                named |= {name: normalizer(name) for name in asked.normalizers if name != under}
+                heads += heads_of(config, load_checkpoint(directory)[1], HEAD_LENGTHS, min(asked.sets, 25))
+            path = directory / f"answers_{'_'.join(named)}_{asked.sets}.csv"
+            answers = kept(path, lambda c=config, d=directory, n=named: answers_of(c, d, n, asked.sets))
+            frames.append(answers.with_columns(regime=pl.lit(regime)))
+            console.print(f"{under}, {regime}: seed {seed} tested", highlight=False)
+    return pl.concat(frames), pl.DataFrame(heads, HEADS, orient="row")
+
+
+def main() -> None:
+    """Trains, tests, draws, writes."""
+    asked = command_line.parse(Arguments, description=__doc__)
+    command_line.one_device_per_core()
+    with one_line_ends(Console(stderr=True)):
+        keep_compiled_programs()
+        answers, heads = measured(asked, Console())
+        summary = report.summarize(answers)
+        tables = {"learned": report.learned_table(summary), "regimes": report.regimes_table(summary)}
+        with command_line.results_of("clrs_text", asked.output) as output:
+            of_sets = answers.with_columns(accuracy=100 * pl.col("right").list.mean()).select(*COLUMNS, "regime")
+            write_csv(output / "accuracy.csv", of_sets.columns, of_sets.rows())
+            write_csv(output / "regimes.csv", summary.columns, summary.rows())
+            write_csv(output / "heads.csv", tuple(HEADS), heads.rows())
+            save_chart(report.regimes_chart(summary), output / "regimes", asked.paper)
+            save_chart(report.heads_chart(heads), output / "heads", asked.paper)
+            write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
+        if asked.page:
+            write_whole(asked.page, put_into(asked.page.read_text(), tables))
+    print(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    main()

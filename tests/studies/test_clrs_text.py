@@ -1,0 +1,119 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+from flax import nnx
+
+from softmax_jax.studies import clrs_text as study, clrs_text_report as report
+from softmax_jax.tasks.clrs_text import ClrsText
+from softmax_jax.training.config import changed
+
+TASK = ClrsText(algorithms=("minimum",), lengths=(4, 6), sets=1, hidden=16, heads=2, layers=2)
+
+
+def drawn(n=6, sets=5):
+    return TASK.draw(TASK.test_keys(jnp.int32(0), n, sets), jnp.full(sets, n, jnp.int32), n)
+
+
+def test_the_source_is_the_smallest_number_of_the_question():
+    batch = drawn()
+    for tokens, place in zip(np.asarray(batch.tokens[:, 0]), np.asarray(study.source_of(TASK, batch))):
+        numbers = [float(TASK.vocabulary.decode([token])) for token in tokens[1:7].tolist()]
+        assert TASK.vocabulary.decode(tokens[:1].tolist()) == "minimum:\nkey: ["
+        assert numbers[place - 1] == min(numbers)
+
+
+def test_what_heads_see_is_what_attention_weighs():
+    batch, model = drawn(), TASK.build("softmax", nnx.Rngs(0))
+    seen = study.seen_from_answers(TASK, model, batch)
+    assert [entropy.shape for entropy, _ in seen] == [(2,), (2,)]
+    # The first layer, by hand.
+    block, tokens = model.blocks[0], batch.tokens[:, 0]
+    hidden = block.attention_in(block.attention_norm(model.vectors()[tokens]))
+    query, key, _ = jnp.moveaxis(hidden.reshape(5, -1, 3, 2, 8), 2, 0)
+    at = int(batch.read[0, 0])
+    logits = jnp.einsum("shf,skhf->shk", query[:, at], key[:, : at + 1]) / jnp.sqrt(8.0)
+    weights = jax.nn.softmax(logits)
+    entropy = -(weights * jnp.log(weights)).sum(-1).mean(0)
+    np.testing.assert_allclose(seen[0][0], entropy, atol=1e-4)
+    place = jnp.broadcast_to(study.source_of(TASK, batch)[:, None, None], (5, 2, 1))
+    np.testing.assert_allclose(seen[0][1], 100 * jnp.take_along_axis(weights, place, -1)[..., 0].mean(0), atol=1e-3)
+
+
+def answers(cells):
+    """Frames as the study makes them, of ten sets at each of two lengths."""
+    rows = [
+        (algorithm, name, n, 0, [index < right for index in range(10)], regime)
+        for (algorithm, regime, name), right in cells.items()
+        for n in (4, 64)
+    ]
+    return pl.DataFrame(rows, ["algorithm", "normalizer", "n", "seed", "right", "regime"], orient="row")
+
+
+CELLS = {
+    ("minimum", report.SWAPPED, "softmax"): 10,
+    ("minimum", report.SWAPPED, "adaptive"): 0,
+    ("minimum", report.TUNED, "softmax"): 9,
+    ("minimum", report.TUNED, "adaptive"): 9,
+    ("insertion_sort", report.SWAPPED, "softmax"): 1,
+    ("insertion_sort", report.TUNED, "softmax"): 1,
+}
+
+
+def test_regimes_are_compared_with_softmax_in_the_same_regime():
+    summary = report.summarize(answers(CELLS))
+    swapped, tuned = (summary.filter(regime=regime, normalizer="adaptive", n=64) for regime in ("swapped", "tuned"))
+    assert swapped["accuracy"].item() == 0
+    assert swapped["p"].item() < 0.05
+    assert tuned["p"].item() == 1
+
+
+def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
+    summary = report.summarize(answers(CELLS))
+    assert report.learned_table(summary).splitlines()[2:] == [
+        "| minimum | 100.0 | 100.0 | – | – | 100.0 | – |",
+        "| insertion_sort | 10.0 | 10.0 | – | – | 10.0 | – |",
+    ]
+    regimes = report.regimes_table(summary)
+    assert "insertion_sort" not in regimes
+    assert "| minimum | swapped | adaptive temperature | **0.0** | – | – | **0.0** | – |" in regimes
+    assert "insertion_sort" not in str(report.regimes_chart(summary).to_dict())
+
+
+@pytest.mark.parametrize("regimes", [("swapped", "tuned"), ("throughout",)])
+def test_the_regimes_of_a_seed(tmp_path, regimes):
+    asked = study.Arguments(regimes=regimes, workdir=tmp_path)
+    runs = {(regime, name): config for regime, name, config, _ in asked.runs(1)}
+    base = runs[report.SWAPPED, "softmax"]
+    assert base.steps == 6_000
+    assert base.all_seeds == [1]
+    if report.TUNED in regimes:
+        assert {name for regime, name in runs if regime == report.TUNED} == {"softmax", "adaptive", "ssmax"}
+        assert runs[report.TUNED, "adaptive"].steps == 600
+        assert runs[report.TUNED, "adaptive"].start_from == str(tmp_path / "softmax_seed_1")
+    else:
+        assert runs[report.THROUGHOUT, "ssmax"] == changed(base, normalizer="ssmax")
+
+
+def test_the_study_trains_tests_and_draws(tmp_path, monkeypatch, capsys):
+    preset = study.load_presets()["clrs_text"]
+    settings = {"algorithms": ("minimum",), "lengths": (4, 6), "sets": 1, "hidden": 16, "heads": 2, "layers": 1}
+    settings |= {"schedule": "constant_schedule"}
+    small = changed(preset[1], steps=20, chunk=2, **settings)
+    monkeypatch.setattr(study, "load_presets", lambda: {"clrs_text": (preset[0], small)})
+    monkeypatch.setattr(study, "HEAD_LENGTHS", (4, 6))
+    monkeypatch.setattr(study, "lengths_of", lambda task, asked: {"minimum": (4, 6)})
+    arguments = ["--normalizers", "softmax", "ssmax", "--seeds", "1", "--sets", "25"]
+    monkeypatch.setattr(
+        "sys.argv", ["clrs_text", *arguments, "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
+    )
+    study.main()
+    regimes = pl.read_csv(tmp_path / "regimes.csv")
+    assert regimes.height == 2 * 2 * 2  # regimes, normalizers, lengths
+    assert pl.read_csv(tmp_path / "heads.csv").height == 2 * 1 * 2
+    assert (tmp_path / "heads.png").is_file()
+    first = (tmp_path / "regimes.csv").read_bytes()
+    capsys.readouterr()
+    study.main()  # all is there
+    assert (tmp_path / "regimes.csv").read_bytes() == first

@@ -1,0 +1,104 @@
+import jax
+import numpy as np
+import polars as pl
+import pytest
+from flax import nnx
+
+import softmax_jax as sj
+from softmax_jax.studies import trained_or_swapped as study, trained_or_swapped_report as report
+from softmax_jax.tasks.retrieval import MultiQuery
+from softmax_jax.training.config import Config, changed
+from softmax_jax.training.trainer import build_model, initial_state
+
+TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, sets=4)
+CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
+
+
+def parameters(config=CONFIG):
+    return jax.device_get(initial_state(config).parameters)
+
+
+def test_swapping_says_what_the_model_says_under_that_normalizer():
+    """For a model that learned numbers, these make way."""
+    structure = build_model(TASK, "ssmax")[0]
+    model = nnx.merge(structure, jax.tree.map(lambda leaf: leaf[0], parameters()))
+    batch = TASK.training_batch(jax.numpy.int32(0), jax.numpy.int32(0))
+    scores = study.scores_of(model, TASK)
+    for name in ("softmax", "hardmax"):
+        swapped = sj.swap(scores, name)(batch.inputs, batch.mask)
+        direct = TASK.answers(model(batch.inputs, batch.mask, normalizer=sj.normalizer(name)))
+        np.testing.assert_allclose(swapped, direct, atol=1e-5)
+    own = study.scores_of(model, TASK, own=True)(batch.inputs, batch.mask)
+    np.testing.assert_array_equal(own, TASK.answers(model(batch.inputs, batch.mask)))
+    assert np.abs(own - swapped).max() > 1e-4
+
+
+def test_accuracies_are_those_of_each_sequence():
+    found = study.accuracies(CONFIG, parameters(), 0, 6, sj.normalizer("softmax"))
+    assert len(found) == TASK.test_sets(6)
+    assert set((np.asarray(found) * 3 / 100).round(4).tolist()) <= {0.0, 1.0, 2.0, 3.0}
+    assert study.accuracies(CONFIG, parameters(), 0, 6, None) == study.accuracies(CONFIG, parameters(), 0, 6, None)
+
+
+def test_calibration_gives_each_head_of_each_layer_a_number(monkeypatch):
+    monkeypatch.setattr(study, "CALIBRATION_STEPS", 2)
+    found = study.calibrated(CONFIG, parameters(), 0, "ssmax")
+    numbers = np.stack([np.asarray(one.scale.s).ravel() for one in found.values()])  # pyright: ignore
+    assert numbers.shape == (TASK.layers, TASK.heads)
+    assert (numbers != np.float32(1 / np.log(6))).all()
+
+
+def frame_of(cells):
+    """A sequence for each accuracy, by (trained, test)."""
+    rows = [
+        ("sort", trained, test, 64, seed, sequence, accuracy)
+        for (trained, test), accuracies in cells.items()
+        for seed in (0, 1)
+        for sequence, accuracy in enumerate(accuracies)
+    ]
+    return pl.DataFrame(rows, study.COLUMNS, orient="row")
+
+
+def test_a_difference_is_tested_on_the_same_sequences():
+    start = [50.0, 60.0, 70.0, 80.0, 90.0]
+    cells = {("softmax", report.OWN): start, ("softmax", "adaptive"): start}
+    cells |= {
+        ("softmax", "ssmax"): [50.0, 41.0, 49.0, 60.0, 71.0],
+        ("softmax", "asentmax"): [52.0, 58.0, 70.0, 81.0, 89.0],
+    }
+    tests = report.compared(frame_of(cells))
+    by_test = {test: (difference, p) for _, _, test, _, difference, p in tests.rows()}
+    assert by_test["adaptive"] == (0, 1)
+    assert by_test["ssmax"][0] == pytest.approx(-15.8)
+    assert by_test["ssmax"][1] < 0.05 < by_test["asentmax"][1]
+
+
+def test_the_tables_mark_what_differs():
+    cells = {("softmax", report.OWN): [90.0, 92.0] * 9, ("softmax", "ssmax"): [50.0, 55.0] * 9}
+    cells |= {("ssmax", report.OWN): [90.0, 92.0] * 9, ("ssmax", "softmax"): [90.0, 92.0] * 9}
+    frame = frame_of(cells)
+    by_seed = report.by_seed(frame)
+    softmax, ssmax = report.accuracy_table(by_seed, report.compared(frame)).splitlines()[2:]
+    assert "**52.5 ± 0.0**" in softmax
+    assert "**" not in ssmax
+    assert report.lengths_table(by_seed).splitlines()[-1] == "| sort | SSMax | 91.0 ± 0.0 |"
+    assert "trained under SSMax" in report.chart(by_seed).to_json()
+
+
+def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, capsys):
+    config = study.Arguments.config
+    small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "sets": 4}
+    monkeypatch.setattr(study.Arguments, "config", lambda asked, *names: changed(config(asked, *names), **small))
+    monkeypatch.setattr(study, "CALIBRATION_STEPS", 1)
+    monkeypatch.setattr(study, "TRAINED", ("asentmax",))
+    monkeypatch.setattr(study, "TASKS", ("sort",))
+    arguments = ["--quick", "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
+    monkeypatch.setattr("sys.argv", ["trained_or_swapped", *arguments])
+    study.main()
+    assert pl.read_csv(tmp_path / "accuracy.csv").height == 2 * (len(report.TESTS) - 1)
+    assert (tmp_path / "trained_or_swapped.png").is_file()
+    capsys.readouterr()
+    study.main()
+    said = capsys.readouterr().out
+    assert "seed 0" not in said
+    assert "wrote" in said

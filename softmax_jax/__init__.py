@@ -24,6 +24,7 @@ from softmax_jax.normalizers.map import Map as Map, Quotient as Quotient
 from softmax_jax.normalizers.maps import (
     hardmax as hardmax,
     shifted_softmax as shifted_softmax,
+    sigmoid as sigmoid,
     signed_l1 as signed_l1,
     sink_softmax as sink_softmax,
     softmax as softmax,

@@ -98,7 +98,7 @@ def fused_attention(
 
 def rides(normalizer: Normalizer) -> bool:
     """Whether the weights are those of a softmax kernel under some factor on the query, or times one afterwards."""
-    known = getattr(normalizer.map, "fused", None) is not None
+    known = getattr(normalizer.map, "fused", None) is not None and normalizer.cap is None
     return known and (normalizer.scale is None or hasattr(normalizer.scale, "of_row"))
 
 
@@ -220,6 +220,11 @@ def _check_rides(normalizer: Normalizer, bias: Bias) -> None:
     name, fused = name_of(normalizer.map), getattr(normalizer.map, "fused", None)
     if fused is None:
         raise ValueError(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
+    if normalizer.cap is not None:
+        raise ValueError(
+            f"{normalizer.cap!r} is between logits and weights, where a fused kernel lets nobody in: leave cap out, or "
+            "use implementation='streaming'"
+        )
     if not rides(normalizer):
         raise ValueError(
             f"the scale {type(normalizer.scale).__name__} needs whole rows: give it a method of_row(row), "

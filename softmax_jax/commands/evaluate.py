@@ -30,7 +30,7 @@ class Arguments:
     """What the command line may say."""
 
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
-    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     lengths: command_line.UnlessGiven[tuple[int, ...]] = ()
     """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
     sets: command_line.UnlessGiven[int | None] = None

@@ -26,7 +26,7 @@ class Arguments:
     output: command_line.UnlessGiven[Path | None] = None
     """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
-    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     lengths: tuple[int, ...] = REPORT_LENGTHS
     """Items per set."""
     sets: int = 256

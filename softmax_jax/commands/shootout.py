@@ -33,7 +33,7 @@ class Arguments:
 
     changes: tyro.conf.OmitArgPrefixes[Changes]
     normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
-    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:sigmoid; or "all" of them."""
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
     """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
     test_lengths: UnlessGiven[tuple[int, ...]] = ()

@@ -198,7 +198,8 @@ def row(logits: Any, axis: int | tuple[int, ...], name: str = "logits", **number
     if not axes or not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
         raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
     for number_name, number in numbers.items():
-        per_row(number_name, number, jnp.shape(logits), axis)
+        if number is not None:
+            per_row(number_name, number, jnp.shape(logits), axis)
 
 
 def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:

@@ -5,14 +5,17 @@ obeys the mask as `masking` says. In the formulas `z` are the logits of one row,
 visible entries alone.
 """
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree
 from softmax_jax.normalizers.entry import DISPERSES, Written
-from softmax_jax.normalizers.map import AnyRow, Entries, Quotient
+from softmax_jax.normalizers.map import AnyRow, Entries, Map, Quotient
 from softmax_jax.normalizers.masking import at_most, reaches
 from softmax_jax.normalizers.numbers import number
+from softmax_jax.normalizers.rows import Row, WholeRow
 
 # What a page computes of each item: y = β·z, c = y less the largest of the row, m = max(0, the largest y).
 EXPONENTIAL, LIFTED = "exp(datum.c)", "exp(datum.y - datum.m)"
@@ -172,6 +175,62 @@ def less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[
     )
 
 
+class Sigmoid(Map):
+    r"""Each entry by itself: no entry competes with another, but through their number.
+
+    $$w_i = \sigma(z_i + b), \qquad b = -\log n \text{ unless given}$$
+
+    n is the number of visible entries, so that a row of zeros has about the weights of softmax. The weights do not sum
+    to 1. Adding a constant to the row changes them.
+
+    When to use it. In a model that is trained with it, where a head should weigh each entry on its own merits: a row
+    may attend to many entries fully, or to nothing.
+
+    Source: Ramapuram et al., "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", arXiv 2409.04431.
+
+    >>> sigmoid(jnp.array([0.0, jnp.log(2.0)])).round(3)
+    Array([0.333, 0.5  ], dtype=float32)
+    """
+
+    sums_to_one = False
+    formula = "σ(z - log n)"
+    largest_weight = DISPERSES
+    source = "Ramapuram et al., arXiv 2409.04431"
+
+    bias: ArrayLike | None = number(default=None, rule="such as -5.0")
+
+    def weights(self, row: WholeRow) -> Float[Array, "*shape"]:
+        return self._each(row.logits, self._bias(row)) + row.sum(_not_finite(row.logits))
+
+    def in_blocks(self, rows: ScaledRows) -> Attended:
+        """What the weights of rows in blocks weigh, in one pass after that for the length, and those of any block."""
+        bias = self._bias(rows.blocks)
+
+        def weigh(block: Block) -> Float[Array, "*rows entries"]:
+            return self._each(rows.entries(block).logits, bias)
+
+        def sums(block: Block) -> Tree:
+            return block.attend(weigh(block)), _not_finite(rows.entries(block).logits).sum(-1, keepdims=True)
+
+        attended, poison = rows.blocks.total(sums)
+        return Attended(jax.tree.map(lambda leaf: leaf + poison, attended), lambda block: weigh(block) + poison)
+
+    def _bias(self, row: Row) -> Float[Array, "..."]:
+        return -jnp.log(jnp.maximum(row.count(), 1)) if self.bias is None else row.number(self.bias)
+
+    def _each(self, logits: Float[Array, "*shape"], bias: Float[Array, "..."]) -> Float[Array, "*shape"]:
+        visible = logits != -jnp.inf
+        return jnp.where(visible, jax.nn.sigmoid(jnp.where(visible, logits, 0) + bias), 0)
+
+    def written(self) -> Written:
+        return Written(f"1 / (1 + exp(-datum.y - ({'-log(n)' if self.bias is None else self.bias})))", "0", "1")
+
+
+def _not_finite(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """0, but NaN for NaN and +inf, which leave a row without weights."""
+    return jax.lax.stop_gradient(jnp.where(logits == -jnp.inf, 0, logits * 0))
+
+
 class Hardmax(Quotient):
     r"""One-hot of the largest logit: the limit of softmax(z / θ) as θ → 0, and so the bound of every temperature.
 
@@ -279,6 +338,7 @@ def _finite_below(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 softmax = Softmax()
 softmax1 = Softmax1()
+sigmoid = Sigmoid()
 sink_softmax = SinkSoftmax()
 softpick = Softpick()
 hardmax = Hardmax()

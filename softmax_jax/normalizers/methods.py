@@ -39,6 +39,20 @@ GROK2_LENGTH = 1024
 HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
 register("softmax", maps.softmax)
+register(
+    "soft_capped",
+    maps.softmax,
+    None,
+    Entry(
+        "softmax(c·tanh(z/c))",
+        r"w = \operatorname{softmax}(c \tanh(z / c))",
+        DISPERSES,
+        "Gemma 2, arXiv 2408.00118",
+        "In a model that was trained with it, where it keeps logits from growing without bound: none leads by more "
+        "than 2c. As every method takes `cap` besides its numbers, `ssmax(cap=50)` is SSMax of capped logits.",
+    ),
+    cap=50.0,
+)
 temperature_softmax = register(
     "temperature",
     maps.softmax,
@@ -121,6 +135,7 @@ length_scaled_softmax = register(
     ),
 )
 register("softmax1", maps.softmax1)
+register("sigmoid", maps.sigmoid)
 register("sink_softmax", maps.sink_softmax)
 register("hardmax", maps.hardmax)
 register("shifted_softmax", maps.shifted_softmax)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
@@ -13,10 +14,29 @@ from softmax_jax.normalizers.blocks import product
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
 from softmax_jax.normalizers.naming import name_rows
+from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
+
+
+class SoftCap(Numbers):
+    r"""Bounds logits smoothly: $\hat z = c \tanh(z / c)$, with c the `cap`, above 0.
+
+    Logits that are not finite stay as they are: -inf is hidden, and what else there is leaves its row without weights.
+
+    Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
+
+    >>> SoftCap(50.0)(jnp.array([1.0, 100.0, -jnp.inf])).round(3)
+    Array([ 1.   , 48.201,   -inf], dtype=float32)
+    """
+
+    cap: ArrayLike = number(default=50.0, rule="above 0, such as 50.0", holds=lambda cap: cap > 0)
+
+    def __call__(self, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        cap, finite = checks.against(self.cap, logits), jnp.isfinite(logits)
+        return jnp.where(finite, cap * jnp.tanh(jnp.where(finite, logits, 0) / cap), logits)
 
 
 @jax.tree_util.register_dataclass
@@ -24,9 +44,12 @@ MapLike = Map | Callable[..., Float[Array, "..."]]
 class Normalizer:
     r"""Turns logits into weights: `map(β · logits)`, with β given by the scale.
 
+    With a `cap`, the logits are $\hat z = c \tanh(z / c)$ before anything else reads them: `map(β(ẑ) · ẑ)`.
+
     `map` is a map of this package or any function with the signature of `jax.nn.softmax`; numbers of such a function
     are bound with `jax.tree_util.Partial(map, name=number)`. `scale` is a scale, any pytree that is called
-    like one, or None for β = 1. The normalizer is a pytree whose leaves are those numbers.
+    like one, or None for β = 1. `cap` is a number above 0, or None for logits as they are. The normalizer is a pytree
+    whose leaves are those numbers.
 
     >>> from softmax_jax import LogLength, softmax
     >>> n = Normalizer(softmax, LogLength(s=1.0))
@@ -36,8 +59,11 @@ class Normalizer:
 
     map: MapLike
     scale: ScaleLike | None = None
+    cap: SoftCap | ArrayLike | None = None
 
     def __post_init__(self) -> None:
+        if self.cap is not None and not isinstance(self.cap, SoftCap):
+            object.__setattr__(self, "cap", SoftCap(self.cap))
         map = self.map
         if isinstance(map, jax.tree_util.Partial) and isinstance(map.func, Map):
             object.__setattr__(self, "map", dataclasses.replace(map.func, **map.keywords))
@@ -48,7 +74,16 @@ class Normalizer:
     @property
     def shift_invariant(self) -> bool:
         """Whether adding a constant to a row leaves its weights as they are; of a plain function, nothing is known."""
+        return self.cap is None and self.map_is_shift_invariant
+
+    @property
+    def map_is_shift_invariant(self) -> bool:
+        """The same of what the map is given, which a cap may have bounded."""
         return isinstance(self.map, Map) and self.map.shift_invariant
+
+    def capped(self, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """The logits as scale and map read them."""
+        return self.cap(logits) if isinstance(self.cap, SoftCap) else logits
 
     def __call__(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits.
@@ -57,17 +92,21 @@ class Normalizer:
         """
         self._check()
         name_rows(self, logits, axis, where)
-        if self.scale is None:
+        if self.scale is None and self.cap is None:
             return self.map(logits, axis, where)
-        checks.row(logits, axis)
-        z = visible_logits(logits, where)
-        self._check_beta(z, axis)
-        beta = self.scale(z, axis, where)
-        finite = jnp.isfinite(z)
-        centred = centre(z, axis, where) if self.shift_invariant else z
-        # Logits that are not finite pass by the product: no β changes what they say.
-        weights = self.map(jnp.where(finite, product(beta, centred), z), axis, where)
+        checks.row(logits, axis, **(vars(self.cap) if self.cap else {}))
+        z = self.capped(visible_logits(logits, where))
+        weights = self.map(z, axis, where) if self.scale is None else self._scaled(self.scale, z, axis, where)
         return weights.astype(jnp.result_type(logits))
+
+    def _scaled(self, scale: ScaleLike, z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+        """Weights of visible logits that are capped."""
+        self._check_beta(z, axis)
+        beta = scale(z, axis, where)
+        finite = jnp.isfinite(z)
+        centred = centre(z, axis, where) if self.map_is_shift_invariant else z
+        # Logits that are not finite pass by the product: no β changes what they say.
+        return self.map(jnp.where(finite, product(beta, centred), z), axis, where)
 
     def _check(self) -> None:
         """Raises unless map and scale can be called."""

@@ -26,6 +26,8 @@ from softmax_jax.normalizers.scales import Scale, ScaleLike
 class Method:
     """A pair of a map and a scale under a name. Its numbers are those of both; called with logits, it weighs them.
 
+    Besides, every method takes `cap`, that of a `Normalizer`.
+
     A scale that is an object, as of a `Normalizer` that a module holds, keeps its numbers.
     """
 
@@ -50,8 +52,9 @@ class Method:
     @property
     def numbers(self) -> dict[str, Any]:
         """The names of the numbers this method takes, with their defaults: the scale's, then the map's."""
-        numbers = (self._scale_class.defaults() if self._scale_class else {}) | self._numbers_of_map()
-        return {name: self.own.get(name, default) for name, default in numbers.items()}
+        numbers = self._numbers_of_both()
+        capped = {CAP: self.own[CAP]} if CAP in self.own else {}
+        return capped | {name: self.own.get(name, default) for name, default in numbers.items()}
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ class Method:
     @property
     def fused(self) -> str:
         """How it rides a fused softmax attention kernel, in words."""
-        kernel = self.map.fused if isinstance(self.map, Map) else None
+        kernel = self.map.fused if isinstance(self.map, Map) and CAP not in self.own else None
         if kernel is None:
             return "no"
         if kernel == "sink":
@@ -90,16 +93,17 @@ class Method:
             if both := sorted(fitted.keys() & numbers.keys()):
                 raise ValueError(f"fit={path} holds {', '.join(both)}: give either the file or the numbers")
             numbers |= fitted
-        for name in numbers.keys() - self.numbers.keys():
+        for name in numbers.keys() - self.numbers.keys() - {CAP}:
             known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
-            near = checks.did_you_mean(name, self.numbers)
+            near = checks.did_you_mean(name, (*self.numbers, CAP))
             raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {known}")
         numbers = {**self.own, **numbers}
+        cap = numbers.pop(CAP, None) if CAP not in self._numbers_of_both() else None
         of_map = {name: value for name, value in numbers.items() if name in self._numbers_of_map()}
         of_scale = {name: value for name, value in numbers.items() if name not in of_map}
         try:
             scale = self.scale(**self.scale.checked(of_scale)) if isinstance(self.scale, type) else self.scale
-            return Normalizer(self._map_with(of_map), scale)
+            return Normalizer(self._map_with(of_map), scale, cap)
         except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
             raise ValueError(str(error)) from None
 
@@ -110,6 +114,9 @@ class Method:
     def _marked(self, mark: str) -> tuple[str, ...]:
         of_map = self.map.marked(mark) if isinstance(self.map, Map) else {}
         return (*(self._scale_class.marked(mark) if self._scale_class else ()), *of_map)
+
+    def _numbers_of_both(self) -> dict[str, Any]:
+        return (self._scale_class.defaults() if self._scale_class else {}) | self._numbers_of_map()
 
     def _numbers_of_map(self) -> dict[str, Any]:
         if isinstance(self.map, Map):
@@ -123,6 +130,8 @@ class Method:
         return jax.tree_util.Partial(self.map, **self._numbers_of_map() | numbers)
 
 
+CAP = "cap"
+"""The number that every method takes besides its own: that of `Normalizer`."""
 QUERY_FACTOR = "yes: β multiplies the query"
 
 _methods: dict[str, Method] = {}
@@ -160,7 +169,7 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
 
     A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`, or with a file that
     holds some, `"adaptive(fit=temperature.json)"`, in quotes if its name has a comma or bracket. One of your own needs
-    no registration: `"my_module:sigmoid"` is what the module holds under that name, a map, a function with the
+    no registration: `"my_module:relu"` is what the module holds under that name, a map, a function with the
     signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers, or a `Normalizer`.
 
     Raises ValueError for an unknown name or number (listing the known ones), for a value that breaks its number's
@@ -212,7 +221,7 @@ def imported(module: str, name: str) -> Method:
     if isinstance(found, Method):
         return found
     if isinstance(found, Normalizer):
-        return Method(said, found.map, found.scale)
+        return Method(said, found.map, found.scale, own={} if found.cap is None else {CAP: found.cap})
     if problem := _problem_of(found):
         raise ValueError(
             f"{said} is {checks.shown(found)}; it must be a map, a Normalizer, or a function that is called as "

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.blocks import Attended, Block, Blocks, ScaledRows, Tree, visible
-from softmax_jax.normalizers.masking import settled
+from softmax_jax.normalizers.masking import settled, visible_logits
 from softmax_jax.normalizers.naming import bad_logits, name_of, naming, report
 from softmax_jax.normalizers.normalizer import Normalizer
 
@@ -74,13 +74,25 @@ def stream(
             f"blocks has leading axes {sorted(counts)}; it must be a tree of arrays with one leading axis of the same "
             "length, at least 1: give the blocks along it"
         )
-    rows = Blocks(read, blocks, axis_name)
     if naming():
-        _name_rows(normalizer, rows)
+        _name_rows(normalizer, Blocks(read, blocks, axis_name))
+    rows = Blocks(_capped(normalizer, read), blocks, axis_name)
     map, scale = cast(Any, normalizer.map), cast(Any, normalizer.scale)
     beta = None if scale is None else scale.of_row(rows)
-    attended = map.in_blocks(ScaledRows(rows, beta, normalizer.shift_invariant))
+    attended = map.in_blocks(ScaledRows(rows, beta, normalizer.map_is_shift_invariant))
     return Streamed(attended.values) if measure is None else _measured(rows, attended, measure)
+
+
+def _capped(normalizer: Normalizer, read: Callable[[Any], Block]) -> Callable[[Any], Block]:
+    """Blocks with their logits as scale and map read them."""
+    if normalizer.cap is None:
+        return read
+
+    def read_capped(operand: Any) -> Block:
+        block = read(operand)
+        return block._replace(logits=normalizer.capped(visible_logits(block.logits)))
+
+    return read_capped
 
 
 def _measured(rows: Blocks, attended: Attended, measure: Callable[[Array], Tree]) -> Streamed:

@@ -68,7 +68,7 @@ def parameter(name: str, number: str) -> str:
 
 
 def written(name: str) -> tuple[Written, str] | None:
-    """A registered method as expressions of Vega: its map, and β; None if one of them has none."""
+    """A registered method as expressions of Vega: its map, and β; None if one has none, or a cap comes first."""
 
     def on_sliders(numbers: Numbers) -> Any:
         sliders = sliders_of(name)
@@ -78,7 +78,7 @@ def written(name: str) -> tuple[Written, str] | None:
     built = METHODS[name].build()
     map = on_sliders(built.map).written() if isinstance(built.map, Map) else None
     beta = on_sliders(built.scale).written() if isinstance(built.scale, Scale) else "1"
-    return (map, beta) if map and beta else None
+    return (map, beta) if map and beta and built.cap is None else None
 
 
 NORMALIZERS = {name: expressions for name in METHODS if (expressions := written(name))}

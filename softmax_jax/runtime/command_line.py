@@ -57,7 +57,7 @@ def one_line_refusals(options: Mapping[str, Any], known: Sequence[str]) -> Itera
     """Lets tyro refuse a command line in one line; refuses an option that is given twice."""
     given = sys.argv[1:] if options.get("args") is None else options["args"]
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where my_module of my_module:sigmoid is looked for last
+        sys.path.append(os.getcwd())  # where my_module of my_module:relu is looked for last
 
     def refuse(failure: refusals.ParseErrorEvent) -> None:
         if problem := in_words(failure, given, known):

@@ -25,7 +25,7 @@ class Config:
     """Seed of the first model. Parameters and data of a model depend on its seed alone."""
     normalizer: str = "softmax"
     """Normalizer of the attention in training, with numbers where wanted, as in `temperature(0.5)`; your own as
-    `my_module:sigmoid`."""
+    `my_module:relu`."""
     l2: float = 0.001
     """λ of the penalty λ·Σw² over all parameters, added to the cross-entropy."""
     optimizer: str = "adam"

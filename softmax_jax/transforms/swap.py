@@ -93,7 +93,8 @@ def _weigher(normalizer: Normalizer, empty: Empty, site: Site, look: Look | None
 
     def weigh(rows: Rows) -> tuple[Float[Array, "*shape"] | None, Any]:
         try:
-            if type(normalizer.map) is Softmax and normalizer.scale is None and empty == "model":
+            unchanged = type(normalizer.map) is Softmax and normalizer.scale is None and normalizer.cap is None
+            if unchanged and empty == "model":
                 return None, look(rows, rows.original()) if look else None  # it is what stands there
             weights = weights_of(normalizer, empty, rows)
         except (TypeError, ValueError) as error:

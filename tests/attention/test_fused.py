@@ -63,6 +63,7 @@ def test_half_precision_is_computed_in_float32():
             False,
             r"the map softpick is no softmax and rides no fused kernel: use implementation='streaming'",
         ),
+        ("ssmax(cap=30)", False, r"SoftCap\(cap=30.0\) is between logits and weights, .* leave cap out, or use"),
         (sj.Normalizer(sj.softmax, cast(Any, lambda *_: 2.0)), False, r"the scale function needs whole rows"),
         ("adaptive", True, r"a fused kernel does not give the mean of a bias, of which the entropy needs it: leave"),
         ("sink_softmax", True, r"a fused kernel does not give the mean of a bias, of which sink_softmax needs it"),

@@ -27,6 +27,10 @@ def sink_softmax(z, sink=0.0):
     return np.exp(z - np.logaddexp(sink, np.logaddexp.reduce(z)))
 
 
+def sigmoid(z):
+    return np.exp(-np.logaddexp(0, np.log(z.size) - z))
+
+
 def hardmax(z):
     return (z == z.max()) / (z == z.max()).sum()
 
@@ -106,7 +110,9 @@ REFERENCES = {
     "softpick": softpick,
     "scalable_softpick": lambda z: softpick(log_length_beta(z.size) * z),
     "length_scaled": lambda z: softmax(length_rule_beta(z.size) * (z - z.max())),
+    "soft_capped": lambda z: softmax(50 * np.tanh(z / 50)),
     "softmax1": softmax1,
+    "sigmoid": sigmoid,
     "sink_softmax": sink_softmax,
     "hardmax": hardmax,
     "shifted_softmax": lambda z: softmax(z - np.log(z.size)),

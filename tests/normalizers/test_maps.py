@@ -69,6 +69,14 @@ def test_softpick_refuses_an_eps_that_is_not_positive(eps):
         sj.softpick(jnp.zeros(3), eps=eps)
 
 
+def test_sigmoid_weighs_each_entry_by_itself():
+    z = jnp.array([0.0, np.log(2), -np.log(4)])
+    np.testing.assert_allclose(sj.sigmoid(z), [1 / 4, 2 / 5, 1 / 13], rtol=1e-6)
+    np.testing.assert_allclose(sj.sigmoid(z, bias=0.0), [1 / 2, 2 / 3, 1 / 5], rtol=1e-6)
+    # n is the number of visible entries.
+    np.testing.assert_allclose(sj.sigmoid(z, where=jnp.array([True, True, False])), [1 / 3, 1 / 2, 0], rtol=1e-6)
+
+
 def test_softmax1_may_attend_to_nothing():
     np.testing.assert_allclose(sj.softmax1(jnp.array([-200.0, -200.0])), [0, 0], atol=1e-30)
     np.testing.assert_allclose(sj.softmax1(jnp.array([200.0, 200.0])), [0.5, 0.5], rtol=1e-6)

@@ -112,3 +112,60 @@ def test_a_logit_of_minus_infinity_gets_no_weight_even_at_zero_beta():
     n = sj.Normalizer(sj.softmax, sj.LogLength(s=0.0))
     np.testing.assert_array_equal(n(jnp.array([1.0, -jnp.inf, 2.0])), [0.5, 0, 0.5])
     np.testing.assert_array_equal(n(jnp.full(3, -jnp.inf)), [0, 0, 0])
+
+
+# Capped logits
+
+
+@pytest.mark.parametrize("name", ["softmax", "adaptive", "ssmax", "softpick", "entmax15", "hardmax", "sigmoid"])
+def test_a_cap_comes_before_everything_else(name):
+    z = jnp.asarray(np.random.default_rng(0).normal(scale=20, size=(3, 8)), jnp.float32)
+    where = jnp.asarray(np.random.default_rng(1).random((3, 8)) < 0.7)
+    by_hand = sj.normalizer(name)(7 * jnp.tanh(z / 7), where=where)
+    np.testing.assert_allclose(sj.normalizer(name, cap=7.0)(z, where=where), by_hand, rtol=2e-5, atol=1e-7)
+
+
+def test_a_cap_takes_plain_functions_and_any_axis():
+    z = jnp.asarray(np.random.default_rng(0).normal(scale=20, size=(3, 8)), jnp.float32)
+    by_hand = jax.nn.softmax(7 * jnp.tanh(z / 7), 0)
+    np.testing.assert_allclose(sj.Normalizer(jax.nn.softmax, cap=7.0)(z, 0), by_hand, rtol=1e-5)
+
+
+def test_a_capped_row_is_not_shift_invariant_and_bounds_the_lead():
+    capped = sj.Normalizer(sj.softmax, cap=2.0)
+    assert sj.normalizer("softmax").shift_invariant
+    assert not capped.shift_invariant
+    np.testing.assert_allclose(capped(jnp.array([1e9, -1e9])), jax.nn.softmax(jnp.array([2.0, -2.0])), rtol=1e-6)
+
+
+def test_what_is_not_finite_is_not_capped():
+    capped = sj.Normalizer(sj.softmax, cap=2.0)
+    np.testing.assert_array_equal(capped(jnp.array([1.0, -jnp.inf, 1.0])), [0.5, 0, 0.5])
+    assert np.isnan(capped(jnp.array([1.0, jnp.inf]))).all()
+    assert np.isnan(capped(jnp.array([1.0, jnp.nan]))).all()
+
+
+@jax.enable_x64(True)
+def test_the_gradient_of_a_cap_equals_differences():
+    z, weigh = jnp.array([1.0, -2.0, 0.5]), jnp.array([1.0, 2.0, 3.0])
+
+    def value(cap):
+        return jnp.vdot(sj.normalizer("ssmax", cap=cap)(z), weigh)
+
+    step = 1e-5
+    difference = (value(jnp.array(1.5 + step)) - value(jnp.array(1.5 - step))) / (2 * step)
+    np.testing.assert_allclose(jax.grad(value)(jnp.array(1.5)), difference, rtol=1e-7)
+
+
+def test_a_cap_is_a_number_like_others_and_none_changes_no_tree():
+    one, other = sj.normalizer("softmax", cap=2.0), sj.normalizer("softmax", cap=3.0)
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert jax.tree.leaves(one) == [2.0]
+    assert jax.tree.leaves(sj.normalizer("softmax")) == []
+    weigh = jax.jit(lambda n, z: n(z))
+    for n in (one, other):
+        weigh(n, jnp.array(ROW))
+    assert weigh._cache_size() == 1  # pyright: ignore[reportFunctionMemberAccess]
+    per_head = sj.normalizer("softmax", cap=jnp.array([2.0, 5.0])[:, None, None])
+    logits = jnp.asarray(np.random.default_rng(0).normal(scale=9, size=(2, 3, 4)), jnp.float32)
+    np.testing.assert_allclose(per_head(logits)[1], sj.normalizer("softmax", cap=5.0)(logits[1]), rtol=1e-6)

@@ -189,6 +189,25 @@ def test_a_method_may_have_defaults_of_its_own():
     assert sj.normalizer("cold(2)").scale == sj.ConstantTemperature(2.0)
 
 
+def test_every_method_takes_a_cap_besides_its_numbers():
+    assert sj.normalizer("softmax(cap=50)") == sj.Normalizer(sj.softmax, cap=50.0) == sj.normalizer("soft_capped")
+    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(sj.softmax, sj.LogLength(0.4), 20.0)
+    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
+    assert sj.METHODS["ssmax"].numbers.keys() == {"s", "bias"}
+    assert sj.METHODS["soft_capped"].numbers == {"cap": 50.0}
+    assert sj.METHODS["soft_capped"].fused == "no"
+    with pytest.raises(ValueError, match=r"no number 'capp'; did you mean 'cap'\?"):
+        sj.normalizer("softmax(capp=3)")
+
+
+@pytest.mark.parametrize(("cap", "said"), [("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf")])
+def test_a_cap_that_is_none_is_refused(cap, said):
+    with pytest.raises(ValueError, match=rf"cap is {said}; it must be a (finite )?number above 0, such as 50.0"):
+        sj.normalizer(f"entmax15(cap={cap})")
+    with pytest.raises(ValueError, match=r"cap is -2.0; it must be a finite number above 0"):
+        sj.Normalizer(sj.softmax, cap=-2.0)
+
+
 @pytest.mark.usefixtures("restored")
 def test_the_example_of_contributing_runs_and_obeys_the_laws():
     known = set(sj.METHODS)
@@ -207,7 +226,7 @@ def test_the_example_of_contributing_runs_and_obeys_the_laws():
         np.testing.assert_array_equal(np.asarray(weights[~where], np.float32), 0)
         np.testing.assert_array_equal(np.asarray(gradient[~where], np.float32), 0)
         np.testing.assert_array_equal(weights[0, [0, 2, 3]], weigh(jnp.asarray(z[0, [0, 2, 3]], dtype)))
-    np.testing.assert_allclose(weigh(jnp.array([0.0, np.log(3)])), [1 / 3, 3 / 5], rtol=1e-6)
+    np.testing.assert_allclose(weigh(jnp.array([-1.0, 3.0])), [0, 3 / 2], rtol=1e-6)
 
 
 OWN = """
@@ -232,6 +251,7 @@ sigmoid, sharp = Sigmoid(), Sharp()
 kept = sj.register("kept_in_a_module", Sigmoid())
 sj.register("only_registered", Sigmoid())
 pair = sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
+capped = sj.Normalizer(sj.softpick, cap=5.0)
 
 def function(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
@@ -264,6 +284,8 @@ def test_a_normalizer_of_a_module_needs_no_registration(own):
     np.testing.assert_allclose(sj.normalizer(f"{own}:sharp(power=3.0)")(logits, where=where), sigmoid**3, rtol=1e-6)
     assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
     assert sj.normalizer(f"{own}:pair") == sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
+    assert sj.normalizer(f"{own}:capped") == sj.Normalizer(sj.softpick, cap=5.0)
+    assert sj.normalizer(f"{own}:capped(cap=3)") == sj.Normalizer(sj.softpick, cap=3.0)
     for spec, factor in ((f"{own}:function", 2), (f"{own}:function(factor=3.0)", 3)):
         np.testing.assert_allclose(sj.normalizer(spec)(logits), factor * jax.nn.softmax(logits), rtol=1e-6)
     q = jnp.ones((3, 2, 4))

@@ -53,6 +53,8 @@ def evaluated(
         trained_under=config.normalizer,
         task=task,
     )
+    asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
+    print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
     by_length = list(with_progress(measured, lengths, f"measuring {path}"))
     run = Evaluated(name, task.longest, tuple(named), by_length, frame_of(by_length), task.matmul)
     return run, parameters, task

@@ -29,6 +29,8 @@ BOUNDS = {
     "rank": {"a random item": "random_rank"},
 }
 """The columns that bound each measure of the baseline, by what they are called."""
+STROKES = ([1, 4], [1, 0], [10, 3, 1, 3])
+"""Of its bounds in this order: dots, a line, dots and dashes."""
 
 
 def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
@@ -69,7 +71,10 @@ def panel(
     names = pl.concat([measured.select(KEYS_OF_LINE), bounds.rename({"bound": "normalizer"}).select(KEYS_OF_LINE)])
     grey = dict.fromkeys(bounds["bound"].unique(maintain_order=True), GREY)
     colour = charts.colour_by("normalizer", palette(measured["normalizer"]) | grey, legend=False)
-    layers = [bound_lines(bounds, x, y), *charts.lines(measured, x, y, colour), *marks]
+    strokes = {name: [1, 0] for name in measured["normalizer"]} | dict(zip(grey, STROKES))
+    scale = alt.Scale(domain=list(strokes), range=list(strokes.values()))
+    dash = alt.StrokeDash("normalizer:N", sort=None, legend=None, scale=scale)
+    layers = [bound_lines(bounds, x, y, dash), *charts.lines(measured, x, y, colour, dash=dash), *marks]
     layers += charts.ends(names, x, y, colour, HEIGHT)
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=charts.panel_title(question))
 
@@ -92,9 +97,10 @@ def bound_means(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame
     return pl.concat(means)
 
 
-def bound_lines(bounds: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
-    """Grey lines, told apart by the names at their ends."""
-    return alt.Chart(charts.data(bounds)).mark_line(color=GREY, strokeWidth=1.5).encode(x=x, y=y, detail="bound:N")
+def bound_lines(bounds: pl.DataFrame, x: alt.X, y: alt.Y, dash: alt.StrokeDash) -> alt.Chart:
+    """Grey lines, told apart by their strokes and the names at their ends."""
+    named = charts.data(bounds.rename({"bound": "normalizer"}))
+    return alt.Chart(named).mark_line(color=GREY, strokeWidth=1.5).encode(x=x, y=y, strokeDash=dash)
 
 
 def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:

@@ -20,7 +20,8 @@ class Interruptions:
     def __init__(self, console: Console):
         self.asked = False
         self._console = console
-        self._times = self._chunks = 0
+        self._times = 0
+        self._compiled = False
         self._waiting = False
         self._previous: dict[int, Any] = {}
 
@@ -35,10 +36,8 @@ class Interruptions:
     def _hear(self, number: int, frame: Any) -> None:
         if not self.asked:
             self.asked = True
-            first = (
-                "at the end of the first chunk, which is compiled before" if self._waiting else "before the first chunk"
-            )
-            when = "at the end of this chunk" if self._chunks else first
+            compiled = "" if self._compiled else ", which is compiled before"
+            when = f"at the end of this chunk{compiled}" if self._waiting else "before the next chunk"
             self._console.print(f"stopping {when}; Ctrl-C again stops at once", soft_wrap=True)
         if number == signal.SIGINT:
             self._times += 1
@@ -62,4 +61,4 @@ class Interruptions:
             return future.result()
         finally:
             self._waiting = False
-            self._chunks += 1
+            self._compiled = True

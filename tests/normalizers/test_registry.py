@@ -88,7 +88,10 @@ def test_numbers_can_be_traced():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("softmx", r"unknown normalizer 'softmx': did you mean 'softmax'\? known are softmax, temperature, adaptive, "),
+        (
+            "softmx",
+            r"unknown normalizer 'softmx': did you mean 'softmax'\? known are softmax, soft_capped, temperature, ",
+        ),
         ("zzz", r"unknown normalizer 'zzz': known are softmax, "),
         ("ssmax(t=1)", r"normalizer 'ssmax' has no number 't'; it takes: s=0\.36.*, bias=0\.0"),
         ("softmax(s=1)", r"normalizer 'softmax' has no number 's'; it takes: none"),

@@ -1,9 +1,11 @@
+import json
+
 import numpy as np
 import polars as pl
 import pytest
 
 from softmax_jax.measures.dispersion import AttentionMaps
-from softmax_jax.report import dispersion
+from softmax_jax.report import charts, dispersion, drawing
 from tests.report.charts import values_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
@@ -31,14 +33,27 @@ def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():
     for panel, value in ((entropy, np.log(16) / 2), (weight, 0.51), (rank, 1.16)):
         drawn = [point for point in panel["layer"][2]["data"]["values"] if point["normalizer"] == "softmax"]
         assert drawn[0]["value"] == pytest.approx(value, rel=1e-5)
-    assert {record["bound"] for record in weight["layer"][0]["data"]["values"]} == {
+    assert {record["normalizer"] for record in weight["layer"][0]["data"]["values"]} == {
         "softmax at most, by the whole spread",
         "softmax at most, by the nearest logits",
         "softmax at least",
     }
     assert [record["value"] for record in rank["layer"][0]["data"]["values"]] == [8.5, 128.5, 8192.5]
     hardmax = dispersion.dispersion_chart(FRAME.filter(normalizer="hardmax"), FORCED)
-    assert not any("bound" in record for record in values_of(hardmax))
+    assert "softmax" not in {record.get("normalizer") for record in values_of(hardmax)}
+
+
+def test_no_two_bounds_have_one_stroke_nor_any_that_of_published_rows():
+    weight = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"][1]
+    scale = weight["layer"][0]["encoding"]["strokeDash"]["scale"]
+    strokes = {name: tuple(stroke) for name, stroke in zip(scale["domain"], scale["range"])}
+    assert strokes["softmax"] == strokes["hardmax"] == (1, 0)
+    of_bounds = [strokes[name] for name in dispersion.BOUNDS["max_weight"]]
+    assert len(set(of_bounds)) == 3
+    assert tuple(charts.DASHES) not in of_bounds
+    # In a legend, where there is no room for names at the ends, colours and strokes are one.
+    narrow = json.dumps(drawing.with_legends(weight))
+    assert narrow.count('"legend": null') == 0
 
 
 def test_a_length_beyond_the_chart_is_not_marked():

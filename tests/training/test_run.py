@@ -16,6 +16,7 @@ from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config, changed, settings_of
+from softmax_jax.training.interruption import Interruptions
 from softmax_jax.training.run import Interrupted, InterruptedAtOnce, NotFiniteError, run
 from softmax_jax.training.run_directory import RunDirectory, first_state, load_checkpoint, read_config, started
 from softmax_jax.training.trainer import chunk_trainer, initial_state
@@ -182,6 +183,13 @@ def test_a_second_ctrl_c_keeps_the_chunks_that_are_finished(tmp_path, monkeypatc
     released.set()
     assert "stopping at the end of this chunk; Ctrl-C again stops at once" in said.getvalue()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["20"]
+
+
+def test_ctrl_c_in_the_first_chunk_of_a_continued_run_says_that_it_is_compiled():
+    said = io.StringIO()
+    with Interruptions(Console(file=said, width=200)) as interruptions:
+        interruptions.wait_for(lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert "stopping at the end of this chunk, which is compiled before; Ctrl-C again" in said.getvalue()
 
 
 def starting_from(path, **settings):

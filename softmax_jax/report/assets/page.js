@@ -53,7 +53,9 @@
     if (!spec.layer?.some((layer) => layer.description === FOR_WIDE)) return spec;
     const named = (layer) => {
       const encoding = { ...layer.encoding };
-      if (encoding.color?.legend === null) encoding.color = { ...encoding.color, title: null, legend: STROKES };
+      for (const channel of ["color", "strokeDash"]) {
+        if (encoding[channel]?.legend === null) encoding[channel] = { ...encoding[channel], title: null, legend: STROKES };
+      }
       for (const [channel, { legend, ...rest }] of Object.entries(encoding)) {
         if (legend) encoding[channel] = { ...rest, legend: { ...legend, columns: 1 } };
       }

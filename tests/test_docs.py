@@ -15,6 +15,7 @@ import pytest
 from flax import linen, nnx
 
 import softmax_jax
+from softmax_jax.studies import pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -106,6 +107,29 @@ def test_the_page_of_a_notebook_is_that_of_its_cells(notebook: str):
     assert len(images) == IMAGES[notebook]
     assert all((DOCS / image).exists() for image in images)
     assert "\x1b" not in page
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
+def test_the_pictures_of_a_page_are_drawn_by_the_code_as_it_is(notebook: str):
+    name = notebook.removesuffix(".py")
+    page = (DOCS / f"{name}.md").read_text()
+    assert pages.signed(page) == pages.signature(name), f"run docs/render {name}"
+
+
+def test_another_chart_module_is_another_signature(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    before = pages.signature("shootout")
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "shootout.py").write_text((ROOT / "notebooks" / "shootout.py").read_text())
+    for module in pages.chart_modules((ROOT / "notebooks" / "shootout.py").read_text()):
+        path = tmp_path / f"{module.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((ROOT / path.relative_to(tmp_path)).read_text())
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    assert pages.signature("shootout") == before
+    path.write_text(path.read_text() + "# more")
+    assert pages.signature("shootout") != before
+    assert pages.signed(f"text\n\n<!-- pictures by {before} -->\n") == before
+    assert pages.signed("text\n") is None
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)

@@ -29,7 +29,7 @@ BOUNDS = {
     "rank": {"a random item": "random_rank"},
 }
 """The columns that bound each measure of the baseline, by what they are called."""
-STROKES = ([1, 4], [1, 0], [10, 3, 1, 3])
+STROKES = ([1, 4], [1, 0], [5, 2, 1, 2])
 """Of its bounds in this order: dots, a line, dots and dashes."""
 
 
@@ -51,7 +51,7 @@ def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
     ]
     return (
         alt.vconcat(*panels)
-        .resolve_scale(color="independent")
+        .resolve_scale(color="independent", strokeDash="independent")
         .properties(title=charts.chart_title("Why does attention fail on long sets?", *subtitle))
     )
 

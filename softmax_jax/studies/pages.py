@@ -1,0 +1,79 @@
+"""Signs the pages of notebooks with the code that draws their pictures: python -m softmax_jax.studies.pages NAME ...
+
+`docs/render` calls it on every page that it writes. The tests compare the signature with the code as it is, and so find
+a page whose pictures may be out of date without running its notebook, which takes minutes.
+"""
+
+import dataclasses
+import hashlib
+import importlib.util
+import re
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from softmax_jax.files import write_whole
+from softmax_jax.normalizers.checks import one_of
+from softmax_jax.runtime.command_line import one_line_errors, parse
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.py")))
+EVERYWHERE = ("softmax_jax.report.charts", "softmax_jax.report.colours")
+"""What every chart is made with."""
+IMPORT = re.compile(r"^from (softmax_jax\.(?:report|studies)[\w.]*) import (.*)$", re.MULTILINE)
+SIGNATURE = re.compile(r"\n<!-- pictures by (\w+) -->\n\Z")
+
+
+def chart_modules(source: str) -> list[str]:
+    r"""The modules of charts and tables that the source of a notebook imports, and those of every chart.
+
+    >>> chart_modules("from softmax_jax.report import looks\nfrom softmax_jax.report.tables import print_groups")[-2:]
+    ['softmax_jax.report.looks', 'softmax_jax.report.tables']
+    """
+    found = set(EVERYWHERE)
+    for package, names in IMPORT.findall(source):
+        for name in names.split(","):
+            inner = f"{package}.{name.split()[0]}"
+            is_package = getattr(importlib.util.find_spec(package), "submodule_search_locations", None)
+            found.add(inner if is_package else package)
+    return sorted(found)
+
+
+def signature(name: str) -> str:
+    """The fingerprint of the code that draws the pictures of a notebook's page."""
+    source = (ROOT / "notebooks" / f"{name}.py").read_text()
+    paths = [ROOT / f"{module.replace('.', '/')}.py" for module in chart_modules(source)]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+
+def signed(page: str) -> str | None:
+    """The fingerprint that a page holds."""
+    return found[1] if (found := SIGNATURE.search(page)) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Notebooks whose pages were just written, such as max_retrieval."""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            one_of("NAME", name, NOTEBOOKS)
+
+
+def main() -> None:
+    """Signs the pages."""
+    asked = parse(Arguments, description=__doc__)
+    with one_line_errors(Console(stderr=True)):
+        for name in asked.names:
+            page = ROOT / "docs" / f"{name}.md"
+            text = SIGNATURE.sub("", page.read_text())
+            write_whole(page, f"{text.rstrip()}\n\n<!-- pictures by {signature(name)} -->\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -104,7 +104,7 @@ class Arguments:
     """A look in a few minutes: an eighth of the sets."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Items per set to test the rules at."""
-    sets: int = 128
+    sets: int = 64
     """Sets per seed and length; of the length of training 64 times as many."""
     workdir: Path = Path("runs") / "critical"
     """Directory for what is measured, so that the study continues where it was stopped."""
@@ -116,7 +116,7 @@ class Arguments:
 
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 32, 2**20, 1024)
-        command_line.within("--sets", self.sets, 8, 2**14, 128)
+        command_line.within("--sets", self.sets, 8, 2**14, 64)
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:

@@ -4,6 +4,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import BY_NORMALIZER
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
@@ -64,19 +65,25 @@ def choices_table(choices: pl.DataFrame, accuracies: pl.DataFrame) -> str:
     return markdown.table(columns, rows)
 
 
+def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
+    """By how many points a normalizer is `ahead` of another, by n and seed."""
+    keys = ["n", "seed"]
+    both = accuracies.filter(normalizer=name).join(accuracies.filter(normalizer=other), keys, suffix="_other")
+    return both.select(*keys, ahead=pl.col("accuracy") - pl.col("accuracy_other"))
+
+
 def rules_table(betas: pl.DataFrame, accuracies: pl.DataFrame) -> str:
-    """For each checkpoint and length: the critical β, that of the rule, and the accuracies."""
+    """For each checkpoint and length: the critical β, median of the seeds, that of the rule, and the accuracies."""
+    keys = ["checkpoint", "n", "best", "most"]
     rows = []
-    for (checkpoint, n, best, most), of_one in behind(accuracies).group_by(
-        "checkpoint", "n", "best", "most", maintain_order=True
-    ):
+    for (checkpoint, n, best, most), means in behind(accuracies).group_by(keys, maintain_order=True):
         of_rule = betas.filter(checkpoint=checkpoint, n=n)
-        numbers = {
-            name: (accuracy, ahead) for name, accuracy, ahead in of_one["normalizer", "accuracy", "ahead"].rows()
-        }
-        cells = [f"{of_rule['critical'].to_numpy().mean():.3g}", f"{of_rule['rule'][0]:.3g}"]
-        cells += [f"{numbers[name][0]:.2f}" for name in ("softmax", "adaptive")]
-        cells += [f"{most:.2f} ({best})", f"{numbers[RULE][0]:.2f}", f"{numbers[RULE][1]:+.2f}"]
+        accuracy = dict(means["normalizer", "accuracy"].rows())
+        against = ahead_of(accuracies.filter(checkpoint=checkpoint, n=n), RULE, str(best))
+        ((ahead, high),) = over_seeds(against, ["n"], "ahead")["value", "high"].rows()
+        cells = [f"{np.median(of_rule['critical'].to_numpy()):.3g}", f"{of_rule['rule'][0]:.3g}"]
+        cells += [f"{accuracy[name]:.2f}" for name in ("softmax", "adaptive")]
+        cells += [f"{most:.2f} ({best})", f"{accuracy[RULE]:.2f}", f"{ahead:+.2f} ± {high - ahead:.2f}"]
         rows.append([str(checkpoint), f"{n:,}", *cells])
     columns = ["checkpoint", "items", "critical β", "β of the rule", "softmax", "adaptive", "best constant"]
     return markdown.table([*columns, RULE, "against the best constant"], rows)
@@ -100,14 +107,19 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
     frame = pl.concat(parts).select("checkpoint", "n", "way", value="ahead")
     names = frame["way"].unique(maintain_order=True).to_list()
     x = charts.length_axis(sorted(set(frame["n"])))
-    scale = alt.Scale(type="symlog", constant=1, nice=False)
+    drawn = frame["value"].to_numpy()
+    scale = alt.Scale(type="symlog", constant=1, domain=[1.2 * drawn.min(), 1.5 * max(1, drawn.max())], nice=False)
     y = alt.Y("value:Q", title="points", scale=scale, axis=alt.Axis(values=[-50, -20, -10, -5, -2, -1, 0, 1, 2]))
     colours = dict(zip(names, (BY_NORMALIZER[of] for of in ("softmax", "adaptive", "hardmax", "softpick", "ssmax"))))
     colour = charts.colour_by("way", colours, "").legend(orient="top", columns=3, labelLimit=300)
-    panel = alt.layer(*charts.lines(frame, x, y, colour), data=charts.data(frame)).properties(width=230, height=170)
-    facet = alt.Facet("checkpoint:N", title=None, sort=frame["checkpoint"].unique(maintain_order=True).to_list())
+    panels = [
+        alt.layer(*charts.lines(of_one, x, y, colour)).properties(
+            width=230, height=170, title=charts.panel_title(str(checkpoint))
+        )
+        for (checkpoint,), of_one in frame.group_by("checkpoint", maintain_order=True)
+    ]
     title = charts.chart_title(
         "Can the temperature for long sets be told from sets of 16 items?",
         "accuracy against that of the best constant β, which is chosen on the long sets themselves; mean of the seeds",
     )
-    return panel.facet(facet, columns=2).properties(title=title)
+    return alt.concat(*panels, columns=2).properties(title=title)

@@ -10,8 +10,16 @@ They are for softmax over any scale: β is then that of the row.
 - `length_forced_below(threshold, spread, beta)`: the n from which the largest weight cannot exceed a threshold
 - `spread_from_norms(query_kernel, key_kernel, query, item, scale)`: the spread that kernels and norms allow
 
-Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, section 3; the bounds of the entropy and from the
-nearest logits follow here.
+How sharp a row must be follows from how many logits crowd below its largest:
+
+- `gap_counting(logits, where)`: how many logits lie within each gap of the largest
+- `critical_beta(logits, where)`, `critical_count(logits, where)`: the β above which the largest stands out from every
+  such crowd, and the size of the crowd that asks for it
+- `largest_weight_near_critical(ratio, n, count)`: what β over critical β says of the largest weight
+
+Sources: Veličković et al., "softmax is not enough", arXiv 2410.01104, section 3; for gap-counting and its critical β
+Hayase and Karakida, "Critical attention scaling", arXiv 2605.12697. The bounds of the entropy, from the nearest logits
+and near the critical β follow here.
 """
 
 from collections.abc import Sequence
@@ -19,9 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
+from jaxtyping import Float
 
 Numbers = ArrayLike | Sequence[int | float]
 """One number or many; functions of several broadcast them, and return float64."""
+Logits = ArrayLike | Sequence[Any]
+"""Rows of logits along the last axis."""
 
 
 class Bounds(NamedTuple):
@@ -181,6 +192,125 @@ def spread_from_norms(
         _require(number, number >= 0, name, "a norm or factor must be at least 0, such as 1.0")
     largest = [np.linalg.norm(np.asarray(kernel, np.float64), 2) for kernel in (query_kernel, key_kernel)]
     return 2 * scale * largest[0] * largest[1] * np.asarray(query, np.float64) * np.asarray(item, np.float64)
+
+
+class GapCounts(NamedTuple):
+    """How the largest logits of rows crowd: the k-th largest lies `gaps[..., k - 1]` below the largest."""
+
+    counts: Float[np.ndarray, " n"]
+    """1, 2, … n."""
+    gaps: Float[np.ndarray, "*rows n"]
+    """In nats, from 0 upwards; inf beyond the visible entries."""
+
+
+def gap_counting(logits: Logits, where: Logits | None = None) -> GapCounts:
+    r"""The gap-counting function of each row: N(δ) logits lie within δ of the largest.
+
+    $$N(\delta) = \#\{j : z_{\max} - z_j \le \delta\}$$
+
+    It is given by where it steps: the gap of the k-th largest logit for each k, along the last axis, the first of them
+    0. N(δ) of one row is `np.searchsorted(gaps, delta, side="right")`. Entries behind the mask and logits of -inf are
+    hidden and come last, with a gap of inf; of a row with nothing visible all gaps are inf.
+    `largest_weight_from_nearest` takes both fields as they are, for β > 0. Raises ValueError for a visible NaN or +inf.
+
+    >>> counts, gaps = gap_counting([3.0, 1.0, 2.5, 9.0], where=[True, True, True, False])
+    >>> counts.tolist(), gaps.tolist()
+    ([1.0, 2.0, 3.0, 4.0], [0.0, 0.5, 2.0, inf])
+    >>> int(np.searchsorted(gaps, 1.0, side="right"))  # logits within 1 nat of the largest
+    2
+
+    Source: Hayase and Karakida, arXiv 2605.12697.
+    """
+    rows = np.atleast_1d(np.asarray(logits, np.float64))
+    rows = rows if where is None else np.where(np.asarray(where, bool), rows, -np.inf)
+    _require(rows, rows < np.inf, "logits", "a visible logit must be below inf and no NaN, so hide it by where=")
+    ordered = -np.sort(-rows, -1)
+    visible = ordered > -np.inf
+    largest = np.where(visible, ordered, 0)[..., :1]
+    gaps = np.where(visible, largest - ordered, np.inf)
+    return GapCounts(np.arange(1.0, rows.shape[-1] + 1), gaps)
+
+
+def critical_beta(logits: Logits, where: Logits | None = None) -> Any:
+    r"""The critical inverse temperature of each row, by how its largest logits crowd.
+
+    $$\beta_c = \max_{k \ge 2} \frac{\log k}{\delta_k}$$
+
+    δₖ is the gap from the largest logit to the k-th largest, as in `gap_counting`. Above β_c the k-th largest weight is
+    less than 1/k of the largest, whatever k is, and below it the k largest of some crowd are each more than that:
+    `largest_weight_near_critical` says what follows. At β = 1, as a model computes it, a row is sharp only if its β_c
+    is below 1.
+
+    Logits that are multiplied by a number have a β_c divided by it; a shift changes nothing. It is inf where the two
+    largest are equal, and 0 for a row with one visible entry or none, which no β spreads. Raises as `gap_counting`.
+
+    Where a logit lies 2 above three others, the k to look at is 4:
+
+    >>> critical_beta([[2.0, 0.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0]]).round(3).tolist()
+    [0.693, inf]
+
+    Source: Hayase and Karakida, arXiv 2605.12697.
+    """
+    return _slopes(logits, where).max(-1)
+
+
+def critical_count(logits: Logits, where: Logits | None = None) -> Any:
+    """The k at which `critical_beta` is attained: how many of the largest logits make up the crowd that asks for it.
+
+    As float64; the largest such k, and 1 for a row with one visible entry or none.
+
+    >>> critical_count([[2.0, 0.0, 0.0, 0.0], [2.0, 1.9, -4.0, -5.0]]).tolist()
+    [4.0, 2.0]
+    """
+    slopes = _slopes(logits, where)
+    last = slopes.shape[-1] - np.argmax(slopes[..., ::-1], -1)
+    return np.where(slopes.max(-1) > 0, last, 1).astype(np.float64)
+
+
+def largest_weight_near_critical(ratio: Numbers, n: Numbers, count: Numbers = 2) -> Bounds:
+    r"""The range of the largest weight at r times the critical β of a row, which its β_c and δₖ no longer enter.
+
+    $$\frac{1}{\zeta(r)} \;<\; \frac{1}{\sum_{k=1}^{n} k^{-r}} \;\le\; \alpha_{\max}
+      \;\le\; \frac{1}{1 + (k_* - 1)\,k_*^{-r}}, \qquad r = \beta / \beta_c$$
+
+    `count` is k*, the k at which β_c is attained: `critical_count` of the row. Proof: at β the largest weight is
+    1 / Σₖ e^(-βδₖ). By the definition of β_c each gap δₖ is at least log k / β_c, so e^(-βδₖ) ≤ k^(-r), which gives the
+    lower end; and the k* - 1 logits after the largest have gaps of at most δ of k* = log k* / β_c, so each
+    of them adds at least k*^(-r) to the sum, which gives the upper end. A row with δₖ = log k / β_c for every k attains
+    the lower end, and one whose k* - 1 others all lie at log k* / β_c, with k* = n, the upper.
+
+    So above the critical β, at r > 1, the largest weight is at least 1/ζ(r) however long the row is: 0.608 at twice
+    β_c. Below, at r < 1, it goes to 0 as k*^(r-1) or faster when the crowd grows. An n of inf gives 1/ζ(r), or 0 for
+    r ≤ 1. The row must have a β_c above 0 and below inf. Raises ValueError for r < 0, n < 2, k* below 2 or above n.
+
+    >>> lower, upper = largest_weight_near_critical([0.5, 1.0, 2.0], n=10_000, count=10_000)
+    >>> lower.round(3).tolist(), upper.round(3).tolist()
+    ([0.005, 0.102, 0.608], [0.01, 0.5, 1.0])
+    >>> largest_weight_near_critical(2.0, np.inf).lower.round(3)
+    np.float64(0.608)
+    """
+    r, length, crowd = _numbers(ratio=ratio, n=n, count=count)
+    _require(r, r >= 0, "ratio", "it must be at least 0: β over the critical β")
+    _require(length, length >= 2, "n", "a row must have at least 2 logits to have a critical β")
+    r, length, crowd = np.broadcast_arrays(r, length, crowd)
+    _require(crowd, (crowd >= 2) & (crowd <= length), "count", "it must be from 2 to n: the critical_count of the row")
+    return Bounds(1 / np.vectorize(_sum_of_powers, otypes=[float])(length, r), 1 / (1 + (crowd - 1) * crowd**-r))
+
+
+def _sum_of_powers(n: float, r: float) -> float:
+    """Σ k^(-r) over k from 1 to n."""
+    from scipy.special import zeta  # here, for it takes longer to load than the rest of the package
+
+    if np.isinf(n):
+        return float(zeta(r)) if r > 1 else np.inf
+    return float(np.sum(np.arange(1.0, n + 1) ** -r))
+
+
+def _slopes(logits: Logits, where: Logits | None) -> Any:
+    """The slopes log k / δₖ of each row; 0 for k = 1 and beyond the visible entries."""
+    counts, gaps = gap_counting(logits, where)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.where(counts > 1, np.log(counts) / gaps, 0)
 
 
 def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:

@@ -104,3 +104,94 @@ def test_norms_bound_every_spread():
 def test_impossible_rows_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def gaps_of(row):
+    ordered = np.sort(np.array(row))[::-1]
+    return ordered[0] - ordered
+
+
+def test_gaps_are_counted_from_the_largest():
+    logits = np.array([[3.0, 1.0, 2.5, -np.inf], [0.0, 4.0, 4.0, 9.0], [1.0, 2.0, 3.0, 4.0]])
+    where = np.array([[True] * 4, [True, True, True, False], [False] * 4])
+    counts, gaps = theory.gap_counting(logits, where)
+    np.testing.assert_array_equal(counts, [1, 2, 3, 4])
+    np.testing.assert_array_equal(gaps, [[0, 0.5, 2, np.inf], [0, 0, 4, np.inf], [np.inf] * 4])
+
+
+@hypothesis.given(ROWS, st.floats(0, 90))
+def test_the_gap_counting_function_counts(row, delta):
+    gaps = theory.gap_counting(row).gaps
+    assert np.searchsorted(gaps, delta, side="right") == np.sum(max(row) - np.array(row) <= delta)
+
+
+@hypothesis.given(ROWS, st.floats(0.01, 8))
+def test_gaps_bound_the_largest_weight_as_they_are(row, beta):
+    upper = theory.largest_weight_from_nearest(*theory.gap_counting([*row, -np.inf]), beta)
+    assert weights_of(row, beta).max() <= upper * (1 + ROUNDING)
+
+
+@hypothesis.given(ROWS, st.lists(st.booleans(), min_size=40, max_size=40), st.floats(-5, 5), st.floats(0.1, 9))
+def test_the_critical_beta_is_the_largest_slope(row, shown, shift, factor):
+    shown = shown[: len(row)]
+    visible = [logit for logit, one in zip(row, shown) if one]
+    with np.errstate(divide="ignore", over="ignore"):
+        slopes = [np.log(k) / gap for k, gap in enumerate(gaps_of(visible), 1) if k > 1] if visible else []
+    expected = max(slopes, default=0.0)
+    assert theory.critical_beta(row, shown) == pytest.approx(expected)
+    assert theory.critical_beta([*visible, -np.inf]) == pytest.approx(expected)
+    assert theory.critical_beta(factor * np.array(row), shown) == pytest.approx(expected / factor, rel=1e-6)
+    count = int(theory.critical_count(row, shown))
+    assert count == 1 if not slopes else slopes[count - 2] == pytest.approx(expected)
+
+
+def test_ties_and_rows_without_a_choice():
+    rows = np.array([[1.0, 1.0, 0.0], [1.0, -np.inf, -np.inf], [-np.inf] * 3])
+    np.testing.assert_array_equal(theory.critical_beta(rows), [np.inf, 0, 0])
+    np.testing.assert_array_equal(theory.critical_count(rows), [2, 1, 1])
+    np.testing.assert_array_equal(theory.critical_count(np.zeros(5)), 5)
+    np.testing.assert_array_equal(theory.critical_beta(np.zeros((2, 3, 4))).shape, (2, 3))
+
+
+DISTINCT = st.lists(st.integers(-4000, 4000), min_size=2, max_size=40, unique=True).map(lambda row: np.array(row) / 100)
+
+
+@hypothesis.given(DISTINCT, st.floats(0, 6))
+def test_no_row_breaks_the_bounds_near_its_critical_beta(row, ratio):
+    largest = weights_of(row, ratio * theory.critical_beta(row)).max()
+    lower, upper = theory.largest_weight_near_critical(ratio, len(row), theory.critical_count(row))
+    assert lower * (1 - 1e-9) <= largest <= upper * (1 + 1e-9)
+    assert theory.largest_weight_near_critical(ratio, np.inf).lower <= lower
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0, 1.5, 4.0])
+@pytest.mark.parametrize("n", [2, 7, 300])
+def test_the_bounds_near_the_critical_beta_are_attained(ratio, n):
+    lower, upper = theory.largest_weight_near_critical(ratio, n, n)
+    logarithmic, crowd = -np.log(np.arange(1.0, n + 1)) / 3, np.where(np.arange(n) > 0, -np.log(n) / 3, 0)
+    for row, bound in ((logarithmic, lower), (crowd, upper)):
+        assert theory.critical_beta(row) == pytest.approx(3)
+        assert weights_of(row, 3 * ratio).max() == pytest.approx(bound)
+
+
+def test_above_critical_no_length_spreads_and_below_it_every_crowd_does():
+    lengths = np.array([10.0, 1e3, 1e5])
+    assert (theory.largest_weight_near_critical(2.0, lengths).lower > 6 / np.pi**2).all()
+    below = theory.largest_weight_near_critical(0.5, lengths, lengths).upper
+    assert (below <= lengths**-0.5 * 1.5).all()
+    assert theory.largest_weight_near_critical(1.0, np.inf).lower == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.gap_counting([1.0, np.nan]), r"logits is nan: .*hide it by where="),
+        (lambda: theory.critical_beta([1.0, np.inf]), r"logits is inf: "),
+        (lambda: theory.largest_weight_near_critical(-1.0, 8), "ratio is -1: .*at least 0"),
+        (lambda: theory.largest_weight_near_critical(1.0, 1), "n is 1: .*at least 2"),
+        (lambda: theory.largest_weight_near_critical(1.0, 8, 9), "count is 9: .*from 2 to n"),
+    ],
+)
+def test_what_has_no_critical_beta_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -22,7 +22,8 @@ LEAST_SETS = 32
 GAP_EDGES = 10.0 ** np.arange(-6, 0.5, 0.5)
 """Edges of the bins of the gap in ρ between the two best items: two to a factor of ten."""
 DISPERSION = (
-    *("entropy", "max_weight", "rank", "true_weight", "spread", "largest_spread", "beta", "largest_reach"),
+    *("entropy", "max_weight", "rank", "true_weight", "spread", "largest_spread", "critical_beta", "beta"),
+    "largest_reach",
     *("entropy_lower", "entropy_upper", "max_weight_lower", "max_weight_upper", "max_weight_upper_nearest"),
 )
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax import theory
 from softmax_jax.normalizers.calculus import weight_entropy
+from softmax_jax.normalizers.rows import critical_beta
 
 Anything = Any
 """An array, or None for a task that has no such thing."""
@@ -178,6 +179,16 @@ def row_of_logits(seen: Seen) -> Array:
     return jnp.concatenate([jnp.stack([n.astype(nearest.dtype), seen.beta]), nearest])
 
 
+def critical(seen: Seen) -> Array:
+    """The critical inverse temperature of the row of logits, whatever weighs them."""
+    return critical_beta(seen.logits, seen.where)
+
+
+def median(values: Float[np.ndarray, "sets *rest"]) -> float:
+    """The median over the sets."""
+    return float(np.median(values))
+
+
 def of_softmax(number: Callable[[Any, Any, Any], Any]) -> Callable[[Any], float | None]:
     """The aggregate of a number of `row_of_logits`: its mean over the sets, None unless the map is softmax.
 
@@ -226,6 +237,7 @@ REPORT: dict[str, Measure] = {
     "largest_spread": Measure(spread, "Largest spread of a set", aggregate=lambda v: float(v.max()), needs=("logits",)),
     "beta": bound("Inverse temperature", "", lambda n, beta, spreads: beta),
     "largest_reach": bound("Largest βδ of a set", "", lambda n, beta, spreads: (beta * spreads[:, -1]).max()),
+    "critical_beta": Measure(critical, "Critical inverse temperature, median", aggregate=median, needs=("logits",)),
     "entropy_lower": bound("Least entropy", "nats", least_entropy),
     "entropy_upper": bound("Most entropy", "nats", lambda n, *_: np.log(n)),
     "max_weight_lower": bound("Least largest weight", "", lambda n, *_: 1 / n),

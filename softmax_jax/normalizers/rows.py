@@ -80,3 +80,24 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     """
     checks.row(logits, axis)
     return WholeRow.of(logits, axis, where).entropy()
+
+
+def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[Array, "*rows"]:
+    r"""The critical inverse temperature of each row along the last axis, within a compiled program.
+
+    $$\beta_c = \max_{k \ge 2} \frac{\log k}{z_{(1)} - z_{(k)}}$$
+
+    As `softmax_jax.theory.critical_beta`, which says what follows from it: inf where the two largest logits are equal,
+    0 for a row with one visible entry or none; NaN for a row with a visible NaN or +inf. It sorts every row.
+
+    >>> critical_beta(jnp.array([2.0, 0.0, 0.0, 0.0]))  # log(4) / 2
+    Array(0.6931472, dtype=float32)
+    """
+    checks.row(logits, -1)
+    z = visible_or_lowest(logits, where)
+    ordered = jnp.sort(z, -1, descending=True)
+    place = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
+    counted = (place > 0) & (ordered > -jnp.inf)
+    gap = jnp.where(counted, ordered[..., :1] - ordered, 1)
+    slope = jnp.where(counted, jnp.log1p(place.astype(z.dtype)) / gap, 0)
+    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1), jnp.nan)

@@ -27,14 +27,18 @@ BOUNDS = {
         "softmax at least": "max_weight_lower",
     },
     "rank": {"a random item": "random_rank"},
+    "beta": {"critical, median of the sets": "critical_beta"},
 }
-"""The columns that bound each measure of the baseline, by what they are called."""
+"""The columns that bound each measure of the baseline, or that it must reach, by what they are called."""
 STROKES = ([1, 4], [1, 0], [5, 2, 1, 2])
 """Of its bounds in this order: dots, a line, dots and dashes."""
 
 
 def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
-    """Entropy, largest weight and rank of the true item by n, with softmax's bounds and where they fall to 0.5."""
+    """Entropy, largest weight, rank of the true item and β by n; with softmax's bounds, and where they fall to 0.5.
+
+    Beside β, which only scales of softmax have, stands the critical β of the rows.
+    """
     subtitle = [f"mean over sets; {charts.mean_of(frame['seed'].n_unique(), ', 95 % band')}"]
     baseline = frame.filter(normalizer=BASELINE)
     if len(baseline):
@@ -49,6 +53,8 @@ def dispersion_chart(frame: pl.DataFrame, forced: pl.DataFrame) -> charts.Chart:
         panel(frame, "max_weight", "largest weight", "How much is left for the item that gets most?", 1e-9, marks),
         panel(frame, "rank", "mean rank", "Where does the true item's weight rank? Equal weights share theirs", 1.0),
     ]
+    if frame["beta"].count():
+        panels.append(panel(frame, "beta", "inverse temperature β", "Is it as sharp as the row asks for?", 1e-9))
     return (
         alt.vconcat(*panels)
         .resolve_scale(color="independent", strokeDash="independent")
@@ -88,10 +94,12 @@ def logarithmic(title: str, values: Sequence[float]) -> alt.Y:
 
 
 def bound_means(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame:
-    """The mean over seeds of each bound of the baseline: the columns bound, n and value."""
+    """The mean over seeds of each bound of the baseline, where all are finite: the columns bound, n and value."""
     rows = frame.filter(normalizer=BASELINE).with_columns(random_rank=(pl.col("n") + 1) / 2)
     means = [
-        over_seeds(rows, ["n"], column).select(pl.lit(bound).alias("bound"), "n", "value")
+        over_seeds(rows.filter(pl.col(column).is_finite().all().over("n")), ["n"], column).select(
+            pl.lit(bound).alias("bound"), "n", "value"
+        )
         for bound, column in columns.items()
     ]
     return pl.concat(means)

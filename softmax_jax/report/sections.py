@@ -246,7 +246,7 @@ def dispersion_section(study: Study) -> Section:
     name, frame = study.run.baseline, dispersion.dispersion(study.run.frame)
     forced = dispersion.forced(frame)
     of_baseline = frame.filter(normalizer=name)
-    means = of_baseline.group_by("n").agg(pl.mean("max_weight", "entropy", "rank")).sort("n")
+    means = of_baseline.group_by("n").agg(pl.mean("max_weight", "entropy", "rank", "critical_beta", "beta")).sort("n")
     (start, end) = (means.row(at, named=True) for at in (0, -1))
     n = count(start["n"]), count(end["n"])
     sentences = [
@@ -256,9 +256,18 @@ def dispersion_section(study: Study) -> Section:
         forced_sentence(forced.row(by_predicate=pl.col("normalizer") == name, named=True), of_baseline),
         f"The weight of the largest item ranks {start['rank']:.1f} on average at {n[0]} items and {end['rank']:.1f} at "
         f"{n[1]}.",
+        critical_sentence(name, start, end),
     ]
     figure = Figure("dispersion", dispersion_chart(frame, forced), frame)
     return Section("dispersion", "Why does attention fail on long sets?", sentences, [figure])
+
+
+def critical_sentence(name: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> str:
+    """The critical β at the shortest and the longest length, and what the normalizer applies there, if it has a β."""
+    first, last = (f"{at['critical_beta']:.2g} at {count(at['n'])}" for at in (start, end))
+    needed = f"A row is sharp only if its β is above a critical one, by the gaps of its largest logits: {first} items"
+    applied = "" if end["beta"] is None else f", where {name} has {end['beta']:.2g}"
+    return f"{needed} and {last}, in the median{applied}."
 
 
 def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:

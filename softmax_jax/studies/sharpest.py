@@ -5,12 +5,19 @@
 Weights only disperse as rows grow, so a lower temperature is never worse for that. It is worse where an imprecise key
 gains from an average of several items, and that shows at the length of training already. Hence the rule: of θ = 1,
 1/2, …, 1/256 and hardmax, the sharpest that answers at most one set in a thousand less than the best of them.
+
+Ordinary sets of 16 items hardly tell these apart. With `--nearest-of 64` each set is drawn so many times, and the draw
+is kept whose two largest items are nearest, as they are in long sets.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
+import polars as pl
+from jaxtyping import Array, Int, Key
 from rich.console import Console
 
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
@@ -21,6 +28,7 @@ from softmax_jax.report.tables import new_table
 from softmax_jax.runtime.command_line import one_device_per_core, one_line_errors, parse, within
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
+from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 TOLERANCE = 0.1
@@ -38,6 +46,33 @@ def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> s
 
 
 @dataclasses.dataclass(frozen=True)
+class NearTies(MaxRetrieval):
+    """Max retrieval whose test sets are near ties too: of `nearest_of` draws of each the hardest to tell apart."""
+
+    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Batch:
+        """A set for each key."""
+        drawn = jax.vmap(lambda key, n: sample_near_ties(key, 1, room, self.nearest_of, n[None]))(keys, lengths)
+        return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
+
+
+def at_training_length(
+    checkpoint: Path, names: Sequence[str], measure: str, sets: int, nearest_of: int = 1
+) -> pl.DataFrame:
+    """A measure of each seed of a run on sets of the length of training, under each of these normalizers.
+
+    Each set is the nearest tie of so many draws, of uniform ρ; 1 keeps all.
+    """
+    config, parameters = load_checkpoint(checkpoint)
+    task = task_of(parameters, config.task)
+    if nearest_of > 1:
+        settings: dict[str, Any] = dataclasses.asdict(task) | {"nearest_of": nearest_of}
+        task = NearTies(**settings)
+    of = {"seeds": config.all_seeds, "lengths": (task.longest,), "sets": sets, "key": key_of(Draw.SHARPEST)}
+    named = {name: normalizer(name) for name in names}
+    return frame_of(evaluate(parameters, named, task=task, measures=(measure,), **of))
+
+
+@dataclasses.dataclass(frozen=True)
 class Arguments:
     """What the command line may say."""
 
@@ -45,9 +80,12 @@ class Arguments:
     """Directory of a run, or a Flax msgpack file."""
     sets: int = 2**17
     """Sets per seed, of the most items of a set in training."""
+    nearest_of: int = 1
+    """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
 
     def __post_init__(self) -> None:
         within("--sets", self.sets, 1, 2**20, 2**17)
+        within("--nearest-of", self.nearest_of, 1, 2**10, 64)
 
 
 def main() -> None:
@@ -55,21 +93,18 @@ def main() -> None:
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
     with one_line_errors(Console(stderr=True)):
-        config, parameters = load_checkpoint(arguments.checkpoint)
-        seeds = config.all_seeds
         keep_compiled_programs()
-        items = config.task.longest
-        named = {name: normalizer(name) for name in SOFT_TO_SHARP}
-        key = key_of(Draw.SHARPEST)
-        of = {"seeds": seeds, "lengths": (items,), "sets": arguments.sets, "key": key, "measures": ("accuracy",)}
-        frame = frame_of(evaluate(parameters, named, task=task_of(parameters, config.task), **of))
+        of = {"sets": arguments.sets, "nearest_of": arguments.nearest_of}
+        frame = at_training_length(arguments.checkpoint, SOFT_TO_SHARP, "accuracy", **of)
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
     best = max(accuracies.values())
     table = new_table("", "", "accuracy (%)", "below the best")
     for name, accuracy in accuracies.items():
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
     Console().print(table)
-    count = f"{items} items, {arguments.sets * len(seeds):,} sets"
+    items, seeds = frame["n"][0], frame["seed"].n_unique()
+    ties = f", each the nearest tie of {arguments.nearest_of}" if arguments.nearest_of > 1 else ""
+    count = f"{items} items, {arguments.sets * seeds:,} sets{ties}"
     print(f"{count}; the sharpest within {TOLERANCE:g} points of the best: {sharpest(accuracies)}")
 
 

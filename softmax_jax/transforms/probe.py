@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
+from softmax_jax.normalizers.rows import critical_beta
 from softmax_jax.transforms.sites import Place, Site, checks_callable, table
 from softmax_jax.transforms.swap import Empty, Normalizers, chooser
 from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, meant, some
@@ -36,29 +37,34 @@ class SiteRows:
     """Number of entries that the model does not hide."""
     first: Float[Array, "*rows"]
     """The weight of the first entry."""
+    critical: Any = None
+    """The critical inverse temperature of the model's own logits, in the same axes, if it was asked for."""
     also: Any = None
     """What was asked for besides."""
 
 
 class Probed(list[SiteRows]):
-    """The rows of every site; printed, a table of their means."""
+    """The rows of every site; printed, a table of their means, and of the median of what may be infinite."""
 
     def __repr__(self) -> str:
         head = ["index", "scope", "rows", "entropy", "largest", "visible", "first"]
         means = [[_mean(a) for a in (r.entropy, r.largest, r.visible, r.first)] for r in self]
+        if any(rows.critical is not None for rows in self):
+            head.append("critical")
+            means = [[*one, _mean(rows.critical, np.median)] for one, rows in zip(means, self)]
         start = [[str(rows.site.index), rows.site.scope, str(rows.entropy.shape)] for rows in self]
         return table(head, [[*one, *other] for one, other in zip(start, means)])
 
     __str__ = __repr__
 
 
-def _mean(numbers: Any) -> str:
+def _mean(numbers: Any, mean: Callable[[Any], Any] = np.mean) -> str:
     """Of the numbers of rows that were weighed."""
     if not isinstance(numbers, jax.Array) or checks.is_traced(numbers):
         return "?"
     known = np.asarray(numbers, np.float64)
     known = known[known >= 0] if np.issubdtype(numbers.dtype, np.integer) else known[~np.isnan(known)]
-    return f"{known.mean():.3f}" if known.size else "none"
+    return f"{mean(known):.3f}" if known.size else "none"
 
 
 jax.tree_util.register_pytree_node(Probed, lambda probed: (tuple(probed), None), lambda _, rows: Probed(rows))
@@ -69,6 +75,7 @@ def probe(
     normalizer: Normalizers | None = None,
     *,
     also: Callable[[Float[Array, "..."]], Any] | None = None,
+    critical: bool = False,
     where: Where = None,
     empty: Empty = "model",
 ) -> Callable[..., tuple[Any, Probed]]:
@@ -76,9 +83,13 @@ def probe(
 
     For each row of each site: the entropy $-\sum_j w_j \log w_j$ in nats, the largest weight and its place, the
     number of visible entries, and the weight of the first entry, where many models keep a sink. Besides, what `also`
-    makes of the weights, with the axes that the model gave them: the mass on marked entries, for one. With a
-    `normalizer`, all is as under `swap(fun, normalizer)`, and `where` and `empty` are what they are there. Without one,
-    nothing that `fun` computes changes, and `where` says of a `Site` whether it is meant; by default all attention is.
+    makes of the weights, with the axes that the model gave them: the mass on marked entries, for one. With `critical`
+    also the critical inverse temperature of each row, as `theory.critical_beta` has it, of the model's own logits: a
+    row is sharp in the model only if it is below 1. That sorts each row, so it is not done unless asked for.
+
+    With a `normalizer`, all is as under `swap(fun, normalizer)`, and `where` and `empty` are what they are there.
+    Without one, nothing that `fun` computes changes, and `where` says of a `Site` whether it is meant; by default all
+    attention is.
 
     It works in compiled functions and may itself be compiled. Within `scan` the rows of all turns are stacked, within
     `while` those of the last turn are kept, and a branch of `cond` that is not taken gives NaN, and -1 for numbers of
@@ -92,10 +103,17 @@ def probe(
     >>> probed
     index  scope   rows  entropy  largest  visible  first
     0      site_0  (1,)  1.386    0.250    4.000    0.250
+
+    One logit 2 above three others is critical at β = log 4 / 2, below the 1 of the model:
+
+    >>> keys = jnp.array([[2.0], [0.0], [0.0], [0.0]])
+    >>> output, probed = probe(attend, critical=True)(jnp.ones((1, 1)), keys, jnp.ones((4, 1)))
+    >>> probed[0].critical
+    Array([0.6931472], dtype=float32)
     """
     checks_callable(fun)
 
-    measure = functools.partial(measures, also=also)
+    measure = functools.partial(measures, also=also, critical=critical)
 
     def every(found: list[Place]) -> dict[Place, Weigh]:
         return dict.fromkeys(some(meant(found, where), found), lambda rows: (None, measure(rows, rows.original())))
@@ -111,13 +129,15 @@ def probe(
 
 
 def measures(
-    rows: Rows, weights: Float[Array, "*shape"], also: Callable[[Array], Any] | None = None
+    rows: Rows, weights: Float[Array, "*shape"], also: Callable[[Array], Any] | None = None, critical: bool = False
 ) -> dict[str, Array]:
     """Of each row, what `SiteRows` holds."""
     axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
     besides = {"also": also(weights)} if also else {}
     weights = _flat(weights, axes)
     visible = jnp.ones(weights.shape, bool) if rows.where is None else _flat(rows.where, axes)
+    if critical:
+        besides["critical"] = critical_beta(_flat(rows.logits, axes), visible)
     return {
         "entropy": weight_entropy(weights),
         "largest": jnp.max(weights, -1),

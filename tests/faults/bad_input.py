@@ -159,6 +159,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("ablate.py --page a.txt", "no place for losses", "put <!-- losses -->"),
     ("softmax_jax.normalizers --markdwn", "--markdwn is no option", "did you mean '--markdown'"),
     ("softmax_jax.studies.sharpest --sets 0", "--sets is 0", "such as"),
+    ("softmax_jax.studies.sharpest --nearest-of 0", "--nearest-of is 0", "such as"),
+    ("softmax_jax.studies.critical --lengths 16", "--lengths has 16", "32"),
     ("softmax_jax.studies.pictures --output a.txt", "--output is a.txt", DIRECTORY),
     ("softmax_jax.studies.pictures acuracy", "acuracy", "did you mean 'accuracy'"),
     ("benchmarks.all --only trainin", "'trainin'", "did you mean 'training'"),

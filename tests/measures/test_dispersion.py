@@ -86,6 +86,7 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
             assert count == n
             np.testing.assert_allclose([seen["spread"], spreads[-1]], np.ptp(z[row]), rtol=1e-4)
             np.testing.assert_allclose(spreads[1], z[row, top] - np.sort(z[row])[-4], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(seen["critical_beta"], theory.critical_beta(z[row]), rtol=1e-3)
             order = np.argsort(-rho[row])[:16]
             np.testing.assert_array_equal(seen["top_rho"], rho[row, order])
             np.testing.assert_allclose(seen["top_weights"], w[row, order], rtol=1e-4, atol=1e-7)
@@ -115,6 +116,13 @@ def test_measured_weights_keep_to_the_bounds(frame):
         assert row["entropy_lower"] - 1e-5 <= row["entropy"] <= row["entropy_upper"]
         assert row["entropy_upper"] == np.log(row["n"])
         assert row["spread"] <= row["largest_spread"]
+
+
+def test_the_critical_beta_is_the_median_of_the_sets_whatever_the_normalizer(measured, frame):
+    for of_length in measured:
+        values = of_length.values["critical_beta"][:, :, 0]
+        for row in frame.filter(n=of_length.n).to_dicts():
+            assert row["critical_beta"] == np.median(values[SEEDS.index(row["seed"])])
 
 
 def test_the_inverse_temperature_is_that_of_the_scale(frame):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax import theory
+from softmax_jax.normalizers.rows import critical_beta
 
 from .references import entropy, power_beta
 
@@ -45,6 +47,26 @@ def test_entropy_gradient_is_its_closed_form_and_finite_at_zero_weights():
 def test_entropy_of_bfloat16_logits_is_computed_in_float32():
     z = jnp.asarray(np.random.default_rng(0).normal(size=4096), jnp.bfloat16)
     np.testing.assert_allclose(sj.entropy(z), [entropy(np.asarray(z, np.float64))], rtol=1e-5)
+
+
+def test_the_critical_beta_is_that_of_the_theory():
+    rng = np.random.default_rng(0)
+    z, where = 3 * rng.normal(size=(2, 6, 40)), rng.random((2, 6, 40)) < 0.5
+    for dtype in (jnp.float32, jnp.bfloat16):
+        logits = jnp.asarray(z, dtype)
+        found = jax.jit(critical_beta)(logits, jnp.asarray(where))
+        np.testing.assert_allclose(found, theory.critical_beta(np.asarray(logits, np.float64), where), rtol=1e-5)
+        np.testing.assert_array_equal(found, critical_beta(jnp.where(where, logits, -jnp.inf)))
+
+
+def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
+    z = jnp.array(
+        [[1.0, 1.0, 0.0], [1.0, -INF, -INF], [-INF] * 3, [NAN, 0.0, 1.0], [INF, 0.0, 1.0], [3e38, -3e38, -1e38]]
+    )
+    np.testing.assert_array_equal(critical_beta(z), [INF, 0, 0, NAN, NAN, 0])
+    hidden = jnp.array([[True, True, True]] * 3 + [[False, True, True]] * 3)
+    np.testing.assert_allclose(critical_beta(z, hidden)[3:5], np.log(2), rtol=1e-6)
+    np.testing.assert_array_equal(critical_beta(jnp.zeros((2, 1))), 0)
 
 
 def test_constant_temperature_is_one_over_theta():

@@ -16,7 +16,8 @@ def measured(name, n, seed):
     bounds = (0.1, np.log(n), 1 / n, 1.0, min(1.0, 12 / n)) if name == "softmax" else [None] * 5
     weight = 8 / n + 0.01 * seed if name == "softmax" else 1.0
     row = {"normalizer": name, "n": n, "seed": seed, "entropy": np.log(n) / 2, "max_weight": weight}
-    return row | {"rank": 1.0 + n / 100, "spread": 140.0} | dict(zip(BOUNDS, bounds))
+    row |= {"rank": 1.0 + n / 100, "spread": 140.0, "beta": 1.0 if name == "softmax" else None}
+    return row | {"critical_beta": n / 100 if n < 16384 else np.inf} | dict(zip(BOUNDS, bounds))
 
 
 FRAME = pl.DataFrame([measured(name, n, seed) for name in NAMES for n in LENGTHS for seed in SEEDS])
@@ -29,7 +30,7 @@ MAPS = AttentionMaps(
 
 
 def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():
-    entropy, weight, rank = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"]
+    entropy, weight, rank, beta = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"]
     for panel, value in ((entropy, np.log(16) / 2), (weight, 0.51), (rank, 1.16)):
         drawn = [point for point in panel["layer"][2]["data"]["values"] if point["normalizer"] == "softmax"]
         assert drawn[0]["value"] == pytest.approx(value, rel=1e-5)
@@ -39,7 +40,13 @@ def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():
         "softmax at least",
     }
     assert [record["value"] for record in rank["layer"][0]["data"]["values"]] == [8.5, 128.5, 8192.5]
+    assert [(record["n"], record["value"]) for record in beta["layer"][0]["data"]["values"]] == [
+        (16, 0.16),
+        (256, 2.56),
+    ]
+    assert {record["normalizer"] for record in beta["layer"][2]["data"]["values"]} == {"softmax"}
     hardmax = dispersion.dispersion_chart(FRAME.filter(normalizer="hardmax"), FORCED)
+    assert len(hardmax.to_dict()["vconcat"]) == 3
     assert "softmax" not in {record.get("normalizer") for record in values_of(hardmax)}
 
 

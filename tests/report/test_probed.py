@@ -66,6 +66,31 @@ def test_rows_that_were_not_weighed_are_left_out():
     assert len(frame) == len(LENGTHS) * 2
 
 
+def test_critical_betas_are_the_median_of_the_rows_that_see_about_as_much():
+    _, found = sj.probe(attend, critical=True)(jax.random.normal(jax.random.key(0), (8, 3)))
+    frame = probed.critical_betas({8: found})
+    assert frame.select("layer", "n", "rows").rows() == [("layer_0", 2, 4), ("layer_0", 4, 8), ("layer_0", 8, 2)]
+    rows = np.asarray(found[0].critical)[0, :, 3:7]  # of two heads, the second with ties alone
+    of_four = frame.row(by_predicate=pl.col("n") == 4, named=True)
+    assert np.isinf(rows[1]).all()
+    assert (of_four["low"], of_four["value"]) == (np.sort(rows[0])[2], np.inf)
+    assert of_four["sharp"] == 100 * (rows < 1).mean()
+    assert len(probed.critical_betas(found_in(attend))) == 0
+
+
+def test_the_page_of_what_is_critical_marks_the_beta_of_the_model(tmp_path):
+    def three_layers(x):
+        return jax.lax.scan(lambda x, _: (jax.nn.softmax(x @ x.T) @ x, None), x, None, length=3)
+
+    probe = sj.probe(three_layers, critical=True)
+    found = {n: probe(jax.random.normal(jax.random.key(n), (n, 3)))[1] for n in LENGTHS}
+    assert probed.critical_betas(found)["layer"].n_unique() == 3
+    page, *others = probed.model_page(found, tmp_path, "How sharp?")
+    assert "Are the rows sharp?" in page.read_text()
+    assert "critical.csv" in {path.name for path in others}
+    assert {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
+
+
 def test_the_page_opens_offline_with_its_charts_and_data_beside_it(found, tmp_path):
     page, *others = probed.model_page(found, tmp_path, "How does it attend?")
     assert "How does it attend?" in page.read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM
 from softmax_jax.report.assembly import names_of
-from softmax_jax.report.sections import Evaluated, forced_sentence, helps, said
+from softmax_jax.report.sections import Evaluated, critical_sentence, forced_sentence, helps, said
 from softmax_jax.training.run_directory import SHIPPED
 
 
@@ -21,6 +21,14 @@ def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread,
         said = sentence(spread, float(1 + np.ceil(np.exp(spread))))
     assert f"{spread:.0f} on average, from {words}." in said
     assert "at no length up to 1,024" in said
+
+
+@pytest.mark.parametrize(("beta", "words"), [(1.0, ", where softmax has 1."), (None, "in the median.")])
+def test_the_critical_beta_is_told_beside_that_of_the_normalizer(beta, words):
+    start, end = ({"n": n, "critical_beta": n / 64, "beta": beta} for n in (16, 4096))
+    told = critical_sentence("softmax", start, end)
+    assert "0.25 at 16 items and 64 at 4,096" in told
+    assert told.endswith(words)
 
 
 def run_of(accuracies, lost=()):

@@ -2,10 +2,14 @@ import re
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.studies.sharpest import sharpest
+from softmax_jax.studies.sharpest import NearTies, at_training_length, sharpest
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.run_directory import SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,21 @@ def test_temperatures_are_in_order_from_soft_to_sharp():
     thetas = [float(found.group(1)) for name in SOFT_TO_SHARP if (found := re.search(r"\((.*)\)", name))]
     assert thetas == sorted(thetas, reverse=True)
     assert (SOFT_TO_SHARP[0], SOFT_TO_SHARP[-1]) == ("softmax", "hardmax")
+
+
+@pytest.mark.full
+def test_near_ties_are_harder_than_ordinary_sets_and_one_draw_is_an_ordinary_set():
+    keys, lengths = MaxRetrieval().test_keys(jnp.int32(0), 16, 64), jnp.full(64, 16)
+    near, one, ordinary = (
+        float(-jnp.diff(jax.lax.top_k(task.draw(keys, lengths, 16).items[..., 0], 2)[0]).mean())
+        for task in (NearTies(nearest_of=64), NearTies(nearest_of=1), MaxRetrieval())
+    )
+    assert 0 < near < one / 20
+    assert one == pytest.approx(ordinary, rel=0.5)
+    of = {"names": ("softmax", "hardmax"), "measure": "accuracy", "sets": 128}
+    plain, hard = (at_training_length(SHIPPED / "frontier", nearest_of=count, **of) for count in (1, 64))
+    assert plain["n"].unique().to_list() == [16]
+    assert hard["accuracy"].to_numpy().mean() < plain["accuracy"].to_numpy().mean()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax import theory
 from softmax_jax.transforms.probe import Probed
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert
@@ -66,6 +67,39 @@ def test_what_else_is_asked_of_the_weights_comes_with_the_rows(normalizer):
     assert bool((of_two >= rows.first).all())
     np.testing.assert_allclose(total, rows.first.size, rtol=1e-5)
     assert plain.also is None
+
+
+@pytest.mark.parametrize("normalizer", [None, "hardmax"])
+def test_the_critical_beta_is_that_of_the_logits_of_the_model_whatever_weighs_them(normalizer):
+    def causal(q, k, v):
+        return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
+
+    def with_logits(q, k, v):
+        logits = []
+        attention(q, k, v, hide=lambda z: logits.append(z) or z)
+        return sj.probe(causal, normalizer, critical=True)(q, k, v)[1], logits[0]
+
+    probed, logits = jax.jit(with_logits)(*QKV)
+    (rows,) = probed
+    assert rows.critical.shape == rows.entropy.shape
+    wanted = theory.critical_beta(logits, np.broadcast_to(CAUSAL, logits.shape))
+    np.testing.assert_allclose(rows.critical, wanted, rtol=1e-4)
+    np.testing.assert_array_equal(rows.critical[..., 0], 0)
+    head, line = repr(probed).splitlines()
+    assert head.split()[-1] == "critical"
+    assert float(line.split()[-1]) == pytest.approx(np.median(wanted), abs=2e-3)
+
+
+def test_the_critical_beta_in_a_loop_and_in_a_branch():
+    def branches(q, k, v):
+        return jax.lax.cond(q[0, 0, 0, 0] > 1e9, attention, lambda *qkv: attention(*qkv) + 1, q, k, v)
+
+    _, (taken, other) = sj.probe(branches, critical=True)(*QKV)
+    assert sorted([bool(np.isnan(rows.critical).all()) for rows in (taken, other)]) == [False, True]
+    assert sj.probe(attention)(*QKV)[1][0].critical is None
+    _, (rows,) = sj.probe(apply_bert, critical=True)(bert(layers=2), TOKENS, PRESENT)
+    assert rows.critical.shape == rows.entropy.shape
+    assert bool((rows.critical > 0).all())
 
 
 @pytest.mark.full

@@ -22,7 +22,13 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, gallery, looks, probed, temperature
 from softmax_jax.report.drawing import svg
 from softmax_jax.runtime.command_line import check_directory, one_line_errors, parse
-from softmax_jax.studies import ablation_report, critical_report, extremes_report, precision_report
+from softmax_jax.studies import (
+    ablation_report,
+    critical_report,
+    extremes_report,
+    precision_report,
+    trained_or_swapped_report,
+)
 from softmax_jax.tasks import published
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED
@@ -128,6 +134,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
     "critical": lambda: critical_report.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes_report.growth_chart(table("extremes/betas")),
+    "trained_or_swapped": lambda: trained_or_swapped_report.chart(table("trained_or_swapped/accuracy")),
     **of_precision(),
     **of_frontier(),
     **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},

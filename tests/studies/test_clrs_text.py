@@ -96,6 +96,7 @@ def test_the_regimes_of_a_seed(tmp_path, regimes):
         assert runs[report.THROUGHOUT, "ssmax"] == changed(base, normalizer="ssmax")
 
 
+@pytest.mark.slow
 def test_the_study_trains_tests_and_draws(tmp_path, monkeypatch, capsys):
     preset = study.load_presets()["clrs_text"]
     settings = {"algorithms": ("minimum",), "lengths": (4, 6), "sets": 1, "hidden": 16, "heads": 2, "layers": 1}

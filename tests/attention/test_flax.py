@@ -547,6 +547,7 @@ def test_numbers_of_the_query_start_as_those_of_the_normalizer(api):
     np.testing.assert_allclose(query_layer(api)(inputs()), layer(api, attention_fn("asentmax"))(inputs()), atol=1e-6)
 
 
+@pytest.mark.full
 @both
 def test_numbers_of_the_query_and_others_are_learned_together(api):
     made = LinenAttention("ssmax", ("bias",), HEADS, ("s",)) if api == "linen" else None
@@ -560,6 +561,7 @@ def test_numbers_of_the_query_and_others_are_learned_together(api):
     }
 
 
+@pytest.mark.full
 def test_training_moves_the_numbers_of_the_query():
     model = query_layer("nnx").layer
     optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)

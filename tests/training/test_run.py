@@ -213,6 +213,7 @@ def test_a_run_may_start_from_the_models_of_another(uninterrupted, tmp_path):
     assert identical(run(config, tmp_path / "next", quiet()).parameters, state.parameters)
 
 
+@pytest.mark.full
 def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp_path):
     config = Config(Signal(length=6, hidden=8, heads=2, layers=1, sets=4), steps=2, chunk=2)
     first = run(config, tmp_path / "first", quiet()).parameters

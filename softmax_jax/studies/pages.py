@@ -32,7 +32,7 @@ def chart_modules(source: str) -> list[str]:
     >>> chart_modules("from softmax_jax.report import looks\nfrom softmax_jax.report.tables import print_groups")[-2:]
     ['softmax_jax.report.looks', 'softmax_jax.report.tables']
     """
-    found = set(EVERYWHERE)
+    found: set[str] = set(EVERYWHERE)
     for package, names in IMPORT.findall(source):
         for name in names.split(","):
             inner = f"{package}.{name.split()[0]}"

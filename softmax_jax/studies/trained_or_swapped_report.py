@@ -43,22 +43,22 @@ def compared(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
-    """The accuracy of the longest sequences: a row for each training, a column for each test.
+    """The accuracy beyond the lengths of training: a row for each training and length, a column for each test.
 
     Bold is what differs from the model as trained.
     """
-    longest = int(frame["n"].to_numpy().max())
-    p_values = {(task, trained, test): p for task, trained, test, n, _, p in tests.rows() if n == longest}
-    rows = []
-    for (task, trained), cells in frame.filter(n=longest).group_by("task", "trained", maintain_order=True):
+    p_values = {tuple(row[:4]): row[-1] for row in tests.rows()}
+    lengths = sorted(set(frame["n"]))
+    beyond, rows = frame.filter(pl.col("n").is_in(lengths[1:] or lengths)), []
+    for (task, trained, n), cells in beyond.group_by("task", "trained", "n", maintain_order=True):
         values = {str(test): of_test["accuracy"].to_list() for (test,), of_test in cells.group_by("test")}
-        row = [str(task).replace("_", " "), reader_name(str(trained))]
+        row = [str(task).replace("_", " "), reader_name(str(trained)), f"{n:,}"]
         for test in TESTS:
             shown = _with_interval(values[test]) if test in values else "–"
-            p = p_values.get((task, trained, test))
+            p = p_values.get((task, trained, test, n))
             row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
         rows.append(row)
-    return markdown.table([f"at {longest:,} items", "trained under", *map(reader_name, TESTS)], rows)
+    return markdown.table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
 
 
 def lengths_table(frame: pl.DataFrame) -> str:

@@ -126,7 +126,8 @@ def test_another_chart_module_is_another_signature(monkeypatch: pytest.MonkeyPat
         path.write_text((ROOT / path.relative_to(tmp_path)).read_text())
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     assert pages.signature("shootout") == before
-    path.write_text(path.read_text() + "# more")
+    looks = tmp_path / "softmax_jax" / "report" / "looks.py"
+    looks.write_text(looks.read_text() + "# more")
     assert pages.signature("shootout") != before
     assert pages.signed(f"text\n\n<!-- pictures by {before} -->\n") == before
     assert pages.signed("text\n") is None

@@ -15,8 +15,7 @@ TOKENS, LENGTH, MORE = 11, 7, 5
 @functools.cache
 def model(name="softmax", learn=()):
     features = np.random.default_rng(0).normal(size=(TOKENS, 3)).astype(np.float32)
-    sizes = {"hidden": 16, "heads": 2, "layers": 2}
-    return Decoder(features, normalizer(name), learn, **sizes, rngs=nnx.Rngs(0))
+    return Decoder(features, normalizer(name), learn, hidden=16, heads=2, layers=2, rngs=nnx.Rngs(0))
 
 
 def texts():

@@ -198,7 +198,8 @@ def check(name: str, form: str, rows: Rows, found: Weighed, dtype: str) -> Itera
     yield "a logit of -inf has weight 0", lawful & (where & ~above & (w != 0)).any(-1)
     yield "an empty row gives 0", lawful & empty & ((found.output != 0) | (w != 0).any(-1))
     yield "output and weights are finite", lawful & ~(np.isfinite(found.output) & np.isfinite(w).all(-1))
-    yield "weights sum to at most 1", lawful & (size > 1 + rounding)
+    most = n if facts is sj.sigmoid else 1  # which weighs each entry by itself
+    yield "weights sum to at most 1", lawful & (size > most + rounding)
     if facts.sums_to_one:
         yield "weights sum to 1", lawful & ~empty & (np.abs(w.sum(-1) - 1) > rounding)
     if not facts.signed:

@@ -203,7 +203,7 @@ def row_facts(
     one: Normalizer, logits: Float[Array, "sets items"], where: Any
 ) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
     """The inverse temperature of each row, NaN unless the map is softmax; whether a fit is asked beyond its range."""
-    scale = one.scale
+    scale, logits = one.scale, one.capped(logits)
     is_softmax = isinstance(one.map, maps.Softmax) and one.shift_invariant
     beta = jnp.ones(()) if scale is None else scale(logits, -1, where)
     beyond = jnp.zeros((), bool)

@@ -22,7 +22,7 @@ MapLike = Map | Callable[..., Float[Array, "..."]]
 
 
 class SoftCap(Numbers):
-    r"""Bounds logits smoothly: $\hat z = c \tanh(z / c)$, with c the `cap`, above 0.
+    r"""Bounds logits smoothly: $\hat z = c \tanh(z / c)$, with c the `cap`, from 1e-6 to 1e30.
 
     Logits that are not finite stay as they are: -inf is hidden, and what else there is leaves its row without weights.
 
@@ -32,11 +32,15 @@ class SoftCap(Numbers):
     [1.0, 48.201, -inf]
     """
 
-    cap: ArrayLike = number(default=50.0, rule="above 0, such as 50.0", holds=lambda cap: cap > 0)
+    cap: ArrayLike = number(
+        default=50.0, rule="above 0, from 1e-6 to 1e30, such as 50.0", holds=lambda cap: 1e-6 <= cap <= 1e30
+    )
 
     def __call__(self, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         cap, finite = checks.against(self.cap, logits), jnp.isfinite(logits)
-        return jnp.where(finite, cap * jnp.tanh(jnp.where(finite, logits, 0) / cap), logits)
+        # Of 20 the hyperbolic tangent is 1; the quotient by a small cap would overflow, and its derivative with it.
+        bounded = jnp.clip(jnp.where(finite, logits, 0), -20 * cap, 20 * cap)
+        return jnp.where(finite, cap * jnp.tanh(bounded / cap), logits)
 
 
 @jax.tree_util.register_dataclass

@@ -178,7 +178,11 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
 def moved_by_offset(names: Iterable[str]) -> list[str]:
     """Those that weigh a row otherwise once a constant is added to all logits, unless one was there in training."""
     methods = {name: METHODS.get(re.split(r"[(,]", name)[0]) for name in names}
-    moved = [name for name, method in methods.items() if method and not method.build().shift_invariant]
+    moved = [
+        name
+        for name, method in methods.items()
+        if method and not (method.build().shift_invariant and "cap=" not in name)
+    ]
     return [] if any(name.endswith(AS_TRAINED) for name in moved) else moved
 
 

@@ -165,3 +165,15 @@ def test_a_cap_is_a_number_like_others_and_none_changes_no_tree():
     per_head = sj.normalizer("softmax", cap=jnp.array([2.0, 5.0])[:, None, None])
     logits = jnp.asarray(np.random.default_rng(0).normal(scale=9, size=(2, 3, 4)), jnp.float32)
     np.testing.assert_allclose(per_head(logits)[1], sj.normalizer("softmax", cap=5.0)(logits[1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cap", [0.01, 1.0, 50.0])
+def test_both_modes_of_differentiation_are_finite_for_logits_of_any_size(cap):
+    z = jnp.array([float(jnp.finfo(jnp.float32).max), -1e38, 0.5])
+
+    def weigh(z, cap):
+        return sj.normalizer("softmax", cap=cap)(z)
+
+    for differentiate in (jax.jacfwd, jax.jacrev):
+        for argument in (0, 1):
+            assert np.isfinite(differentiate(weigh, argument)(z, jnp.float32(cap))).all()

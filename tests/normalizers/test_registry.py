@@ -203,9 +203,11 @@ def test_every_method_takes_a_cap_besides_its_numbers():
         sj.normalizer("softmax(capp=3)")
 
 
-@pytest.mark.parametrize(("cap", "said"), [("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf")])
+@pytest.mark.parametrize(("cap", "said"), [("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf"), ("1e-40", "1e-40")])
 def test_a_cap_that_is_none_is_refused(cap, said):
-    with pytest.raises(ValueError, match=rf"cap is {said}; it must be a (finite )?number above 0, such as 50.0"):
+    with pytest.raises(
+        ValueError, match=rf"cap is {said}; it must be a (finite )?number above 0, from 1e-6 to 1e30, such as 50.0"
+    ):
         sj.normalizer(f"entmax15(cap={cap})")
     with pytest.raises(ValueError, match=r"cap is -2.0; it must be a finite number above 0"):
         sj.Normalizer(sj.softmax, cap=-2.0)

@@ -86,6 +86,7 @@ def test_cells_agree_within_the_interval_or_the_margin():
         ),
         (["softmax", "hardmax", "entmax15"], "none"),
         (["softpick, as trained", "softmax", "softmax1"], "none"),
+        (["ssmax", "ssmax(s=0.4, cap=30)"], "ssmax(s=0.4, cap=30)"),
     ],
 )
 def test_rows_that_depend_on_an_offset_of_the_logits_are_named(names, named):

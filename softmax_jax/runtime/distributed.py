@@ -131,19 +131,22 @@ def agree(problem: str | None) -> None:
         raise ValueError(problem or "another process cannot go on; its own error says why")
 
 
-def placed(tree: Any, sharding: NamedSharding) -> Any:
-    """The leaves divided among devices, of other processes too; each process brings the whole of every leaf."""
+def placed(tree: Any, sharding: Any) -> Any:
+    """The leaves divided among devices, of other processes too; each process brings the whole of every leaf.
+
+    `sharding` is that of all leaves, or a tree with one for each.
+    """
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
 
-    def place(leaf: Any) -> jax.Array:
+    def place(leaf: Any, sharding: NamedSharding) -> jax.Array:
         dtype = jnp.result_type(leaf)  # a normalizer's number may be a plain one, which has no dtype
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(place(jax.random.key_data(leaf)))
+            return jax.random.wrap_key_data(place(jax.random.key_data(leaf), sharding))
         whole = np.asarray(leaf, dtype)
         return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(place, tree, jax.tree.broadcast(sharding, tree))
 
 
 def gathered(tree: Any) -> Any:

@@ -233,7 +233,7 @@ class ClrsText(Task):
         """Answers that are right to their end, in percent."""
         wrong = (scores.argmax(-1) != batch.answer).astype(jnp.int32)
         in_text = jax.vmap(functools.partial(jax.ops.segment_max, num_segments=wrong.shape[1]))(wrong, batch.of_text)
-        return 100 - 100 * (in_text > 0).sum(dtype=jnp.float32) / batch.weight.sum()
+        return 100 - 100 * (in_text > 0).sum(dtype=jnp.float32) / batch.weight.sum().round()
 
     @property
     def test_lengths(self) -> tuple[int, ...]:

@@ -29,8 +29,9 @@ class Config:
     l2: float = 0.001
     """λ of the penalty λ·Σw² over all parameters, added to the cross-entropy."""
     optimizer: str = "adam"
-    """An optimizer as optax writes it, such as adam, `adamw(weight_decay=0.001)` or a chain of its transformations:
-    `chain(clip_by_global_norm(1.0), adam)`. Whatever in it takes a learning rate is given the schedule."""
+    """An optimizer as optax or optax.contrib writes it, such as adam, muon, `adamw(weight_decay=0.001)` or a chain of
+    their transformations: `chain(clip_by_global_norm(1.0), adam)`. Whatever takes a learning rate is given the
+    schedule."""
     optimizer_options: UnlessGiven[dict[str, float]] = dataclasses.field(default_factory=dict)
     """Further numbers for the optimizer, as in `weight_decay 0.0001`."""
     learning_rate: float = 0.001
@@ -45,6 +46,9 @@ class Config:
     normalizer learns start as they always do. What it was trained on does not come again."""
     first_batch: int = 0
     """Batches of the training data to leave out: those that the models of `start_from` have seen, by default."""
+    sharded: bool = False
+    """Whether the devices that share a seed divide its parameters and the optimizer's state, for models that one device
+    cannot hold."""
     chunk: int = 500
     """Steps per call of the compiled loop, and so per line of metrics."""
     chunks_per_checkpoint: int = 10
@@ -58,6 +62,12 @@ class Config:
         if last >= 2**31:
             rule = f"the last of {self.seeds} seeds must be below 2**31, and is {last}"
             raise ValueError(f"--first-seed is {self.first_seed}: {rule}")
+        if self.sharded and not self.task.divides_batches:
+            divide = " and ".join(name for name, task in TASKS.items() if task.divides_batches)
+            raise ValueError(
+                f"--sharded divides a model among devices that divide its batches, which {self.task.name} does not: "
+                f"leave it out; {divide} do"
+            )
         require("--l2", self.l2, "of at least 0 and at most 1000, such as 0.001", lambda l2: 0 <= l2 <= 1000)
         rule = "above 0 and at most 1000, such as 0.001"
         require("--learning-rate", self.learning_rate, rule, lambda rate: 0 < rate <= 1000)

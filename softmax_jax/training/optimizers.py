@@ -1,7 +1,8 @@
 """Optimizers and schedules from their texts: the names, numbers and chains of optax as one would write them in Python.
 
 `chain(clip_by_global_norm(1.0), adamw(weight_decay=0.001))` builds what `optax.chain(...)` of the same would, with the
-schedule of the learning rate put in where one is taken. A text holds calls of functions in optax, and numbers.
+schedule of the learning rate put in where one is taken. A text holds calls of functions in optax or in optax.contrib,
+and numbers.
 """
 
 import ast
@@ -13,12 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.training.config import Config
 
 RATES = {"--schedule": {"value", "peak_value"}, "--optimizer": {"learning_rate"}}
 """Numbers of a text that would contradict --learning-rate."""
+OPTIMIZERS = {name: value for name, value in (vars(optax.contrib) | vars(optax)).items() if inspect.isfunction(value)}
 Given = Callable[[Mapping[str, Any]], dict[str, Any]]
 """From the parameters of a function to the arguments that it is given besides those in the text."""
 
@@ -41,7 +44,7 @@ def build_schedule(config: Config) -> optax.Schedule:
         values = rates | {"decay_steps": config.steps, "transition_steps": config.steps}
         return {name: value for name, value in values.items() if name in parameters} | config.schedule_options
 
-    return _built("--schedule", config.schedule, optax.schedules, given)
+    return _built("--schedule", config.schedule, vars(optax.schedules), given)
 
 
 def build_optimizer(config: Config) -> optax.GradientTransformation:
@@ -51,10 +54,9 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
     gradient alone.
     """
     names = _names("--optimizer", config.optimizer)
-    functions = [name for name in dir(optax) if inspect.isfunction(getattr(optax, name))]
-    unknown = [name for name in names if name not in functions]
+    unknown = [name for name in names if name not in OPTIMIZERS]
     if unknown or not any("learning_rate" in _parameters(name) for name in names):
-        near = "".join(did_you_mean(name, functions) for name in unknown)
+        near = "".join(did_you_mean(name, OPTIMIZERS) for name in unknown)
         rule = "it must be one of optax that takes a learning rate, as adam"
         raise ValueError(f"--optimizer is {config.optimizer}: {near}{rule}")
     _check_rate("--optimizer", config.optimizer_options)
@@ -63,7 +65,7 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
         at_schedule = {"learning_rate": build_schedule(config)} | config.optimizer_options
         return at_schedule if "learning_rate" in parameters else {}
 
-    optimizer = _built("--optimizer", config.optimizer, optax, given)
+    optimizer = _built("--optimizer", config.optimizer, OPTIMIZERS, given)
     if problem := _problem_of_a_step(optimizer):
         raise ValueError(
             f"--optimizer is {config.optimizer}: with its options it must take a step from a gradient alone, and says: "
@@ -79,7 +81,7 @@ def _check_rate(option: str, numbers: Mapping[str, Any]) -> None:
 
 
 def _parameters(name: str) -> Mapping[str, Any]:
-    return inspect.signature(getattr(optax, name)).parameters
+    return inspect.signature(OPTIMIZERS[name]).parameters
 
 
 def _parsed(option: str, text: str) -> ast.expr:
@@ -95,7 +97,7 @@ def _names(option: str, text: str) -> list[str]:
     return [node.id for node in ast.walk(_parsed(option, text)) if isinstance(node, ast.Name)] or [text]
 
 
-def _built(option: str, text: str, functions: Any, given: Given) -> Any:
+def _built(option: str, text: str, functions: Mapping[str, Any], given: Given) -> Any:
     """What the calls in a text come to."""
 
     def value(node: ast.expr) -> Any:
@@ -110,7 +112,7 @@ def _built(option: str, text: str, functions: Any, given: Given) -> Any:
             raise ValueError(f"{option} is {text}: it must hold names of optax and numbers alone") from None
 
     def call(name: ast.Name, arguments: list[Any], named: dict[str, Any]) -> Any:
-        factory = getattr(functions, name.id)
+        factory = functions[name.id]
         parameters = inspect.signature(factory).parameters
         for rate in named.keys() & RATES[option]:
             raise ValueError(f"{option} is {text}: its {rate} must be given as --learning-rate, so leave it out")

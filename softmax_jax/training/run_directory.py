@@ -230,11 +230,12 @@ def first_state(config: Config) -> TrainState:
     own = dict(jax.tree_util.tree_leaves_with_path(state.parameters))
     rows = np.array([there.all_seeds.index(seed) for seed in config.all_seeds])
     sharding = state_sharding(config)
+    where = dict(jax.tree_util.tree_leaves_with_path(sharding.parameters))
     for path, leaf in jax.tree_util.tree_leaves_with_path(trained):
         if path in own:
-            own[path] = distributed.placed(leaf[rows], sharding)
+            own[path] = distributed.placed(leaf[rows], where[path])
     parameters = jax.tree.unflatten(jax.tree.structure(state.parameters), list(own.values()))
-    fresh = jax.jit(jax.vmap(build_optimizer(config).init), out_shardings=sharding)
+    fresh = jax.jit(jax.vmap(build_optimizer(config).init), out_shardings=sharding.optimizer)
     return TrainState(parameters, fresh(parameters), state.seed)
 
 

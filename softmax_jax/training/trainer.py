@@ -61,13 +61,32 @@ def _spare_seeds(config: Config) -> int:
     return 0 if config.task.divides_batches else -config.seeds % min(jax.device_count(), config.seeds)
 
 
-def state_sharding(config: Config) -> NamedSharding:
-    """Where the state of training lies: its seeds divided among the devices, where they divide evenly."""
-    return NamedSharding(training_mesh(config), P() if _spare_seeds(config) else P(SEEDS))
+def state_sharding(config: Config) -> TrainState:
+    """Where each leaf of the state of training lies: its seeds divided among the devices, where they divide evenly.
+
+    In a sharded run the devices that share a seed divide its leaves, each along its longest axis that they divide.
+    """
+    mesh = training_mesh(config)
+    parts = mesh.shape[SETS] if config.sharded else 1
+
+    def of_leaf(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        by_axis: list[str | None] = [None if _spare_seeds(config) else SEEDS] + [None] * (leaf.ndim - 1)
+        even = [axis for axis in range(1, leaf.ndim) if parts > 1 and leaf.shape[axis] % parts == 0]
+        if even:
+            by_axis[max(even, key=lambda axis: leaf.shape[axis])] = SETS
+        return NamedSharding(mesh, P(*by_axis))
+
+    return jax.tree.map(of_leaf, jax.eval_shape(*_initialization(config)))
 
 
 def initial_state(config: Config) -> TrainState:
     """Parameters and optimizer state of every seed before the first step."""
+    initialize, seeds = _initialization(config)
+    return jax.jit(initialize, out_shardings=state_sharding(config))(seeds)
+
+
+def _initialization(config: Config) -> tuple[Callable[..., TrainState], Int[np.ndarray, " seeds"]]:
+    """A function from seeds to their state before the first step, and the seeds."""
     _, initialize = build_model(config.task, config.normalizer)
     seeds = np.arange(config.first_seed, config.first_seed + config.seeds, dtype=np.int32)
 
@@ -75,7 +94,7 @@ def initial_state(config: Config) -> TrainState:
         parameters = initialize(parameter_key(seed))
         return TrainState(parameters, build_optimizer(config).init(parameters), seed)
 
-    return jax.jit(jax.vmap(one), out_shardings=state_sharding(config))(seeds)
+    return jax.vmap(one), seeds
 
 
 def padded_gradient(config: Config) -> Callable[..., Any]:
@@ -143,11 +162,13 @@ def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[Trai
     Seeds divide among the devices, and the sets of each batch among the devices that are left over. `habits` says
     whether a device trains its seeds one after the other or side by side.
     """
+    if config.sharded:
+        return _sharded_trainer(config)
     mesh, spare = training_mesh(config), _spare_seeds(config)
     one_at_a_time = habits().one_seed_at_a_time
     gradient = trimmed_gradient(config) if one_at_a_time else padded_gradient(config)
 
-    @functools.partial(jax.jit, static_argnames="steps", out_shardings=state_sharding(config))
+    @_compiled(config)
     def train_chunk(state: TrainState, first_step: ArrayLike, steps: int) -> tuple[TrainState, Metrics]:
         def on_device(state: TrainState) -> tuple[TrainState, Metrics]:
             chunk = {"first_step": jnp.asarray(first_step), "steps": steps, "parts": mesh.shape[SETS]}
@@ -159,5 +180,32 @@ def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[Trai
             return on_devices(state)
         with_spare = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:1].repeat(spare, 0)]), state)
         return jax.tree.map(lambda leaf: leaf[: config.seeds], on_devices(with_spare))
+
+    return train_chunk
+
+
+def _compiled(config: Config) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compiles a chunk of training so that the state stays where it lies."""
+    sharding = state_sharding(config)
+    return functools.partial(jax.jit, static_argnames="steps", out_shardings=(sharding, sharding.seed))
+
+
+def _sharded_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[TrainState, Metrics]]:
+    """The same where the devices of a seed divide its parameters too: the compiler sees who needs what when.
+
+    The program is that of one device. Batches are divided by their sets and the state as `state_sharding` says, so
+    that a device gathers a layer's parameters while it needs them, and keeps its part of what comes of them.
+    """
+    mesh, gradient = training_mesh(config), padded_gradient(config)
+
+    def of_divided(parameters: Parameters, batch: Any, dropout_key: Key[Array, ""]) -> Any:
+        divided = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, P(SETS)))
+        return gradient(parameters, divided, dropout_key)
+
+    @_compiled(config)
+    def train_chunk(state: TrainState, first_step: ArrayLike, steps: int) -> tuple[TrainState, Metrics]:
+        chunk = {"first_step": jnp.asarray(first_step), "steps": steps}
+        one = functools.partial(train_steps, config, of_divided, **chunk)
+        return jax.vmap(one, spmd_axis_name=SEEDS)(state)
 
     return train_chunk

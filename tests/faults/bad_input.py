@@ -117,6 +117,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train.py quick --workdir a.txt/run", "--workdir is a.txt/run", DIRECTORY, "name another"),
     ("train.py quick --no-compilation-cache --compilation-cache c", "--compilation-cache is given twice"),
     ("train.py quick --processes 2", "--processes 2 alone", "need --coordinator"),
+    ("train.py sort --sharded", "which sort does not", "leave it out"),
     ("train.py clrs_text --algorithms minimun", "'minimun'", "did you mean 'minimum'"),
     ("train.py clrs_text --tokenizer numbers", "'numbers'", "did you mean 'number'"),
     ("train.py clrs_text --lengths 2 4", "--lengths has 2", "kmp_matcher must have from 3"),

@@ -1,30 +1,37 @@
 """Must the normalizer be there in training? CLRS-Text under softmax, with another swapped in, and fine-tuned for it.
 
-The decoder of the preset `clrs_text` is trained under softmax and tested under every normalizer asked for ("swapped").
-Then it is trained on for a tenth of its steps under each, from the same parameters ("tuned"), as the paper fine-tunes
-Gemma 2B; or another is trained under it from its first step ("throughout"). What its heads do is read at the end of
-each question of `minimum`: the entropy of their weights, and the weight of the entry that is the answer.
+The decoder of the preset `clrs_text` is trained under softmax and tested under every normalizer asked for ("swapped"),
+among them an adaptive temperature that its own loss fits to it while its parameters stay. Then it is trained on for a
+tenth of its steps under each, from the same parameters ("tuned"), as the paper fine-tunes Gemma 2B; or another is
+trained under it from its first step ("throughout"). What its heads do is read at the end of each question of `minimum`:
+the entropy of their weights, and the weight of the entry that is the answer.
 
     python -m softmax_jax.studies.clrs_text
 """
 
 import dataclasses
+import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 import polars as pl
 from flax import nnx
 from jaxtyping import Array, Float, Int
 from rich.console import Console
 
 from softmax_jax.configs import load_presets
-from softmax_jax.files import write_csv, write_whole
+from softmax_jax.files import write_csv, write_json, write_whole
 from softmax_jax.measures.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
+from softmax_jax.measures.fits import TRAIN_LENGTHS
+from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
@@ -45,6 +52,7 @@ ASKED = "minimum"
 HEAD_LENGTHS = (4, 8, 16, 31, 64, 128, 256)
 TUNED_STEPS, TUNED_RATE = 10, 0.3
 """Fine-tuning takes this part of the steps, at this share of the learning rate, which falls to 0."""
+REFIT_STEPS, REFIT_RATE = 100, 0.02
 PLAIN = Normalizer(jax.nn.softmax)
 """What `probe` finds in a model, where the model itself would put what it was trained under."""
 
@@ -109,6 +117,42 @@ def answers_of(config: Config, directory: Path, named: dict[str, Normalizer | No
     return pl.concat(evaluate_answers(parameters, named, task=task, trained_under=config.normalizer, **options))
 
 
+def refit(config: Config, directory: Path) -> Normalizer:
+    """An adaptive temperature for this model: one β(H) of degree two for all heads, which starts at 1.
+
+    Its coefficients go down the gradient of the model's own loss on batches that the training has not had, and are kept
+    beside the model. H is clamped to what a row of the training can have.
+    """
+    task, path = as_texts(config), directory / "refit.json"
+    most = math.log(max(sum(task.slots(name, task.longest)) for name in task.algorithms))
+    base = Normalizer(jax.nn.softmax, EntropyPolynomial((0.0, 0.0, 1.0), 0.0, 0.25, (0.0, most)))
+    if not path.exists():
+        write_json(path, refitted_numbers(config, load_checkpoint(directory)[1], base))
+    return with_numbers(base, json.loads(path.read_text()))
+
+
+def refitted_numbers(config: Config, parameters: Parameters, base: Normalizer) -> dict[str, float]:
+    """The coefficients, by name, for the first seed of a run."""
+    task, optimizer = as_texts(config), optax.adam(optax.cosine_decay_schedule(REFIT_RATE, REFIT_STEPS))
+    model = nnx.merge(
+        build_model(task, config.normalizer)[0], jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters)
+    )
+    numbers = initial_numbers(base, tuple(f"coefficients_{index}" for index in range(3)), None)
+
+    @jax.jit
+    def step(numbers: Any, state: Any, index: Int[Array, ""]) -> tuple[Any, Any]:
+        batch = task.training_batch(jnp.int32(config.first_seed), index)
+        grads = jax.grad(lambda n: task.loss(task.scores(model, batch, None, with_numbers(base, n)), batch))(numbers)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
+            updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(numbers, updates), state
+
+    state = optimizer.init(numbers)
+    for index in range(REFIT_STEPS):
+        numbers, state = step(numbers, state, jnp.int32(config.steps + index))
+    return {name: float(number) for name, number in numbers.items()}
+
+
 def as_texts(config: Config) -> ClrsText:
     """The task of a run, known to be CLRS-Text."""
     assert isinstance(config.task, ClrsText)
@@ -166,6 +210,7 @@ def measured(asked: Arguments, console: Console) -> tuple[pl.DataFrame, pl.DataF
             named: dict[str, Normalizer | None] = {under: None}
             if regime == SWAPPED:
                 named |= {name: normalizer(name) for name in asked.normalizers if name != under}
+                named |= {TRAIN_LENGTHS: refit(config, directory)} if "adaptive" in asked.normalizers else {}
                 heads += heads_of(config, load_checkpoint(directory)[1], HEAD_LENGTHS, min(asked.sets, 25))
             path = directory / f"answers_{'_'.join(named)}_{asked.sets}.csv"
             answers = kept(path, lambda c=config, d=directory, n=named: answers_of(c, d, n, asked.sets))

@@ -141,7 +141,7 @@ class ClrsText(Task):
                 drawn.append(tokens.reshape(self.sets, -1))
                 taken.append(there.reshape(self.sets, -1))
         tokens, there = jnp.concatenate(drawn, 1), jnp.concatenate(taken, 1)
-        return self._texts(self._packed, tokens, there, jax.random.fold_in(key, len(self.algorithms)))
+        return self._texts(self.packed, tokens, there, jax.random.fold_in(key, len(self.algorithms)))
 
     def _text(
         self, algorithm: str, room: int, key: Key[Array, ""], length: Int[Array, ""]
@@ -160,7 +160,7 @@ class ClrsText(Task):
         return slots_of(self.tokenizer, self.decimals, algorithm, length)
 
     @property
-    def _packed(self) -> Packed:
+    def packed(self) -> Packed:
         """Where the texts of a batch lie."""
         return packed_rows(self.tokenizer, self.decimals, self.algorithms, self.lengths)
 
@@ -267,7 +267,7 @@ class ClrsText(Task):
         """A text of the first algorithm for each key, in a row of its own; an evaluation names one at a time."""
         tokens, there = jax.vmap(functools.partial(self._text, self.algorithms[0], room))(keys, lengths)
         alone = dataclasses.replace(self, algorithms=self.algorithms[:1], lengths=(room,))
-        return alone._texts(alone._packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1), keys[0])
+        return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1), keys[0])
 
     def read(self, model: Decoder, normalizers: Sequence[Normalizer | None], batch: Texts) -> Reading:
         """One pass for each normalizer, as what a layer sees depends on the attention of those before it."""

@@ -25,6 +25,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices, distributed
 from softmax_jax.runtime.command_line import parse
 from softmax_jax.runtime.distributed import Cluster
+from softmax_jax.tasks.clrs_text import ClrsText
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import costs, run as run_module, trainer as training
 from softmax_jax.training.config import Config
@@ -218,6 +219,15 @@ def test_the_formulas_are_those_of_the_model():
     program = jax.jit(training.padded_gradient(dataclasses.replace(config, l2=0.0))).lower(own, batch)
     counted: Any = program.cost_analysis()
     predicted = 2 * costs.step_multiply_adds(16, task.sets, task.width)
+    assert predicted < counted["flops"] < 1.03 * predicted
+
+
+def test_the_formula_of_the_decoder_is_that_of_its_program():
+    task = ClrsText(sets=1)
+    parameters = jax.eval_shape(training.build_model(task)[1], jax.random.key(0))
+    batch = jax.eval_shape(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
+    counted: Any = jax.jit(training.padded_gradient(Config(task, l2=0.0))).lower(parameters, batch).cost_analysis()
+    predicted = 2 * costs.decoder_multiply_adds(task)
     assert predicted < counted["flops"] < 1.03 * predicted
 
 

@@ -1,28 +1,47 @@
 """The trained models in checkpoints/ are those of the presets of their names, and score what the presets say."""
 
+import dataclasses
 import importlib
 import json
 import math
 import re
 
+import polars as pl
 import pytest
 
 from softmax_jax.configs import load_presets
+from softmax_jax.measures.answers import accuracies, evaluate_answers
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.checkpoints import verify
+from softmax_jax.tasks.clrs_text import ClrsText
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, read_config
 
+TEXTS = SHIPPED / "clrs_text"
 RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
 SETS = 64
 
 
-@pytest.fixture(
-    params=[pytest.param(run, id=run.name, marks=[pytest.mark.full] * (run.name != "paper")) for run in RUNS]
-)
+def params(runs):
+    return [pytest.param(run, id=run.name, marks=[pytest.mark.full] * (run.name != "paper")) for run in runs]
+
+
+@pytest.fixture(params=params(RUNS))
 def shipped(request):
     return request.param
+
+
+@pytest.fixture(params=params(run for run in RUNS if run != TEXTS))
+def retrieval(request):
+    return request.param
+
+
+def score(shipped):
+    """The line on the score in the docstring of its preset."""
+    docstring = importlib.import_module(f"softmax_jax.configs.{shipped.name}").__doc__ or ""
+    (line,) = re.findall(r"^Score: +(.*?)\.$", docstring, re.MULTILINE | re.DOTALL)
+    return line
 
 
 def test_it_is_the_finished_run_of_its_preset(shipped):
@@ -38,18 +57,31 @@ def test_it_is_whole_and_names_no_path_of_a_machine(shipped):
         assert path.is_dir() or not re.search(rb"/(tmp|home|root|work)/", path.read_bytes())
 
 
-def test_its_fit_is_of_its_parameters(shipped):
-    _, parameters = load_checkpoint(shipped)
-    assert ALL_LENGTHS in fits_beside(str(shipped), parameters)
+def test_its_fit_is_of_its_parameters(retrieval):
+    _, parameters = load_checkpoint(retrieval)
+    assert ALL_LENGTHS in fits_beside(str(retrieval), parameters)
 
 
-def test_it_scores_what_its_preset_says(shipped):
-    docstring = importlib.import_module(f"softmax_jax.configs.{shipped.name}").__doc__ or ""
-    (line,) = re.findall(r"^Score: +(.*)\.$", docstring, re.MULTILINE)
-    said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", line)}
+@pytest.mark.full
+def test_it_answers_what_its_preset_says():
+    said = {name: float(percent) for name, percent in re.findall(r"(\w+)\s+([\d.]+) %", score(TEXTS))}
+    config, parameters = load_checkpoint(TEXTS)
+    assert isinstance(config.task, ClrsText)
+    assert len(said) >= 2
+    task = dataclasses.replace(config.task, algorithms=tuple(said))
+    options = {"task": task, "lengths": dict.fromkeys(said, task.lengths), "sets": SETS, "seeds": config.all_seeds}
+    rows = accuracies(pl.concat(evaluate_answers(parameters, {"softmax": None}, **options)))
+    for name, accuracy in rows.group_by("algorithm").agg(pl.mean("accuracy")).rows():
+        share = said[name] / 100
+        error = 100 * math.sqrt(max(share * (1 - share), 1e-3) / (SETS * len(task.lengths)))
+        assert abs(accuracy - said[name]) < 4 * error
+
+
+def test_it_scores_what_its_preset_says(retrieval):
+    said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", score(retrieval))}
     lengths = tuple(n for n in said if n <= 1024)
     assert len(lengths) >= 2
-    config, parameters = load_checkpoint(shipped)
+    config, parameters = load_checkpoint(retrieval)
     seeds = config.all_seeds
     options = {"seeds": seeds, "lengths": lengths, "sets": SETS, "task": config.task}
     measured = evaluate(parameters, {"softmax": normalizer("softmax")}, **options)

@@ -18,6 +18,7 @@ from softmax_jax.report.markdown import put_into
 from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies.ablation import ACCURACIES, BASE, PAIRS, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
 from softmax_jax.studies.shootout import directory_name
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -29,7 +30,7 @@ TABLES = ("losses", "pairs")
 def outcomes(
     recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, runs: Path
 ) -> list[Outcome]:
-    """Trains what is not trained yet, and measures it and the shipped models of these presets."""
+    """Trains what is not trained yet, and measures it and the shipped models of max retrieval of these presets."""
     console = Console()
     checkpoints = []
     for index, recipe in enumerate(recipes):
@@ -39,7 +40,8 @@ def outcomes(
             checkpoints.append((recipe, workdir(runs, recipe)))
         except NotFiniteError as error:
             console.print(f"left out: {error}", soft_wrap=True, markup=False)
-    shipped = [Recipe("as shipped", name, config) for name, config in presets.items() if (SHIPPED / name).is_dir()]
+    of_task = {name: config for name, config in presets.items() if config.task.name == MaxRetrieval.name}
+    shipped = [Recipe("as shipped", name, config) for name, config in of_task.items() if (SHIPPED / name).is_dir()]
     checkpoints += [(recipe, SHIPPED / recipe.name) for recipe in shipped]
     return [measured(recipe, path, lengths, sets, workdir(runs, recipe), console) for recipe, path in checkpoints]
 

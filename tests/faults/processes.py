@@ -150,6 +150,7 @@ def without_arithmetic(pause: float = 0.0) -> None:
 
     run.chunk_trainer = chunk_trainer
     run_directory.initial_state = first_state
+    run_directory.state_sharding = lambda config: jax.tree.map(lambda leaf: leaf.sharding, first_state(config))
 
 
 def first_state(config: Config) -> TrainState:

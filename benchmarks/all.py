@@ -2,12 +2,13 @@
 
     python -m benchmarks.all --quick
 
-Writes benchmarks/results/DATE-DEVICE.json, a list of {name, peer, ratio, ours_seconds, peer_seconds, unit} with
-medians; a ratio says how many times faster than the peer ours is. `python -m benchmarks.table` makes a
-table of such files.
+Writes benchmarks/results/DATE-DEVICE.json, a list of {name, peer, ratio, ours_seconds, peer_seconds, unit,
+load_before} with medians; a ratio says how many times faster than the peer ours is, and the load is that of the machine
+in the minute before. `python -m benchmarks.table` makes a table of such files.
 """
 
 import dataclasses
+import statistics
 import time
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from pathlib import Path
 from benchmarks.timing import Result, device_name, machine, print_results
 from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
-from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_once, parse
+from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_once, parse, within
 
 MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse", "swapping")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
@@ -31,6 +32,8 @@ class Arguments:
     """Fewer rounds: under ten minutes on two cores."""
     only: UnlessGiven[tuple[str, ...]] = ()
     """Names of benchmarks, all by default. Their results alone are in the file."""
+    repeats: int = 1
+    """Runs of each benchmark, of which the fastest of ours counts, with its peers."""
     output: Path = RESULTS
     """Directory of the result file."""
 
@@ -39,17 +42,20 @@ class Arguments:
             one_of("--only", name, MODULES)
         if self.only:
             each_once("--only", self.only)
+        within("--repeats", self.repeats, 1, 100, 3)
         check_directory("--output", self.output)
 
 
-def measure_all(names: tuple[str, ...], quick: bool) -> list[Result]:
-    """The results of these benchmarks, less those that do not exist."""
+def measure_all(names: tuple[str, ...], quick: bool, repeats: int) -> list[Result]:
+    """The results of these benchmarks, less those that do not exist; of repeated runs of each, the fastest of ours."""
     results = []
     for name in names:
         if find_spec(f"benchmarks.{name}") is None:
             continue
         start = time.perf_counter()
-        results += import_module(f"benchmarks.{name}").measure(quick)
+        module = import_module(f"benchmarks.{name}")
+        runs = [module.measure(quick) for _ in range(repeats)]
+        results += [min(same, key=lambda result: statistics.median(result.ours)) for same in zip(*runs, strict=True)]
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     return results
 
@@ -57,7 +63,7 @@ def measure_all(names: tuple[str, ...], quick: bool) -> list[Result]:
 def main() -> None:
     """Measures, prints, writes."""
     arguments = parse(Arguments, description=__doc__)
-    results = measure_all(arguments.only or MODULES, arguments.quick)
+    results = measure_all(arguments.only or MODULES, arguments.quick, arguments.repeats)
     print_results(results)
     print(machine())
     path = arguments.output / f"{time.strftime('%Y-%m-%d')}-{device_name()}.json"

@@ -3,7 +3,7 @@
     python -m benchmarks.table benchmarks/results/*.json
     python -m benchmarks.table benchmarks/results/*.json --write
 
-The first prints the rows; the second puts them between the marks of docs/scaling.md, and three of them into README.md.
+The first prints the rows; the second puts them between the marks of docs/scaling.md, and a few of them into README.md.
 """
 
 import dataclasses
@@ -23,15 +23,23 @@ from softmax_jax.runtime.command_line import each_once, one_line_errors, parse
 
 README = Path(__file__).parents[1] / "README.md"
 SCALING = README.parent / "docs" / "scaling.md"
+ON_GPU = (
+    "10 seeds of 100,000 steps of paper, trained",
+    "adaptive in two calls: attention forward and backward, 16,384 keys, 8 heads of 128, bfloat16",
+)
+"""Rows of the README that python -m benchmarks.gpu measures."""
 SHORT = (
     "a training step of one seed",
     "an item under five normalizers",
     "adaptive attention in blocks, forward and backward, 2048 queries and keys, 4 heads of 64",
+    *ON_GPU,
 )
 """What the README shows."""
 PAGES = {README: SHORT, SCALING: None}
 """Where tables go, and which rows of them."""
-KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
+LOAD = "load_before"
+"""How busy the machine was; files of before 2026-11-24 do not say."""
+KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit", LOAD}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +61,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} does not exist: name a result file, which must be one that benchmarks.all wrote")
     try:
         results = json.loads(path.read_text())
-        complete = isinstance(results, list) and all(set(result) == KEYS for result in results)
+        complete = isinstance(results, list) and all(KEYS - {LOAD} <= set(result) <= KEYS for result in results)
     except (ValueError, TypeError):
         results, complete = [], False
     if not complete or not re.match(r"\d{4}-\d\d-\d\d-.", path.stem):
@@ -72,7 +80,8 @@ def render(paths: tuple[Path, ...], names: Container[str] | None = None) -> str:
                 rows.setdefault(result["name"], []).append(result)
         for name, results in rows.items():
             against = "; ".join(comparison(result) for result in results)
-            lines.append(f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {day}, {device} |")
+            busy = f", load {results[0][LOAD]:.1f} before" if LOAD in results[0] else ""
+            lines.append(f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {day}, {device}{busy} |")
     return "\n".join(lines)
 
 
@@ -88,13 +97,23 @@ def comparison(result: dict[str, Any]) -> str:
     return f"{ratio:,.{0 if ratio >= 20 else 1}f} × faster than {result['peer']}"
 
 
+def newest(directory: Path) -> tuple[Path, ...]:
+    """The last result file of each device."""
+    return tuple({path.stem[11:]: path for path in sorted(directory.glob("*.json"))}.values())
+
+
+def write(paths: tuple[Path, ...]) -> None:
+    """Puts the tables of these files into the pages."""
+    for page, names in PAGES.items():
+        write_whole(page, put_into(page.read_text(), {"benchmarks": render(paths, names)}))
+
+
 def main() -> None:
     """Prints the table, or puts it into the README and the page on scaling."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors(Console(stderr=True)):
         if arguments.write:
-            for page, names in PAGES.items():
-                write_whole(page, put_into(page.read_text(), {"benchmarks": render(arguments.files, names)}))
+            write(arguments.files)
         else:
             print(render(arguments.files))
 

@@ -23,6 +23,9 @@ from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import one_line_errors, parse
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 
+LOAD_BEFORE = os.getloadavg()[0]
+"""How busy the machine was in the minute before the benchmark: processes that ran or waited."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -43,7 +46,7 @@ class Result:
         return min(rounds), statistics.median(self.peers) / statistics.median(self.ours), max(rounds)
 
     def record(self) -> dict[str, str | float]:
-        """The line of a result file: medians, and their ratio."""
+        """The line of a result file: medians, their ratio, and how busy the machine was before."""
         return {
             "name": self.name,
             "peer": self.peer,
@@ -51,6 +54,7 @@ class Result:
             "ours_seconds": statistics.median(self.ours),
             "peer_seconds": statistics.median(self.peers),
             "unit": self.unit,
+            "load_before": round(LOAD_BEFORE, 2),
         }
 
 

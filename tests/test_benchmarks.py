@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -98,9 +99,8 @@ def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path)
     path = tmp_path / "2026-01-02-2-cpu-cores.json"
     path.write_text(json.dumps([RESULT.record(), slower.record()]))
     rows = table.render((path,)).splitlines()
-    assert rows[2:] == [
-        "| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | 2026-01-02, 2 cpu cores |"
-    ]
+    measured = f"2026-01-02, 2 cpu cores, load {timing.LOAD_BEFORE:.1f} before"
+    assert rows[2:] == [f"| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | {measured} |"]
 
 
 def test_a_table_comes_between_its_marks_and_nothing_else_changes():
@@ -120,9 +120,38 @@ def test_what_is_no_result_file_is_refused(tmp_path, name, content):
         table.read_results(tmp_path / name)
 
 
-def test_the_tables_of_speed_are_those_of_the_newest_result_file():
-    newest = max(all_benchmarks.RESULTS.glob("*.json"))
+def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device():
+    newest = table.newest(all_benchmarks.RESULTS)
     for page, names in table.PAGES.items():
         text = page.read_text()
-        assert put_into(text, {"benchmarks": table.render((newest,), names)}) == text
-    assert len(table.render((newest,), table.SHORT).splitlines()) == 2 + len(table.SHORT)
+        assert put_into(text, {"benchmarks": table.render(newest, names)}) == text
+    measured = {result["name"] for path in newest for result in table.read_results(path)}
+    assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
+
+
+def test_of_each_device_the_newest_file_counts(tmp_path):
+    for name in ("2026-01-02-a", "2026-01-03-a", "2026-01-01-b"):
+        (tmp_path / f"{name}.json").write_text("[]")
+    assert sorted(path.stem for path in table.newest(tmp_path)) == ["2026-01-01-b", "2026-01-03-a"]
+
+
+def test_of_repeated_runs_the_fastest_counts_with_its_peers(monkeypatch):
+    module: Any = types.ModuleType("benchmarks.fake")
+    module.__spec__ = types.SimpleNamespace()
+    runs = [[Result("a", "b", (ours,), (peer,), "s")] for ours, peer in ((3.0, 5.0), (2.0, 6.0), (4.0, 4.0))]
+    module.measure = lambda quick: runs.pop()
+    monkeypatch.setitem(sys.modules, "benchmarks.fake", module)
+    (best,) = all_benchmarks.measure_all(("fake",), quick=True, repeats=3)
+    assert (best.ours, best.peers) == ((2.0,), (6.0,))
+
+
+@pytest.mark.full
+def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
+    for part in range(1, 6):
+        command = [sys.executable, "-m", "benchmarks.gpu", "--part", str(part), "--small", "--output", str(tmp_path)]
+        ended = subprocess.run(command, cwd=table.README.parent, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+    (path,) = (tmp_path / "results").iterdir()
+    rows = {result["name"].split(":")[0] for result in table.read_results(path)}
+    assert {"2 seeds of 40 steps of paper, trained", "adaptive in two calls", "entmax15 in blocks"} <= rows
+    assert "an item in sets of 1,024 items" in rows

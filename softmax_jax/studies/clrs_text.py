@@ -10,6 +10,7 @@ the entropy of their weights, and the weight of the entry that is the answer.
 """
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import optax
 import polars as pl
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 from rich.console import Console
 
 from softmax_jax.configs import load_presets
@@ -38,6 +39,7 @@ from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies import clrs_text_report as report
 from softmax_jax.studies.clrs_text_report import HEADS, SWAPPED, THROUGHOUT, TUNED
+from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
 from softmax_jax.tasks.clrs_text import ClrsText, Texts
 from softmax_jax.tasks.clrs_tokens import question_parts
 from softmax_jax.tasks.decoder import Decoder
@@ -168,6 +170,27 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     return frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
 
 
+@functools.cache
+def are_seen(task: ClrsText, n: int, seed: int, sets: int) -> list[bool]:
+    """Whether an answer to each test set of a task of one algorithm could have come in training, number by number."""
+    of, room = ALGORITHMS[task.algorithms[0]], task.room(n)
+
+    def largest(key: Key[Array, ""]) -> Int[Array, ""]:
+        answer = of.solve(of.draw(key, jnp.int32(n), room, task.decimals), jnp.int32(n), task.decimals)
+        return jnp.stack([number.max() for number in answer.values()]).max()
+
+    return (jax.vmap(largest)(task.test_keys(jnp.int32(seed), n, sets)) < task.longest).tolist()
+
+
+def with_seen(answers: pl.DataFrame, task: ClrsText) -> pl.DataFrame:
+    """The answers that are places among the numbers, with whether training has answers like them."""
+    of_one = {name: dataclasses.replace(task, algorithms=(name,)) for name in task.algorithms}
+    places = [name for name in of_one if set(ALGORITHMS[name].outputs.values()) == {Kind.INTEGER}]
+    found = answers.filter(pl.col("algorithm").is_in(places))
+    keys = found.select("algorithm", "n", "seed", pl.col("right").list.len()).rows()
+    return found.with_columns(seen=pl.Series([are_seen(of_one[name], *rest) for name, *rest in keys]))
+
+
 def source_of(task: ClrsText, batch: Texts) -> Int[Array, " sets"]:
     """The place of the entry whose number the answer is, in questions without padding that begin with a list."""
     before = len(task.vocabulary.literal(str(question_parts(ASKED)[0])))
@@ -227,7 +250,8 @@ def main() -> None:
         keep_compiled_programs()
         answers, heads = measured(asked, Console())
         summary = report.summarize(answers)
-        tables = {"learned": report.learned_table(summary), "regimes": report.regimes_table(summary)}
+        seen = report.seen_table(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
+        tables = {"learned": report.learned_table(summary), "regimes": report.regimes_table(summary), "seen": seen}
         with command_line.results_of("clrs_text", asked.output) as output:
             of_sets = answers.with_columns(accuracy=100 * pl.col("right").list.mean()).select(*COLUMNS, "regime")
             write_csv(output / "accuracy.csv", of_sets.columns, of_sets.rows())

@@ -10,12 +10,14 @@ from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import by_size, palette, reader_name
 from softmax_jax.tasks.clrs_text import PUBLISHED_LENGTHS
 
-TABLES = ("learned", "regimes")
+TABLES = ("learned", "regimes", "seen")
 """Marks of the page."""
 SWAPPED, TUNED, THROUGHOUT = "swapped", "tuned", "throughout"
 LEARNED = 50.0
 """Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims on lengths."""
 SHOWN = (4, 12, 31, 64, 256)
+BEYOND = (40, 48, 56, 64)
+"""Lengths at which enough answers are of those that training has."""
 SIGNIFICANT = 0.05
 
 HeadRow = tuple[int, int, int, int, float, float]
@@ -69,6 +71,20 @@ def regimes_table(summary: pl.DataFrame) -> str:
                 row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
             rows.append(row)
     return markdown.table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
+
+
+def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
+    """Beyond training, in percent: answers that training has, and right ones among these and among the others."""
+    each = answers.explode("right", "seen").filter(pl.col("algorithm").is_in(_learned(summary)))
+    each = each.filter(pl.col("n").is_in(BEYOND), regime=SWAPPED, normalizer="softmax")
+    rows: list[list[str]] = []
+    share = {"seen": pl.col("seen").mean(), "right, seen": pl.col("right").filter("seen").mean()}
+    share["right, not seen"] = pl.col("right").filter(~pl.col("seen")).mean()
+    for (algorithm,), of_one in each.group_by("algorithm", maintain_order=True):
+        for name, mean in share.items():
+            by_length = dict(of_one.group_by("n").agg(100 * mean).rows())
+            rows.append([str(algorithm), name, *(_or_dash(by_length.get(n)) for n in BEYOND)])
+    return markdown.table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
 
 
 def _learned(summary: pl.DataFrame) -> list[str]:

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 from flax import nnx
 
+from softmax_jax.measures.answers import ROW
 from softmax_jax.normalizers.learned import with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
@@ -26,6 +27,15 @@ def test_the_source_is_the_smallest_number_of_the_question():
         numbers = [float(TASK.vocabulary.decode([token])) for token in tokens[1:7].tolist()]
         assert TASK.vocabulary.decode(tokens[:1].tolist()) == "minimum:\nkey: ["
         assert numbers[place - 1] == min(numbers)
+
+
+def test_answers_that_training_has_are_those_of_the_test_sets():
+    n, sets = 9, 25
+    frame = pl.DataFrame([("minimum", "softmax", n, 3, [True] * sets)], ROW, orient="row")
+    batch = TASK.draw(TASK.test_keys(jnp.int32(3), n, sets), jnp.full(sets, n, jnp.int32), TASK.room(n))
+    (seen,) = study.with_seen(frame, TASK)["seen"].to_list()
+    assert seen == (batch.answer[:, 0] < 6).tolist()
+    assert 0 < sum(seen) < sets
 
 
 def test_what_heads_see_is_what_attention_weighs():
@@ -98,6 +108,17 @@ def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
     assert "insertion_sort" not in regimes
     assert "| minimum | swapped | adaptive temperature | **0.0** | – | – | **0.0** | – |" in regimes
     assert "insertion_sort" not in str(report.regimes_chart(summary).to_dict())
+
+
+def test_beyond_training_answers_that_it_has_are_counted_apart():
+    frame = answers(CELLS).with_columns(seen=pl.lit([False] * 4 + [True] * 6))
+    frame = frame.with_columns(right=pl.lit([False] * 3 + [True] * 4 + [False] * 3))
+    table = report.seen_table(frame, report.summarize(answers(CELLS))).splitlines()[2:]
+    assert table == [
+        "| minimum | seen | – | – | – | 60.0 |",
+        "| minimum | right, seen | – | – | – | 50.0 |",
+        "| minimum | right, not seen | – | – | – | 25.0 |",
+    ]
 
 
 @pytest.mark.parametrize("regimes", [("swapped", "tuned"), ("throughout",)])

@@ -22,13 +22,14 @@ import jax.numpy as jnp
 import optax
 import polars as pl
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 from rich.console import Console
 
 from softmax_jax.configs import load_presets
 from softmax_jax.files import write_csv, write_json, write_whole
 from softmax_jax.measures.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
 from softmax_jax.measures.fits import TRAIN_LENGTHS
+from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
@@ -41,7 +42,7 @@ from softmax_jax.studies import clrs_text_report as report
 from softmax_jax.studies.clrs_text_report import HEADS, SWAPPED, THROUGHOUT, TUNED
 from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
 from softmax_jax.tasks.clrs_text import ClrsText, Texts
-from softmax_jax.tasks.clrs_tokens import question_parts
+from softmax_jax.tasks.clrs_tokens import TOKENIZERS, CharacterTokenizer, question_parts
 from softmax_jax.tasks.decoder import Decoder
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import one_line_ends, run
@@ -69,6 +70,8 @@ class Arguments:
     """Trained under softmax and swapped in the test; trained on under the normalizer; trained under it throughout."""
     normalizers: tuple[str, ...] = ("softmax", "adaptive", "ssmax")
     """Those to test; the numbers that one learns train with the model, where it trains under it."""
+    tokenizer: str = "number"
+    """One token for each number, or for each character."""
     seeds: int = 2
     """Models of each kind."""
     sets: int = TEST_SETS
@@ -82,6 +85,7 @@ class Arguments:
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
+        one_of("--tokenizer", self.tokenizer, TOKENIZERS)
         command_line.within("--seeds", self.seeds, 1, 2**10, 2)
         command_line.within("--sets", self.sets, 1, 2**14, TEST_SETS)
         command_line.normalizer_names(self.normalizers)
@@ -93,8 +97,10 @@ class Arguments:
     def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
         """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
         preset = load_presets()[ClrsText.name][1]
-        preset = changed(preset, first_seed=seed, seeds=1, steps=preset.steps // 100 if self.quick else preset.steps)
+        steps = preset.steps // 100 if self.quick else preset.steps
+        preset = changed(preset, first_seed=seed, seeds=1, steps=steps, tokenizer=self.tokenizer)
         name = f"seed_{seed}{'_quick' if self.quick else ''}"
+        name += f"_{self.tokenizer}s" if self.tokenizer == CharacterTokenizer.name else ""
         base = self.workdir / f"softmax_{name}"
         yield SWAPPED, "softmax", preset, base
         tuned = changed(
@@ -170,16 +176,22 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     return frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
 
 
+def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> Int[Array, "sets places"]:
+    """The right answers to the sets of these keys, for a task of one algorithm that answers with places in a list."""
+    algorithm = ALGORITHMS[task.algorithms[0]]
+
+    def one(key: Key[Array, ""]) -> Int[Array, " places"]:
+        inputs = algorithm.draw(key, jnp.int32(n), room, task.decimals)
+        return jnp.stack(list(algorithm.solve(inputs, jnp.int32(n), task.decimals).values()))
+
+    return jax.vmap(one)(keys)
+
+
 @functools.cache
 def are_seen(task: ClrsText, n: int, seed: int, sets: int) -> list[bool]:
-    """Whether an answer to each test set of a task of one algorithm could have come in training, number by number."""
-    of, room = ALGORITHMS[task.algorithms[0]], task.room(n)
-
-    def largest(key: Key[Array, ""]) -> Int[Array, ""]:
-        answer = of.solve(of.draw(key, jnp.int32(n), room, task.decimals), jnp.int32(n), task.decimals)
-        return jnp.stack([number.max() for number in answer.values()]).max()
-
-    return (jax.vmap(largest)(task.test_keys(jnp.int32(seed), n, sets)) < task.longest).tolist()
+    """Whether every place in the answer to each test set is one that training has."""
+    places = places_of(task, task.test_keys(jnp.int32(seed), n, sets), n, task.room(n))
+    return (places.max(1) < task.longest).tolist()
 
 
 def with_seen(answers: pl.DataFrame, task: ClrsText) -> pl.DataFrame:
@@ -191,10 +203,17 @@ def with_seen(answers: pl.DataFrame, task: ClrsText) -> pl.DataFrame:
     return found.with_columns(seen=pl.Series([are_seen(of_one[name], *rest) for name, *rest in keys]))
 
 
-def source_of(task: ClrsText, batch: Texts) -> Int[Array, " sets"]:
-    """The place of the entry whose number the answer is, in questions without padding that begin with a list."""
-    before = len(task.vocabulary.literal(str(question_parts(ASKED)[0])))
-    return before + batch.answer[:, 0]  # the token of a whole number is that number
+def source_of(task: ClrsText, batch: Texts, places: Int[Array, " sets"]) -> Bool[Array, "sets width"]:
+    """Which tokens are those of the number at these places, in questions that are one list."""
+    tokens, there = batch.tokens[:, 0], batch.text[:, 0] >= 0
+    before, _, behind = question_parts(ASKED)
+    number = jnp.cumsum(there, 1) - 1 - len(task.vocabulary.literal(str(before)))
+    last = batch.read[:1, :1] - len(task.vocabulary.literal(str(behind)))
+    inside = (number >= 0) & (jnp.arange(tokens.shape[1])[None] <= last)
+    if task.tokenizer == CharacterTokenizer.name:
+        space = inside & (tokens == task.vocabulary.literal(" ")[0])
+        number, inside = jnp.cumsum(space, 1), inside & ~space
+    return inside & (number == places[:, None])
 
 
 def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], sets: int) -> Iterator[report.HeadRow]:
@@ -205,22 +224,22 @@ def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], set
     for n in lengths:
         keys = task.test_keys(jnp.int32(config.first_seed), n, sets)
         batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
-        for layer, (entropies, weights) in enumerate(seen_from_answers(task, model, batch)):
+        source = source_of(task, batch, places_of(task, keys, n, n)[:, 0])
+        for layer, (entropies, weights) in enumerate(seen_from_answers(model, batch, source)):
             for head, (entropy, weight) in enumerate(zip(entropies.tolist(), weights.tolist())):
                 yield n, config.first_seed, layer, head, entropy, weight
 
 
 def seen_from_answers(
-    task: ClrsText, model: Decoder, batch: Texts
+    model: Decoder, batch: Texts, source: Bool[Array, "sets width"]
 ) -> list[tuple[Float[Array, " heads"], Float[Array, " heads"]]]:
     """Of each layer: entropy of the weights in nats, and the weight of the source in percent, means over questions."""
     tokens, at = batch.tokens[:, 0], int(batch.read[0, 0])
-    sets, width = tokens.shape
-    mask = jnp.broadcast_to(jnp.tri(width, dtype=bool), (sets, width, width))
+    there = batch.text[:, 0] >= 0
+    mask = there[:, None, :] & jnp.tri(tokens.shape[1], dtype=bool)[None]
     look = probe(lambda tokens, mask: model(tokens, mask, None, PLAIN), also=lambda weights: weights[..., at, :])
     _, probed = jax.jit(look)(tokens, mask)
-    place = jnp.broadcast_to(source_of(task, batch)[:, None, None], (sets, task.heads, 1))
-    of_source = [jnp.take_along_axis(rows.also, place, -1)[..., 0] for rows in probed]
+    of_source = [jnp.where(source[:, None], rows.also, 0).sum(-1) for rows in probed]
     return [(rows.entropy[..., at].mean(0), 100 * weight.mean(0)) for rows, weight in zip(probed, of_source)]
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,16 +19,21 @@ from softmax_jax.training.trainer import build_model
 TASK = ClrsText(algorithms=("minimum",), lengths=(4, 6), sets=1, hidden=16, heads=2, layers=2)
 
 
-def drawn(n=6, sets=5):
-    return TASK.draw(TASK.test_keys(jnp.int32(0), n, sets), jnp.full(sets, n, jnp.int32), n)
+def drawn(task=TASK, n=6, sets=5):
+    keys = task.test_keys(jnp.int32(0), n, sets)
+    batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
+    return batch, study.source_of(task, batch, study.places_of(task, keys, n, n)[:, 0])
 
 
-def test_the_source_is_the_smallest_number_of_the_question():
-    batch = drawn()
-    for tokens, place in zip(np.asarray(batch.tokens[:, 0]), np.asarray(study.source_of(TASK, batch))):
-        numbers = [float(TASK.vocabulary.decode([token])) for token in tokens[1:7].tolist()]
-        assert TASK.vocabulary.decode(tokens[:1].tolist()) == "minimum:\nkey: ["
-        assert numbers[place - 1] == min(numbers)
+@pytest.mark.parametrize("tokenizer", ["number", "character"])
+def test_the_source_is_the_smallest_number_of_the_question(tokenizer):
+    task = dataclasses.replace(TASK, tokenizer=tokenizer)
+    batch, sources = drawn(task)
+    for tokens, there, source in zip(*map(np.asarray, (batch.tokens[:, 0], batch.text[:, 0] >= 0, sources))):
+        question = task.vocabulary.decode(tokens[there].tolist())
+        assert question.startswith("minimum:\nkey: [")
+        numbers = question[question.index("[") + 1 : question.index("]")].split()
+        assert task.vocabulary.decode(tokens[source].tolist()) == min(numbers, key=float)
 
 
 def test_answers_that_training_has_are_those_of_the_test_sets():
@@ -39,8 +46,8 @@ def test_answers_that_training_has_are_those_of_the_test_sets():
 
 
 def test_what_heads_see_is_what_attention_weighs():
-    batch, model = drawn(), TASK.build("softmax", nnx.Rngs(0))
-    seen = study.seen_from_answers(TASK, model, batch)
+    (batch, source), model = drawn(), TASK.build("softmax", nnx.Rngs(0))
+    seen = study.seen_from_answers(model, batch, source)
     assert [entropy.shape for entropy, _ in seen] == [(2,), (2,)]
     # The first layer, by hand.
     block, tokens = model.blocks[0], batch.tokens[:, 0]
@@ -51,8 +58,9 @@ def test_what_heads_see_is_what_attention_weighs():
     weights = jax.nn.softmax(logits)
     entropy = -(weights * jnp.log(weights)).sum(-1).mean(0)
     np.testing.assert_allclose(seen[0][0], entropy, atol=1e-4)
-    place = jnp.broadcast_to(study.source_of(TASK, batch)[:, None, None], (5, 2, 1))
-    np.testing.assert_allclose(seen[0][1], 100 * jnp.take_along_axis(weights, place, -1)[..., 0].mean(0), atol=1e-3)
+    place = 1 + batch.answer[:, 0]  # behind the beginning of the text; the token of a whole number is that number
+    of_source = jnp.stack([row[:, index] for row, index in zip(weights, place)])
+    np.testing.assert_allclose(seen[0][1], 100 * of_source.mean(0), atol=1e-3)
 
 
 def test_a_refit_lowers_the_loss_of_its_model(monkeypatch):

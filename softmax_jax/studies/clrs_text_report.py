@@ -118,8 +118,9 @@ def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
 
 
 def heads_chart(heads: pl.DataFrame) -> charts.Chart:
-    """Of every head, by length: the entropy of its weights, and the weight of the entry that is the answer."""
-    means = heads.group_by("layer", "head", "n", maintain_order=True).agg(pl.mean("entropy", "weight"))
+    """Of every head of the first model, by length: the entropy of its weights, and the weight of the answer's entry."""
+    first = heads.filter(pl.col("seed") == pl.col("seed").min())
+    means = first.group_by("layer", "head", "n", maintain_order=True).agg(pl.mean("entropy", "weight"))
     means = means.with_columns(layer=pl.format("layer {}", pl.col("layer") + 1))
     colour = charts.colour_by("layer", by_size(_names(means)), None)
     x = charts.length_axis(sorted(set(means["n"])), "numbers in the question")
@@ -130,8 +131,8 @@ def heads_chart(heads: pl.DataFrame) -> charts.Chart:
         marks = alt.Chart(charts.data(frame)).mark_line(point=True)
         panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=280, height=240))
     title = charts.chart_title(
-        "What do the heads see where the answer to `minimum` is read?",
-        f"a line for each head; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
+        "What do the heads see where the answer to minimum is read?",
+        f"a line for each head of one model; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
     )
     return alt.hconcat(*panels).properties(title=title)
 

@@ -80,7 +80,7 @@ def render(paths: tuple[Path, ...], names: Container[str] | None = None) -> str:
                 rows.setdefault(result["name"], []).append(result)
         for name, results in rows.items():
             against = "; ".join(comparison(result) for result in results)
-            busy = f", load {results[0][LOAD]:.1f} before" if LOAD in results[0] else ""
+            busy = f", load {results[0][LOAD]} before" if LOAD in results[0] else ""
             lines.append(f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {day}, {device}{busy} |")
     return "\n".join(lines)
 

@@ -23,7 +23,7 @@ from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import one_line_errors, parse
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 
-LOAD_BEFORE = os.getloadavg()[0]
+LOAD_BEFORE = round(os.getloadavg()[0], 1)
 """How busy the machine was in the minute before the benchmark: processes that ran or waited."""
 
 
@@ -54,7 +54,7 @@ class Result:
             "ours_seconds": statistics.median(self.ours),
             "peer_seconds": statistics.median(self.peers),
             "unit": self.unit,
-            "load_before": round(LOAD_BEFORE, 2),
+            "load_before": LOAD_BEFORE,
         }
 
 

@@ -99,7 +99,7 @@ def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path)
     path = tmp_path / "2026-01-02-2-cpu-cores.json"
     path.write_text(json.dumps([RESULT.record(), slower.record()]))
     rows = table.render((path,)).splitlines()
-    measured = f"2026-01-02, 2 cpu cores, load {timing.LOAD_BEFORE:.1f} before"
+    measured = f"2026-01-02, 2 cpu cores, load {timing.LOAD_BEFORE} before"
     assert rows[2:] == [f"| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | {measured} |"]
 
 

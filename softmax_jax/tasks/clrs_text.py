@@ -152,7 +152,9 @@ class ClrsText(Task):
         question = self.vocabulary.compiled(question_parts(algorithm), inputs, length)
         answer = self.vocabulary.compiled(answer_parts(algorithm), solve(inputs, length, self.decimals), length)
         orders = jnp.argsort(question[1]), jnp.argsort(~answer[1])
-        tokens, there = zip(*((part[0][order], part[1][order]) for part, order in zip((question, answer), orders)))
+        # What stands where there is no token may be no token at all, which no score could be the best of.
+        known = [(jnp.where(taken, tokens, 0), taken) for tokens, taken in (question, answer)]
+        tokens, there = zip(*((part[0][order], part[1][order]) for part, order in zip(known, orders)))
         return tokens, there
 
     def slots(self, algorithm: str, length: int) -> tuple[int, int]:

@@ -122,6 +122,9 @@ def test_room_changes_no_score():
     assert (gap > 20).all()
     moved = of._replace(tokens=jnp.where(text < 0, 7, tokens))
     np.testing.assert_allclose(one.scores(model(SMALL), moved, None), scores, atol=1e-5)
+    nothing = of.weight == 0
+    assert nothing.sum() > 100
+    assert (scores.argmax(-1) == of.answer)[nothing].all()  # so that no answer is wrong behind its end
 
 
 @pytest.mark.full

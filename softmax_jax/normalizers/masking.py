@@ -6,7 +6,8 @@ number stands in them. A logit of -inf is masked by itself, so that a mask which
 entries. A row with nothing visible is empty: all its weights are 0.
 
 A visible NaN or +inf leaves its row without weights, as in `jax.nn.softmax`: they are NaN wherever a visible logit
-is above -inf. Masked entries keep their 0, and other rows their weights. `name_bad_rows` says which rows those are.
+is above -inf. What `where` masks keeps its 0, a logit of -inf may be NaN there too, and other rows keep their weights.
+`name_bad_rows` says which rows those are.
 Sums carry a NaN from one entry to its row. Maxima do not: on CPU the maximum of a row may drop it, and so may that of
 two numbers in a loop over a sum. `at_least` and `at_most` keep it.
 """

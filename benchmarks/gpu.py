@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +112,9 @@ def attention(asked: Arguments) -> None:
         asked.kept(f"attention_{length}", measure)
 
 
-def measured_attention(length: int, heads: int, size: int, *, kernel: str, rounds: int = 7) -> Records:
+def measured_attention(
+    length: int, heads: int, size: int, *, kernel: Literal["xla", "cudnn"], rounds: int = 7
+) -> Records:
     """Ours and those of other libraries, in turns, against JAX's kernel; what cannot run is left out by name."""
     generator = np.random.default_rng(0)
     arrays = [jnp.asarray(generator.normal(size=(1, length, heads, size)), jnp.bfloat16) for _ in range(3)]

@@ -30,12 +30,13 @@ Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 STREAM_ABOVE = 2**21
 """Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise.
 
-By `python -m benchmarks.attention` on 2 cores of an x86-64 CPU that others used too, 2026-11-21, forward and backward,
-softmax in blocks takes 0.8 × the time of dense attention at 2^18 logits, 0.65 × at 2^22 and 0.4 × at 2^24.
+By `python -m benchmarks.attention --rounds 3` on 2 cores of an x86-64 CPU, 2026-11-24, forward and backward, blocks
+take 1.2 × the time of dense attention at 2^22 logits and 1.1 × at 2^24 under softmax, 0.45 × and 0.47 × under adaptive.
+They need a half to a seventeenth of the memory.
 """
 
 SEARCH_ABOVE = 2**25
-"""The same where the form searches: entmax15 takes 1.7 × the time of dense attention at 2^22, 1.2 × at 2^24."""
+"""The same where the form searches: entmax15 takes 1.1 × the time of dense attention at 2^22, 1.2 × at 2^24."""
 
 
 @overload

@@ -4,7 +4,8 @@
 
 Writes benchmarks/results/DATE-DEVICE.json, a list of {name, peer, ratio, ours_seconds, peer_seconds, unit,
 load_before} with medians; a ratio says how many times faster than the peer ours is, and the load is that of the machine
-in the minute before. `python -m benchmarks.table` makes a table of such files.
+in the minute before. Times that show how cost grows say of what, by which of its sizes, and at what size.
+`python -m benchmarks.table` makes tables of such files.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_once, parse, within
 
-MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse", "swapping")
+MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse", "swapping", "growth")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
 RESULTS = Path(__file__).parent / "results"
 

@@ -9,10 +9,11 @@ The first prints the rows; the second puts them between the marks of docs/scalin
 import dataclasses
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 from rich.console import Console
 
@@ -37,9 +38,9 @@ SHORT = (
 """What the README shows."""
 PAGES = {README: SHORT, SCALING: None}
 """Where tables go, and which rows of them."""
-LOAD = "load_before"
-"""How busy the machine was; files of before 2026-11-24 do not say."""
-KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit", LOAD}
+LOAD, GROWN = "load_before", "grown"
+"""How busy the machine was, and which point of a line of growing cost a time is; not all results have these."""
+KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} does not exist: name a result file, which must be one that benchmarks.all wrote")
     try:
         results = json.loads(path.read_text())
-        complete = isinstance(results, list) and all(KEYS - {LOAD} <= set(result) <= KEYS for result in results)
+        complete = isinstance(results, list) and all(KEYS <= set(result) <= KEYS | {LOAD, GROWN} for result in results)
     except (ValueError, TypeError):
         results, complete = [], False
     if not complete or not re.match(r"\d{4}-\d\d-\d\d-.", path.stem):
@@ -73,16 +74,52 @@ def render(paths: tuple[Path, ...], names: Container[str] | None = None) -> str:
     """A Markdown table with a row for each thing measured in each file, or those named, its peers side by side."""
     lines = ["| | time | against its peers in the same run | measured |", "|---|---|---|---|"]
     for path in paths:
-        day, device = path.stem[:10], path.stem[11:].replace("-", " ")
         rows: dict[str, list[dict[str, Any]]] = {}
         for result in read_results(path):
-            if names is None or result["name"] in names:
+            if GROWN not in result and (names is None or result["name"] in names):
                 rows.setdefault(result["name"], []).append(result)
         for name, results in rows.items():
             against = "; ".join(comparison(result) for result in results)
-            busy = f", load {results[0][LOAD]} before" if LOAD in results[0] else ""
-            lines.append(f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {day}, {device}{busy} |")
+            lines.append(
+                f"| {name} | {duration(results[0]['ours_seconds'])} | {against} | {measured(path, results[0])} |"
+            )
     return "\n".join(lines)
+
+
+def measured(path: Path, result: dict[str, Any]) -> str:
+    """When, on what and how busy a machine a result was measured."""
+    busy = f", load {result[LOAD]} before" if LOAD in result else ""
+    return f"{path.stem[:10]}, {path.stem[11:].replace('-', ' ')}{busy}"
+
+
+def render_growth(paths: tuple[Path, ...]) -> str:
+    """A Markdown table of how cost grows: the exponent of time in a size, beside that of the floor.
+
+    An exponent is the slope of log time over log size, of which there are two or more.
+    """
+    lines = ["| | grows with | time | exponent | of its products | times its products | measured |", "|" + "---|" * 7]
+    for path in paths:
+        points: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for result in read_results(path):
+            if GROWN in result:
+                points.setdefault((result[GROWN]["what"], result[GROWN]["by"]), []).append(result)
+        for (what, by), line in points.items():
+            sizes = [result[GROWN]["size"] for result in line]
+            slopes = [exponent(sizes, [result[of] for result in line]) for of in ("ours_seconds", "peer_seconds")]
+            last = line[-1]
+            cells = [what, f"{by}, {sizes[0]:,} to {sizes[-1]:,}", duration(last["ours_seconds"])]
+            cells += [f"{slope:.2f}" for slope in slopes] + [f"{1 / last['ratio']:.1f}", measured(path, last)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """The power of the size that the time grows by.
+
+    >>> round(exponent([10, 20, 40], [3, 12, 48]), 3)
+    2.0
+    """
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def comparison(result: dict[str, Any]) -> str:
@@ -102,10 +139,16 @@ def newest(directory: Path) -> tuple[Path, ...]:
     return tuple({path.stem[11:]: path for path in sorted(directory.glob("*.json"))}.values())
 
 
+def tables_of(paths: tuple[Path, ...], names: Container[str] | None) -> dict[str, str]:
+    """The tables of a page by their marks, with these rows or all and how cost grows."""
+    tables = {"benchmarks": render(paths, names)}
+    return tables if names else tables | {"growth": render_growth(paths)}
+
+
 def write(paths: tuple[Path, ...]) -> None:
     """Puts the tables of these files into the pages."""
     for page, names in PAGES.items():
-        write_whole(page, put_into(page.read_text(), {"benchmarks": render(paths, names)}))
+        write_whole(page, put_into(page.read_text(), tables_of(paths, names)))
 
 
 def main() -> None:
@@ -115,7 +158,7 @@ def main() -> None:
         if arguments.write:
             write(arguments.files)
         else:
-            print(render(arguments.files))
+            print(*tables_of(arguments.files, None).values(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
@@ -25,6 +25,14 @@ from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 
 LOAD_BEFORE = round(os.getloadavg()[0], 1)
 """How busy the machine was in the minute before the benchmark: processes that ran or waited."""
+
+
+class Grown(NamedTuple):
+    """Which point of a line a time is: the cost of what, by which of its sizes, at what size."""
+
+    what: str
+    by: str
+    size: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +47,18 @@ class Result:
     peers: Sequence[float]
     unit: str
     """What takes that many seconds, as "s per step"."""
+    grown: Grown | None = None
+    """Of a time that shows with others how cost grows; the peer is then the floor."""
 
     def ratios(self) -> tuple[float, float, float]:
         """How many times faster than the peer: least and most of any round, and between them that of the medians."""
         rounds = [peer / ours for ours, peer in zip(self.ours, self.peers, strict=True)]
         return min(rounds), statistics.median(self.peers) / statistics.median(self.ours), max(rounds)
 
-    def record(self) -> dict[str, str | float]:
+    def record(self) -> dict[str, Any]:
         """The line of a result file: medians, their ratio, and how busy the machine was before."""
-        return {
+        grown = {} if self.grown is None else {"grown": self.grown._asdict()}
+        return grown | {
             "name": self.name,
             "peer": self.peer,
             "ratio": self.ratios()[1],

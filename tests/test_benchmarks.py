@@ -47,7 +47,7 @@ def test_the_formula_counts_the_products_of_the_step(items):
 
 def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():
     assert RESULT.ratios() == (1.5, 3.0, 6.0)
-    assert RESULT.record().keys() == table.KEYS
+    assert RESULT.record().keys() == table.KEYS | {table.LOAD}
     assert (RESULT.record()["ours_seconds"], RESULT.record()["peer_seconds"]) == (2e-3, 6e-3)
 
 
@@ -103,6 +103,20 @@ def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path)
     assert rows[2:] == [f"| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | {measured} |"]
 
 
+def test_how_cost_grows_is_a_row_for_each_size_beside_the_floor(tmp_path):
+    grown = [
+        Result(f"attention, {keys}", "its floor", (ours,), (floor,), "s", timing.Grown("attention", "keys", keys))
+        for keys, ours, floor in ((10, 1.0, 0.5), (1000, 100.0, 5000.0))
+    ]
+    path = tmp_path / "2026-01-02-2-cpu-cores.json"
+    path.write_text(json.dumps([RESULT.record(), *(result.record() for result in grown)]))
+    assert "attention" not in table.render((path,))
+    (row,) = table.render_growth((path,)).splitlines()[2:]
+    assert row.startswith(
+        "| attention | keys, 10 to 1,000 | 100 s | 1.00 | 2.00 | 0.0 | 2026-01-02, 2 cpu cores, load "
+    )
+
+
 def test_a_table_comes_between_its_marks_and_nothing_else_changes():
     page = "above\n<!-- a -->\n{}\n<!-- /a -->\nbelow"
     assert put_into(page.format("old"), {"a": "new"}) == page.format("new")
@@ -124,7 +138,7 @@ def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device(
     newest = table.newest(all_benchmarks.RESULTS)
     for page, names in table.PAGES.items():
         text = page.read_text()
-        assert put_into(text, {"benchmarks": table.render(newest, names)}) == text
+        assert put_into(text, table.tables_of(newest, names)) == text
     measured = {result["name"] for path in newest for result in table.read_results(path)}
     assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
 

@@ -20,6 +20,8 @@ from softmax_jax.training.optimizers import build_optimizer
 
 Parameters = Any
 """Nested dicts of a model's parameter arrays; with a leading seed axis where many are trained."""
+DRAW, MEAN, UPDATE = "draw", "mean over devices", "update"
+"""The parts of a training step beside its gradient, as a profile names them."""
 
 
 class TrainState(NamedTuple):
@@ -137,15 +139,18 @@ def train_steps(
 
     def step(state: TrainState, index: Int[Array, ""]) -> tuple[TrainState, Any]:
         drawn = config.first_batch + index
-        batch = own_sets(config.task.training_batch(state.seed, drawn), parts)
-        key = dropout_key(state.seed, drawn)
+        # The scopes are names in a profile.
+        with jax.named_scope(DRAW):
+            batch = own_sets(config.task.training_batch(state.seed, drawn), parts)
+            key = dropout_key(state.seed, drawn)
         (loss, (cross_entropy, accuracy)), gradient = value_and_gradient(state.parameters, batch, key)
         # Every part has the whole penalty in its loss, so the mean has it once.
-        gradient = mean_over_sets(gradient, parts)
+        with jax.named_scope(MEAN):
+            gradient = mean_over_sets(gradient, parts)
         # Optax raises floats to the integer step, which strict promotion forbids.
-        with jax.numpy_dtype_promotion("standard"):
+        with jax.named_scope(UPDATE), jax.numpy_dtype_promotion("standard"):
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.parameters)
-        parameters = optax.apply_updates(state.parameters, updates)
+            parameters = optax.apply_updates(state.parameters, updates)
         return TrainState(parameters, optimizer_state, state.seed), (loss, cross_entropy, accuracy)
 
     indices = first_step + jnp.arange(steps)

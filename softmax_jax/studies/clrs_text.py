@@ -64,14 +64,16 @@ PLAIN = Normalizer(jax.nn.softmax)
 class Arguments:
     """What the command line may say."""
 
-    quick: bool = False
-    """A look in a few minutes: a hundredth of the steps, which teaches nothing."""
+    steps: command_line.UnlessGiven[int | None] = None
+    """Training steps of each model; those of the preset by default."""
     regimes: tuple[Literal["swapped", "tuned", "throughout"], ...] = (SWAPPED, TUNED)
     """Trained under softmax and swapped in the test; trained on under the normalizer; trained under it throughout."""
     normalizers: tuple[str, ...] = ("softmax", "adaptive", "ssmax")
     """Those to test; the numbers that one learns train with the model, where it trains under it."""
     tokenizer: str = "number"
     """One token for each number, or for each character."""
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    """What the models learn, all by default."""
     seeds: int = 2
     """Models of each kind."""
     sets: int = TEST_SETS
@@ -86,21 +88,31 @@ class Arguments:
 
     def __post_init__(self) -> None:
         one_of("--tokenizer", self.tokenizer, TOKENIZERS)
+        command_line.each_once("--algorithms", self.algorithms)
+        for name in self.algorithms:
+            one_of("--algorithms", name, ALGORITHMS)
+        if self.steps is not None:
+            command_line.within("--steps", self.steps, 1, 2**31 - 1, 1000)
         command_line.within("--seeds", self.seeds, 1, 2**10, 2)
         command_line.within("--sets", self.sets, 1, 2**14, TEST_SETS)
         command_line.normalizer_names(self.normalizers)
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
+            put_into(self.page.read_text(), self.marked(dict.fromkeys(report.TABLES, "")))  # has places, or raises
+
+    def marked(self, tables: dict[str, str]) -> dict[str, str]:
+        """Tables by their marks on a page, which has those of either tokenizer."""
+        return {f"{self.tokenizer}_{name}": table for name, table in tables.items()}
 
     def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
         """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
         preset = load_presets()[ClrsText.name][1]
-        steps = preset.steps // 100 if self.quick else preset.steps
-        preset = changed(preset, first_seed=seed, seeds=1, steps=steps, tokenizer=self.tokenizer)
-        name = f"seed_{seed}{'_quick' if self.quick else ''}"
+        task = {"tokenizer": self.tokenizer, "algorithms": self.algorithms}
+        preset = changed(preset, first_seed=seed, seeds=1, steps=self.steps or preset.steps, **task)
+        name = f"seed_{seed}" + (f"_{self.steps}_steps" if self.steps else "")
         name += f"_{self.tokenizer}s" if self.tokenizer == CharacterTokenizer.name else ""
+        name += "".join(f"_{algorithm}" for algorithm in self.algorithms if self.algorithms != tuple(ALGORITHMS))
         base = self.workdir / f"softmax_{name}"
         yield SWAPPED, "softmax", preset, base
         tuned = changed(
@@ -280,7 +292,7 @@ def main() -> None:
             save_chart(report.heads_chart(heads), output / "heads", asked.paper)
             write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
-            write_whole(asked.page, put_into(asked.page.read_text(), tables))
+            write_whole(asked.page, put_into(asked.page.read_text(), asked.marked(tables)))
     print(f"wrote {output}")
 
 

@@ -143,6 +143,15 @@ def test_the_regimes_of_a_seed(tmp_path, regimes):
         assert runs[report.THROUGHOUT, "ssmax"] == changed(base, normalizer="ssmax")
 
 
+def test_models_of_other_settings_have_directories_of_their_own(tmp_path):
+    settings = [{}, {"steps": 300}, {"tokenizer": "character"}, {"algorithms": ("minimum",)}]
+    asked = [study.Arguments(workdir=tmp_path, **one) for one in settings]
+    assert len({directory for one in asked for *_, directory in one.runs(0)}) == sum(len([*a.runs(0)]) for a in asked)
+    (_, _, config, _), *_ = asked[1].runs(0)
+    assert config.steps == 300
+    assert asked[2].marked({"learned": "a"}) == {"character_learned": "a"}
+
+
 @pytest.mark.slow
 def test_the_study_trains_tests_and_draws(tmp_path, monkeypatch, capsys):
     preset = study.load_presets()["clrs_text"]

@@ -48,6 +48,19 @@ def _slope(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
 _times.defjvp(_slope, symbolic_zeros=True)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def over(values: Float[Array, "*shape"], divisor: Float[Array, "*row"], axis: Axis = -1) -> Float[Array, "*shape"]:
+    """The values over the divisor of their row, whose gradient is a `row_dot`."""
+    return values / divisor
+
+
+@over.defjvp
+def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    shares = over(*primals, axis)
+    values_slope, divisor_slope = (tangent / primals[1] for tangent in tangents)
+    return shares, values_slope - _spread(divisor_slope, shares, axis)
+
+
 def _spread(numbers: Float[Array, "..."], values: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
     """The values times the number of their row: what `row_dot` is the transpose of."""
     axes, others = _split(values.ndim, axis)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.normalizers.products import product, row_dot
+from softmax_jax.normalizers.products import over, product, row_dot
 
 SHAPE = (3, 4, 5)
 AXES = [-1, 0, 1, (0, 2), (2, 1), (0, 1, 2)]
@@ -41,13 +41,8 @@ def assert_same_derivatives(ours, plain, *arrays):
             return sum(jnp.sum(gradient**2) for gradient in jax.grad(loss, (0, 1))(*arrays))
 
         alone = [jax.grad(loss, place)(*arrays) for place in (0, 1)]
-        return (
-            form(*arrays),
-            jax.grad(loss, (0, 1))(*arrays),
-            alone,
-            jax.jvp(loss, arrays, slopes),
-            jax.grad(steep)(*arrays),
-        )
+        both, forward = jax.grad(loss, (0, 1))(*arrays), jax.jvp(loss, arrays, slopes)
+        return form(*arrays), both, alone, forward, jax.grad(steep, (0, 1))(*arrays)
 
     for got, expected in zip(*(jax.tree.leaves(jax.jit(of, static_argnums=0)(form)) for form in (ours, plain))):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
@@ -75,6 +70,13 @@ def test_a_scaled_row_is_the_plain_product_with_its_derivatives(axis):
             beta,
             logits,
         )
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_row_over_its_divisor_is_the_plain_quotient_with_its_derivatives(axis):
+    values, divisor = normal(6, SHAPE), 1 + normal(7, of_rows(axis)) ** 2
+    np.testing.assert_array_equal(over(values, divisor, axis), values / divisor)
+    assert_same_derivatives(lambda *arrays: over(*arrays, axis), lambda *arrays: arrays[0] / arrays[1], values, divisor)
 
 
 def test_a_scaled_row_is_finite_whatever_its_inverse_temperature():

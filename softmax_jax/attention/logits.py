@@ -51,8 +51,10 @@ def attention_logits(
     *batch, queries, heads, size = query.shape
     keys, kv_heads = key.shape[-3:-1]
     scaled = scaled_query(query, scale)
-    grouped = scaled.reshape(*batch, queries, kv_heads, heads // kv_heads, size)
-    logits = jnp.einsum("...qhgd,...khd->...hgqk", grouped, key.astype(scaled.dtype), precision=precision)
+    # With the heads first, so that the logits are never transposed: XLA does that for other orders.
+    grouped = jnp.moveaxis(scaled, -2, -3).reshape(*batch, kv_heads, heads // kv_heads * queries, size)
+    by_head = jnp.moveaxis(key, -2, -3).astype(scaled.dtype)
+    logits = jnp.einsum("...hqd,...hkd->...hqk", grouped, by_head, precision=precision)
     logits = logits.reshape(*batch, heads, queries, keys)
     return logits if bias is None else logits + align(bias, logits.ndim).astype(scaled.dtype)
 
@@ -68,9 +70,10 @@ def weighted_values(weights: Weights, value: Values, precision: jax.lax.Precisio
     r"""Output $o_i = \sum_j w_{ij} v_j$, in the type of the weights."""
     *batch, heads, queries, keys = weights.shape
     kv_heads, size = value.shape[-2:]
-    grouped = weights.reshape(*batch, kv_heads, heads // kv_heads, queries, keys)
-    output = jnp.einsum("...hgqk,...khd->...qhgd", grouped, value.astype(weights.dtype), precision=precision)
-    return output.reshape(*batch, queries, heads, size)
+    grouped = weights.reshape(*batch, kv_heads, heads // kv_heads * queries, keys)
+    by_head = jnp.moveaxis(value, -2, -3).astype(weights.dtype)
+    output = jnp.einsum("...hqk,...hkd->...hqd", grouped, by_head, precision=precision)
+    return jnp.moveaxis(output.reshape(*batch, heads, queries, size), -2, -3)
 
 
 def visible_entries(

@@ -17,8 +17,6 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import (
-    at_least,
-    at_most,
     below,
     row_sum,
     settled,
@@ -26,6 +24,7 @@ from softmax_jax.normalizers.masking import (
     visible_logits,
     visible_or_lowest,
 )
+from softmax_jax.normalizers.products import product, row_dot
 
 Tree = Any
 """An array, or a tuple, list or dictionary of them."""
@@ -180,7 +179,7 @@ class Blocks:
         def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
             gap = below(visible(block), pivot)
             exponentials = jnp.exp(gap)
-            return exponentials.sum(-1, keepdims=True), (exponentials * gap).sum(-1, keepdims=True)
+            return exponentials.sum(-1, keepdims=True), row_dot(exponentials, gap)
 
         def move(sums: tuple[Array, Array], old: Array, new: Array) -> tuple[Array, Array]:
             gap = below(old, new)
@@ -271,9 +270,3 @@ class ScaledRows:
     @staticmethod
     def _sign(beta: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.where(beta < 0, -1, 1).astype(beta.dtype)
-
-
-def product(beta: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """β·z, kept finite: of finite logits, so that 0 · inf cannot arise."""
-    largest = float(jnp.finfo(logits.dtype).max)
-    return at_most(at_least(jnp.clip(beta, -largest, largest) * logits, -largest), largest)

@@ -15,6 +15,7 @@ from softmax_jax.normalizers.blocks import Attended, Block, BlockEntries, Scaled
 from softmax_jax.normalizers.entry import Written
 from softmax_jax.normalizers.masking import Axis, Mask, hide
 from softmax_jax.normalizers.numbers import Numbers
+from softmax_jax.normalizers.products import over
 from softmax_jax.normalizers.rows import WholeRow
 
 
@@ -109,7 +110,7 @@ class Quotient(Map):
         pivot = row.pivot(self.height(row), self.start())
         pivot = jax.lax.stop_gradient(pivot) if self.pivot_cancels else pivot
         numerators, terms = self.terms(row, row, pivot)
-        return numerators / _or_one(self.divisor(row, row.sum(terms), pivot))
+        return over(numerators, _or_one(self.divisor(row, row.sum(terms), pivot)), row.axis)
 
     def in_blocks(self, rows: ScaledRows) -> Attended:
         """What the weights of rows in blocks weigh, in one pass, and the weights of any block."""

@@ -10,11 +10,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.blocks import product
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.numbers import Numbers, number
+from softmax_jax.normalizers.products import product
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
@@ -110,7 +110,7 @@ class Normalizer:
         finite = jnp.isfinite(z)
         centred = centre(z, axis, where) if self.map_is_shift_invariant else z
         # Logits that are not finite pass by the product: no β changes what they say.
-        return self.map(jnp.where(finite, product(beta, centred), z), axis, where)
+        return self.map(jnp.where(finite, product(beta, centred, axis), z), axis, where)
 
     def _check(self) -> None:
         """Raises unless map and scale can be called."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import Axis, Mask, below, row_sum, settled, visible_count, visible_or_lowest
+from softmax_jax.normalizers.products import row_dot
 
 
 @runtime_checkable
@@ -65,7 +66,7 @@ class WholeRow:
         gap = self.below(self.logits, jax.lax.stop_gradient(self.pivot(self.logits)))
         exponentials = jnp.exp(gap)
         total = row_sum(exponentials, self.axis)
-        return jnp.log(total) - self.sum(exponentials * gap) / total
+        return jnp.log(total) - row_dot(exponentials, gap, self.axis) / total
 
 
 def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:

@@ -227,9 +227,14 @@ class ClrsText(Task):
         return jnp.where(batch.weight[..., None] > 0, scores, jax.nn.one_hot(batch.answer, scores.shape[-1]))
 
     def loss(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Float[Array, ""]:
-        """The cross-entropy in nats of a token of an answer, each answer counting alike."""
+        """The cross-entropy in nats of a token of an answer, an answer counting as the root of its tokens.
+
+        If all answers counted alike, a token of a long one would hardly count, which is wrong if one of them is; if
+        all tokens did, there would be little but long answers.
+        """
         losses = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer)
-        return (losses * batch.weight).sum() / batch.weight.sum()
+        weight = jnp.sqrt(batch.weight)
+        return (losses * weight).sum() / weight.sum()
 
     def accuracy(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Float[Array, ""]:
         """Answers that are right to their end, in percent."""

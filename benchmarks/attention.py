@@ -41,14 +41,14 @@ class Program:
 
 
 def attentions(queries: int, keys: int, names: tuple[str, ...]) -> dict[str, Callable[..., jax.Array]]:
-    """By name: JAX's attention, then each normalizer dense and in blocks of three sizes."""
+    """By name: JAX's attention, then each normalizer dense and in blocks, under softmax of three sizes."""
     chosen = default_block_size(HEADS * queries, keys)
     contenders: dict[str, Callable[..., jax.Array]] = {"jax.nn.dot_product_attention": jax.nn.dot_product_attention}
     for name in names:
         attend = functools.partial(sj.dot_product_attention, normalizer=name)
         contenders[f"{name}, dense"] = functools.partial(attend, implementation="dense")
-        sizes = sorted({max(chosen // 4, 1), chosen, min(4 * chosen, keys)}) if name == "softmax" else [chosen]
-        for size in sizes:
+        contenders[f"{name}, blocks"] = functools.partial(attend, implementation="streaming")
+        for size in sorted({max(chosen // 4, 1), min(4 * chosen, keys)} - {chosen}) if name == "softmax" else ():
             streamed = functools.partial(attend, implementation="streaming", block_size=size)
             contenders[f"{name}, blocks of {size}"] = streamed
     return contenders
@@ -94,11 +94,10 @@ def measure(quick: bool) -> list[Result]:
     contenders = programs(queries, keys, names, backward=True)
     let_turns(contenders, 3 if quick else 9)
     seconds = {name: program.seconds for name, program in contenders.items()}
-    chosen = default_block_size(HEADS * queries, keys)
     of_jax = next(iter(seconds))
     results = []
     for name in names:
-        ours = seconds[f"{name}, blocks of {chosen}"]
+        ours = seconds[f"{name}, blocks"]
         what = f"{name} attention in blocks, forward and backward, {queries} queries and keys, {HEADS} heads of {SIZE}"
         results += [Result(what, peer, ours, seconds[peer], "s per call") for peer in (f"{name}, dense", of_jax)]
     return results

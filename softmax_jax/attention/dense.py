@@ -21,6 +21,7 @@ from softmax_jax.attention.logits import (
     weighted_values,
 )
 from softmax_jax.attention.streaming import streaming_attention
+from softmax_jax.attention.whole_rows import queries_of_block
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.streaming import streams
@@ -30,13 +31,13 @@ Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 STREAM_ABOVE = 2**21
 """Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise.
 
-By `python -m benchmarks.attention --rounds 3` on 2 cores of an x86-64 CPU, 2026-11-24, forward and backward, blocks
-take 1.2 × the time of dense attention at 2^22 logits and 1.1 × at 2^24 under softmax, 0.45 × and 0.47 × under adaptive.
-They need a half to a seventeenth of the memory.
+By `benchmarks/attention.py` on 2 cores of an x86-64 CPU, 2026-11-24, forward and backward, blocks take 0.8 × the time
+of dense attention at 2^24 logits under softmax, 0.85 × under adaptive, 1.0 × under entmax15, and from two fifths to a
+tenth of the memory.
 """
 
 SEARCH_ABOVE = 2**25
-"""The same where the form searches: entmax15 takes 1.1 × the time of dense attention at 2^22, 1.2 × at 2^24."""
+"""The same where a search reads blocks of keys: entmax15 takes 1.5 to 1.8 × the time of dense attention at 2^24."""
 
 
 @overload
@@ -105,10 +106,10 @@ def dot_product_attention(
     (heads, 1, 1). With `return_weights` the result is (output, weights). Logits and weights are float32
     (float64 for float64 input), the output has the type of the input.
 
-    `implementation` says how: "dense" forms all logits at once, "streaming" those of `block_size` keys at a time
-    (see `streaming_attention`), "xla" and "cudnn" ride `jax.nn.dot_product_attention` (see `fused_attention`).
-    None is dense up to `STREAM_ABOVE` logits, or `SEARCH_ABOVE` where blocks are read many times in search of a
-    threshold, and beyond that streams, if the normalizer can and the weights are not asked for.
+    `implementation` says how: "dense" forms all logits at once, "streaming" those of a block at a time, of `block_size`
+    keys if that is given (see `streaming_attention`), "xla" and "cudnn" ride `jax.nn.dot_product_attention` (see
+    `fused_attention`). None is dense up to `STREAM_ABOVE` logits, or `SEARCH_ABOVE` where blocks of keys are read many
+    times in search of a threshold, and beyond that streams, if the normalizer can and the weights are not asked for.
 
     Raises ValueError for shapes that do not fit and for what an implementation cannot do, and TypeError for types
     that do not fit, before computing anything.
@@ -132,7 +133,7 @@ def dot_product_attention(
     inputs = Inputs.checked(query, key, value, bias, mask, options)
     if implementation is not None:
         checks.one_of("implementation", implementation, get_args(Implementation))
-    how = implementation or _implementation(inputs, return_weights)
+    how = implementation or _implementation(inputs, block_size, return_weights)
     if block_size is not None and implementation not in (None, "streaming"):
         raise ValueError(
             f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
@@ -152,10 +153,11 @@ def dot_product_attention(
     return (output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])) if return_weights else output
 
 
-def _implementation(inputs: Inputs, return_weights: bool) -> Implementation:
+def _implementation(inputs: Inputs, block_size: int | None, return_weights: bool) -> Implementation:
     """The one to use when none is named."""
     normalizer = inputs.normalizer
     if return_weights or not streams(normalizer):
         return "dense"
-    most = SEARCH_ABOVE if getattr(normalizer.map, "searches", False) else STREAM_ABOVE
+    by_keys = block_size is not None or queries_of_block(inputs) is None
+    most = SEARCH_ABOVE if by_keys and getattr(normalizer.map, "searches", False) else STREAM_ABOVE
     return "streaming" if math.prod(inputs.shape) > most else "dense"

@@ -84,12 +84,13 @@ def visible_entries(
     key_value_seq_lengths: Lengths = None,
     local_window_size: Window = None,
     first_key: ArrayLike = 0,
+    first_query: ArrayLike = 0,
 ) -> Mask:
     """One mask of all that hides an entry of logits of this shape, True where it is visible; None if nothing does.
 
-    `first_key` is the position of the first key, where the logits are those of a part of the keys.
+    `first_key` and `first_query` are the positions of the first key and query, where the logits are those of a part.
     """
-    rows = align(jnp.arange(shape[-2], dtype=jnp.int32)[:, None], len(shape))
+    rows = align((jnp.arange(shape[-2], dtype=jnp.int32) + jnp.asarray(first_query, jnp.int32))[:, None], len(shape))
     columns = align(jnp.arange(shape[-1], dtype=jnp.int32) + jnp.asarray(first_key, jnp.int32), len(shape))
     masks = [] if mask is None else [align(mask, len(shape))]
     if is_causal:

@@ -3,7 +3,8 @@
 Beyond queries, keys, values, their gradients and one copy of them laid out in blocks, memory is a small multiple of
 batch · heads · queries · block size. How many passes over the keys a normalizer takes is for its form to say: one for
 softmax, its relatives and every scale known from the length, two for adaptive temperature, and for thresholds one
-for each step of the search.
+for each step of the search. Where it takes more than one and rows are short, blocks of queries are faster, which
+`whole_rows` makes.
 """
 
 import functools
@@ -33,6 +34,7 @@ from softmax_jax.attention.logits import (
     visible_entries,
     weighted_values,
 )
+from softmax_jax.attention.whole_rows import in_blocks, queries_of_block, whole_rows_attention
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import Block
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -65,16 +67,22 @@ def streaming_attention(
 ) -> Outputs:
     """`dot_product_attention` in blocks of `block_size` keys; see there for the other arguments and what they raise.
 
+    Unless a size is given, blocks are chosen: some keys of all queries, or all keys of some queries (see `whole_rows`).
     Both modes of differentiation work, and second derivatives, which sparsemax, entmax and Stieltjes refuse with
-    NotImplementedError. Raises ValueError for a normalizer that needs whole rows and for a
-    block size below 1.
+    NotImplementedError in blocks of keys. Raises ValueError for a normalizer that cannot come in blocks of keys and for
+    a block size below 1.
 
     >>> x = jnp.eye(4).reshape(4, 1, 4)
     >>> streaming_attention(x, x, x, is_causal=True, normalizer="ssmax", block_size=3)[0, 0]
     Array([1., 0., 0., 0.], dtype=float32)
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
-    return inputs.returned(_compiled(*_operands(inputs), static=_static(inputs, inputs.shape[-1], block_size)))
+    is_causal, window, size = _static(inputs, inputs.shape[-1], block_size)
+    if block_size is None and (queries := queries_of_block(inputs)):
+        attended = whole_rows_attention(*_operands(inputs), is_causal=is_causal, window=window, size=queries)
+    else:
+        attended = _compiled(*_operands(inputs), static=(is_causal, window, size))
+    return inputs.returned(attended)
 
 
 def sharded_attention(
@@ -201,7 +209,7 @@ def _attend(
         logits = attention_logits(query, k, bias, 1.0)
         return Block(logits, _weighing(v), unless_lowest(where, bias), finite=True)
 
-    split = functools.partial(_in_blocks, size=size, blocks=blocks)
+    split = functools.partial(in_blocks, size=size, blocks=blocks)
     operands = jnp.arange(blocks, dtype=jnp.int32), split(key, 1), split(value, 1), split(own_bias), split(own_mask)
     output = stream(normalizer, read, operands, axis_name=axis).attended
     return jnp.moveaxis(output, 1, 2)
@@ -228,14 +236,3 @@ def _filled_up(array: Array, axis: int, multiple: int) -> Array:
     padding = [(0, 0)] * array.ndim
     padding[axis] = (0, -array.shape[axis] % multiple)
     return jnp.pad(array, padding)
-
-
-def _in_blocks(array: Array | None, axis: int = -1, *, size: int, blocks: int) -> Array | None:
-    """The array cut along an axis into blocks, along a new first axis; zeros fill the last one up."""
-    if array is None:
-        return None
-    axis %= array.ndim
-    padding = [(0, 0)] * array.ndim
-    padding[axis] = (0, blocks * size - array.shape[axis])
-    cut = jnp.pad(array, padding).reshape(*array.shape[:axis], blocks, size, *array.shape[axis + 1 :])
-    return jnp.moveaxis(cut, axis, 0)

@@ -1,6 +1,7 @@
 """Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
 
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ import polars as pl
 import tyro
 from rich.console import Console
 
-from softmax_jax.measures.answers import SETS, planned
+from softmax_jax.measures.answers import SETS, accuracies, planned
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
@@ -59,6 +60,18 @@ class Arguments:
         command_line.check_directory("--output", self.output or command_line.RESULTS)
 
 
+def row(frame: pl.DataFrame) -> str:
+    """The accuracies of one length in a line.
+
+    >>> row(pl.DataFrame({"normalizer": ["softmax", "softmax", "hardmax"], "accuracy": [98.0, 99.0, 100.0]}))
+    '% right: softmax 98.5, hardmax 100.0'
+    """
+    if "accuracy" not in frame.columns:
+        frame = accuracies(frame)
+    means = frame.group_by("normalizer", maintain_order=True).agg(pl.mean("accuracy")).rows()
+    return "% right: " + ", ".join(f"{name} {accuracy:.1f}" for name, accuracy in means)
+
+
 def main() -> None:
     """Loads, measures, prints, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
@@ -72,7 +85,11 @@ def main() -> None:
         options = {"seeds": config.all_seeds, "key": numbered_key(asked.key), "trained_under": config.normalizer}
         options |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
         plan = planned(parameters, named, task=config.task, **options)
-        frames = command_line.with_progress(plan.frames, plan.lengths, "measuring") if is_leader() else plan.frames
+        frames = plan.frames
+        if is_leader():
+            seeds, lengths = command_line.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
+            print(f"measuring {asked.checkpoint}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr)
+            frames = command_line.with_progress(plan.frames, plan.lengths, "measuring", said=row)
         frame = pl.concat(frames)
         if is_leader():
             settings = dataclasses.asdict(asked) | {"sets": plan.sets, "seeds": config.all_seeds}
@@ -81,5 +98,4 @@ def main() -> None:
             with command_line.results_of("evaluate", asked.output) as output:
                 paths = show(output, settings, frame, config.task, asked.paper)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
-            seeds = command_line.counted(config.seeds, "seed")
             print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import scipy.stats
 from jaxtyping import Bool
 
 from softmax_jax.measures.evaluation import BASELINE, evaluate
@@ -111,6 +110,8 @@ def summarize_answers(answers: pl.DataFrame, baseline: str = BASELINE) -> pl.Dat
 
     p is of McNemar's exact test, corrected by Holm for the tests of the frame; both take the trained models as given.
     """
+    from scipy.stats import binomtest  # here, for it takes a second to load, and most tasks have no answers
+
     cells = answers.group_by("algorithm", "normalizer", "n", maintain_order=True).agg(pl.col("right").list.explode())
     found = {tuple(row[:3]): np.asarray(row[3], bool) for row in cells.rows()}
     p_values = [
@@ -119,7 +120,7 @@ def summarize_answers(answers: pl.DataFrame, baseline: str = BASELINE) -> pl.Dat
     ]
     rows = []
     for (key, right), p in zip(found.items(), corrected(p_values)):
-        low, high = scipy.stats.binomtest(int(right.sum()), right.size).proportion_ci(method="wilson")
+        low, high = binomtest(int(right.sum()), right.size).proportion_ci(method="wilson")
         rows.append((*key, 100 * right.mean(), 100 * low, 100 * high, p))
     columns = {name: ROW[name] for name in COLUMNS[:3]} | dict.fromkeys(("accuracy", "low", "high", "p"), pl.Float64)
     return pl.DataFrame(rows, columns, orient="row")
@@ -133,7 +134,9 @@ def mcnemar(right: Bool[np.ndarray, " sets"], reference: Bool[np.ndarray, " sets
     >>> mcnemar(np.array([True] * 6), np.array([False] * 6))
     0.03125
     """
+    from scipy.stats import binomtest
+
     if reference is None:
         return None
     ours, theirs = int((right & ~reference).sum()), int((reference & ~right).sum())
-    return float(scipy.stats.binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0
+    return float(binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0

@@ -1,6 +1,7 @@
 """The evaluation: one pass over fresh sets, each read once under every normalizer while the measures look on."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Bool, Float, Key
 
+from softmax_jax.measures.known_items import KnownItems, pays
 from softmax_jax.measures.long_sets import LONGEST_WHOLE, read_by_blocks
 from softmax_jax.measures.sets import (
     as_given,
@@ -32,6 +34,8 @@ from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.tasks.task import Reading, Task
 from softmax_jax.training.trainer import Parameters, build_model
 
+SHORT = 128
+"""Sets of so many items are read sooner among more masked ones than by a program of their own, which is compiled."""
 LENGTHS = tuple(2**power for power in range(1, 15))
 PROTOCOLS = "fresh", "notebook"
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
@@ -111,26 +115,37 @@ def evaluate(
     everywhere = tuple(normalizers.values())
     if isinstance(task, MaxRetrieval):  # which learns none
         everywhere = tuple(one or normalizer(trained_under) for one in everywhere)
-    structure = build_model(task, trained_under)[0]
+    structure, rooms = build_model(task, trained_under)[0], rooms_of(task, lengths)
 
     def values_at(items: int) -> dict[str, Array]:
-        draw = as_given
-        look = looker(task, tuple(measures), tuple(references), None)
+        room, draw = rooms[items], as_given
+        by_blocks = own_items and protocol == "fresh" and items > LONGEST_WHOLE
+        look = looker(task, tuple(measures), tuple(references), room if by_blocks else None)
         if protocol == "notebook":
             batches = notebook_batches(seeds, items)
         else:
-            batches = fresh_batches(task, seeds, items, count[items], key)
-            if own_items and items > LONGEST_WHOLE:
-                look = looker(task, tuple(measures), tuple(references), task.room(items))
-            else:
-                draw = draw_with_room(task, task.room(items))
+            batches = fresh_batches(task, seeds, items, count[items], key, room)
+            draw = as_given if by_blocks else draw_with_room(task, room)
         placed, batches, shared = on_devices(parameters, batches, everywhere)
-        return jax.block_until_ready(for_each_seed(look, placed, batches, shared, structure=structure, draw=draw))
+        of_seed = math.prod(jax.tree.leaves(batches)[0].shape[1:3]) * room
+        prepare = KnownItems if pays(task, of_seed) else as_given
+        options = {"structure": structure, "draw": draw, "prepare": prepare}
+        return jax.block_until_ready(for_each_seed(look, placed, batches, shared, **options))
 
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
     names = (*normalizers, *references)
     return (_gathered(items, names, tuple(seeds), values, measures) for items, values in zip(lengths, at_each))
+
+
+def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:
+    """The items that the program for each length has room for: one program reads all short sets of max retrieval.
+
+    >>> rooms_of(MaxRetrieval(), (2, 16, 100, 1000))
+    {2: 112, 16: 112, 100: 112, 1000: 1024}
+    """
+    shared = max((n for n in lengths if n <= SHORT), default=1) if type(task) is MaxRetrieval else 1
+    return {n: task.room(max(n, shared if n <= SHORT else 1)) for n in lengths}
 
 
 def _gathered(

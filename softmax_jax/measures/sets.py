@@ -32,15 +32,20 @@ class FreshSets(NamedTuple):
 
 
 def fresh_batches(
-    task: Task, seeds: Sequence[int], items: int, sets: int, key: Key[Array, ""] | None = None
+    task: Task,
+    seeds: Sequence[int],
+    items: int,
+    sets: int,
+    key: Key[Array, ""] | None = None,
+    room: int | None = None,
 ) -> FreshSets:
     """`sets` sets of each seed, grouped into batches: shape (seeds, batches, sets per batch).
 
-    Batches divide evenly among the devices of a seed. A set depends on the key, its seed, `items` and its index
-    alone, not on how sets are grouped.
+    Batches divide evenly among the devices of a seed, and are of a size for sets of `room` items, or else of `items`. A
+    set depends on the key, its seed, `items` and its index alone, not on how sets are grouped.
     """
     of_device = sets // device_mesh(len(seeds), sets).shape[SETS]
-    per_batch = math.gcd(of_device, task.at_once(items))
+    per_batch = math.gcd(of_device, task.at_once(room or items))
     keys = jax.vmap(lambda seed: task.test_keys(seed, items, sets, key))(jnp.asarray(seeds, jnp.int32))
     keys = keys.reshape(len(seeds), sets // per_batch, per_batch)
     return FreshSets(keys, jnp.full(keys.shape, items, jnp.int32))
@@ -99,7 +104,7 @@ def notebook_batches(seeds: Sequence[int], items: int) -> Batch:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), batches)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("structure", "draw"))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("structure", "draw", "prepare"))
 def for_each_seed(
     compute: Callable[..., Any],
     parameters: Parameters,
@@ -107,16 +112,17 @@ def for_each_seed(
     *everywhere: Any,
     structure: nnx.GraphDef,
     draw: Callable[[Any], Any],
+    prepare: Callable[[Any], Any] = as_given,
 ) -> Any:
     """`compute(model, *everywhere, batch)` on every batch of every seed: leaves with leading axes (seeds, batches).
 
     Seeds are divided among the devices, and batches among those left over; no device waits for another. The
-    arguments are those that `on_devices` returns.
+    arguments are those that `on_devices` returns. `prepare` is applied to the model of a seed before its batches.
     """
 
     def on_device(parameters: Parameters, batches: Any, everywhere: Any) -> Any:
         def one_seed(of_seed: tuple[Parameters, Any]) -> Any:
-            model = nnx.merge(structure, of_seed[0])
+            model = prepare(nnx.merge(structure, of_seed[0]))
             return jax.lax.map(lambda batch: compute(model, *everywhere, draw(batch)), of_seed[1])
 
         return jax.lax.map(one_seed, (parameters, batches))

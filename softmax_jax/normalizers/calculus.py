@@ -4,6 +4,7 @@ All obey the mask as `masking` says and compute in float32 whatever the input ty
 formulas `z` are the logits of one row, `p` is its softmax, and every sum runs over the visible entries alone.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -103,7 +104,11 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Ar
     sizes = jnp.where(w == 0, 0, jnp.abs(w))
     shares = sizes / row_sum(sizes, axis)
     # Zeros are replaced before the logarithm too, whose derivative there would turn the gradient into NaN.
-    return jnp.sum(shares * -jnp.log(jnp.where(shares == 0, 1, shares)), axis)
+    logarithms, axes = jnp.log(jnp.where(shares == 0, 1, shares)), range(w.ndim)
+    along = {one % w.ndim for one in (axis if isinstance(axis, tuple) else (axis,))}
+    kept = [one for one in axes if one not in along]
+    # A product, as on CPUs logarithms that are part of a sum over long rows take six times as long.
+    return -jnp.einsum(shares, axes, logarithms, axes, kept, precision=jax.lax.Precision.HIGHEST)
 
 
 def cross_entropy(

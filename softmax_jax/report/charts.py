@@ -8,7 +8,6 @@ from typing import Any
 import altair as alt
 import numpy as np
 import polars as pl
-from scipy.optimize import isotonic_regression
 
 from softmax_jax.report.colours import BASELINE, PUBLISHED, palette
 
@@ -104,6 +103,8 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     >>> [round(place, 2) for place in apart([0.5, 0.5, 0.9], 0.1)]
     [0.45, 0.55, 0.9]
     """
+    from scipy.optimize import isotonic_regression  # here, for it takes as long to load as a chart to draw
+
     gap = min(gap, 1 / max(1, len(places) - 1))
     order = np.argsort(places, kind="stable")
     steps = gap * np.arange(len(places))

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -242,10 +242,17 @@ def one_line_errors(console: Console) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def with_progress(results: Iterable[T], costs: Sequence[int], doing: str, names: Sequence[str] = ()) -> Iterator[T]:
-    """Passes on each result, with a bar on a terminal and a line per result in a log.
+def with_progress(
+    results: Iterable[T],
+    costs: Sequence[int],
+    doing: str,
+    names: Sequence[str] = (),
+    said: Callable[[T], str] | None = None,
+) -> Iterator[T]:
+    """Passes on each result, with a bar on a terminal and a line per result in a log, which ends in what is `said`.
 
-    Without names the costs are lengths: an item costs about the same in any set, so items are the unit of time left.
+    What is said of a result stands on a terminal too. Without names the costs are lengths: an item costs about the same
+    in any set, so items are the unit of time left.
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)
@@ -256,6 +263,9 @@ def with_progress(results: Iterable[T], costs: Sequence[int], doing: str, names:
         task = bar.add_task(names[0], total=sum(costs))
         for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
             bar.update(task, advance=cost, description=following)
+            line = f"{doing} {name}" + (f": {said(result)}" if said else "")
             if not console.is_terminal:
-                print(f"{doing} {name}", file=sys.stderr, flush=True)
+                print(line, file=sys.stderr, flush=True)
+            elif said:
+                bar.console.print(line, markup=False, highlight=False)
             yield result

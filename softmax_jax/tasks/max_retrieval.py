@@ -253,15 +253,25 @@ class MaxRetrievalModel(nnx.Module):
 
     def encode(self, items: Float[Array, "sets items features"], query: Float[Array, "sets 1"]) -> Encoded:
         """Hidden items and attention logits. Costly, and the same for every normalizer."""
+        hidden = self.hidden(items)
+        return Encoded(hidden, self.logits(hidden, query))
+
+    def hidden(self, items: Float[Array, "sets items features"]) -> Float[Array, "sets items width"]:
+        """What the encoder makes of each item."""
         sets, count, _ = items.shape
         # A Dense layer on flat items is faster forward and, on CPUs, twice as fast backward.
         flat = nnx.gelu(self.item_in(items.reshape(sets * count, -1)))
-        hidden = nnx.gelu(self.item_out(flat)).reshape(sets, count, -1)
+        return nnx.gelu(self.item_out(flat)).reshape(sets, count, -1)
+
+    def logits(
+        self, hidden: Float[Array, "sets items width"], query: Float[Array, "sets 1"]
+    ) -> Float[Array, "sets items"]:
+        """Attention logits of hidden items."""
         q = self.attention_query(nnx.gelu(self.query_out(nnx.gelu(self.query_in(query)))))
         kernel, bias = self.attention_key.kernel[...], self.attention_key.bias[...]  # pyright: ignore[reportOptionalSubscript]
         folded, shift = self.by_kernel(products.LAYER, q, kernel.T), self.by_kernel("...i,i->...", q, bias)
         logits = self.over_items("snw,sw->sn", hidden, folded) + shift[:, None]
-        return Encoded(hidden, logits / kernel.shape[1] ** 0.5)
+        return logits / kernel.shape[1] ** 0.5
 
     def pool(
         self, weights: Float[Array, "sets *normalizers items"], hidden: Float[Array, "sets items width"]

@@ -186,8 +186,10 @@ def test_none_streams_large_inputs_alone(monkeypatch):
     assert calls == [query.shape]
     dot_product_attention(query, key, value, return_weights=True)
     dot_product_attention(query, key, value, normalizer=sj.Normalizer(my_map))
-    dot_product_attention(query, key, value, normalizer="sparsemax")
+    dot_product_attention(query, key, value, normalizer="sparsemax", block_size=8)
     assert len(calls) == 1
+    dot_product_attention(query, key, value, normalizer="sparsemax")  # of whole rows
+    assert len(calls) == 2
     assert STREAM_ABOVE < SEARCH_ABOVE
 
 

@@ -71,6 +71,14 @@ def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
     assert np.allclose(numbers(together), numbers(regrouped), rtol=1e-5)
 
 
+def test_short_sets_are_read_together_as_they_are_alone(parameters):
+    """At lengths whose sets have other items each, of which those beyond their own are masked."""
+    together = frame_of(parameters, ["softmax", "softpick"], lengths=(2, 9, 40), sets=8)
+    for n in (2, 9, 40):
+        alone = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=8)
+        assert np.allclose(numbers(together.filter(n=n)), numbers(alone), rtol=1e-5)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(("matmul", "off"), [("float32", 2e-6), ("bfloat16", 1e-3)])
 def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch, matmul, off):
@@ -128,7 +136,7 @@ def test_one_compilation_per_bucket(parameters):
     before = compiled._cache_size()
     for theta in (0.3, 0.4):
         named = {"a": normalizer("temperature", theta=theta), "b": normalizer("softpick")}
-        list(evaluation.evaluate(parameters, named, seeds=SEEDS, lengths=(3, 9, 10), sets=4))
+        list(evaluation.evaluate(parameters, named, seeds=SEEDS, lengths=(3, 9, 130, 150), sets=4))
     assert compiled._cache_size() - before == 2
 
 

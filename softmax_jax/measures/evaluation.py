@@ -93,9 +93,10 @@ def evaluate(
     was `trained_under` a normalizer: None in the place of one stands for that, with the numbers that it learned.
     Protocol "fresh" draws `sets` new sets for every seed and length from `key`, the
     same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than `LONGEST_WHOLE` items are
-    encoded block by block. Compiles once for the lengths that share a room, which are masked to their own; under
-    "notebook" once a length. Measures that the task cannot have are left out. Raises, before it computes or yields
-    anything, unless its arguments fit each other.
+    encoded block by block, and where rounding leaves fewer items than are read, each of those is encoded once. Compiles
+    once for the lengths that share a room, as all up to `SHORT` do, which are masked to their own; under "notebook"
+    once a length. Measures that the task cannot have are left out. Raises, before it computes or yields anything,
+    unless its arguments fit each other.
     """
     task = task_of(parameters) if task is None else task
     check_seeds(parameters, seeds)

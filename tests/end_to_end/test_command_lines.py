@@ -42,6 +42,9 @@ def test_train_then_evaluate(trained, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "published" in done.stdout
+    first, *by_length = done.stderr.splitlines()
+    assert first == f"measuring {trained}: 2 seeds under {', '.join(names)}; items 4 16"
+    assert [line.split(" softmax")[0] for line in by_length] == [f"measuring n = {n}: % right:" for n in (4, 16)]
     with (tmp_path / "out" / "evaluation.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["normalizer", "n", "seed", "accuracy", "loss", "entropy", "max_weight", "calibration"]

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree, solution_moved
+from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree, attach, solution_moved
 from softmax_jax.normalizers.entry import DISPERSES, Written
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.maps import softmax
@@ -19,6 +19,7 @@ from softmax_jax.normalizers.masking import Axis, reaches, settled
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.rows import WholeRow
 from softmax_jax.normalizers.thresholds import (
+    STIELTJES,
     TSALLIS,
     Family,
     away_from_zero,
@@ -44,34 +45,25 @@ class Threshold(Map):
     def eps(self, number: Callable[[ArrayLike], Array]) -> Float[Array, "..."]:
         """ε of the family. `number` gives a number of the map in the type and rank of the logits."""
 
-    def factor(self, number: Callable[[ArrayLike], Array]) -> Float[Array, "..."] | None:
-        """What multiplies the logits, None for 1."""
-        return None
-
-    def excess(
-        self, below: Float[Array, "*shape"], logits: Float[Array, "*shape"], factor: Float[Array, "..."] | None
-    ) -> Float[Array, "*shape"]:
+    def excess(self, below: Float[Array, "*shape"], logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """What the family weighs, from distances to the pivot: -inf where no weight goes."""
-        possible = logits != -jnp.inf
-        if factor is not None:
-            # Replaced before the product, because the derivative in the factor of one with -inf is not finite.
-            below = factor * jnp.where(possible, below, 0)
-        return jnp.where(possible, below, -jnp.inf)
+        return jnp.where(logits == -jnp.inf, -jnp.inf, below)
 
     def weights(self, row: WholeRow) -> Float[Array, "*shape"]:
-        below = row.below(row.logits, jax.lax.stop_gradient(row.pivot(row.logits)))
-        x = self.excess(below, row.logits, self.factor(row.number))
+        z = row.logits
+        # In derivatives x goes with z without any choice: what is far below or hidden has a weight without a slope.
+        x = attach(self.excess(row.below(z, jax.lax.stop_gradient(row.pivot(z))), z), z)
         eps = _axis_last(self.eps(row.number), row.axis)
-        return _axis_back(solved(self.family(), _axis_last(x, row.axis), eps), row.logits.shape, row.axis)
+        return _axis_back(solved(self.family(), _axis_last(x, row.axis), eps), z.shape, row.axis)
 
     def in_blocks(self, rows: ScaledRows) -> Attended:
         """A pass for the maximum, one for each step of the search for the threshold, and one for the weights there."""
-        family, eps, factor = self.family(), self.eps(rows.number), self.factor(rows.number)
+        family, eps = self.family(), self.eps(rows.number)
         places = rows.blocks.largest(lambda block: rows.entries(block).logits)
         pivot = settled(jnp.max(places, -1, keepdims=True))
 
         def excess(logits: Array) -> Array:
-            return self.excess(rows.below(logits, pivot), logits, factor)
+            return self.excess(rows.below(logits, pivot), logits)
 
         def total(threshold: Array) -> Array:
             def weights(block: Block) -> Array:
@@ -242,15 +234,11 @@ class Stieltjes(Threshold):
 
     q: ArrayLike = number(default=4.0, rule="above 0, from 1e-6 to 1e6, such as 4.0", holds=lambda q: 1e-6 <= q <= 1e6)
 
-    # The family of entmax goes on below α = 1, where its weights are these.
     def family(self) -> Family:
-        return TSALLIS
+        return STIELTJES
 
     def eps(self, number: Callable[[ArrayLike], Array]) -> Array:
         return -1 / number(self.q)
-
-    def factor(self, number: Callable[[ArrayLike], Array]) -> Array:
-        return number(self.q)
 
 
 class TopKSoftmax(Map):

@@ -334,7 +334,10 @@ def whole_ranks(k: ArrayLike) -> Int[Array, "..."]:
 
 @jax.jit
 def kth_largest(z: Float[Array, "*rows n"], k: Int[Array, "..."]) -> Float[Array, "*rows 1"]:
-    """The k-th largest of each row, or -inf where there is none; that of a part of the row is not above."""
+    """A number that the k largest of each row reach, with what ties with the last, and no others; -inf if all do.
+
+    That of some entries of a row is not above, and close if they are the largest: the search starts there.
+    """
     blocks = cut(z)
     places = jnp.max(blocks, -2, initial=-jnp.inf)
     high = jnp.max(places, -1, keepdims=True, initial=-jnp.inf)
@@ -354,10 +357,10 @@ def find_kth_largest(
     low: Float[Array, "*row"],
     high: Float[Array, "*row"],
 ) -> Float[Array, "*row"]:
-    """The k-th largest between low and high of each row, from the count of entries that are not below a number.
+    """As `kth_largest`, from the count of entries that are not below a number.
 
-    Halves an interval of the floating point numbers themselves, in their order, until it holds just one or the
-    count fits. Where fewer than k entries are not below `low`, it is `low`.
+    `low` is a guess from below, which is tried first, and nothing is above `high`. Halves an interval of the floating
+    point numbers themselves, in their order, until it holds just one or the count fits.
     """
     dtype = low.dtype
     whole = jnp.int64 if dtype == jnp.float64 else jnp.int32
@@ -378,7 +381,12 @@ def find_kth_largest(
             counted > k, high, jnp.where(counted == k, middle + 1, middle)
         )
 
-    # One more than the most, so that the largest itself can be found; often it is `low`.
-    least, most = (in_order(jax.lax.bitcast_convert_type(end, whole)) for end in (low, high))
-    kth, _ = jax.lax.while_loop(unfinished, search, (least, jnp.where(count(low) > k, most, least) + 1))
+    lowest = jnp.full_like(low, -jnp.inf)
+    low = jnp.maximum(low, jnp.finfo(dtype).min)
+    none, least, most = (in_order(jax.lax.bitcast_convert_type(end, whole)) for end in (lowest, low, high))
+    # A guess from logits that were rounded otherwise, as when they are computed anew, may be above after all. One more
+    # than the end, so that this itself can be found.
+    counted = count(low)
+    start = jnp.where(counted < k, none, least), jnp.where(counted > k, most, least) + 1
+    kth, _ = jax.lax.while_loop(unfinished, search, start)
     return jax.lax.bitcast_convert_type(in_order(kth), dtype)

@@ -100,8 +100,8 @@ def _search(
         fall = left_before - left
         secant = family.advance(rows.before, rows.here, left / jnp.where(fall == 0, 1, fall), eps)
         # However short, a step is one float towards the solution.
-        next = jnp.nextafter(rows.here, jnp.where(rows.total > 1, rows.high, rows.low))
-        secant = jnp.where(rows.total > 1, jnp.maximum(secant, next), jnp.minimum(secant, next))
+        nearest = jnp.nextafter(rows.here, jnp.where(rows.total > 1, rows.high, rows.low))
+        secant = jnp.where(rows.total > 1, jnp.maximum(secant, nearest), jnp.minimum(secant, nearest))
         within = (secant > rows.low) & (secant < rows.high) & ~rows.slow
         moved = jnp.where(within, secant, rows.low + (rows.high - rows.low) / 2)
         active = rows.active & (moved > rows.low) & (moved < rows.high)
@@ -237,7 +237,7 @@ def log1p(x: Array) -> Array:
 def _weigh_tsallis(x: Array, t: Array, eps: Array, rate: ArrayLike) -> Array:
     limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
     excess = jnp.maximum(rate * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
-    return jnp.exp(log1p(excess) / eps - t)
+    return jnp.exp(log1p(excess) * (1 / eps) - t)
 
 
 def _advance_tsallis(before: Array, t: Array, times: Array, eps: Array) -> Array:

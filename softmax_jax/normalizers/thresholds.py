@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.masking import row_sum
@@ -28,16 +29,12 @@ Total = Callable[[Float[Array, "*row"]], Float[Array, "*row"]]
 
 
 class Family(NamedTuple):
-    """Weights that are functions of a logit, a threshold and ε, with what the search for the threshold must know.
-
-    Where `halve` is True, the total may not be convex.
-    """
+    """Weights that are functions of a logit, a threshold and ε, with what the search for the threshold must know."""
 
     weigh: Weigh
     derivatives: Callable[[Float[Array, "..."], Float[Array, "..."]], tuple[Array, Array | None]]
     """From weights and ε: of the weights in the logit, and in ε at a fixed threshold, None where ε is a constant."""
     advance: Advance
-    halve: Callable[[Float[Array, "..."]], Bool[Array, "..."]]
     start: float
     """No threshold is below."""
     end: Callable[[int], float]
@@ -49,6 +46,9 @@ BLOCKS = 16
 
 FIRST_STEP = 1 / 64
 """Distance of the first two thresholds of a search."""
+
+TOLERANCE, ROUNDING = 4, 64
+"""In units of the last place of 1: what a total may miss 1 by, and what rounding may make of it in a long row."""
 
 MAX_STEPS = 64
 """Bound on the steps of one search: the secant's takes about 6, and halving an interval exhausts float32 after 30."""
@@ -63,17 +63,24 @@ class Search(NamedTuple):
     total: Float[Array, "*row"]
     low: Float[Array, "*row"]
     high: Float[Array, "*row"]
+    slow: Bool[Array, "*row"]
     active: Bool[Array, "*row"]
 
 
 def _search(
-    family: Family, total: Total, eps: Float[Array, "..."], start: Float[Array, "*row"], entries: int
+    family: Family,
+    total: Total,
+    eps: Float[Array, "..."],
+    start: Float[Array, "*row"],
+    rise: Float[Array, "*row"],
+    entries: int,
 ) -> Search:
     """Finds the threshold from start on at which a falling total is 1; start where the total is less there.
 
+    `rise` is about the factor by which the total is more at `FIRST_STEP` before the start: it is the first slope.
     The secant through two points on the near side of the solution never passes it where (total^ε - 1) / ε is
-    convex in what `advance` is linear in. `halve` marks the rows where it may not be: there every other step,
-    and each one that leaves the interval known to hold the solution, goes to its middle instead.
+    convex in what `advance` is linear in. Where that does not hold, a step may lead out of the interval known to hold
+    the solution, or fail to halve the miss: the next one then goes to the middle of the interval instead.
 
     A row worked through, sparsemax (ε = 1) of the logits 0, -0.5 and -0.75, whose total is Σ max(x - τ, 0):
 
@@ -81,7 +88,7 @@ def _search(
         -1.0156  1.797   -1     1.75    -1 + 0.0156 · 0.75 / 0.0469 = -0.75
         -1       1.75    -0.75  1       reached: the threshold is -0.75, the weights are 0.75, 0.25 and 0
     """
-    tolerance, halve = 2 * jnp.finfo(start.dtype).eps, family.halve(eps)
+    tolerance, rounding = TOLERANCE * jnp.finfo(start.dtype).eps, ROUNDING * jnp.finfo(start.dtype).eps
 
     def unfinished(state: tuple[Array, Search]) -> Array:
         count, rows = state
@@ -89,26 +96,43 @@ def _search(
 
     def step(state: tuple[Array, Search]) -> tuple[Array, Search]:
         count, rows = state
-        low, high = jnp.where(rows.total > 1, rows.here, rows.low), jnp.where(rows.total < 1, rows.here, rows.high)
         left, left_before = (jnp.expm1(eps * jnp.log(value)) / eps for value in (rows.total, rows.total_before))
         fall = left_before - left
-        secant = family.advance(rows.before, rows.here, jnp.where(fall > 0, left / fall, 0), eps)
-        inside = (secant > low) & (secant < high) & (count % 2 == 0)
-        moved = jnp.where(halve & ~inside, low + (high - low) / 2, secant)
-        moved = jnp.where(count == 0, start, jnp.where(rows.active, moved, rows.here))
+        secant = family.advance(rows.before, rows.here, left / jnp.where(fall == 0, 1, fall), eps)
+        # However short, a step is one float towards the solution.
+        nearest = jnp.nextafter(rows.here, jnp.where(rows.total > 1, rows.high, rows.low))
+        secant = jnp.where(rows.total > 1, jnp.maximum(secant, nearest), jnp.minimum(secant, nearest))
+        within = (secant > rows.low) & (secant < rows.high) & ~rows.slow
+        moved = jnp.where(within, secant, rows.low + (rows.high - rows.low) / 2)
+        active = rows.active & (moved > rows.low) & (moved < rows.high)
+        moved = jnp.where(active, moved, rows.here)
         reached = total(moved)
-        # Where the miss grows, rounding has the last word. At the start, a total below 1 has no solution beyond.
         miss, miss_before = jnp.abs(reached - 1), jnp.abs(rows.total - 1)
-        nearer = jnp.where(count == 0, reached > 1, halve | (miss < miss_before))
-        active = rows.active & (miss > tolerance) & nearer & (moved != rows.here)
-        return count + 1, Search(rows.here, rows.total, moved, reached, low, high, active)
+        slow = miss > miss_before / 2
+        low, high = jnp.where(reached > 1, moved, rows.low), jnp.where(reached < 1, moved, rows.high)
+        # Where a small miss stays what it is, rounding has the last word.
+        active &= (miss > tolerance) & ~(slow & (miss < rounding))
+        return count + 1, Search(rows.here, rows.total, moved, reached, low, high, slow, active)
 
-    # The point before the start is summed outside of the loop: two sums in one place XLA would fuse.
-    near = start - FIRST_STEP
-    of_near = total(near)
-    end = jnp.full_like(near, family.end(entries))
-    rows = Search(near, of_near, near, of_near, near, end, jnp.ones(near.shape, bool))
+    of_start, end = total(start), jnp.full_like(start, family.end(entries))
+    # A total below 1 at the start has no solution beyond.
+    rows = Search(
+        start - FIRST_STEP,
+        of_start * rise,
+        start,
+        of_start,
+        start,
+        end,
+        jnp.zeros_like(start, bool),
+        of_start - 1 > tolerance,
+    )
     return jax.lax.while_loop(unfinished, step, (jnp.int32(0), rows))[1]
+
+
+def _rise(total: Total, at: Float[Array, "*row"]) -> Float[Array, "*row"]:
+    """The factor by which a total is more at `FIRST_STEP` before a threshold."""
+    here = total(at)
+    return total(at - FIRST_STEP) / jnp.where(here == 0, 1, here)
 
 
 def find_threshold(
@@ -126,11 +150,11 @@ def find_threshold(
     """
     rows = part if part is not None else like
     assert rows is not None
-    threshold = jnp.full((*rows.shape[:-1], 1), family.start, rows.dtype)
+    nearby, threshold = total, jnp.full((*rows.shape[:-1], 1), family.start, rows.dtype)
     if part is not None:
-        of_part = functools.partial(_sum_of_blocks, family, part[..., None, :], eps)
-        threshold = _search(family, of_part, eps, threshold, entries).here
-    solution = _search(family, total, eps, threshold, entries)
+        nearby = functools.partial(_sum_of_blocks, family, part[..., None, :], eps)
+        threshold = _search(family, nearby, eps, threshold, _rise(nearby, threshold), entries).here
+    solution = _search(family, total, eps, threshold, _rise(nearby, threshold), entries)
     return solution.here, jnp.where(solution.total == 0, 1, solution.total)
 
 
@@ -144,29 +168,36 @@ def _sum_of_blocks(
     return jnp.sum(of_blocks, -1, keepdims=True)
 
 
+def cut(x: Float[Array, "*rows n"]) -> Float[Array, "*rows blocks m"]:
+    """Rows in `BLOCKS` blocks, the last one filled up with -inf; in one block if they are short."""
+    *rows, n = x.shape
+    if n < 2 * BLOCKS:
+        return x[..., None, :]
+    padding = [(0, 0)] * len(rows) + [(0, -n % BLOCKS)]
+    return jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -1)
+
+
 def _solve(family: Family, eps: Float[Array, "..."], x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
     """The weights of each row at the threshold at which they sum to 1.
 
     The few entries that matter are mostly the largest of their place in the blocks, so the search starts there.
     """
-    *rows, n = x.shape
-    blocks, part = x[..., None, :], None
-    if n >= 2 * BLOCKS:
-        padding = [(0, 0)] * len(rows) + [(0, -n % BLOCKS)]
-        blocks = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -1)
-        part = jnp.max(blocks, -2)
+    blocks = cut(x)
+    part = None if blocks.shape[-2] == 1 else jnp.max(blocks, -2)
     total = functools.partial(_sum_of_blocks, family, blocks, eps)
-    threshold, reached = find_threshold(family, eps, total, n, part, x)
+    threshold, reached = find_threshold(family, eps, total, x.shape[-1], part, x)
     # The search is free to forget NaN, which keeps it fast.
-    bad = jnp.any(jnp.isnan(x), -1, keepdims=True)
+    bad = jnp.any(jax.lax.optimization_barrier(jnp.any(jnp.isnan(blocks), -2)), -1, keepdims=True)
     weights = family.weigh(x, threshold, eps) / jnp.where(bad, 1, reached)
     return jnp.where(bad & (x != -jnp.inf), jnp.nan, weights)
 
 
 def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
     """The change of the weights for a change of the logits: the threshold moves so that their sum stays."""
-    shares = slopes / row_sum(slopes, -1)
-    return slopes * (change - jnp.sum(shares * change, -1, keepdims=True))
+    # The transpose, which backward passes take, is slopes * (change - mean): nothing but the slopes is kept for it.
+    change = slopes * change
+    total = jax.lax.optimization_barrier(jnp.sum(change, -1, keepdims=True))
+    return change - slopes / row_sum(slopes, -1) * total
 
 
 @functools.cache
@@ -184,7 +215,7 @@ def excess(power: int) -> Family:
         live = weights > 0
         return jnp.where(live, jnp.where(live, weights, 1) ** (1 - 1 / power), 0), None
 
-    return Family(weigh, derivatives, advance, lambda eps: jnp.asarray(False), -float(power), lambda entries: 0.0)
+    return Family(weigh, derivatives, advance, -float(power), lambda entries: 0.0)
 
 
 def log1p(x: Array) -> Array:
@@ -203,10 +234,10 @@ def log1p(x: Array) -> Array:
 
 # With t = -log of the largest weight, exp(-εt) is its base; both ends are far beyond what can matter. Written
 # without a branch, which XLA does not turn into vector instructions on CPU.
-def _weigh_tsallis(x: Array, t: Array, eps: Array) -> Array:
+def _weigh_tsallis(x: Array, t: Array, eps: Array, rate: ArrayLike) -> Array:
     limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
-    excess = jnp.maximum(eps * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
-    return jnp.exp(log1p(excess) / eps - t)
+    excess = jnp.maximum(rate * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+    return jnp.exp(log1p(excess) * (1 / eps) - t)
 
 
 def _advance_tsallis(before: Array, t: Array, times: Array, eps: Array) -> Array:
@@ -229,6 +260,15 @@ def _derivatives_tsallis(
     return slopes, jnp.where(small, series, (weights - slopes - base * weights) / eps**2)
 
 
+def _derivatives_stieltjes(
+    weights: Float[Array, "*rows n"], eps: Float[Array, "..."]
+) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
+    """Of weights (λ - x)^(1/ε): in x, which is that in -λ, and in ε at a fixed λ."""
+    live = weights > 0
+    logs = jnp.log(jnp.where(live, weights, 1))
+    return jnp.where(live, jnp.exp((1 - eps) * logs) / -eps, 0), weights * logs / -eps
+
+
 def away_from_zero(eps: Float[Array, "..."]) -> Float[Array, "..."]:
     """ε, but never so near to 0 that dividing by it fails; the weights there are those of ε = 0 to rounding."""
     tiny = jnp.finfo(eps.dtype).eps
@@ -244,14 +284,18 @@ def _second_order(a: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 TSALLIS = Family(
-    _weigh_tsallis,
+    lambda x, t, eps: _weigh_tsallis(x, t, eps, eps),
     _derivatives_tsallis,
     _advance_tsallis,
-    lambda eps: jnp.abs(eps) > 1,
     0.0,
-    lambda entries: math.log(max(entries, 1)),
+    lambda entries: math.log(max(entries, 1)) + 1,
 )
 """Weights (1 + ε·(x - θ))^(1/ε), for any ε but 0, which `away_from_zero` replaces; the threshold stands for θ."""
+
+STIELTJES = TSALLIS._replace(
+    weigh=lambda x, t, eps: _weigh_tsallis(x, t, eps, -1.0), derivatives=_derivatives_stieltjes
+)
+"""Weights (λ - x)^(1/ε) for ε below 0, which are those of `TSALLIS` for x over -ε; the threshold stands for λ."""
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

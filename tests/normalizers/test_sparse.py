@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.normalizers.sparse import find_kth_largest, kth_largest
 from softmax_jax.normalizers.thresholds import log1p
 
 from . import references
@@ -46,6 +47,19 @@ def test_weights_are_those_of_float64(weigh, reference, n, spread):
     weights = np.asarray(weigh(jnp.asarray(logits)), np.float64)
     np.testing.assert_allclose(weights, [reference(row) for row in logits.astype(np.float64)], atol=5e-7, rtol=0)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+
+@every_map
+@pytest.mark.parametrize("spread", [0.01, 1.0, 30.0])
+def test_entries_that_hide_behind_equal_ones_count(weigh, reference, spread):
+    # The start sees one in 16 of them, so that its slope leads beyond the solution, far in all but the first row.
+    some = spread * np.random.default_rng(3).normal(size=(4, 64))
+    some[2:] = np.round(some[2:] / spread) * spread
+    some[3, 0] += 5 * spread
+    logits = np.tile(some, 16).astype(np.float32)
+    logits[0, 64:] -= np.float32(spread)
+    weights = np.asarray(weigh(jnp.asarray(logits)), np.float64)
+    np.testing.assert_allclose(weights, [reference(row) for row in logits.astype(np.float64)], atol=5e-7, rtol=0)
 
 
 @every_map
@@ -170,6 +184,30 @@ def test_top_k_keeps_every_tie_for_the_last_place(k):
     np.testing.assert_allclose(
         jax.jit(lambda k: sj.top_k_softmax(logits, k=k))(k), references.top_k(np.asarray(logits), k), atol=1e-7
     )
+
+
+@pytest.mark.parametrize("k", [1, 2, 8, 40, 5000])
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 1000])
+def test_the_kth_largest_is_reached_by_the_entries_that_sorting_puts_first(n, k):
+    rows = np.random.default_rng(n).normal(size=(5, n)).astype(np.float32)
+    rows[1] = np.round(rows[1])
+    rows[2, rows[2] < 1] = -np.inf
+    rows[3] *= np.float32(7e37)
+    rows[4] = -np.inf
+    least = jnp.sort(rows, -1, descending=True)[:, min(k, n) - 1, None] if k <= n else jnp.full((5, 1), -jnp.inf)
+    found = kth_largest(jnp.asarray(rows), jnp.full((1, 1), k, jnp.int32))
+    np.testing.assert_array_equal(rows >= found, rows >= least)
+
+
+def test_a_guess_above_the_kth_largest_does_no_harm():
+    row = jnp.arange(10.0)[None]
+
+    def count(threshold):
+        return jnp.sum(row >= threshold, -1, keepdims=True, dtype=jnp.int32)
+
+    for guess, most in (8.0, 9.0), (-jnp.inf, 9.0), (7.0, 9.0):
+        found = find_kth_largest(count, jnp.full((1, 1), 3), jnp.full((1, 1), guess), jnp.full((1, 1), most))
+        assert count(found) == 3
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,9 @@ def main() -> None:
         options = {"seeds": config.all_seeds, "key": numbered_key(asked.key), "trained_under": config.normalizer}
         options |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
         plan = planned(parameters, named, task=config.task, **options)
-        frames = plan.frames
+        frames, seeds = plan.frames, command_line.counted(config.seeds, "seed")
         if is_leader():
-            seeds, lengths = command_line.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
+            lengths = " ".join(map(str, dict.fromkeys(plan.lengths)))
             print(f"measuring {asked.checkpoint}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr)
             frames = command_line.with_progress(plan.frames, plan.lengths, "measuring", said=row)
         frame = pl.concat(frames)

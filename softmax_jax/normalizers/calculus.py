@@ -108,7 +108,8 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Ar
     along = {one % w.ndim for one in (axis if isinstance(axis, tuple) else (axis,))}
     kept = [one for one in axes if one not in along]
     # A product, as on CPUs logarithms that are part of a sum over long rows take six times as long.
-    return -jnp.einsum(shares, axes, logarithms, axes, kept, precision=jax.lax.Precision.HIGHEST)
+    # From 0, so that an entropy of 0 has no sign.
+    return 0 - jnp.einsum(shares, axes, logarithms, axes, kept, precision=jax.lax.Precision.HIGHEST)
 
 
 def cross_entropy(

@@ -88,7 +88,9 @@ def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
 
 
 def _learned(summary: pl.DataFrame) -> list[str]:
-    return [algorithm for algorithm, mean in at_training_lengths(summary).items() if mean >= LEARNED]
+    """The algorithms that are learned, or the first where none is, for something to look at."""
+    means = at_training_lengths(summary)
+    return [algorithm for algorithm, mean in means.items() if mean >= LEARNED] or list(means)[:1]
 
 
 def _or_dash(value: float | None) -> str:
@@ -97,7 +99,7 @@ def _or_dash(value: float | None) -> str:
 
 def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
     """Accuracy by length: a row for each algorithm that is learned, a panel for each regime."""
-    algorithms = _learned(summary) or [summary["algorithm"][0]]
+    algorithms = _learned(summary)
     shown = summary.filter(pl.col("algorithm").is_in(algorithms)).rename({"accuracy": "value"})
     colour = charts.colour_by("normalizer", palette(shown["normalizer"]))
     x, y = charts.length_axis(sorted(set(shown["n"])), "length"), charts.percent_axis("right answers (%)")

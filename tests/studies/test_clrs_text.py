@@ -116,6 +116,8 @@ def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
     assert "insertion_sort" not in regimes
     assert "| minimum | swapped | adaptive temperature | **0.0** | – | – | **0.0** | – |" in regimes
     assert "insertion_sort" not in str(report.regimes_chart(summary).to_dict())
+    alone = summary.filter(algorithm="insertion_sort")
+    assert "| insertion_sort | swapped | softmax | 10.0 |" in report.regimes_table(alone)
 
 
 def test_beyond_training_answers_that_it_has_are_counted_apart():

@@ -110,7 +110,7 @@ def render_growth(paths: tuple[Path, ...]) -> str:
             cells = [what, f"{by}, {sizes[0]:,} to {sizes[-1]:,}", duration(last["ours_seconds"])]
             cells += [f"{slope:.2f}" for slope in slopes] + [f"{1 / last['ratio']:.1f}", measured(path, last)]
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join(lines) if lines[2:] else "Not measured yet."
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:

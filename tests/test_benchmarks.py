@@ -115,6 +115,8 @@ def test_how_cost_grows_is_a_row_for_each_size_beside_the_floor(tmp_path):
     assert row.startswith(
         "| attention | keys, 10 to 1,000 | 100 s | 1.00 | 2.00 | 0.0 | 2026-01-02, 2 cpu cores, load "
     )
+    path.write_text(json.dumps([RESULT.record()]))
+    assert table.render_growth((path,)) == "Not measured yet."
 
 
 def test_a_table_comes_between_its_marks_and_nothing_else_changes():

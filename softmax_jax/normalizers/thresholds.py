@@ -99,8 +99,9 @@ def _search(
         left, left_before = (jnp.expm1(eps * jnp.log(value)) / eps for value in (rows.total, rows.total_before))
         fall = left_before - left
         secant = family.advance(rows.before, rows.here, left / jnp.where(fall == 0, 1, fall), eps)
-        # However short, a step is one float towards the solution.
-        nearest = jnp.nextafter(rows.here, jnp.where(rows.total > 1, rows.high, rows.low))
+        # However short, a step is one float towards the solution, and goes with where it starts in derivatives.
+        here, towards = jax.lax.stop_gradient((rows.here, jnp.where(rows.total > 1, rows.high, rows.low)))
+        nearest = rows.here + (jnp.nextafter(here, towards) - here)
         secant = jnp.where(rows.total > 1, jnp.maximum(secant, nearest), jnp.minimum(secant, nearest))
         within = (secant > rows.low) & (secant < rows.high) & ~rows.slow
         moved = jnp.where(within, secant, rows.low + (rows.high - rows.low) / 2)

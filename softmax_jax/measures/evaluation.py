@@ -34,8 +34,8 @@ from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.tasks.task import Reading, Task
 from softmax_jax.training.trainer import Parameters, build_model
 
-SHORT = 128
-"""Sets of so many items are read sooner among more masked ones than by a program of their own, which is compiled."""
+SHARED = 128, 512, 2048
+"""Sets of at most so many items are read sooner by one program, among more masked ones, than by one for each length."""
 LENGTHS = tuple(2**power for power in range(1, 15))
 PROTOCOLS = "fresh", "notebook"
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
@@ -94,7 +94,7 @@ def evaluate(
     Protocol "fresh" draws `sets` new sets for every seed and length from `key`, the
     same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than `LONGEST_WHOLE` items are
     encoded block by block, and where rounding leaves fewer items than are read, each of those is encoded once. Compiles
-    once for the lengths that share a room, as all up to `SHORT` do, which are masked to their own; under "notebook"
+    once for the lengths that share a room, as `rooms_of` has it, which are masked to their own; under "notebook"
     once a length. Measures that the task cannot have are left out. Raises, before it computes or yields anything,
     unless its arguments fit each other.
     """
@@ -140,13 +140,17 @@ def evaluate(
 
 
 def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:
-    """The items that the program for each length has room for: one program reads all short sets of max retrieval.
+    """The items that the program for each length has room for: lengths of max retrieval share those of `SHARED`.
 
-    >>> rooms_of(MaxRetrieval(), (2, 16, 100, 1000))
-    {2: 112, 16: 112, 100: 112, 1000: 1024}
+    >>> rooms_of(MaxRetrieval(), (2, 16, 100, 512, 1000, 4096))
+    {2: 112, 16: 112, 100: 112, 512: 512, 1000: 1024, 4096: 4096}
     """
-    shared = max((n for n in lengths if n <= SHORT), default=1) if type(task) is MaxRetrieval else 1
-    return {n: task.room(max(n, shared if n <= SHORT else 1)) for n in lengths}
+
+    def room(length: int) -> int:
+        most = next((most for most in SHARED if length <= most), length) if type(task) is MaxRetrieval else length
+        return task.room(max(other for other in lengths if other <= most))
+
+    return {length: room(length) for length in lengths}
 
 
 def _gathered(

@@ -52,11 +52,19 @@ class KnownItems(MaxRetrievalModel):
         for name, value in vars(model).items():
             if not name.startswith("_"):
                 setattr(self, name, value)
-        self.table = nnx.Variable(model.hidden(every_item()[None])[0])
+        table = model.hidden(every_item()[None])[0]
+        if model.over_items.args == (ROUNDED_TO,):
+            # Both products that read hidden items round them first, so half the bytes say the same. As whole numbers,
+            # since XLA would keep bfloat16 itself in float32.
+            table = jax.lax.bitcast_convert_type(table.astype(ROUNDED_TO), jnp.uint16)
+        self.table = nnx.Variable(table)
 
     def hidden(self, items: Float[Array, "sets items features"]) -> Float[Array, "sets items width"]:
         """What the encoder makes of each item, but for masked ones: of those, what it makes of the first entry."""
-        return self.table[...].at[entry_of(items)].get(mode="promise_in_bounds")
+        found = self.table[...].at[entry_of(items)].get(mode="promise_in_bounds")
+        if found.dtype == jnp.uint16:
+            found = jax.lax.bitcast_convert_type(found, ROUNDED_TO)
+        return found.astype(items.dtype)
 
 
 def pays(task: Task, items: int) -> bool:

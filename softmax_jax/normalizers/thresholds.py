@@ -184,11 +184,12 @@ def _solve(family: Family, eps: Float[Array, "..."], x: Float[Array, "*rows n"])
     The few entries that matter are mostly the largest of their place in the blocks, so the search starts there.
     """
     blocks = cut(x)
-    part = None if blocks.shape[-2] == 1 else jnp.max(blocks, -2)
+    # Neither the search nor a maximum by XLA on CPUs keeps NaN, so it stands as +inf here, which x has nowhere.
+    largest = jnp.max(jnp.where(jnp.isnan(blocks), jnp.inf, blocks), -2)
+    bad = jnp.any(largest == jnp.inf, -1, keepdims=True)
+    part = None if blocks.shape[-2] == 1 else jnp.where(bad, 0, largest)
     total = functools.partial(_sum_of_blocks, family, blocks, eps)
     threshold, reached = find_threshold(family, eps, total, x.shape[-1], part, x)
-    # The search is free to forget NaN, which keeps it fast.
-    bad = jnp.any(jax.lax.optimization_barrier(jnp.any(jnp.isnan(blocks), -2)), -1, keepdims=True)
     weights = family.weigh(x, threshold, eps) / jnp.where(bad, 1, reached)
     return jnp.where(bad & (x != -jnp.inf), jnp.nan, weights)
 

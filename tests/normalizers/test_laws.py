@@ -110,6 +110,16 @@ def test_a_visible_logit_of_minus_infinity_gets_exactly_zero(name, dtype):
 
 
 @every_method
+def test_a_visible_nan_or_infinity_makes_its_long_row_nan_and_no_other(name):
+    logits = np.random.default_rng(0).normal(size=(8, 1000)).astype(np.float32)
+    for bad in np.nan, np.inf:
+        logits[1, 700] = bad
+        weights = weights_alone(by_name(name), jnp.asarray(logits))
+        assert np.isnan(weights[1]).all()
+        assert np.isfinite(np.delete(weights, 1, 0)).all()
+
+
+@every_method
 @hypothesis.given(logits_strategy, masks)
 def test_a_mask_that_is_added_hides_and_counts_as_one_that_is_given(name, logits, where):
     for dtype in DTYPES:

@@ -22,9 +22,11 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
+from softmax_jax.normalizers.thresholds import TSALLIS
 from softmax_jax.runtime.command_line import parse, within
 
 SHAPES = (1024, 4096), (64, 65536)
+STEP = "one step of the search of entmax, forward alone"
 
 
 def sorted_sparsemax(logits: jax.Array) -> jax.Array:
@@ -45,6 +47,11 @@ def sorted_entmax15(logits: jax.Array) -> jax.Array:
     tau = mean - jnp.sqrt(jnp.where(inside > 0, inside, 1)) * (inside > 0)
     support = jnp.sum(tau <= u, -1, keepdims=True)
     return jnp.maximum(z - jnp.take_along_axis(tau, support - 1, -1), 0) ** 2
+
+
+def one_step(logits: jax.Array) -> jax.Array:
+    """The sums of entmax's weights at some threshold: what one step of its search takes."""
+    return TSALLIS.weigh(logits, jnp.ones((len(logits), 1)), jnp.full((), 0.5)).sum(-1)
 
 
 def with_jax(weigh: Callable[[jax.Array], jax.Array], logits: np.ndarray, cotangent: np.ndarray) -> Callable[[], Any]:
@@ -79,6 +86,8 @@ def contenders(logits: np.ndarray, cotangent: np.ndarray) -> dict[str, Callable[
         "top_k_softmax": sj.top_k_softmax,
     }
     runs = {name: with_jax(weigh, logits, cotangent) for name, weigh in maps.items()}
+    step, array = jax.jit(one_step), jnp.asarray(logits)
+    runs[STEP] = lambda: step(array)
     try:
         torch, peer = import_module("torch"), import_module("entmax")
     except ImportError:
@@ -94,12 +103,15 @@ def contenders(logits: np.ndarray, cotangent: np.ndarray) -> dict[str, Callable[
     return runs | {name: with_torch(weigh, logits, cotangent) for name, weigh in theirs.items()}
 
 
-PEERS = {
+PEERS: dict[str, tuple[str, ...]] = {
     "sparsemax": ("sparsemax, sorted in JAX", "torch entmax: sparsemax, exact"),
     "entmax15": ("entmax15, sorted in JAX", "torch entmax: entmax15, exact"),
     "entmax(alpha=1.5)": (),
+    "stieltjes": (),
+    "top_k_softmax": (),
+    STEP: (),
 }
-"""What each of our maps is compared with besides softmax, as far as it takes part."""
+"""What each of ours is compared with besides softmax, as far as it takes part."""
 
 
 def times(shape: tuple[int, int], rounds: int) -> dict[str, list[float]]:
@@ -115,11 +127,11 @@ def times(shape: tuple[int, int], rounds: int) -> dict[str, list[float]]:
 def measure(quick: bool) -> list[Result]:
     """Our sparse maps against softmax and against the same maps by sorting, forward and backward."""
     results = []
-    for rows, length in SHAPES[:1] if quick else SHAPES:
-        seconds = times((rows, length), 3 if quick else 7)
+    for rows, length in SHAPES:
+        seconds = times((rows, length), 7 if quick else 15)
         softmax = next(iter(seconds))
         for name, peers in PEERS.items():
-            title = f"{name}, forward and backward, {rows} rows of {length}"
+            title = f"{name}{'' if name == STEP else ', forward and backward'}, {rows} rows of {length}"
             among = [softmax, *(peer for peer in peers if peer in seconds)]
             results += [Result(title, peer, seconds[name], seconds[peer], "s per call") for peer in among]
     return results

@@ -14,7 +14,7 @@ import jax.extend.core as jax_core
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import all as all_benchmarks, table, timing
+from benchmarks import all as all_benchmarks, growth, table, timing
 from benchmarks.timing import Result, device_name
 from softmax_jax.report.markdown import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -171,3 +171,19 @@ def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     rows = {result["name"].split(":")[0] for result in table.read_results(path)}
     assert {"2 seeds of 40 steps of paper, trained", "adaptive in two calls", "entmax15 in blocks"} <= rows
     assert "an item in sets of 1,024 items" in rows
+
+
+def test_the_floor_of_growing_cost_is_that_of_its_own_products(monkeypatch):
+    """Where a multiply-add takes a second, a floor is as many seconds as there are of them."""
+    monkeypatch.setattr(growth, "products_alone", lambda multiply_adds: lambda: multiply_adds)
+    floor = growth.CONTENDERS[growth.FLOOR]()()
+    seconds = {name: [floor if name.startswith(growth.FLOOR) else 1.0] for name in growth.CONTENDERS}
+    monkeypatch.setattr(growth, "processes_in_turn", lambda *_: (seconds, {}))
+    items, sets, width, seeds = (
+        growth.TRAINING["items"],
+        growth.SETS,
+        growth.TRAINING["width"],
+        growth.TRAINING["seeds"],
+    )
+    step = next(result for result in growth.measure(quick=True) if result.grown == (growth.STEP, "items", items))
+    assert step.peers == pytest.approx([seeds * step_multiply_adds(items, sets, width)])

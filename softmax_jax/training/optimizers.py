@@ -22,6 +22,8 @@ from softmax_jax.training.config import Config
 RATES = {"--schedule": {"value", "peak_value"}, "--optimizer": {"learning_rate"}}
 """Numbers of a text that would contradict --learning-rate."""
 OPTIMIZERS = {name: value for name, value in (vars(optax.contrib) | vars(optax)).items() if inspect.isfunction(value)}
+ELEMENTWISE = {"chain", "clip_by_global_norm", "adam", "adamw", "sgd"}
+"""Those that change each number of the parameters without a look at its place in them."""
 Given = Callable[[Mapping[str, Any]], dict[str, Any]]
 """From the parameters of a function to the arguments that it is given besides those in the text."""
 
@@ -72,6 +74,11 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
             f"{problem}; choose another, as adam"
         )
     return optimizer
+
+
+def elementwise(config: Config) -> bool:
+    """Whether the optimizer takes the same step on all parameters as one vector, but for rounding."""
+    return set(_names("--optimizer", config.optimizer)) <= ELEMENTWISE
 
 
 def _check_rate(option: str, numbers: Mapping[str, Any]) -> None:

@@ -16,12 +16,15 @@ from jaxtyping import Array, Float, Int, Key
 from softmax_jax.runtime.devices import SEEDS, SETS, device_mesh, habits, mean_over_sets, own_sets
 from softmax_jax.tasks.task import Task, dropout_key, parameter_key
 from softmax_jax.training.config import Config
-from softmax_jax.training.optimizers import build_optimizer
+from softmax_jax.training.optimizers import build_optimizer, elementwise
+from softmax_jax.training.packing import AS_IT_IS, packing
 
 Parameters = Any
 """Nested dicts of a model's parameter arrays; with a leading seed axis where many are trained."""
 DRAW, MEAN, UPDATE = "draw", "mean over devices", "update"
 """The parts of a training step beside its gradient, as a profile names them."""
+DRAWN_BYTES = 2**20
+"""Of batches that are drawn at once: a draw costs about the same for many, which must stay in cache until used."""
 
 
 class TrainState(NamedTuple):
@@ -100,22 +103,18 @@ def _initialization(config: Config) -> tuple[Callable[..., TrainState], Int[np.n
 
 
 def padded_gradient(config: Config) -> Callable[..., Any]:
-    """The loss of (parameters, batch, key of the dropout) and its gradient, on a batch as it comes, padding and all.
+    """The task's loss of (parameters, batch, key of the dropout) and its gradient, on a batch with its padding.
 
-    The loss is the task's plus λ·Σw²; beside it come the task's alone and the accuracy in percent. Without a key
-    there is no dropout.
+    Beside the loss comes the accuracy in percent. Without a key there is no dropout.
     """
     structure, _ = build_model(config.task, config.normalizer)
 
     def loss(
         parameters: Parameters, batch: Any, dropout_key: Key[Array, ""] | None = None
-    ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         rngs = None if dropout_key is None else nnx.Rngs(dropout=dropout_key)
         scores = config.task.scores(nnx.merge(structure, parameters), batch, rngs)
-        of_task = config.task.loss(scores, batch)
-        accuracy = config.task.accuracy(scores, batch)
-        squares = sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
-        return of_task + config.l2 * squares, (of_task, accuracy)
+        return config.task.loss(scores, batch), config.task.accuracy(scores, batch)
 
     return jax.value_and_grad(loss, has_aux=True)
 
@@ -123,6 +122,26 @@ def padded_gradient(config: Config) -> Callable[..., Any]:
 def trimmed_gradient(config: Config) -> Callable[..., Any]:
     """The same on the visible items alone, where the task can tell them apart; it is for one seed at a time."""
     return config.task.on_visible(padded_gradient(config))
+
+
+def penalized(
+    config: Config, parameters: Parameters, loss: Float[Array, ""], gradient: Parameters
+) -> tuple[Float[Array, ""], Parameters]:
+    """A loss of the task plus λ·Σw², and its gradient plus 2λ·w: no batch changes these, so no branch holds them."""
+    squares = sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(parameters))
+    with_slope = jax.tree.map(lambda slope, weight: slope + 2 * config.l2 * weight, gradient, parameters)
+    return loss + config.l2 * squares, with_slope
+
+
+def drawn_at_once(config: Config, steps: int) -> int:
+    """How many of these steps have their batches drawn at once: as many as `DRAWN_BYTES` hold, in equal parts.
+
+    >>> drawn_at_once(Config(), 500)
+    10
+    """
+    batch = jax.eval_shape(config.task.training_batch, jnp.int32(0), jnp.int32(0))
+    most = DRAWN_BYTES // sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
+    return max(count for count in range(1, max(1, min(most, steps)) + 1) if steps % count == 0)
 
 
 def train_steps(
@@ -136,29 +155,40 @@ def train_steps(
 ) -> tuple[TrainState, Metrics]:
     """Runs one seed for `steps` steps, its sets divided into `parts`: the others are on the devices beside this one."""
     optimizer = build_optimizer(config)
+    # A sharded run divides each leaf along an axis of its own.
+    pack, unpack = packing(state.parameters) if elementwise(config) and not config.sharded else AS_IT_IS
 
-    def step(state: TrainState, index: Int[Array, ""]) -> tuple[TrainState, Any]:
-        drawn = config.first_batch + index
+    def drawn(index: Int[Array, ""]) -> tuple[Any, Key[Array, ""]]:
+        return (
+            own_sets(config.task.training_batch(state.seed, config.first_batch + index), parts),
+            dropout_key(state.seed, config.first_batch + index),
+        )
+
+    def step(packed: TrainState, batch_and_key: tuple[Any, Key[Array, ""]]) -> tuple[TrainState, Any]:
+        parameters = packed.parameters
+        (of_task, accuracy), gradient = value_and_gradient(unpack(parameters, state.parameters), *batch_and_key)
         # The scopes are names in a profile.
-        with jax.named_scope(DRAW):
-            batch = own_sets(config.task.training_batch(state.seed, drawn), parts)
-            key = dropout_key(state.seed, drawn)
-        (loss, (cross_entropy, accuracy)), gradient = value_and_gradient(state.parameters, batch, key)
-        # Every part has the whole penalty in its loss, so the mean has it once.
         with jax.named_scope(MEAN):
-            gradient = mean_over_sets(gradient, parts)
+            gradient = mean_over_sets(pack(gradient), parts)
         # Optax raises floats to the integer step, which strict promotion forbids.
         with jax.named_scope(UPDATE), jax.numpy_dtype_promotion("standard"):
-            updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.parameters)
-            parameters = optax.apply_updates(state.parameters, updates)
-        return TrainState(parameters, optimizer_state, state.seed), (loss, cross_entropy, accuracy)
+            loss, gradient = penalized(config, parameters, of_task, gradient)
+            updates, optimizer_state = optimizer.update(gradient, packed.optimizer, parameters)
+            parameters = optax.apply_updates(parameters, updates)
+        return TrainState(parameters, optimizer_state, packed.seed), (loss, of_task, accuracy)
+
+    def block(packed: TrainState, indices: Int[Array, " block"]) -> tuple[TrainState, Any]:
+        with jax.named_scope(DRAW):
+            batches_and_keys = jax.vmap(drawn)(indices)
+        return jax.lax.scan(step, packed, batches_and_keys)
 
     indices = first_step + jnp.arange(steps)
-    state, by_step = jax.lax.scan(step, state, indices)
+    packed, by_step = jax.lax.scan(block, pack(state), indices.reshape(-1, drawn_at_once(config, steps)))
+    by_step = jax.tree.map(lambda of_blocks: of_blocks.reshape(-1), by_step)
     loss, cross_entropy, accuracy = mean_over_sets(by_step, parts)
     bad = ~jnp.isfinite(loss)
     first_bad_step = jnp.where(bad.any(), indices[jnp.argmax(bad)], -1)
-    return state, Metrics(loss.mean(), cross_entropy.mean(), accuracy.mean(), first_bad_step)
+    return unpack(packed, state), Metrics(loss.mean(), cross_entropy.mean(), accuracy.mean(), first_bad_step)
 
 
 def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[TrainState, Metrics]]:

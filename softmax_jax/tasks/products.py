@@ -104,7 +104,7 @@ def _forward(precision: str, indices: str, a: Array, b: Array) -> tuple[Array, t
 def _backward(precision: str, indices: str, operands: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     # Not the derivative of the rounding, which would round what comes out of the products.
     cotangent = rounded_to(precision, cotangent)
-    if indices == LAYER:
+    if indices == LAYER and precision == FLOAT32:  # rounded operands are copies already, and one more costs time
         return _backward_of_layer(*operands, cotangent)
     return jax.vjp(functools.partial(jnp.einsum, indices), *operands)[1](cotangent)
 

@@ -8,6 +8,7 @@ so that slow phases of the machine meet all.
 """
 
 import dataclasses
+import functools
 import os
 import statistics
 from collections.abc import Callable
@@ -82,7 +83,9 @@ def contenders(logits: np.ndarray, cotangent: np.ndarray) -> dict[str, Callable[
         "entmax15": sj.entmax15,
         "entmax15, sorted in JAX": sorted_entmax15,
         "entmax(alpha=1.5)": sj.entmax,
+        "entmax, α in an array": functools.partial(sj.entmax, alpha=jnp.float32(1.5)),
         "stieltjes": sj.stieltjes,
+        "stieltjes, q in an array": functools.partial(sj.stieltjes, q=jnp.float32(4)),
         "top_k_softmax": sj.top_k_softmax,
     }
     runs = {name: with_jax(weigh, logits, cotangent) for name, weigh in maps.items()}

@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.masking import row_sum
+from softmax_jax.normalizers.part import Part, cut, largest_and_mean, largest_of_places, unless_all
 
 Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
 """From logits, and a threshold and an ε that broadcast against them, to weights."""
@@ -39,10 +40,9 @@ class Family(NamedTuple):
     """No threshold is below."""
     end: Callable[[int], float]
     """No threshold of a row of so many entries is above."""
+    zeros: bool
+    """Whether weights below the threshold are 0."""
 
-
-BLOCKS = 16
-"""Parts into which a row is cut to be summed. The warm start sees the largest of each place in them."""
 
 FIRST_STEP = 1 / 64
 """Distance of the first two thresholds of a search."""
@@ -125,7 +125,7 @@ def _search(
         start,
         end,
         jnp.zeros_like(start, bool),
-        of_start - 1 > tolerance,
+        (of_start - 1 > tolerance) & (of_start < jnp.inf),
     )
     return jax.lax.while_loop(unfinished, step, (jnp.int32(0), rows))[1]
 
@@ -137,60 +137,55 @@ def _rise(total: Total, at: Float[Array, "*row"]) -> Float[Array, "*row"]:
 
 
 def find_threshold(
-    family: Family,
-    eps: Float[Array, "..."],
-    total: Total,
-    entries: int,
-    part: Float[Array, "*rows m"] | None = None,
-    like: Float[Array, "*rows n"] | None = None,
+    family: Family, eps: Float[Array, "..."], part: Part, total: Total | None, entries: int
 ) -> tuple[Float[Array, "*rows 1"], Float[Array, "*rows 1"]]:
     """The threshold of each row at which its weights sum to 1, and their sum there, from their sum at any.
 
-    `part` are some logits of each row, of which the search starts at their own threshold: they sum to less than
-    the whole, so that it is not beyond that of the row, and it is close if they are the largest.
+    It is not before that of a part of the row, which sums to less; with a `total` of None the part is all. It is that
+    of the part if the least entry of each place has the weight 0 there, as then has all that is no larger. Only where
+    this is not known of some row, a search of whole rows goes on from there.
     """
-    rows = part if part is not None else like
-    assert rows is not None
-    nearby, threshold = total, jnp.full((*rows.shape[:-1], 1), family.start, rows.dtype)
-    if part is not None:
-        nearby = functools.partial(_sum_of_blocks, family, part[..., None, :], eps)
-        threshold = _search(family, nearby, eps, threshold, _rise(nearby, threshold), entries).here
-    solution = _search(family, total, eps, threshold, _rise(nearby, threshold), entries)
-    return solution.here, jnp.where(solution.total == 0, 1, solution.total)
+
+    def of_part(threshold: Array) -> Array:
+        others = 0 if part.mean is None else part.others * family.weigh(part.mean, threshold, eps)
+        return _sum_of_blocks(family, part.largest, eps, threshold) + others
+
+    start = jnp.full((*part.largest.shape[:-2], 1), family.start, part.largest.dtype)
+    found = _search(family, of_part, eps, start, _rise(of_part, start), entries)
+    if total is None:
+        return found.here, found.total
+    sure = family.weigh(part.bound(), found.here, eps) == 0
+
+    def search_all(found: tuple[Array, Array]) -> tuple[Array, Array]:
+        start, _ = found
+        rows = _search(family, total, eps, start, _rise(of_part, start), entries)
+        return rows.here, rows.total
+
+    return unless_all(sure, search_all, (found.here, found.total))
 
 
 def _sum_of_blocks(
     family: Family, blocks: Float[Array, "*rows blocks m"], eps: Float[Array, "..."], threshold: Float[Array, "*rows 1"]
 ) -> Float[Array, "*rows 1"]:
     """Sum of the weights of rows that are cut into blocks."""
+    # Tied together, or XLA takes what is made of ε alone out of the search and writes it out, as large as the row.
+    threshold, eps = jax.lax.optimization_barrier((threshold, jnp.broadcast_to(eps, threshold.shape)))
     # Kept apart, or XLA joins the two sums into one, which does not spread over the cores when rows are few.
     weights = family.weigh(blocks, threshold[..., None], eps[..., None])
     of_blocks = jax.lax.optimization_barrier(jnp.sum(weights, -1))
     return jnp.sum(of_blocks, -1, keepdims=True)
 
 
-def cut(x: Float[Array, "*rows n"]) -> Float[Array, "*rows blocks m"]:
-    """Rows in `BLOCKS` blocks, the last one filled up with -inf; in one block if they are short."""
-    *rows, n = x.shape
-    if n < 2 * BLOCKS:
-        return x[..., None, :]
-    padding = [(0, 0)] * len(rows) + [(0, -n % BLOCKS)]
-    return jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -1)
-
-
 def _solve(family: Family, eps: Float[Array, "..."], x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
-    """The weights of each row at the threshold at which they sum to 1.
-
-    The few entries that matter are mostly the largest of their place in the blocks, so the search starts there.
-    """
+    """The weights of each row at the threshold at which they sum to 1."""
     blocks = cut(x)
-    # Neither the search nor a maximum by XLA on CPUs keeps NaN, so it stands as +inf here, which x has nowhere.
-    largest = jnp.max(jnp.where(jnp.isnan(blocks), jnp.inf, blocks), -2)
-    bad = jnp.any(largest == jnp.inf, -1, keepdims=True)
-    part = None if blocks.shape[-2] == 1 else jnp.where(bad, 0, largest)
-    total = functools.partial(_sum_of_blocks, family, blocks, eps)
-    threshold, reached = find_threshold(family, eps, total, x.shape[-1], part, x)
-    weights = family.weigh(x, threshold, eps) / jnp.where(bad, 1, reached)
+    whole = blocks.shape[-2] == 1
+    part = largest_of_places(blocks) if family.zeros or whole else largest_and_mean(x, blocks)
+    # NaN counts as +inf among the largest, where x has none, and is in the mean.
+    bad = part.maximum() == jnp.inf if part.mean is None else jnp.isnan(part.mean)
+    total = None if whole else functools.partial(_sum_of_blocks, family, blocks, eps)
+    threshold, reached = find_threshold(family, eps, part, total, x.shape[-1])
+    weights = family.weigh(x, threshold, eps) / jnp.where(reached == 0, 1, reached)
     return jnp.where(bad & (x != -jnp.inf), jnp.nan, weights)
 
 
@@ -198,8 +193,12 @@ def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows 
     """The change of the weights for a change of the logits: the threshold moves so that their sum stays."""
     # The transpose, which backward passes take, is slopes * (change - mean): nothing but the slopes is kept for it.
     change = slopes * change
-    total = jax.lax.optimization_barrier(jnp.sum(change, -1, keepdims=True))
-    return change - slopes / row_sum(slopes, -1) * total
+    total, whole = jnp.sum(change, -1, keepdims=True), jnp.sum(slopes, -1, keepdims=True)
+    return change - slopes * jnp.where(whole == 0, 0, total / jnp.where(whole == 0, 1, whole))
+
+
+POWERS = 1, 2, 4
+"""Those of `excess` and `tail`, which products and square roots give: a logarithm takes several times as long."""
 
 
 @functools.cache
@@ -207,17 +206,27 @@ def excess(power: int) -> Family:
     """Weights max((x - τ) / power, 0)^power, with ε = 1 / power."""
 
     def weigh(x: Array, tau: Array, eps: Array) -> Array:
-        return jnp.maximum(eps * (x - tau), 0) ** power
+        # Not max(x - τ, 0): XLA on CPUs would write out a 0 for each entry, as it does with what is one for all rows.
+        return (eps * (jnp.maximum(x, tau) - tau)) ** power
 
     def advance(before: Array, tau: Array, times: Array, eps: Array) -> Array:
         # The total to the power ε is a norm of the weights' bases, which is convex in τ and nearly straight.
         return tau + (tau - before) * times
 
     def derivatives(weights: Array, eps: Array) -> tuple[Array, None]:
-        live = weights > 0
-        return jnp.where(live, jnp.where(live, weights, 1) ** (1 - 1 / power), 0), None
+        return _slopes(weights, 4 - 4 // power, 1), None
 
-    return Family(weigh, derivatives, advance, -float(power), lambda entries: 0.0)
+    return Family(weigh, derivatives, advance, -float(power), lambda entries: 0.0, zeros=True)
+
+
+def _slopes(weights: Float[Array, "*rows n"], quarters: int, times: ArrayLike) -> Float[Array, "*rows n"]:
+    """Weights to the power of so many quarters, times a number; 0 where they are."""
+    live = weights > 0
+    base = jnp.where(live, weights, 1)
+    root, value = jnp.sqrt(base), base ** (quarters // 4)
+    value = value * root if quarters & 2 else value
+    value = value * jnp.sqrt(root) if quarters & 1 else value
+    return jnp.where(live, times * value, 0)
 
 
 def log1p(x: Array) -> Array:
@@ -238,7 +247,8 @@ def log1p(x: Array) -> Array:
 # without a branch, which XLA does not turn into vector instructions on CPU.
 def _weigh_tsallis(x: Array, t: Array, eps: Array, rate: ArrayLike) -> Array:
     limit = 0.9 * math.log(jnp.finfo(x.dtype).max)
-    excess = jnp.maximum(rate * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, -1)
+    t, floor = jax.lax.optimization_barrier((t, jnp.full_like(t, -1)))  # as in `_sum_of_blocks`
+    excess = jnp.maximum(rate * jnp.exp(jnp.clip(eps * t, -limit, limit)) * x, floor)
     return jnp.exp(log1p(excess) * (1 / eps) - t)
 
 
@@ -291,13 +301,27 @@ TSALLIS = Family(
     _advance_tsallis,
     0.0,
     lambda entries: math.log(max(entries, 1)) + 1,
+    True,
 )
 """Weights (1 + ε·(x - θ))^(1/ε), for any ε but 0, which `away_from_zero` replaces; the threshold stands for θ."""
 
 STIELTJES = TSALLIS._replace(
-    weigh=lambda x, t, eps: _weigh_tsallis(x, t, eps, -1.0), derivatives=_derivatives_stieltjes
+    weigh=lambda x, t, eps: _weigh_tsallis(x, t, eps, -1.0), derivatives=_derivatives_stieltjes, zeros=False
 )
 """Weights (λ - x)^(1/ε) for ε below 0, which are those of `TSALLIS` for x over -ε; the threshold stands for λ."""
+
+
+@functools.cache
+def tail(power: int) -> Family:
+    """Those of `STIELTJES`, (λ - x)^-power, with ε = -1 / power."""
+
+    def weigh(x: Array, t: Array, eps: Array) -> Array:
+        return (1 / (jnp.exp(-eps * t) - x)) ** power
+
+    def derivatives(weights: Array, eps: Array) -> tuple[Array, None]:
+        return _slopes(weights, 4 + 4 // power, -1 / eps), None
+
+    return STIELTJES._replace(weigh=weigh, derivatives=derivatives)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

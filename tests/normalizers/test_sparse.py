@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.normalizers.sparse import find_kth_largest, kth_largest
+from softmax_jax.normalizers.ranks import find_kth_largest, kth_largest
 from softmax_jax.normalizers.thresholds import log1p
 
 from . import references

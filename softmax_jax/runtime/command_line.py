@@ -216,12 +216,11 @@ def results_of(command: str, asked: Path | None) -> Iterator[Path]:
 def one_device_per_core() -> None:
     """Makes every CPU core a device of its own; call it before JAX first touches a device.
 
-    Seeds are independent, so a core each beats all cores at one matrix product. Vectors may be as wide as those of the
-    core, of which XLA otherwise takes half: a training step takes 0.93 of the time. Other platforms are not affected,
+    Seeds are independent, so a core each beats all cores at one matrix product. Other platforms are not affected,
     nor is anyone who chose their own XLA_FLAGS.
     """
     if "XLA_FLAGS" not in os.environ:
-        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512"
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         jax.config.update("jax_num_cpu_devices", len(usable))
 

@@ -193,8 +193,9 @@ def _along_simplex(slopes: Float[Array, "*rows n"], change: Float[Array, "*rows 
     """The change of the weights for a change of the logits: the threshold moves so that their sum stays."""
     # The transpose, which backward passes take, is slopes * (change - mean): nothing but the slopes is kept for it.
     change = slopes * change
-    total, whole = jnp.sum(change, -1, keepdims=True), jnp.sum(slopes, -1, keepdims=True)
-    return change - slopes * jnp.where(whole == 0, 0, total / jnp.where(whole == 0, 1, whole))
+    # Kept apart, or XLA on CPUs joins the sum with the matrix product that the change comes from in attention.
+    total = jax.lax.optimization_barrier(jnp.sum(change, -1, keepdims=True))
+    return change - slopes / row_sum(slopes, -1) * total
 
 
 POWERS = 1, 2, 4

@@ -196,6 +196,7 @@ def starting_from(path, **settings):
     return changed(SMALL, start_from=str(path), **settings)
 
 
+@pytest.mark.full
 def test_a_run_may_start_from_the_models_of_another(uninterrupted, tmp_path):
     config = starting_from(uninterrupted, steps=10, seeds=1, first_seed=1, normalizer="ssmax")
     state = run(config, tmp_path / "next", quiet())

@@ -77,7 +77,6 @@ class Threshold(Map):
         fixed = away_from_zero(jax.lax.stop_gradient(eps))
         part = Part(jax.lax.stop_gradient(excess(places))[..., None, :])
         threshold, reached = find_threshold(family, fixed, part, total, rows.blocks.entries)
-        reached = jnp.where(reached == 0, 1, reached)
         threshold, reached = jax.lax.stop_gradient((threshold, reached))
 
         def weigh(block: Block, moved: Array) -> Array:

@@ -139,7 +139,7 @@ def _rise(total: Total, at: Float[Array, "*row"]) -> Float[Array, "*row"]:
 def find_threshold(
     family: Family, eps: Float[Array, "..."], part: Part, total: Total | None, entries: int
 ) -> tuple[Float[Array, "*rows 1"], Float[Array, "*rows 1"]]:
-    """The threshold of each row at which its weights sum to 1, and their sum there, from their sum at any.
+    """The threshold of each row at which its weights sum to 1, and their sum there, 1 for none, from their sum at any.
 
     It is not before that of a part of the row, which sums to less; with a `total` of None the part is all. It is that
     of the part if the least entry of each place has the weight 0 there, as then has all that is no larger. Only where
@@ -152,16 +152,17 @@ def find_threshold(
 
     start = jnp.full((*part.largest.shape[:-2], 1), family.start, part.largest.dtype)
     found = _search(family, of_part, eps, start, _rise(of_part, start), entries)
-    if total is None:
-        return found.here, found.total
-    sure = family.weigh(part.bound(), found.here, eps) == 0
+    threshold, reached = found.here, found.total
+    if total is not None:
+        sure = family.weigh(part.bound(), threshold, eps) == 0
 
-    def search_all(found: tuple[Array, Array]) -> tuple[Array, Array]:
-        start, _ = found
-        rows = _search(family, total, eps, start, _rise(of_part, start), entries)
-        return rows.here, rows.total
+        def search_all(found: tuple[Array, Array]) -> tuple[Array, Array]:
+            start, _ = found
+            rows = _search(family, total, eps, start, _rise(of_part, start), entries)
+            return rows.here, rows.total
 
-    return unless_all(sure, search_all, (found.here, found.total))
+        threshold, reached = unless_all(sure, search_all, (threshold, reached))
+    return threshold, jnp.where(reached == 0, 1, reached)
 
 
 def _sum_of_blocks(
@@ -185,7 +186,7 @@ def _solve(family: Family, eps: Float[Array, "..."], x: Float[Array, "*rows n"])
     bad = part.maximum() == jnp.inf if part.mean is None else jnp.isnan(part.mean)
     total = None if whole else functools.partial(_sum_of_blocks, family, blocks, eps)
     threshold, reached = find_threshold(family, eps, part, total, x.shape[-1])
-    weights = family.weigh(x, threshold, eps) / jnp.where(reached == 0, 1, reached)
+    weights = family.weigh(x, threshold, eps) / reached
     return jnp.where(bad & (x != -jnp.inf), jnp.nan, weights)
 
 

@@ -159,10 +159,8 @@ def train_steps(
     pack, unpack = packing(state.parameters) if elementwise(config) and not config.sharded else AS_IT_IS
 
     def drawn(index: Int[Array, ""]) -> tuple[Any, Key[Array, ""]]:
-        return (
-            own_sets(config.task.training_batch(state.seed, config.first_batch + index), parts),
-            dropout_key(state.seed, config.first_batch + index),
-        )
+        at = config.first_batch + index
+        return own_sets(config.task.training_batch(state.seed, at), parts), dropout_key(state.seed, at)
 
     def step(packed: TrainState, batch_and_key: tuple[Any, Key[Array, ""]]) -> tuple[TrainState, Any]:
         parameters = packed.parameters

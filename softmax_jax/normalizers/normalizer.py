@@ -43,9 +43,7 @@ class SoftCap(Numbers):
         return jnp.where(finite, cap * jnp.tanh(bounded / cap), logits)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Normalizer:
+class Normalizer(Numbers):
     r"""Turns logits into weights: `map(β · logits)`, with β given by the scale.
 
     With a `cap`, the logits are $\hat z = c \tanh(z / c)$ before anything else reads them: `map(β(ẑ) · ẑ)`.

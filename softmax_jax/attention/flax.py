@@ -57,8 +57,9 @@ def attend(
     Linen passes those keywords alone that it finds named here. `mask` is nonzero at the visible entries and,
     like `bias`, broadcasts to (*batch, heads, queries, keys). Dropout zeroes each weight with probability
     `dropout_rate` and divides the others by 1 - dropout_rate; `broadcast_dropout` does the same to all batch
-    entries and heads. If a `module` is given, the weights before dropout are sown there as `attention_weights`,
-    in float32. The output has the type `dtype`, that of the inputs unless given.
+    entries and heads. `is_causal` hides the keys after a query's place; but a single query under a mask sees what the
+    mask shows, so that a layer may pass it when it decodes too. If a `module` is given, the weights before dropout are
+    sown there as `attention_weights`, in float32. The output has the type `dtype`, that of the inputs unless given.
 
     Raises ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
 
@@ -82,6 +83,8 @@ def attend(
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
     query, key, value = (array.astype(dtype) for array in (query, key, value))
 
+    # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
+    is_causal = is_causal and (query.shape[-3] > 1 or mask is None)
     logits = attention_logits(query, key, bias, precision=precision)
     weights = normalizer(logits, where=visible_entries(shape, mask, is_causal))
     if module is not None:
@@ -177,9 +180,8 @@ class LinenAttention(linen.Module):
     of_query: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.normalizer, str):  # Linen hashes fields, which it cannot where one is an array of JAX
-            known = lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) and not is_traced(leaf) else leaf
-            self.normalizer = jax.tree.map(known, as_normalizer(self.normalizer))
+        if not isinstance(self.normalizer, str):
+            self.normalizer = jax.tree.map(_hashable, as_normalizer(self.normalizer))
         super().__post_init__()
 
     @linen.compact
@@ -301,6 +303,12 @@ def _check_heads(heads: int | None, query: Queries) -> None:
             f"the normalizer learns numbers for {heads} heads, the layer has {query.shape[-2]}: "
             f"give heads={query.shape[-2]}, or heads=None for numbers that all heads share"
         )
+
+
+def _hashable(number: Any) -> Any:
+    """Returns a number, or array of them, in the one form that Linen can hash within a field, unless it is traced."""
+    known = isinstance(number, jax.Array | np.ndarray) and not is_traced(number)
+    return np.asarray(number)[()] if known else number
 
 
 def _per_head(heads: int | None) -> tuple[int, ...] | None:

@@ -55,9 +55,19 @@ def identity(tree: Any) -> tuple[Any, ...]:
     return structure, *map(of_leaf, leaves)
 
 
+class ByNumbers:
+    """A pytree that equals another of its type where a program of one is a program of the other."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and identity(self) == identity(other))
+
+    def __hash__(self) -> int:
+        return hash(identity(self))
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(number, dataclasses.field))
-class Numbers:
-    """Makes every class that derives from it a frozen dataclass and a pytree, equal to others by its numbers.
+class Numbers(ByNumbers):
+    """Makes every class that derives from it a frozen dataclass and a pytree.
 
     Numbers are checked when a user builds one. They are not when JAX rebuilds one, because transformations put other
     things than numbers into the leaves: axes, labels, masks, zeros.
@@ -81,12 +91,6 @@ class Numbers:
         for name, value in self.checked(vars(self)).items():
             # Set past the lock of a frozen dataclass, as its own __init__ does.
             object.__setattr__(self, name, tuple(map(_kept, value)) if isinstance(value, tuple) else _kept(value))
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and identity(self) == identity(other))
-
-    def __hash__(self) -> int:
-        return hash(identity(self))
 
     @classmethod
     def checked(cls, numbers: Mapping[str, Any]) -> dict[str, Any]:

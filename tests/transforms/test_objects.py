@@ -210,6 +210,14 @@ def test_an_object_that_is_not_given_is_refused_and_stays_as_it_is(line: str):
     assert_same(content(block)[1], before)
 
 
+def test_a_variable_from_outside_of_a_transformation_is_refused():
+    variable = nnx.Variable(jnp.ones(()))
+    swapped = sj.swap(lambda variable, x: jax.nn.softmax(x) @ x.mT * grown(variable), "ssmax")
+    with pytest.raises(ValueError, match="was made outside of a transformation"):
+        jax.eval_shape(lambda x: swapped(variable, x), X)
+    assert variable[...] == 1
+
+
 @pytest.mark.full
 def test_an_object_that_is_only_read_may_come_from_anywhere():
     model, block = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0)), Block()

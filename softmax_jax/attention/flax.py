@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import (
-    Bias,
+    Given,
     Keys,
     Outputs,
     Queries,
@@ -27,7 +27,7 @@ from softmax_jax.attention.logits import (
     Weights,
     as_normalizer,
     attention_logits,
-    check_broadcasts,
+    bias_and_mask,
     check_fits,
     check_numbers,
     visible_entries,
@@ -43,8 +43,8 @@ def attend(
     query: Queries,
     key: Keys,
     value: Values,
-    bias: Bias = None,
-    mask: Array | None = None,
+    bias: Given = None,
+    mask: Given = None,
     broadcast_dropout: bool = True,
     dropout_rng: Array | None = None,
     dropout_rate: float = 0.0,
@@ -57,10 +57,10 @@ def attend(
     """Attention with the parameters of `flax.linen.dot_product_attention` and `flax.nnx.dot_product_attention`.
 
     Linen passes those keywords alone that it finds named here. `mask` is nonzero at the visible entries and,
-    like `bias`, broadcasts to (*batch, heads, queries, keys). Dropout zeroes each weight with probability
-    `dropout_rate` and divides the others by 1 - dropout_rate; `broadcast_dropout` does the same to all batch
-    entries and heads. If a `module` is given, the weights before dropout are sown there as `attention_weights`,
-    in float32. The output has the type `dtype`, that of the inputs unless given.
+    like `bias`, broadcasts to (*batch, heads, queries, keys). A `bias` of -9,000 or less hides its entry, as -inf does.
+    Dropout zeroes each weight with probability `dropout_rate` and divides the others by 1 - dropout_rate;
+    `broadcast_dropout` does the same to all batch entries and heads. If a `module` is given, the weights before dropout
+    are sown there as `attention_weights`, in float32. The output has the type `dtype`, that of the inputs unless given.
 
     Raises ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
 
@@ -78,14 +78,12 @@ def attend(
         _check_dropout(dropout_rng, dropout_rate)
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     check_numbers(normalizer, shape)
-    check_broadcasts("bias", bias, shape)
-    mask = None if mask is None else mask.astype(bool)
-    check_broadcasts("mask", mask, shape)
+    bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
     query, key, value = (array.astype(dtype) for array in (query, key, value))
 
     logits = attention_logits(query, key, bias, precision=precision)
-    weights = normalizer(logits, where=visible_entries(shape, mask, is_causal))
+    weights = normalizer.weigh(logits, where=visible_entries(shape, mask, is_causal, bias=bias))
     if module is not None:
         collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
         module.sow(collection, "attention_weights", weights)

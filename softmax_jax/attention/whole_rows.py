@@ -121,8 +121,8 @@ def _one_entry(
         index, query, bias, mask = block
         bias, mask = shared_bias if bias is None else bias, shared_mask if mask is None else mask
         shape = (1, heads, size, key.shape[1])
-        where = visible_entries(shape, mask, is_causal, *lengths, window, first_query=index * size)
-        weights = normalizer(attention_logits(query, key, bias, 1.0), where=where)
+        where = visible_entries(shape, mask, is_causal, *lengths, window, first_query=index * size, bias=bias)
+        weights = normalizer.weigh(attention_logits(query, key, bias, 1.0), where=where)
         return weighted_values(weights, value)
 
     split = functools.partial(in_blocks, size=size, blocks=blocks)

@@ -59,6 +59,7 @@ class Softmax(Quotient):
     """
 
     shift_invariant = True
+    ignores_low = True
     fused = "softmax"
     formula = "eᶻ / Σeᶻ"
     largest_weight = DISPERSES
@@ -273,6 +274,7 @@ class Hardmax(Quotient):
     """
 
     shift_invariant = True
+    ignores_low = True
     exact_zeros = True
     formula = "one-hot of the largest logit"
     largest_weight = "= 1"

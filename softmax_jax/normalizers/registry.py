@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
 from softmax_jax.normalizers.map import Map
-from softmax_jax.normalizers.masking import Axis, Mask
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY
 from softmax_jax.normalizers.scales import Scale, ScaleLike
@@ -44,7 +44,7 @@ class Method:
             object.__setattr__(self, "entry", entry_of(self.map))
 
     def __call__(
-        self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, **numbers: Any
+        self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, **numbers: Any
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; defaults for the numbers not given."""
         return self.build(**numbers)(logits, axis, where)

@@ -8,9 +8,20 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import Axis, Mask, below, row_sum, settled, visible_count, visible_or_lowest
+from softmax_jax.normalizers.masking import (
+    AnyAxis,
+    AnyMask,
+    Axis,
+    Mask,
+    axis_and_mask,
+    below,
+    row_sum,
+    settled,
+    unless_low,
+    visible_count,
+    visible_or_lowest,
+)
 from softmax_jax.normalizers.products import row_dot
 
 
@@ -69,7 +80,7 @@ class WholeRow:
         return jnp.log(total) - row_dot(exponentials, gap, self.axis) / total
 
 
-def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:
+def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*row"]:
     r"""Entropy in nats of the softmax of each row, straight from the logits, with the axis kept at size 1.
 
     $$H = \log l - t / l, \qquad l = \sum_j e^{z_j - m}, \quad t = \sum_j e^{z_j - m} (z_j - m)$$
@@ -79,11 +90,10 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
     Array([0.], dtype=float32)
     """
-    checks.row(logits, axis)
-    return WholeRow.of(logits, axis, where).entropy()
+    return WholeRow.of(logits, *axis_and_mask(logits, axis, where)).entropy()
 
 
-def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[Array, "*rows"]:
+def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Float[Array, "*rows"]:
     r"""The critical inverse temperature of each row along the last axis, within a compiled program.
 
     $$\beta_c = \max_{k \ge 2} \frac{\log k}{z_{(1)} - z_{(k)}}$$
@@ -94,8 +104,13 @@ def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[
     >>> critical_beta(jnp.array([2.0, 0.0, 0.0, 0.0]))  # log(4) / 2
     Array(0.6931472, dtype=float32)
     """
-    checks.row(logits, -1)
-    z = visible_or_lowest(logits, where)
+    axis, where = axis_and_mask(logits, -1, where)
+    return critical_beta_of(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
+
+
+def critical_beta_of(row: WholeRow) -> Float[Array, "*rows"]:
+    """The critical inverse temperature of rows along the last axis."""
+    z = row.logits
     ordered = jnp.sort(z, -1, descending=True)
     place = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
     counted = (place > 0) & (ordered > -jnp.inf)

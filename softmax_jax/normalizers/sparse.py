@@ -127,6 +127,7 @@ class Sparsemax(Threshold):
     """
 
     exact_zeros = True
+    ignores_low = True
     formula = "max(z - τ, 0)"
     largest_weight = LINEAR
     source = "Martins & Astudillo, ICML 2016"
@@ -159,6 +160,7 @@ class Entmax15(Threshold):
     """
 
     exact_zeros = True
+    ignores_low = True
     formula = "max(z/2 - τ, 0)²"
     largest_weight = SQUARED
     source = "Peters et al., ACL 2019"
@@ -266,6 +268,7 @@ class TopKSoftmax(Map):
     shift_invariant = True
     exact_zeros = True
     searches = True
+    ignores_low = True
     formula = "softmax over the k largest"
     largest_weight = "≥ 1/k if none tie, else Θ(1/n)"
     source = "folklore"

@@ -186,7 +186,7 @@ def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: boo
     mask = checks.mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
     if bias is None:
         return None, mask
-    bias = checks.array("bias", bias, float | list | tuple)
+    bias = checks.array("bias", bias, int | float | list | tuple)
     if not jnp.issubdtype(bias.dtype, jnp.floating):
         raise TypeError(f"bias has dtype {bias.dtype}; it must be floating point: pass a boolean mask as mask=")
     if not checks.broadcasts(bias.shape, shape):

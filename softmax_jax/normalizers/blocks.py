@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     `attend` takes weights of the shape of the logits to what they weigh, summed over the block: arrays of shape
     (*rows, features), linear in the weights. `where` is True at the visible entries, and None if all are; a logit of
-    -inf hides its entry too.
+    -inf hides its entry too, a low number that was added does not.
     """
 
     logits: Float[Array, "*rows entries"]

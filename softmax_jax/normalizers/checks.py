@@ -92,7 +92,7 @@ def has_axes(tree: Any) -> bool:
 
 def is_known(array: Any) -> bool:
     """Whether the numbers of an array may be read here and now."""
-    return not is_traced(array) and getattr(array, "is_fully_addressable", True)
+    return isinstance(array, jax.Array) and not is_traced(array) and array.is_fully_addressable
 
 
 def is_jax(value: Any) -> bool:
@@ -173,7 +173,7 @@ def array(name: str, value: Any, also: Any = ()) -> Array:
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
         raise TypeError(f"{name} is {shown(value)}; it must be an array: call jnp.asarray first")
-    return jnp.asarray(value)
+    return value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
 
 
 def flag(name: str, value: Any) -> None:
@@ -200,15 +200,14 @@ def mask(
     """
     if where is None:
         return None
-    plain("the mask", where)
     if not is_array(where) and not isinstance(where, bool | int | float | list | tuple):
         raise TypeError(f"the mask is {shown(where)}; {SEEN}: {added}")
-    array = jnp.asarray(where)
-    if not broadcasts(array.shape, shape):
+    given = array("the mask", where, object)
+    if not broadcasts(given.shape, shape):
         raise ValueError(
-            f"the mask has shape {array.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
+            f"the mask has shape {given.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
         )
-    return array if array.dtype == jnp.bool_ else _shows(array, added, nonzero)
+    return given if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
 
 
 def _shows(numbers: Array, added: str, nonzero: bool) -> Array:

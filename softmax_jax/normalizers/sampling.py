@@ -124,6 +124,7 @@ def gumbel_softmax(
     >>> gumbel_softmax(jax.random.key(0), jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False]), hard=True)
     Array([0., 1., 0.], dtype=float32)
     """
+    checks.flag("hard", hard)
     scale = ConstantTemperature(temperature)
     axis, where = axis_and_mask(logits, axis, where)
     where = unless_low(logits, axis, where)

@@ -132,6 +132,19 @@ def test_a_query_that_sees_nothing_gets_zeros(api):
     np.testing.assert_allclose(weights[1].sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("low", [-9e3, -1e9])
+def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low):
+    x, mask = inputs(BATCH, LENGTH, HEADS, 8), causal(inputs()).at[0, :, 2].set(0)
+    added, weigh = jnp.where(mask != 0, 0, low), sj.normalizer("ssmax")
+    wanted = attend(weigh, x, x, x, mask=mask)
+    np.testing.assert_array_equal(wanted[0, 2], 0)
+    learned = NnxAttention(weigh, learn=("s",))
+    for output in attend(weigh, x, x, x, added), attention_fn(weigh)(x, x, x, bias=added), learned(x, x, x, bias=added):
+        np.testing.assert_allclose(output, wanted, atol=1e-6)
+    with pytest.raises(ValueError, match="the mask of float32 holds -.* as bias="):
+        attend(weigh, x, x, x, mask=added)
+
+
 def test_precision_reaches_both_products():
     x = inputs(LENGTH, HEADS, 8)
     program = jax.jit(attention_fn("softmax"), static_argnames="precision").lower(x, x, x, precision="highest")

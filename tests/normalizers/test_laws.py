@@ -129,6 +129,23 @@ def test_a_mask_that_is_added_hides_and_counts_as_one_that_is_given(name, logits
         np.testing.assert_array_equal(gradient, of_given)
 
 
+LOW = {dtype: [-1e4, -1e9, *(share * float(jnp.finfo(dtype).min) for share in (0.7, 1))] for dtype in DTYPES}
+
+
+@every_method
+@hypothesis.given(logits_strategy, masks, st.integers(0, 3))
+def test_a_low_number_that_is_added_hides_as_a_mask_does(name, logits, where, place):
+    where = where | ~where.any(-1, keepdims=True)  # a row that is low throughout is weighed as it stands
+    for dtype in DTYPES:
+        low = jnp.asarray(logits, dtype) + jnp.asarray(np.where(where, 0, LOW[dtype][place]), dtype)
+        added, gradient = evaluate(name, low, np.ones((ROWS, N), bool), dtype)
+        given, of_given = evaluate(name, logits, where, dtype)
+        assert_close(added, given, dtype, rounded=2)
+        assert_close(gradient, of_given, dtype, rounded=2)
+        assert not added[~where].any()
+        assert not gradient[~where].any()
+
+
 @every_method
 @hypothesis.given(logits_strategy, junk, orders)
 def test_padding_equals_the_shorter_row(name, logits, junk, order):

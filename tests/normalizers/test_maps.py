@@ -54,7 +54,7 @@ def test_softpick_jacobian_is_its_closed_form():
 
 def test_softpick_of_negative_logits_is_zero_yet_they_count():
     np.testing.assert_array_equal(sj.softpick(jnp.array([-1.0, -500.0, -3e38])), [0, 0, 0])
-    np.testing.assert_allclose(sj.softpick(jnp.array([jnp.log(2.0), -1e9])), [0.5, 0], rtol=1e-5)
+    np.testing.assert_allclose(sj.softpick(jnp.array([jnp.log(2.0), -8e3])), [0.5, 0], rtol=1e-5)
 
 
 def test_softpick_keeps_the_digits_of_small_logits():

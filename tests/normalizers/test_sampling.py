@@ -42,6 +42,11 @@ def by_row(keep, logits, where, number):
     return kept
 
 
+def test_a_row_of_weights_that_are_no_numbers_draws_nothing():
+    weights = jnp.array([[NAN, 0.5, 0.5], [INF, 0.0, 1.0], [0.0, 0.0, 0.2]])
+    np.testing.assert_array_equal(sj.sample(jax.random.key(0), weights), [-1, -1, 2])
+
+
 # Masks
 
 

@@ -168,7 +168,7 @@ def floats(name: str, array: Any) -> None:
         )
 
 
-def array(name: str, value: Any, also: Any = ()) -> Array:
+def array(name: str, value: Any, also: Any = ()) -> Any:
     """The array of JAX that a value is or, if it is of the types in `also`, can be. Raises TypeError for others."""
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
@@ -210,7 +210,7 @@ def mask(
     return given if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
 
 
-def _shows(numbers: Array, added: str, nonzero: bool) -> Array:
+def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
     """Where a mask of numbers is not 0.
 
     Numbers that are known must be 0 and 1. Those of floating point may be meant to be added to the logits, and would

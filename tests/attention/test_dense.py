@@ -162,7 +162,6 @@ def float32(half):
     return half.astype(jnp.float32)
 
 
-@pytest.mark.full
 FORMS = {
     "dense": {"implementation": "dense"},
     "keys": {"implementation": "streaming", "block_size": 4},
@@ -216,6 +215,7 @@ def test_lists_and_numbers_are_taken_for_arrays():
         np.testing.assert_array_equal(attend(**given), attend(**same))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
     half = qkv(kv_heads=2, dtype=dtype)

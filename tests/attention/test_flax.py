@@ -141,7 +141,7 @@ def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low
     learned = NnxAttention(weigh, learn=("s",))
     for output in attend(weigh, x, x, x, added), attention_fn(weigh)(x, x, x, bias=added), learned(x, x, x, bias=added):
         np.testing.assert_allclose(output, wanted, atol=1e-6)
-    with pytest.raises(ValueError, match="the mask of float32 holds -.* as bias="):
+    with pytest.raises(ValueError, match=r"the mask of float32 holds -.* as bias="):
         attend(weigh, x, x, x, mask=added)
 
 

@@ -80,10 +80,10 @@ def test_a_mask_that_is_to_be_added_is_refused_with_a_remedy_that_is_right(reade
         np.testing.assert_array_equal(read(Z, where=added > -9000), read(Z, where=SEEN))
         if reader not in LOGARITHMS:
             np.testing.assert_array_equal(read(Z + added, where=None), read(Z, where=SEEN))
-    with pytest.raises(ValueError, match="holds 0 alone; .* mask != 0 if all is hidden"):
+    with pytest.raises(ValueError, match=r"holds 0 alone; .* mask != 0 if all is hidden"):
         read(Z, where=jnp.zeros(3))
     if reader != "theory":
-        with pytest.raises(TypeError, match="float32 and is traced; .* mask != 0 if it holds 0 and 1"):
+        with pytest.raises(TypeError, match=r"float32 and is traced; .* mask != 0 if it holds 0 and 1"):
             jax.jit(lambda mask: read(Z, where=mask))(jnp.ones(3))
         np.testing.assert_allclose(
             jax.jit(lambda mask: read(Z, where=mask))(SEEN.astype(int)), read(Z, where=SEEN), rtol=1e-6

@@ -186,25 +186,25 @@ def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: boo
     mask = checks.mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
     if bias is None:
         return None, mask
-    bias = checks.array("bias", bias, int | float | list | tuple)
-    if not jnp.issubdtype(bias.dtype, jnp.floating):
-        raise TypeError(f"bias has dtype {bias.dtype}; it must be floating point: pass a boolean mask as mask=")
-    if not checks.broadcasts(bias.shape, shape):
+    added: Array = checks.array("bias", bias, int | float | list | tuple)
+    if not jnp.issubdtype(added.dtype, jnp.floating):
+        raise TypeError(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
+    if not checks.broadcasts(added.shape, shape):
         raise ValueError(
-            f"bias has shape {bias.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
+            f"bias has shape {added.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
-    return bias, mask
+    return added, mask
 
 
 def lengths_of(name: str, lengths: Given, batch: int) -> Lengths:
     """Lengths as an array. Raises TypeError unless they are whole numbers, ValueError unless one per batch entry."""
     if lengths is None:
         return None
-    lengths = checks.indices(name, lengths).astype(jnp.int32)
-    if lengths.shape != (batch,):
-        raise ValueError(f"{name} has shape {lengths.shape}; it must be ({batch},): give one length per batch entry")
-    return lengths
+    found = checks.indices(name, lengths)
+    if found.shape != (batch,):
+        raise ValueError(f"{name} has shape {found.shape}; it must be ({batch},): give one length per batch entry")
+    return found.astype(jnp.int32)
 
 
 def window_of(window: Given) -> Window:

@@ -173,7 +173,12 @@ def array(name: str, value: Any, also: Any = ()) -> Any:
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
         raise TypeError(f"{name} is {shown(value)}; it must be an array: call jnp.asarray first")
-    return value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    if not any(map(is_jax, jax.tree.leaves(value))):
+        value = np.asarray(value)
+        value = value.astype(jnp.result_type(value))  # here, as JAX would compile a program for it
+    return jnp.asarray(value)
 
 
 def flag(name: str, value: Any) -> None:

@@ -79,7 +79,7 @@ def test_a_mask_that_is_to_be_added_is_refused_with_a_remedy_that_is_right(reade
             read(Z, where=added)
         np.testing.assert_array_equal(read(Z, where=added > -9000), read(Z, where=SEEN))
         if reader not in LOGARITHMS:
-            np.testing.assert_array_equal(read(Z + added, where=None), read(Z, where=SEEN))
+            np.testing.assert_array_equal(read(Z + added.astype(Z.dtype), where=None), read(Z, where=SEEN))
     with pytest.raises(ValueError, match=r"holds 0 alone; .* mask != 0 if all is hidden"):
         read(Z, where=jnp.zeros(3))
     if reader != "theory":

@@ -163,7 +163,7 @@ class Inputs(NamedTuple):
         names = "query_seq_lengths", "key_value_seq_lengths"
         of_queries, of_keys = (lengths_of(name, options.get(name), batch) for name in names)
         check_numbers(normalizer, shape)
-        lengths = of_queries, of_keys
+        lengths, (q, k, v) = (of_queries, of_keys), map(jnp.asarray, (q, k, v))
         return cls(q, k, v, bias, mask, shape, normalizer, scale, bool(is_causal), lengths, window, outside)
 
     def visible(self) -> Mask:
@@ -186,7 +186,7 @@ def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: boo
     mask = checks.mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
     if bias is None:
         return None, mask
-    added: Array = checks.array("bias", bias, int | float | list | tuple)
+    added = checks.array("bias", bias, int | float | list | tuple)
     if not jnp.issubdtype(added.dtype, jnp.floating):
         raise TypeError(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
     if not checks.broadcasts(added.shape, shape):
@@ -194,7 +194,7 @@ def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: boo
             f"bias has shape {added.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
-    return added, mask
+    return jnp.asarray(added), mask
 
 
 def lengths_of(name: str, lengths: Given, batch: int) -> Lengths:
@@ -204,7 +204,7 @@ def lengths_of(name: str, lengths: Given, batch: int) -> Lengths:
     found = checks.indices(name, lengths)
     if found.shape != (batch,):
         raise ValueError(f"{name} has shape {found.shape}; it must be ({batch},): give one length per batch entry")
-    return found.astype(jnp.int32)
+    return jnp.asarray(found, jnp.int32)
 
 
 def window_of(window: Given) -> Window:

@@ -92,7 +92,9 @@ def has_axes(tree: Any) -> bool:
 
 def is_known(array: Any) -> bool:
     """Whether the numbers of an array may be read here and now."""
-    return isinstance(array, jax.Array) and not is_traced(array) and array.is_fully_addressable
+    return isinstance(array, np.ndarray) or (
+        isinstance(array, jax.Array) and not is_traced(array) and array.is_fully_addressable
+    )
 
 
 def is_jax(value: Any) -> bool:
@@ -169,16 +171,17 @@ def floats(name: str, array: Any) -> None:
 
 
 def array(name: str, value: Any, also: Any = ()) -> Any:
-    """The array of JAX that a value is or, if it is of the types in `also`, can be. Raises TypeError for others."""
+    """The array that a value is or, if it is of the types in `also`, can be, in a type that JAX has here.
+
+    It is one of JAX or numpy, as JAX would compile a program to take it over. Raises TypeError for other values.
+    """
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
         raise TypeError(f"{name} is {shown(value)}; it must be an array: call jnp.asarray first")
-    if isinstance(value, jax.ShapeDtypeStruct):
-        return value
-    if not any(map(is_jax, jax.tree.leaves(value))):
-        value = np.asarray(value)
-        value = value.astype(jnp.result_type(value))  # here, as JAX would compile a program for it
-    return jnp.asarray(value)
+    if any(map(is_jax, jax.tree.leaves(value))):
+        return value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
+    value = np.asarray(value)
+    return value.astype(jnp.result_type(value))
 
 
 def flag(name: str, value: Any) -> None:
@@ -187,7 +190,7 @@ def flag(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {shown(value)}; it must be True or False")
 
 
-def indices(name: str, numbers: Any) -> Array:
+def indices(name: str, numbers: Any) -> Any:
     """Whole numbers as an array, from one or a list of them. Raises TypeError for other types."""
     found = array(name, numbers, int | list | tuple)
     if not jnp.issubdtype(found.dtype, jnp.integer):
@@ -212,7 +215,7 @@ def mask(
         raise ValueError(
             f"the mask has shape {given.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
         )
-    return given if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
+    return jnp.asarray(given) if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
 
 
 def _shows(numbers: Any, added: str, nonzero: bool) -> Array:

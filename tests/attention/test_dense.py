@@ -170,7 +170,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", ["dense", *(pytest.param(form, marks=pytest.mark.full) for form in FORMS if form != "dense")]
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_bias_of_minus_9000_or_less_hides_as_a_mask_does(name, form):
     arrays, mask = qkv(2), some_mask((BATCH, 1, QUERIES, KEYS)).at[0, :, 3].set(False)

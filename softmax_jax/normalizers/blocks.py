@@ -18,13 +18,12 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import (
     below,
-    row_sum,
     settled,
     visible_count,
     visible_logits,
     visible_or_lowest,
 )
-from softmax_jax.normalizers.products import product, row_dot
+from softmax_jax.normalizers.products import entropy_of, entropy_sums, product
 
 Tree = Any
 """An array, or a tuple, list or dictionary of them."""
@@ -177,9 +176,7 @@ class Blocks:
         """Entropy in nats of the softmax of each row."""
 
         def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
-            gap = below(visible(block), pivot)
-            exponentials = jnp.exp(gap)
-            return exponentials.sum(-1, keepdims=True), row_dot(exponentials, gap)
+            return entropy_sums(below(visible(block), pivot))
 
         def move(sums: tuple[Array, Array], old: Array, new: Array) -> tuple[Array, Array]:
             gap = below(old, new)
@@ -187,9 +184,7 @@ class Blocks:
             # The product with the gap first: it is bounded, where that of the gap and a sum is not.
             return decay * sums[0], decay * sums[1] + (decay * gap) * sums[0]
 
-        _, (exponentials, products) = self.online(visible, -jnp.inf, terms, move)
-        total = row_sum(exponentials, -1)
-        return jnp.log(total) - products / total
+        return entropy_of(self.online(visible, -jnp.inf, terms, move)[1])
 
     def _local_total(self, terms: Callable[[Block], Tree]) -> Tree:
         """The sum over the blocks of this device."""

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import Axis, Mask, below, row_sum, settled, visible_count, visible_or_lowest
-from softmax_jax.normalizers.products import row_dot
+from softmax_jax.normalizers.masking import Axis, Mask, below, settled, visible_count, visible_or_lowest
+from softmax_jax.normalizers.products import entropy_of, entropy_sums
 
 
 @runtime_checkable
@@ -64,9 +64,7 @@ class WholeRow:
 
     def entropy(self) -> Float[Array, "*row"]:
         gap = self.below(self.logits, jax.lax.stop_gradient(self.pivot(self.logits)))
-        exponentials = jnp.exp(gap)
-        total = row_sum(exponentials, self.axis)
-        return jnp.log(total) - row_dot(exponentials, gap, self.axis) / total
+        return entropy_of(entropy_sums(gap, self.axis))
 
 
 def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:

@@ -17,6 +17,7 @@ from softmax_jax.normalizers.masking import Axis, Mask, hide
 from softmax_jax.normalizers.numbers import Numbers
 from softmax_jax.normalizers.products import over
 from softmax_jax.normalizers.rows import WholeRow
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 class Map(Numbers, abc.ABC):
@@ -57,7 +58,11 @@ class Map(Numbers, abc.ABC):
         """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
         map = dataclasses.replace(self, **numbers) if numbers else self
         checks.row(logits, axis, **vars(map))
-        return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+
+        def weigh(map: "Map", logits: Array, where: Mask) -> Array:
+            return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+
+        return as_one(weigh, map, logits, where, out=spec_of(logits))
 
     @abc.abstractmethod
     def weights(self, row: WholeRow) -> Float[Array, "*shape"]:

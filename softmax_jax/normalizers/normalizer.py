@@ -16,6 +16,7 @@ from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.products import product
 from softmax_jax.normalizers.scales import Scale, ScaleLike
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
@@ -99,9 +100,13 @@ class Normalizer:
         if self.scale is None and self.cap is None:
             return self.map(logits, axis, where)
         checks.row(logits, axis, **(vars(self.cap) if self.cap else {}))
-        z = self.capped(visible_logits(logits, where))
-        weights = self.map(z, axis, where) if self.scale is None else self._scaled(self.scale, z, axis, where)
-        return weights.astype(jnp.result_type(logits))
+
+        def weigh(self: "Normalizer", logits: Array, where: Mask) -> Array:
+            z = self.capped(visible_logits(logits, where))
+            weights = self.map(z, axis, where) if self.scale is None else self._scaled(self.scale, z, axis, where)
+            return weights.astype(jnp.result_type(logits))
+
+        return as_one(weigh, self, logits, where, out=spec_of(logits))
 
     def _scaled(self, scale: ScaleLike, z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
         """Weights of visible logits that are capped."""

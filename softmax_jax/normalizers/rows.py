@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -12,6 +13,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import Axis, Mask, below, settled, visible_count, visible_or_lowest
 from softmax_jax.normalizers.products import entropy_of, entropy_sums
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 @runtime_checkable
@@ -78,7 +80,11 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     Array([0.], dtype=float32)
     """
     checks.row(logits, axis)
-    return WholeRow.of(logits, axis, where).entropy()
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        return WholeRow.of(logits, axis, where).entropy()
+
+    return as_one(of_rows, logits, where, out=spec_of(logits, axis))
 
 
 def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[Array, "*rows"]:
@@ -93,10 +99,14 @@ def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[
     Array(0.6931472, dtype=float32)
     """
     checks.row(logits, -1)
-    z = visible_or_lowest(logits, where)
-    ordered = jnp.sort(z, -1, descending=True)
-    place = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
-    counted = (place > 0) & (ordered > -jnp.inf)
-    gap = jnp.where(counted, ordered[..., :1] - ordered, 1)
-    slope = jnp.where(counted, jnp.log1p(place.astype(z.dtype)) / gap, 0)
-    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1), jnp.nan)
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        z = visible_or_lowest(logits, where)
+        ordered = jnp.sort(z, -1, descending=True)
+        place = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
+        counted = (place > 0) & (ordered > -jnp.inf)
+        gap = jnp.where(counted, ordered[..., :1] - ordered, 1)
+        slope = jnp.where(counted, jnp.log1p(place.astype(z.dtype)) / gap, 0)
+        return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1, initial=0), jnp.nan)
+
+    return as_one(of_rows, logits, where, out=PartitionSpec(*spec_of(logits)[:-1]))

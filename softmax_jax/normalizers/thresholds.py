@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.masking import row_sum
 from softmax_jax.normalizers.part import Part, cut, largest_and_mean, largest_of_places, unless_all
+from softmax_jax.normalizers.surroundings import varying
 
 Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
 """From logits, and a threshold and an ε that broadcast against them, to weights."""
@@ -115,7 +116,9 @@ def _search(
         active &= (miss > tolerance) & ~(slow & (miss < rounding))
         return count + 1, Search(rows.here, rows.total, moved, reached, low, high, slow, active)
 
-    of_start, end = total(start), jnp.full_like(start, family.end(entries))
+    of_start = total(start)
+    start, rise = varying(start, of_start), varying(rise, of_start)
+    end = jnp.full_like(start, family.end(entries))
     # A total below 1 at the start has no solution beyond.
     rows = Search(
         start - FIRST_STEP,

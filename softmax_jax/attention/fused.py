@@ -35,6 +35,7 @@ from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of, name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import Scale
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
@@ -74,10 +75,15 @@ def fused_attention(
     Array([1., 0., 0., 0.], dtype=float32)
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
-    normalizer, (query_lengths, key_lengths) = inputs.normalizer, inputs.lengths
-    _check_rides(normalizer, bias)
-    dtype = query.dtype if implementation == "cudnn" else jnp.float32
-    mask = unless_lowest(mask, bias)  # or a row that has nothing else would be NaN
+    _check_rides(inputs.normalizer, bias)
+    return as_one(functools.partial(_ride, implementation=implementation), inputs, out=spec_of(query))
+
+
+def _ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
+    """Attention of inputs that a kernel will do for."""
+    normalizer, (query_lengths, key_lengths), bias = inputs.normalizer, inputs.lengths, inputs.bias
+    dtype = inputs.query.dtype if implementation == "cudnn" else jnp.float32
+    mask = unless_lowest(inputs.mask, bias)  # or a row that has nothing else would be NaN
     visible = inputs.visible(mask)
     if naming():
         name_rows(normalizer, attention_logits(inputs.query, inputs.key, bias, inputs.scale), -1, visible)

@@ -3,6 +3,7 @@
 import math
 from typing import Literal, Unpack, get_args, overload
 
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from softmax_jax.attention.fused import fused_attention
@@ -22,6 +23,7 @@ from softmax_jax.attention.whole_rows import queries_of_block
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.streaming import streams
+from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
@@ -148,10 +150,16 @@ def dot_product_attention(
             return streaming_attention(*arrays, block_size=block_size, **options)
         case "xla" | "cudnn":
             return fused_attention(*arrays, implementation=how, **options)
-    logits = attention_logits(inputs.query, inputs.key, inputs.bias, scale)
-    weights = inputs.normalizer.weigh(logits, where=inputs.visible())
-    output = inputs.returned(weighted_values(weights, inputs.value))
-    return (output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])) if return_weights else output
+
+    def attend(inputs: Inputs) -> tuple[Queries, Weights]:
+        logits = attention_logits(inputs.query, inputs.key, inputs.bias, inputs.scale)
+        weights = inputs.normalizer.weigh(logits, where=inputs.visible())
+        output = inputs.returned(weighted_values(weights, inputs.value))
+        return output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])
+
+    *batch, queries, heads, _ = spec_of(query)
+    output, weights = as_one(attend, inputs, out=(spec_of(query), PartitionSpec(*batch, heads, queries, None)))
+    return (output, weights) if return_weights else output
 
 
 def _implementation(inputs: Inputs, block_size: int | None, return_weights: bool) -> Implementation:
@@ -160,5 +168,7 @@ def _implementation(inputs: Inputs, block_size: int | None, return_weights: bool
     if return_weights or not streams(normalizer):
         return "dense"
     by_keys = block_size is not None or queries_of_block(inputs) is None
+    if not all(map(is_known, inputs.shape)):
+        return "dense"
     most = SEARCH_ABOVE if by_keys and getattr(normalizer.map, "searches", False) else STREAM_ABOVE
     return "streaming" if math.prod(inputs.shape) > most else "dense"

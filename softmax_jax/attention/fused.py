@@ -36,6 +36,7 @@ from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of, name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import Scale
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
@@ -75,8 +76,13 @@ def fused_attention(
     Array([1., 0., 0., 0.], dtype=float32)
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
+    _check_rides(inputs.normalizer, inputs.bias)
+    return as_one(functools.partial(_ride, implementation=implementation), inputs, out=spec_of(query))
+
+
+def _ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
+    """Attention of inputs that a kernel will do for."""
     normalizer, bias, (query_lengths, key_lengths) = inputs.normalizer, inputs.bias, inputs.lengths
-    _check_rides(normalizer, bias)
     dtype = inputs.query.dtype if implementation == "cudnn" else jnp.float32
     # With what the bias hides, or a row that has nothing else would be NaN.
     mask, visible = visible_entries(inputs.shape, inputs.mask, bias=bias), inputs.visible()

@@ -39,9 +39,13 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import Block
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.streaming import check_streams, stream
+from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 BLOCK_ENTRIES = 2**19
 """Logits of a block, unless a block size is given: of 2^18, 2^20 and 2^22, the largest was never the fastest."""
+
+UNKNOWN_SIZE = 256
+"""Keys in a block where sizes are symbols of `jax.export`."""
 
 
 def default_block_size(rows: int, keys: int) -> int:
@@ -50,6 +54,8 @@ def default_block_size(rows: int, keys: int) -> int:
     >>> default_block_size(rows=1024, keys=4096), default_block_size(rows=1, keys=2**20)
     (512, 16384)
     """
+    if not (is_known(rows) and is_known(keys)):
+        return UNKNOWN_SIZE
     wanted = BLOCK_ENTRIES // max(rows, 1)
     size = 1 << min(max(wanted.bit_length() - 1, 6), 14)
     return max(min(size, keys), 1)
@@ -78,11 +84,16 @@ def streaming_attention(
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
     is_causal, window, size = _static(inputs, inputs.shape[-1], block_size)
-    if block_size is None and (queries := queries_of_block(inputs)):
-        attended = whole_rows_attention(*_operands(inputs), is_causal=is_causal, window=window, size=queries)
-    else:
-        attended = _compiled(*_operands(inputs), static=(is_causal, window, size))
-    return inputs.returned(attended)
+    queries = queries_of_block(inputs) if block_size is None else None
+
+    def attend(inputs: Inputs) -> Outputs:
+        if queries:
+            attended = whole_rows_attention(*_operands(inputs), is_causal=is_causal, window=window, size=queries)
+        else:
+            attended = _compiled(*_operands(inputs), static=(is_causal, window, size))
+        return inputs.returned(attended)
+
+    return as_one(attend, inputs, out=spec_of(query))
 
 
 def sharded_attention(

@@ -17,6 +17,7 @@ from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_a
 from softmax_jax.normalizers.numbers import Numbers
 from softmax_jax.normalizers.products import over
 from softmax_jax.normalizers.rows import WholeRow
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 class Map(Numbers, abc.ABC):
@@ -64,7 +65,11 @@ class Map(Numbers, abc.ABC):
     def weigh(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
         """As when called, for those who know what is hidden: `where` and -inf alone tell."""
         checks.row(logits, axis, **vars(self))
-        return hide(self.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+
+        def weigh(map: "Map", logits: Array, where: Mask) -> Array:
+            return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+
+        return as_one(weigh, self, logits, where, out=spec_of(logits))
 
     @abc.abstractmethod
     def weights(self, row: WholeRow) -> Float[Array, "*shape"]:

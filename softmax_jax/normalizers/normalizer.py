@@ -26,6 +26,7 @@ from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.products import product
 from softmax_jax.normalizers.rows import WholeRow
 from softmax_jax.normalizers.scales import Scale, ScaleLike
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
@@ -120,14 +121,18 @@ class Normalizer:
         weigh = self.map.weigh if isinstance(self.map, Map) else self.map
         if self.scale is None and self.cap is None:
             return weigh(logits, axis, where)
-        z = self.capped(visible_logits(logits, where))
-        if self.scale is not None:
-            scale = self.scale
-            beta = scale.of_row(WholeRow.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
-            centred = centre(z, axis, where) if self.map_is_shift_invariant else z
-            # Logits that are not finite pass by the product: no β changes what they say.
-            z = jnp.where(jnp.isfinite(z), product(beta, centred, axis), z)
-        return weigh(z, axis, where).astype(jnp.result_type(logits))
+
+        def scaled(self: "Normalizer", logits: Array, where: Mask) -> Array:
+            z, scale = self.capped(visible_logits(logits, where)), self.scale
+            if scale is not None:
+                beta = scale.of_row(WholeRow.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
+                centred = centre(z, axis, where) if self.map_is_shift_invariant else z
+                # Logits that are not finite pass by the product: no β changes what they say.
+                z = jnp.where(jnp.isfinite(z), product(beta, centred, axis), z)
+            weigh = self.map.weigh if isinstance(self.map, Map) else self.map
+            return weigh(z, axis, where).astype(jnp.result_type(logits))
+
+        return as_one(scaled, self, logits, where, out=spec_of(logits))
 
     def _checked(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> tuple[Axis, Mask]:
         """Axis and mask as `axis_and_mask` gives them. Raises unless map and scale can be called and fit the rows."""

@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -16,13 +17,13 @@ from softmax_jax.normalizers.masking import (
     Mask,
     axis_and_mask,
     below,
-    row_sum,
     settled,
     unless_low,
     visible_count,
     visible_or_lowest,
 )
-from softmax_jax.normalizers.products import row_dot
+from softmax_jax.normalizers.products import entropy_of, entropy_sums
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 @runtime_checkable
@@ -75,9 +76,7 @@ class WholeRow:
 
     def entropy(self) -> Float[Array, "*row"]:
         gap = self.below(self.logits, jax.lax.stop_gradient(self.pivot(self.logits)))
-        exponentials = jnp.exp(gap)
-        total = row_sum(exponentials, self.axis)
-        return jnp.log(total) - row_dot(exponentials, gap, self.axis) / total
+        return entropy_of(entropy_sums(gap, self.axis))
 
 
 def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*row"]:
@@ -90,7 +89,12 @@ def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask =
     >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
     Array([0.], dtype=float32)
     """
-    return WholeRow.of(logits, *axis_and_mask(logits, axis, where)).entropy()
+    axis, where = axis_and_mask(logits, axis, where)
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        return WholeRow.of(logits, axis, where).entropy()
+
+    return as_one(of_rows, logits, where, out=spec_of(logits, axis))
 
 
 def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Float[Array, "*rows"]:
@@ -105,7 +109,11 @@ def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Flo
     Array(0.6931472, dtype=float32)
     """
     axis, where = axis_and_mask(logits, -1, where)
-    return critical_beta_of(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        return critical_beta_of(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
+
+    return as_one(of_rows, logits, where, out=PartitionSpec(*spec_of(logits)[:-1]))
 
 
 def critical_beta_of(row: WholeRow) -> Float[Array, "*rows"]:
@@ -116,4 +124,4 @@ def critical_beta_of(row: WholeRow) -> Float[Array, "*rows"]:
     counted = (place > 0) & (ordered > -jnp.inf)
     gap = jnp.where(counted, ordered[..., :1] - ordered, 1)
     slope = jnp.where(counted, jnp.log1p(place.astype(z.dtype)) / gap, 0)
-    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1), jnp.nan)
+    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1, initial=0), jnp.nan)

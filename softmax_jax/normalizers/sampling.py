@@ -10,6 +10,7 @@ True
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -27,7 +28,9 @@ from softmax_jax.normalizers.masking import (
     visible_or_lowest,
 )
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.ranks import kth_largest, whole_ranks
 from softmax_jax.normalizers.scales import ConstantTemperature
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 def top_k_mask(
@@ -46,9 +49,13 @@ def top_k_mask(
     checks.whole("k", k, 1, 10)
     axis, where = axis_and_mask(logits, axis, where)
     axis = checks.one_axis(axis)
-    z = visible_or_lowest(logits, unless_low(logits, axis, where))
-    largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
-    return reaches(z, jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        z = visible_or_lowest(logits, unless_low(logits, axis, where))
+        least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), whole_ranks(k))
+        return reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
+
+    return as_one(of_rows, logits, where, out=spec_of(logits))
 
 
 def top_p_mask(
@@ -74,14 +81,20 @@ def top_p_mask(
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
     axis, where = axis_and_mask(logits, axis, where, p=p)
     axis = checks.one_axis(axis)
-    z = visible_or_lowest(logits, where)
-    rising = jnp.sort(z, axis)
-    # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
-    mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
-    total = jnp.take(mass, jnp.array([-1]), axis)
-    kept = mass > (1 - against(p, z)) * total
-    smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
-    return reaches(z, smallest) & (z != -jnp.inf)
+
+    def of_rows(logits: Array, where: Mask, p: ArrayLike) -> Array:
+        z = visible_or_lowest(logits, where)
+        if not z.shape[axis]:
+            return z != -jnp.inf
+        rising = jnp.sort(z, axis)
+        # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
+        mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
+        total = jnp.take(mass, jnp.array([-1]), axis)
+        kept = mass > (1 - against(p, z)) * total
+        smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
+        return reaches(z, smallest) & (z != -jnp.inf)
+
+    return as_one(of_rows, logits, where, p, out=spec_of(logits))
 
 
 def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Int[Array, "..."]:
@@ -95,9 +108,17 @@ def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis =
     Array([ 2, -1], dtype=int32)
     """
     axis = checks.one_axis(checks.row(weights, axis, "weights"))
-    w = visible_logits(weights)
-    drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
-    return jnp.where(jnp.any(w > 0, axis) & jnp.all(w < jnp.inf, axis), drawn, -1)
+
+    def of_rows(key: Array, weights: Array) -> Array:
+        w = visible_logits(weights)
+        if not w.shape[axis]:
+            return jnp.full(jnp.any(w > 0, axis).shape, -1, jnp.int32)
+        drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
+        return jnp.where(jnp.any(w > 0, axis) & jnp.all(w < jnp.inf, axis), drawn, -1)
+
+    places = list(spec_of(weights))
+    places.pop(axis)
+    return as_one(of_rows, key, weights, out=PartitionSpec(*places))
 
 
 def gumbel_softmax(
@@ -125,17 +146,21 @@ def gumbel_softmax(
     Array([0., 1., 0.], dtype=float32)
     """
     checks.flag("hard", hard)
-    scale = ConstantTemperature(temperature)
+    normalizer = Normalizer(softmax, ConstantTemperature(temperature))
     axis, where = axis_and_mask(logits, axis, where)
-    where = unless_low(logits, axis, where)
-    z = visible_logits(logits, where)
-    # Centred first, or the noise would be rounded away in large logits.
-    noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
-    noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
-    weights = Normalizer(softmax, scale).weigh(noisy, axis, where)
-    if hard:
-        weights = straight_through(hardmax.weigh(noisy, axis, where), weights)
-    return weights.astype(jnp.result_type(logits))
+
+    def of_rows(normalizer: Normalizer, key: Array, logits: Array, where: Mask) -> Array:
+        where = unless_low(logits, axis, where)
+        z = visible_logits(logits, where)
+        # Centred first, or the noise would be rounded away in large logits.
+        noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
+        noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
+        weights = normalizer.weigh(noisy, axis, where)
+        if hard:
+            weights = straight_through(hardmax.weigh(noisy, axis, where), weights)
+        return weights.astype(jnp.result_type(logits))
+
+    return as_one(of_rows, normalizer, key, logits, where, out=spec_of(logits))
 
 
 def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

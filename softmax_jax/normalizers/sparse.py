@@ -1,6 +1,7 @@
 """Maps with a threshold: sparsemax, the entmax family, Stieltjes and top-k, none of which sorts its row."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -99,7 +100,8 @@ def _axis_last(array: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*ro
     """The array with the axes of the row joined into one at the end."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     moved = jnp.moveaxis(array, axes, tuple(range(-len(axes), 0)))
-    return moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1)
+    rows = moved.ndim - len(axes)
+    return moved.reshape(*moved.shape[:rows], math.prod(moved.shape[rows:]))
 
 
 def _axis_back(rows: Float[Array, "*rows n"], shape: tuple[int, ...], axis: Axis) -> Float[Array, "*shape"]:

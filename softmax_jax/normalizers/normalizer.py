@@ -1,7 +1,7 @@
 """The one idea of the package: a normalizer is a map over a scale."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from softmax_jax.normalizers.masking import (
     visible_logits,
 )
 from softmax_jax.normalizers.naming import name_rows
-from softmax_jax.normalizers.numbers import Numbers, number
+from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
 from softmax_jax.normalizers.products import product
 from softmax_jax.normalizers.rows import WholeRow
 from softmax_jax.normalizers.scales import Scale, ScaleLike
@@ -54,9 +54,34 @@ class SoftCap(Numbers):
         return jnp.where(finite, cap * jnp.tanh(bounded / cap), logits)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Normalizer:
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bound(ByNumbers):
+    """A function with numbers bound to it, which are its leaves; the function is structure.
+
+    As `jax.tree_util.Partial`, whose tuple and dictionary Orbax cannot store where one of them is empty.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self.func(*self.args, *args, **{**self.keywords, **keywords})
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        numbers = [(jax.tree_util.SequenceKey(place), number) for place, number in enumerate(self.args)]
+        numbers += [(jax.tree_util.GetAttrKey(name), number) for name, number in sorted(self.keywords.items())]
+        return numbers, (self.func, len(self.args), *sorted(self.keywords))
+
+    @classmethod
+    def tree_unflatten(cls, structure: tuple[Any, ...], numbers: Iterable[Any]) -> "Bound":
+        func, places, *names = structure
+        given = tuple(numbers)
+        return cls(func, given[:places], dict(zip(names, given[places:])))
+
+
+class Normalizer(Numbers):
     r"""Turns logits into weights: `map(β · logits)`, with β given by the scale.
 
     With a `cap`, the logits are $\hat z = c \tanh(z / c)$ before anything else reads them: `map(β(ẑ) · ẑ)`.
@@ -79,12 +104,14 @@ class Normalizer:
     def __post_init__(self) -> None:
         if self.cap is not None and not isinstance(self.cap, SoftCap):
             object.__setattr__(self, "cap", SoftCap(self.cap))
-        map = self.map
-        if isinstance(map, jax.tree_util.Partial) and isinstance(map.func, Map):
-            object.__setattr__(self, "map", dataclasses.replace(map.func, **map.keywords))
-        elif callable(map) and not isinstance(map, Map | jax.tree_util.Partial):
-            # A Partial is a pytree with the function as structure and the bound numbers as leaves.
-            object.__setattr__(self, "map", jax.tree_util.Partial(map))
+        for part in ("map", "scale"):
+            one: Any = getattr(self, part)
+            if isinstance(one, jax.tree_util.Partial) and isinstance(one.func, Map):
+                object.__setattr__(self, part, dataclasses.replace(one.func, **one.keywords))
+            elif isinstance(one, jax.tree_util.Partial):
+                object.__setattr__(self, part, Bound(one.func, one.args, one.keywords))
+        if callable(self.map) and not isinstance(self.map, Map | Bound):
+            object.__setattr__(self, "map", Bound(self.map))
 
     @property
     def shift_invariant(self) -> bool:

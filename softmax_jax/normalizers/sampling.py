@@ -20,6 +20,7 @@ from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.masking import (
     AnyAxis,
     AnyMask,
+    Mask,
     axis_and_mask,
     centre,
     reaches,

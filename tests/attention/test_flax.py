@@ -1,3 +1,4 @@
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -634,3 +635,103 @@ def test_numbers_that_layers_share_unasked_are_warned_of():
         own = TwoLayers(learning, own=True).init(jax.random.key(0), x)
         twice = OneLayerTwice().init(jax.random.key(0), x)
     assert [sum(name[-1] == "s" for name in traverse_util.flatten_dict(of)) for of in (shared, own, twice)] == [1, 2, 1]
+
+
+# Layers as arguments of compiled functions, in trees and under Flax's own transformations
+
+
+def nnx_layer(seed: int = 0, bias: float = 0.0) -> nnx.MultiHeadAttention:
+    fixed = sj.normalizer("ssmax", s=0.5, bias=jnp.full((HEADS, 1, 1), bias))
+    attention = nnx.data(NnxAttention(fixed, learn=("s",), heads=HEADS))
+    return nnx.MultiHeadAttention(HEADS, FEATURES, decode=False, rngs=nnx.Rngs(seed), attention_fn=attention)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, pytest.param(nnx.jit, marks=pytest.mark.full)])
+def test_equal_nnx_layers_cost_one_program(jit):
+    traces = []
+    run = jit(lambda model, x: (traces.append(1), model(x))[1])
+    split = nnx.merge(*nnx.split(nnx_layer()))
+    for model in (nnx_layer(), nnx_layer(1), copy.deepcopy(nnx_layer()), nnx.clone(nnx_layer()), split):
+        run(model, inputs())
+    assert len(traces) == 1
+    moved = run(nnx_layer(bias=0.5), inputs()) - run(nnx_layer(), inputs())
+    assert len(traces) == 2
+    assert jnp.max(jnp.abs(moved)) > 1e-3
+
+
+def test_nnx_layers_meet_in_trees_and_branches():
+    one, other, x = nnx_layer(), nnx_layer(1), inputs()
+    average = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, one, other)
+    kernel = 0.75 * one.query.kernel[...] + 0.25 * other.query.kernel[...]
+    np.testing.assert_allclose(average.query.kernel[...], kernel, rtol=1e-6)
+    chosen = jax.jit(lambda first, x: jax.lax.cond(first, lambda: one, lambda: other)(x))
+    np.testing.assert_allclose(chosen(False, x), other(x), atol=1e-6)
+    with pytest.raises(ValueError, match="structure"):
+        jax.tree.map(jnp.add, one, nnx_layer(bias=0.5))
+
+
+def lifted(wrap: Callable[..., Any], attention: Any) -> jax.Array:
+    """What a Linen layer makes of the inputs under a transformation of Flax, with the parameters it has without one."""
+    variables = linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention).init(jax.random.key(0), inputs())
+    return wrap(linen.MultiHeadDotProductAttention)(HEADS, attention_fn=attention).apply(variables, inputs())
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize(
+    "wrap", [linen.jit, *(pytest.param(wrap, marks=pytest.mark.full) for wrap in (linen.remat, lambda layer: layer))]
+)
+def test_linen_lifts_layers_with_numbers_of_any_kind(wrap, learn):
+    def output(bias):
+        fixed = sj.normalizer("ssmax", bias=bias)
+        return lifted(wrap, LinenAttention(fixed, learn=("s",), heads=HEADS) if learn else attention_fn(fixed))
+
+    expected = {
+        bias: lifted(lambda layer: layer, attention_fn(sj.normalizer("ssmax", bias=bias))) for bias in (0.0, 0.7)
+    }
+    for kind in (float, np.array, jnp.float32, lambda b: jnp.full((HEADS, 1, 1), b)):
+        for bias, right in expected.items():  # of which a stale program would give the first twice
+            np.testing.assert_allclose(output(kind(bias)), right, atol=1e-5)
+
+
+@pytest.mark.full
+def test_a_traced_number_goes_through_linens_jit():
+    def total(s, wrap):
+        return jnp.sum(lifted(wrap, attention_fn(sj.normalizer("ssmax", s=s))) ** 2)
+
+    for s in (jnp.float32(0.4), jnp.float32(0.8)):
+        slope, expected = (jax.grad(total)(s, wrap) for wrap in (linen.jit, lambda layer: layer))
+        np.testing.assert_allclose(slope, expected, rtol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("learn", [False, True])
+def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
+    fixed = sj.normalizer("ssmax", bias=jnp.full((HEADS, 1, 1), 0.5))
+    options: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+
+    class Step(linen.Module):
+        @linen.compact
+        def __call__(self, x, _):  # pyright: ignore[reportIncompatibleMethodOverride]
+            attention = LinenAttention(fixed, ("s",), HEADS) if learn else attention_fn(fixed)
+            return linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention)(x), None
+
+    scanned, mapped = linen.scan(Step, length=2, **options)(), linen.vmap(Step, in_axes=(0, None), **options)()
+    for model, x in ((scanned, inputs()), (mapped, inputs(2, BATCH, LENGTH, FEATURES))):
+        variables = model.init(jax.random.key(0), x, None)
+        assert jax.jit(model.apply)(variables, x, None)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_is_causal_means_the_same_when_a_layer_decodes(learn):
+    attention = nnx.data(NnxAttention("ssmax", ("s",), HEADS)) if learn else attention_fn("ssmax")
+    full, x = Nnx(attention), inputs()
+    decoder = nnx.clone(full.layer)
+    decoder.init_cache(x.shape)
+    steps = [decoder(x[:, i : i + 1], decode=True, is_causal=True) for i in range(LENGTH)]
+    np.testing.assert_allclose(jnp.concatenate(steps, 1), full(x, is_causal=True), atol=1e-5)
+
+
+def test_is_causal_for_one_query_without_a_mask_shows_one_key():
+    query, others = jnp.ones((1, 1, 1, 2)), inputs(1, 3, 1, 2)
+    output = attend(sj.normalizer("softmax"), query, others, others, is_causal=True)
+    np.testing.assert_allclose(output, others[:, :1], rtol=1e-6)

@@ -7,8 +7,9 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from softmax_jax import METHODS, LogLength, Normalizer, normalizer, softmax
+from softmax_jax import LogLength, Normalizer, normalizer, softmax
 from softmax_jax.attention.dense import dot_product_attention
+from tests.tiers import methods
 
 BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
 LOGITS = (BATCH, HEADS, QUERIES, KEYS)
@@ -180,7 +181,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_the_normalizer_gets_the_logits_and_the_mask(name, kv_heads):
     query, key, value = qkv(kv_heads)
     output, weights = dot_product_attention(query, key, value, mask=some_mask(), normalizer=name, return_weights=True)

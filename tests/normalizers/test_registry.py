@@ -41,7 +41,7 @@ def test_the_view_is_read_only():
         sj.METHODS["mine"] = sj.METHODS["softmax"]  # pyright: ignore[reportIndexIssue]
 
 
-@pytest.mark.parametrize("name", sj.METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
     n = sj.normalizer(name)
     assert len(jax.tree.leaves(n)) == len(jax.tree.leaves(list(sj.METHODS[name].numbers.values())))
@@ -238,6 +238,7 @@ OWN = """
 import jax
 import jax.numpy as jnp
 import softmax_jax as sj
+from tests.tiers import methods
 
 class Sigmoid(sj.Map):
     sums_to_one = False

@@ -2,6 +2,7 @@ import jax
 import numpy as np
 import polars as pl
 import pytest
+import scipy.stats
 from flax import nnx
 
 import softmax_jax as sj
@@ -67,6 +68,8 @@ def test_a_difference_is_tested_on_the_same_sequences():
         ("softmax", "asentmax"): [52.0, 58.0, 70.0, 81.0, 89.0],
     }
     tests = report.compared(frame_of(cells))
+    alone = scipy.stats.ttest_rel(2 * cells["softmax", "ssmax"], 2 * start).pvalue
+    assert tests.filter(test="ssmax")["p_value"].item() == pytest.approx(3 * alone)  # by Holm, the least of three
     by_test = {test: (difference, p) for _, _, test, _, difference, p in tests.rows()}
     assert by_test["adaptive"] == (0, 1)
     assert by_test["ssmax"][0] == pytest.approx(-15.8)

@@ -8,6 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import softmax_jax as sj
+from tests.tiers import some
 
 from .models import (
     BATCH,
@@ -30,11 +31,6 @@ from .models import (
 def by_hand(name: str):
     """The softmax of a model edited by hand: what its program hides is hidden by `where`."""
     return lambda z: sj.normalizer(name)(z, where=visible(z))
-
-
-def some(names: Any, *default: Any) -> list[Any]:
-    """All of these names, of which the default tier runs some."""
-    return [name if name in default else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
 @pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax"))
@@ -176,6 +172,52 @@ def test_a_row_with_nothing_visible(name: str):
     assert not np.any(zeros[:, :, 2])
     close(np.delete(as_the_model, 2, 2), np.delete(zeros, 2, 2))
     assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", some(("ssmax", "entmax15"), "ssmax"))
+def test_a_row_that_two_masks_empty_together(name: str):
+    """One chooses by a predicate, the other adds a low number: the model gives all weight to what is less low."""
+    first, second = (jnp.arange(LENGTH) < 2)[None, None, None], CAUSAL.at[..., 1, :].set(jnp.arange(LENGTH) >= 2)
+    identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
+    hide = lambda z: jnp.where(first, z + jnp.where(second, 0.0, -1e9), -1e30)  # noqa: E731
+
+    def all_of_them(q, k):
+        swapped = [sj.swap(attention, name, empty=empty)(q, k, identity, hide=hide) for empty in ("model", "zeros")]
+        by_where = attention(q, k, identity, softmax=lambda z: sj.normalizer(name)(z, where=first & second))
+        return *swapped, attention(q, k, identity, hide=hide), by_where
+
+    as_the_model, zeros, model, by_where = run(all_of_them, *QKV[:2])
+    close(as_the_model[:, :, 1], model[:, :, 1])
+    np.testing.assert_allclose(model[:, :, 1, :2].sum(-1), 1, rtol=1e-6)
+    close(np.delete(as_the_model, 1, 2), np.delete(by_where, 1, 2))
+    close(zeros, by_where)
+    assert not np.any(zeros[:, :, 1])
+
+
+FACTORS = (
+    (3, lambda z, m: jnp.exp((z - m) * 3)),
+    (1 / 4, lambda z, m: jnp.exp((z - m) / 4)),
+    (np.log(2), lambda z, m: jnp.exp2(z - m)),
+    (2 / 0.7 * np.log(2), lambda z, m: jnp.exp2((z - m) / 0.7 * 2)),
+    (np.log(2), lambda z, m: jnp.exp2(z)),
+    (1 / 4, lambda z, m: jnp.exp(z / 4)),
+)
+"""What a model multiplies its logits by, and how it does: before or after the maximum is taken off, or by the base."""
+
+
+def test_the_factor_of_the_logits_is_that_of_the_model():
+    normalizer = sj.normalizer("ssmax", s=1.5)
+
+    def swapped_and_edited(factor, exponentials, *qkv):
+        def softmax(z):
+            powers = exponentials(z, jnp.max(z, -1, keepdims=True))
+            return powers / powers.sum(-1, keepdims=True)
+
+        edited = attention(*qkv, softmax=lambda z: normalizer(jnp.float32(factor) * z))
+        return sj.swap(attention, normalizer)(*qkv, softmax=softmax), edited
+
+    for swapped, edited in run(lambda *qkv: [swapped_and_edited(*one, *qkv) for one in FACTORS], *QKV):
+        close(swapped, edited, atol=3e-6)
 
 
 @pytest.mark.full

@@ -14,8 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from softmax_jax.runtime import devices, distributed
 from tests.faults import same_numbers
 
-pytestmark = pytest.mark.full
-
 ROOT = Path(__file__).parents[2]
 NEAR = {"evaluated": 2e-5, "trained": 1e-6, "training": 2e-5}
 """Largest difference on other devices, in nats, weights and parameters: their batches are summed in another order."""
@@ -80,6 +78,7 @@ def test_a_second_run_gives_the_same_bits(here):
     assert identical(same_numbers.numbers(), here)
 
 
+@pytest.mark.full
 def test_a_single_bit_is_seen(here):
     for name in here:
         changed = {key: value.copy() for key, value in here.items()}

@@ -45,6 +45,7 @@ RESOLUTION = Resolution(
 )
 
 
+@pytest.mark.full
 def test_bins_of_few_sets_are_not_drawn():
     drawn = {
         record["gap_low"] for record in values_of(resolution.gap_chart(GAPS, RESOLUTION, NAMES)) if "gap_low" in record
@@ -52,6 +53,7 @@ def test_bins_of_few_sets_are_not_drawn():
     assert drawn == {0.01}
 
 
+@pytest.mark.full
 def test_each_panel_marks_what_can_be_told_apart():
     missed, wrong = resolution.gap_chart(GAPS, RESOLUTION, NAMES[:1]).to_dict()["hconcat"]
     assert missed["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((0.04 / 200 + 0.06 / 100) / 2)}]
@@ -69,6 +71,7 @@ def test_a_normalizer_better_than_hardmax_loses_nothing():
     }
 
 
+@pytest.mark.full
 def test_each_cause_of_a_loss_has_its_own_colour_wherever_it_is_drawn():
     split = resolution.loss_split_chart(LOSSES).to_dict()["spec"]
     (causes, _) = accuracy.causes_chart(ACCURACIES, ["softmax"], "A title").to_dict()["layer"]
@@ -87,12 +90,14 @@ def test_what_softmax_loses_beyond_hardmax_is_lost_to_dispersion_and_the_rest_to
     assert areas == {(dispersion, 16): (90, 95), (dispersion, 64): (60, 80), (key, 16): (95, 100), (key, 64): (80, 100)}
 
 
+@pytest.mark.full
 def test_the_table_of_the_logits_holds_what_is_drawn():
     frame = resolution.resolution_frame(RESOLUTION, (3, 4))
     assert len(frame) == 120
     assert frame.row(-1, named=True) == {"range": "near", "seed": 4, "class": 9, "rho": 1.0, "logit": 59.0}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [0.002, 4e-5])
 def test_the_axis_near_the_top_has_digits_enough_to_tell_its_ends_apart(width):
     near = RESOLUTION._replace(near_rho=np.linspace(1 - width, 1, 3))

@@ -12,8 +12,6 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrievalModel, sample
 
-pytestmark = pytest.mark.full
-
 WIDTH = 128
 
 
@@ -56,6 +54,7 @@ def ours(data, batch, name):
     return nnx.merge(structure, from_bytes(data))(batch, normalizer(name)).scores
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["softmax", "adaptive", "softpick"])
 @pytest.mark.parametrize("level", [False, True])
 def test_imported_parameters_give_the_stock_models_scores(stock_parameters, batch, name, level):
@@ -72,6 +71,7 @@ def test_export_inverts_import(stock_parameters):
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(exported), jax.tree.leaves(expected)))
 
 
+@pytest.mark.full
 def test_other_bytes_are_refused_in_one_line(stock_parameters):
     wrong = dict(stock_parameters)
     wrong["Dense_5"] = {"kernel": jnp.zeros((WIDTH, 7)), "bias": jnp.zeros(7)}

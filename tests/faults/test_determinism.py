@@ -72,6 +72,7 @@ def test_one_thread_and_one_device_give_the_numbers_of_all(here, tmp_path):
     assert near(one, here), apart(one, here)
 
 
+@pytest.mark.full
 @pytest.mark.slow  # as it compiles everything again
 def test_a_second_run_gives_the_same_bits(here):
     jax.clear_caches()
@@ -119,11 +120,13 @@ def runs(tmp_path_factory):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_another_run_changes_no_bit(runs):
     assert identical(runs["again"], runs["first"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_threads_change_no_bit_of_an_evaluation(runs):
     """In training, where XLA divides a product among threads, they change the order of a sum."""
@@ -133,12 +136,14 @@ def test_threads_change_no_bit_of_an_evaluation(runs):
     assert near(runs["one thread"], runs["first"]), apart(runs["one thread"], runs["first"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["two devices", "eight devices", "process 0"])
 def test_devices_and_processes_draw_the_same_and_agree(runs, name):
     assert near(runs[name], runs["first"]), apart(runs[name], runs["first"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_both_processes_hold_the_numbers_of_two_devices(runs):
     assert identical(runs["process 0"], runs["process 1"])

@@ -11,6 +11,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.normalizers import registry
+from tests.tiers import methods
 
 CONTRIBUTING = pathlib.Path(__file__).parents[2] / "CONTRIBUTING.md"
 
@@ -238,7 +239,6 @@ OWN = """
 import jax
 import jax.numpy as jnp
 import softmax_jax as sj
-from tests.tiers import methods
 
 class Sigmoid(sj.Map):
     sums_to_one = False

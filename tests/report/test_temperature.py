@@ -86,7 +86,9 @@ def test_charts_show_every_curve(rows, fits):
     for name, curve in drawn.items():
         line = [row for row in points if row["curve"] == name and "value" in row]
         assert len({row["entropy"] for row in line}) == 241
-        np.testing.assert_allclose([row["value"] for row in line], curve([row["entropy"] for row in line]), rtol=1e-3)
+        np.testing.assert_allclose(
+            [row["value"] for row in line], curve(np.array([row["entropy"] for row in line])), rtol=1e-3
+        )
     for name, fit in fits.items():
         band = [row for row in points if row["curve"] == name and "low" in row]
         assert fit.band is not None

@@ -64,6 +64,7 @@ def test_order_matters_only_by_the_inputs():
     np.testing.assert_allclose(model(INPUTS[:, order], FULL), model(INPUTS, FULL)[:, order], atol=1e-5)
 
 
+@pytest.mark.full
 def test_normalizers_that_learn_nothing_share_their_parameters_and_differ_in_scores():
     one, other = built("softmax"), built("softpick")
     assert jax.tree.structure(parameters(one)) == jax.tree.structure(parameters(other))

@@ -7,9 +7,10 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from softmax_jax import METHODS, LogLength, Normalizer, normalizer, softmax
+from softmax_jax import LogLength, Normalizer, normalizer, softmax
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.fused import rides
+from tests.tiers import methods
 
 BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
 LOGITS = (BATCH, HEADS, QUERIES, KEYS)
@@ -173,7 +174,7 @@ FORMS = {
 @pytest.mark.parametrize(
     "form", ["dense", *(pytest.param(form, marks=pytest.mark.full) for form in FORMS if form != "dense")]
 )
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_a_bias_of_minus_9000_or_less_hides_as_a_mask_does(name, form):
     arrays, mask = qkv(2), some_mask((BATCH, 1, QUERIES, KEYS)).at[0, :, 3].set(False)
     method = normalizer(name)
@@ -236,7 +237,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_the_normalizer_gets_the_logits_and_the_mask(name, kv_heads):
     query, key, value = qkv(kv_heads)
     output, weights = dot_product_attention(query, key, value, mask=some_mask(), normalizer=name, return_weights=True)

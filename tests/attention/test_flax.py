@@ -13,6 +13,7 @@ from orbax.checkpoint import v1 as ocp
 
 import softmax_jax as sj
 from softmax_jax.attention.flax import LinenAttention, NnxAttention, attend, attention_fn
+from tests.tiers import methods
 
 BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16
 
@@ -223,7 +224,7 @@ def test_what_does_not_fit_raises(keywords, message):
 
 
 @both
-@pytest.mark.parametrize("name", ["softmax", "ssmax", "scalable_softpick"])
+@pytest.mark.parametrize("name", methods(["softmax", "ssmax", "scalable_softpick"]))
 def test_capture_gives_the_weights_and_changes_no_number(api, name):
     one, x = layer(api, attention_fn(name)), inputs()
     output, weights = one.capture(x, mask=causal(x))
@@ -336,11 +337,13 @@ def test_each_head_uses_its_own_number(api):
 
 @pytest.mark.parametrize(
     ("name", "number", "values"),
-    [
-        ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
-        ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
-        ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
-    ],
+    methods(
+        [
+            ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
+            ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
+            ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
+        ]
+    ),
 )
 def test_each_head_uses_its_own_number_of_any_map_or_scale(name, number, values):
     x = inputs()
@@ -397,18 +400,20 @@ def test_training_moves_the_number_of_each_head(train):
 @both
 @pytest.mark.parametrize(
     ("name", "learn", "heads"),
-    [
-        ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
-        ("temperature(theta=0.5)", ("theta",), HEADS),
-        ("softpick", ("eps",), None),
-        ("softpick", ("eps",), HEADS),
-        ("sink_softmax", ("sink",), None),
-        ("sink_softmax", ("sink",), HEADS),
-        ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
-        (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
-        ("length_scaled", ("m", "eps"), HEADS),
-        ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
-    ],
+    methods(
+        [
+            ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
+            ("temperature(theta=0.5)", ("theta",), HEADS),
+            ("softpick", ("eps",), None),
+            ("softpick", ("eps",), HEADS),
+            ("sink_softmax", ("sink",), None),
+            ("sink_softmax", ("sink",), HEADS),
+            ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
+            (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
+            ("length_scaled", ("m", "eps"), HEADS),
+            ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
+        ]
+    ),
 )
 def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
     learning = learning_layer(api, name, learn, heads)

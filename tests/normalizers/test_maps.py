@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from tests.tiers import methods
 
 # The rows on which the shoot-out shows each method.
 MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
@@ -158,7 +159,7 @@ def test_shifted_softmax_has_zero_gradient_in_s():
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"]
+    "name", methods(["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"])
 )
 def test_a_map_marked_shift_invariant_is_and_the_others_are_not(name):
     weigh = getattr(sj, name)

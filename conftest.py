@@ -64,14 +64,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("full")
 
 
-# The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is, and
-# those on models of other libraries where these are.
+# The comparison with PyTorch is collected where PyTorch is installed, and the tests in a browser where Playwright is.
 OPTIONAL = {
     "torch": "tests/parity/test_torch.py",
     "clrs": "tests/parity/test_clrs.py",
     "playwright": "tests/browser",
-    "equinox": "tests/models",
-    "haiku": "tests/models",
 }
 collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
 

@@ -23,7 +23,7 @@ LENGTH, WIDTH, HEADS, WORDS = 6, 32, 4, 32
 TOKENS = 1 + jnp.arange(LENGTH)[None]  # 0 may be padding
 PRESENT = jnp.arange(LENGTH)[None] < LENGTH - 1
 CAUSAL = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
-NONE, VALUES, SELECT = frozenset({"none"}), frozenset({"values"}), frozenset({"select"})
+NONE, VALUES, SELECT, BOTH = (frozenset({how}) for how in ("none", "values", "select", "select and values"))
 ROUTED = ("attention", "choice") * 2
 """Uses of two layers with a mixture of experts."""
 DECODERS = 'pip install penzai gemma google-tunix "sentencepiece<0.2.1"'
@@ -85,7 +85,7 @@ def hugging_face(name: str, dtype: Any, **sizes: Any) -> tuple[Any, Any]:
 def encoder(name: str, dtype: Any, **sizes: Any) -> Model:
     """A model of tokens of which the last is padding."""
     model, parameters = hugging_face(name, dtype, **sizes)
-    return Model(lambda p, *inputs: model(*inputs, params=p)[0], parameters, (TOKENS, PRESENT), masks=VALUES)
+    return Model(lambda p, *inputs: model(*inputs, params=p)[0], parameters, (TOKENS, PRESENT), masks=BOTH)
 
 
 LAYERS = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": 64}
@@ -112,15 +112,20 @@ def generating(beams: int) -> Model:
     def generate(parameters, tokens):
         return model.generate(tokens, params=parameters, max_new_tokens=4, num_beams=beams, do_sample=False).sequences
 
-    uses = ("attention", "attention", "log") if beams > 1 else ("attention", "attention")
-    return Model(generate, parameters, (TOKENS,), uses * 2, VALUES)
+    layers, choice = ("attention", "attention"), ("log",) if beams > 1 else ()
+    uses = layers + (layers + choice) * 2  # the first only to learn the shapes of the cache
+    return Model(generate, parameters, (TOKENS,), uses, BOTH)
 
 
 @contextlib.contextmanager
 def old_clip() -> Iterator[None]:
     """Gives `jnp.clip` back an argument that JAX has taken away."""
     clip = jnp.clip
-    with mock.patch.object(jnp, "clip", lambda x, *bounds, a_max=None: clip(x, *bounds, max=a_max)):
+
+    def with_old(x, *bounds, **named):
+        return clip(x, *bounds, **{name.removeprefix("a_"): bound for name, bound in named.items()})
+
+    with mock.patch.object(jnp, "clip", with_old):
         yield
 
 
@@ -134,7 +139,7 @@ def t5(dtype: Any) -> Model:
         with old_clip():
             return model(tokens, present, decoder_input_ids=written, params=parameters)[0]
 
-    return Model(apply, parameters, (TOKENS, PRESENT, TOKENS[:, :4]), ("attention",) * 6, VALUES)
+    return Model(apply, parameters, (TOKENS, PRESENT, TOKENS[:, :4]), ("attention",) * 6, BOTH)
 
 
 def whisper(dtype: Any) -> Model:
@@ -144,7 +149,7 @@ def whisper(dtype: Any) -> Model:
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     model, parameters = hugging_face("WhisperModel", dtype, **sizes, **tokens)
     inputs = normal(1, 8, 12, dtype=dtype), TOKENS[:, :4]
-    return Model(lambda p, *i: model(*i, params=p)[0], parameters, inputs, ("attention",) * 6, VALUES | NONE)
+    return Model(lambda p, *i: model(*i, params=p)[0], parameters, inputs, ("attention",) * 6, BOTH | NONE)
 
 
 def unet(dtype: Any) -> Model:
@@ -197,7 +202,7 @@ def keras_mixtral(dtype: Any) -> Model:
 def keras_gpt_oss(dtype: Any) -> Model:
     """A sink is one more logit of each row; a router weighs the two best of four experts."""
     model = keras_hub("GptOss", dtype, **EXPERTS)
-    return model._replace(uses=ROUTED, experts=2, masks=VALUES)
+    return model._replace(uses=ROUTED, experts=2, masks=BOTH)
 
 
 # Equinox and Haiku

@@ -17,7 +17,7 @@ import softmax_jax as sj
 from tests.models.zoo import MODELS, Model, gat, generating, library, normal
 
 pytestmark = [pytest.mark.models, pytest.mark.filterwarnings("ignore")]
-IN_BFLOAT16 = ["transformers FlaxT5", "keras-hub GptOss", "equimo ViT", "MaxText's plain attention, its form"]
+IN_BFLOAT16 = ["transformers FlaxGPT2", "keras-hub GptOss", "equimo ViT", "MaxText's plain attention, its form"]
 HIDDEN = -9000
 """Models hide logits by numbers below this."""
 Record = Callable[[str, Any], None]

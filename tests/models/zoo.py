@@ -1,4 +1,4 @@
-"""Small models of other libraries, with random weights: about two layers, 32 wide.
+"""Small models of other libraries, with random weights: one or two layers, 32 wide.
 
 Each is a function of a type that returns a `Model`. It imports its library when it is called, and skips the test where
 that is not installed. Nothing is downloaded.
@@ -130,8 +130,8 @@ def old_clip() -> Iterator[None]:
 
 
 def t5(dtype: Any) -> Model:
-    """Encoder, then decoder: each layer of that has attention to itself and to the encoder."""
-    sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": HEADS, "decoder_start_token_id": 0}
+    """A layer of an encoder, then one of a decoder, with attention to itself and to the encoder."""
+    sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": HEADS, "decoder_start_token_id": 0}
     with old_clip():
         model, parameters = hugging_face("T5Model", dtype, **sizes)
 
@@ -139,17 +139,17 @@ def t5(dtype: Any) -> Model:
         with old_clip():
             return model(tokens, present, decoder_input_ids=written, params=parameters)[0]
 
-    return Model(apply, parameters, (TOKENS, PRESENT, TOKENS[:, :4]), ("attention",) * 6, BOTH)
+    return Model(apply, parameters, (TOKENS, PRESENT, TOKENS[:, :4]), ("attention",) * 3, BOTH)
 
 
 def whisper(dtype: Any) -> Model:
     sizes = {"d_model": WIDTH, "num_mel_bins": 8, "max_source_positions": 6, "max_target_positions": 16}
     for part in ("encoder", "decoder"):
-        sizes |= {f"{part}_layers": 2, f"{part}_attention_heads": HEADS, f"{part}_ffn_dim": 64}
+        sizes |= {f"{part}_layers": 1, f"{part}_attention_heads": HEADS, f"{part}_ffn_dim": 64}
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     model, parameters = hugging_face("WhisperModel", dtype, **sizes, **tokens)
     inputs = normal(1, 8, 12, dtype=dtype), TOKENS[:, :4]
-    return Model(lambda p, *i: model(*i, params=p)[0], parameters, inputs, ("attention",) * 6, BOTH | NONE)
+    return Model(lambda p, *i: model(*i, params=p)[0], parameters, inputs, ("attention",) * 3, BOTH | NONE)
 
 
 def unet(dtype: Any) -> Model:

@@ -134,10 +134,19 @@ def kind_of(equation: Any) -> Kind | None:
     return KINDS.get(equation.primitive.name)
 
 
-def has_unread_body(equation: Any) -> bool:
-    """Whether an equation holds a program that no entry of `KINDS` reads."""
+def hides(equation: Any, names: tuple[str, ...]) -> bool:
+    """Whether an equation holds a program with primitives of these names that no entry of `KINDS` reads."""
+    return kind_of(equation) is None and any(_has(body, names) for body in _held(equation))
+
+
+def _has(jaxpr: Any, names: tuple[str, ...]) -> bool:
+    return any(one.primitive.name in names or any(_has(b, names) for b in _held(one)) for one in jaxpr.eqns)
+
+
+def _held(equation: Any) -> list[Any]:
+    """The programs among the parameters of an equation."""
     held = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr"))
-    return kind_of(equation) is None and any(hasattr(opened(leaf)[0], "eqns") for leaf in held)
+    return [opened(leaf)[0] for leaf in held if hasattr(opened(leaf)[0], "eqns")]
 
 
 def _called(name: str) -> Callable[[Any], list[Body]]:

@@ -60,14 +60,11 @@ def collected(request: pytest.FixtureRequest) -> list[pytest.Item]:
     return request.config.stash[COLLECTED]
 
 
-# The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is, and
-# those on models of other libraries where these are.
+# The comparison with PyTorch is collected where PyTorch is installed, and the tests in a browser where Playwright is.
 OPTIONAL = {
     "torch": "tests/parity/test_torch.py",
     "clrs": "tests/parity/test_clrs.py",
     "playwright": "tests/browser",
-    "equinox": "tests/models",
-    "haiku": "tests/models",
 }
 collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
 

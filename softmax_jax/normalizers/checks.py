@@ -5,6 +5,7 @@ shapes, and the values of plain and numpy numbers. The values of JAX arrays are 
 would wait for the device and fail where it is traced; those of a mask of numbers alone are read where they are known.
 """
 
+import ast
 import difflib
 import math
 import operator
@@ -26,6 +27,8 @@ LARGEST = 1e37
 LEAST_BEGUN = 3
 """Letters of a name that tell which is meant."""
 SEEN = "it must be bool, or hold 0 and 1, True or 1 where an entry is visible"
+LONGEST_TEXT = 5000
+"""Characters of a text that names something, the path of a file among its numbers included."""
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
 
 
@@ -42,6 +45,22 @@ def did_you_mean(given: Any, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(begun, by_lower, n=1)
     close += [name for name in by_lower if len(begun) >= LEAST_BEGUN and name.startswith(begun)]
     return f"did you mean {by_lower[close[0]]!r}? " if close else ""
+
+
+def expression(text: str) -> ast.expr:
+    """Returns the syntax of one line such as `name(number=1.0)`. Raises ValueError for any other, be it by a comment.
+
+    >>> expression("ssmax(s=0.43)").func.id
+    'ssmax'
+    """
+    line = text.strip()
+    try:
+        found = ast.parse(line, mode="eval").body if len(line) < LONGEST_TEXT else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two where it is nested too deeply
+        found = None
+    if found is None or found.end_lineno != 1 or found.end_col_offset != len(line.encode()):
+        raise ValueError(f"cannot read {shown(text)}")
+    return found
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:

@@ -164,11 +164,11 @@ def test_models_of_other_settings_have_directories_of_their_own(tmp_path):
 
 @pytest.mark.slow
 def test_the_study_trains_tests_and_draws(tmp_path, monkeypatch, capsys):
-    preset = study.load_presets()["clrs_text"]
+    preset = study.load_preset("clrs_text")
     settings = {"algorithms": ("minimum",), "lengths": (4, 6), "sets": 1, "hidden": 16, "heads": 2, "layers": 1}
     settings |= {"schedule": "constant_schedule"}
-    small = changed(preset[1], steps=20, chunk=2, **settings)
-    monkeypatch.setattr(study, "load_presets", lambda: {"clrs_text": (preset[0], small)})
+    small = changed(preset, steps=20, chunk=2, **settings)
+    monkeypatch.setattr(study, "load_preset", lambda name: small)
     monkeypatch.setattr(study, "HEAD_LENGTHS", (4, 6))
     monkeypatch.setattr(study, "lengths_of", lambda task, asked: {"minimum": (4, 6)})
     arguments = ["--normalizers", "softmax", "ssmax", "--seeds", "1", "--sets", "25"]

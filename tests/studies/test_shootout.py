@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from softmax_jax.configs import load_presets
+from softmax_jax.configs import load_preset
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.studies.shootout import compete, write_outcomes
 from softmax_jax.tasks.signal import Signal
@@ -116,6 +116,6 @@ def test_softmax_learns_every_task(preset, least, tmp_path):
     """92, 96, 99, 70 and 99 % are usual. By chance it would be 25 % of the signal and 10 % of the others."""
     sizes = {"hidden": 32, "seeds": 1, "steps": 400, "learning_rate": 3e-3, "dropout": 0.0, "heads": 2, "layers": 1}
     sizes |= {} if preset == "signal" else {"length": 8}
-    config = changed(load_presets()[preset][1], **sizes)
+    config = changed(load_preset(preset), **sizes)
     outcome = fought(tmp_path, config, ["softmax"], [config.task.longest])
     assert outcome.tests["accuracy"].item() > least

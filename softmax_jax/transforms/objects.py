@@ -133,9 +133,8 @@ OUTSIDE = (
 
 def _held(fun: Callable[..., Any]) -> str:
     """Says what a function writes to that is no argument, and what to write instead."""
-    variables = inspect.getclosurevars(fun) if inspect.isfunction(fun) else None
-    around = variables.nonlocals | variables.globals if variables else {}
-    names = [name for name, value in around.items() if is_object(value)]
+    around = inspect.getclosurevars(fun)[:2] if inspect.isfunction(fun) else ()
+    names = [name for variables in around for name, value in variables.items() if is_object(value)]
     holds = f" (it holds {', '.join(names)})" if names else ""
     return f"is none of its arguments{holds}: pass it, as in swap(lambda model, x: model(x), 'ssmax')(model, x)"
 

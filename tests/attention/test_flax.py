@@ -720,7 +720,8 @@ def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
             attention = LinenAttention(fixed, ("s",), HEADS) if learn else attention_fn(fixed)
             return linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention)(x), None
 
-    scanned, mapped = linen.scan(Step, length=2, **options)(), linen.vmap(Step, in_axes=(0, None), **options)()
+    axes: Any = (0, None)
+    scanned, mapped = linen.scan(Step, length=2, **options)(), linen.vmap(Step, in_axes=axes, **options)()
     for model, x in ((scanned, inputs()), (mapped, inputs(2, BATCH, LENGTH, FEATURES))):
         variables = model.init(jax.random.key(0), x, None)
         assert jax.jit(model.apply)(variables, x, None)[0].shape == x.shape

@@ -122,7 +122,7 @@ def test_state_is_written_as_without_a_swap(name: str):
 
 def test_a_cache_fills_and_another_normalizer_is_swapped_in():
     def decode(fun):
-        layer = decoder()
+        layer: Any = decoder()
         return jnp.concatenate([fun(layer, X[:, i : i + 1]) for i in range(5)], 1), layer.cache_index[...]
 
     swapped, at = decode(nnx.jit(sj.swap(call, "ssmax")))

@@ -104,6 +104,7 @@ def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(para
     assert pl.concat(refit.compare(one, alone[5], alone[20], 5, **options))["seed"].unique().to_list() == [SEEDS[0]]
 
 
+@pytest.mark.full
 def test_the_isotonic_bound_is_the_isotonic_curve():
     rows = drawn_rows(7, seeds=2, rows=1500)
     curve = curves.isotonic_curve(curves.points(rows, "bins")(np.ones(2)))

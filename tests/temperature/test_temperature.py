@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,21 @@ def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, h
     assert found.beta_at_ends == pytest.approx(np.polyval(found.coefficients, found.entropy_range))
 
 
+def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
+    """The curve is a constant, the mean number of its hundred seeds, so nearly normal: 1.96 deviations to each side."""
+    numbers = np.arange(100.0)
+
+    def by_copies(copies):
+        return curves.Points(np.arange(2.0), np.full(2, copies @ numbers / 100), np.ones(2), (0.0, 1.0))
+
+    intervals, band = fitting.bootstrap(by_copies, 0, 100, np.array([0.5]))
+    assert intervals is not None
+    assert band is not None
+    off = 1.96 * numbers.std() / 10
+    np.testing.assert_allclose(intervals, [[49.5 - off, 49.5 + off]], atol=0.07 * off)
+    np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
+
+
 def test_the_band_is_narrower_than_the_curve_is_high(found):
     assert found.band is not None
     low, high = np.array(found.band["low"]), np.array(found.band["high"])
@@ -252,13 +268,13 @@ def test_cross_validation_judges_on_seeds_that_the_fit_did_not_see(rows):
     first, second = (Rows(*(column[half] for column in rows)) for half in (slice(4), slice(4, 8)))
     second = second._replace(losses=np.roll(second.losses, -8, -1))
     one, other = (curves.points(half, "bins")(np.ones(4)) for half in (first, second))
-    expected = [
-        fitting.judge(curves.polynomial_curve(seen, 1), *left_out)
-        for seen, *left_out in ((one, second, other), (other, first, one))
+    expected: list[Any] = [
+        fitting.judge(curves.polynomial_curve(seen, 1), left_out, truth)
+        for seen, left_out, truth in ((one, second, other), (other, first, one))
     ]
     both = Rows(*map(np.concatenate, zip(first, second)))
-    found, *_ = fitting.cross_validate(both, "bins", folds=2)
-    np.testing.assert_allclose(found[1:], np.mean(expected, 0), rtol=1e-6)
+    (_, *found), *_ = fitting.cross_validate(both, "bins", folds=2)
+    np.testing.assert_allclose(np.array(found, float), np.mean(expected, 0), rtol=1e-6)
 
 
 def test_applying_a_curve_keeps_the_rules_of_the_method(rows):

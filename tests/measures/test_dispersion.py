@@ -8,7 +8,7 @@ from flax import nnx
 
 from softmax_jax import theory
 from softmax_jax.measures import dispersion
-from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
+from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, evaluate, frame_of
 from softmax_jax.measures.resolution import resolution
 from softmax_jax.measures.sets import fresh_batches
 from softmax_jax.measures.table import MEASURES
@@ -147,6 +147,9 @@ def test_where_the_largest_weight_falls():
     assert found["measured"] == pytest.approx(32)
     assert found["nearest"] is None
     assert found["spread"] == theory.length_forced_below(0.5, 10.0)
+    reaches = pl.Series("largest_reach", [10.0, 30.0, 20.0])
+    (by_largest,) = dispersion.forced(frame.with_columns(reaches)).to_dicts()
+    assert by_largest["spread"] == theory.length_forced_below(0.5, 30.0)
     (varying,) = dispersion.forced(made((4, 0.9, 0.9, 1.0), (16, 0.6, 0.3, 2.0))).to_dicts()
     assert varying["spread"] is None
     assert 4 < varying["nearest"] < 16
@@ -155,6 +158,7 @@ def test_where_the_largest_weight_falls():
 def test_a_weight_that_never_falls_or_was_never_high_crosses_nowhere():
     assert dispersion.crossing([4, 16], [0.9, 0.6], 0.5) is None
     assert dispersion.crossing([4, 16], [0.3, 0.2], 0.5) is None
+    assert dispersion.crossing([4, 16], [0.9, 0.4], 0.5) == pytest.approx(4 * 4**0.8)  # four fifths of the way in log n
 
 
 @pytest.mark.full
@@ -165,6 +169,15 @@ def test_losses_add_up_to_what_is_lost(frame):
     assert (losses.filter(normalizer="hardmax")["dispersion"] == 0).all()
     keys = ["normalizer", "n", "seed"]
     assert losses.join(frame, keys)["accuracy"].equals(losses.join(frame, keys)["accuracy_right"])
+
+
+def test_a_gap_at_an_edge_counts_to_the_bin_above_and_one_beyond_the_edges_to_the_outermost():
+    edges = dispersion.GAP_EDGES
+    gaps = np.array([0.0, edges[0], edges[3], np.nextafter(edges[3], 0), edges[-1], 2.0])
+    values = {"gap": gaps, "accuracy": np.array([0, 100, 100, 0, 100, 0]), "missed": np.array([100, 0, 100, 0, 0, 0])}
+    measured = Measured(16, ("softmax",), (0,), {name: column[None, :, None] for name, column in values.items()})
+    rows = dispersion.gaps([measured]).select("gap_low", "sets", "missed", "wrong").rows()
+    assert rows == [(edges[0], 2, 50, 50), (edges[2], 1, 0, 100), (edges[3], 1, 100, 0), (edges[-2], 2, 0, 50)]
 
 
 @pytest.mark.full

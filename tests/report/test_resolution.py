@@ -15,7 +15,7 @@ GAPS = pl.DataFrame(
         for name in NAMES
         for n in LENGTHS
         for seed in SEEDS
-        for power, sets in ((2, 50), (3, 5))
+        for power, sets in ((2, 50), (3, 10), (4, 9))
     ]
 )
 LOSSES = pl.DataFrame(
@@ -50,7 +50,7 @@ def test_bins_of_few_sets_are_not_drawn():
     drawn = {
         record["gap_low"] for record in values_of(resolution.gap_chart(GAPS, RESOLUTION, NAMES)) if "gap_low" in record
     }
-    assert drawn == {0.01}
+    assert drawn == {0.01, 0.001}  # of three seeds: 30 sets are enough, 27 are not
 
 
 @pytest.mark.full

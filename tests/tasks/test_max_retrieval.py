@@ -10,7 +10,7 @@ from flax import nnx
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import priorities
+from softmax_jax.tasks import max_retrieval, priorities
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
@@ -77,6 +77,15 @@ def test_blocks_join_to_the_whole_sample():
     assert [block.mask.shape[1] for block in blocks] == [BLOCK, BLOCK, 100]
     assert np.array_equal(jnp.concatenate([block.items for block in blocks], 1), whole.items)
     assert np.array_equal(blocks[-1].answer, whole.answer)
+
+
+def test_of_equal_items_the_first_is_the_answer_in_blocks_too(monkeypatch):
+    def alike(key, index, sets, size, priority=priorities.UNIFORM):
+        return jnp.full((sets, size), 0.5), jnp.full((sets, size), 3 + jnp.asarray(index), jnp.int32)
+
+    monkeypatch.setattr(max_retrieval, "_draw_block", alike)
+    *_, last = sample_blocks(KEY, 2, BLOCK + 1)
+    assert last.answer.tolist() == sample(KEY, 2, BLOCK + 1).answer.tolist() == [3, 3]
 
 
 @pytest.mark.full

@@ -116,7 +116,7 @@ def test_loss_is_cross_entropy_plus_the_penalty():
 class Numbered(MaxRetrieval):
     """Whose batches are the number of their step, and their seed."""
 
-    def training_batch(self, seed, step):
+    def training_batch(self, seed, step) -> Any:
         return jnp.stack([step, seed])
 
 

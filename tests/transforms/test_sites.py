@@ -80,6 +80,8 @@ def test_what_is_no_softmax_is_not_listed():
         (lambda z: z, "none"),
         (lambda z: 2 * jnp.tanh(z / 2), "none"),
         (lambda z: jnp.where(CAUSAL, z, -1e30), "select"),
+        (lambda z: jnp.where(CAUSAL, z, -100.0), "select"),
+        (lambda z: jnp.where(CAUSAL, z, -99.0), "values"),
         (lambda z: jnp.where(CAUSAL, z, jnp.finfo(z.dtype).min), "select"),
         (lambda z: z + jnp.where(CAUSAL, 0, -1e9), "select and values"),
         (lambda z: jnp.where(CAUSAL, z + normal(1, 1, LENGTH, LENGTH), -jnp.inf), "select and values"),
@@ -154,6 +156,16 @@ def test_rows_on_several_devices_are_named():
     specs = {"in_specs": (jax.P(None, "keys"), jax.P("keys")), "out_specs": jax.P()}
     (site,) = sj.sites(jax.shard_map(each, mesh=mesh, check_vma=False, **specs))(normal(3, 4), normal(4, 2))
     assert (site.use, site.shape) == ("blocks", (3, 2))
+
+    def heads_and_keys_at_once(z, v):
+        exponentials = jnp.exp(z - jax.lax.pmax(z.max(-1, keepdims=True), "keys"))
+        total = jax.lax.psum(exponentials.sum(-1, keepdims=True), "keys")
+        return jax.lax.psum(jnp.einsum("hqk,hkd->qd", exponentials / total, v), "keys")
+
+    specs["in_specs"] = jax.P(None, None, "keys"), jax.P(None, "keys")
+    divided = jax.shard_map(heads_and_keys_at_once, mesh=mesh, check_vma=False, **specs)
+    (site,) = sj.sites(divided)(normal(2, 3, 4), normal(2, 4, 5))
+    assert (site.use, site.shape) == ("blocks", (2, 3, 2))
 
 
 def test_bad_input_is_named_in_one_line():

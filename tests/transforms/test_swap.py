@@ -23,6 +23,7 @@ from .models import (
     divided_last,
     normal,
     run,
+    some,
     visible,
 )
 
@@ -30,11 +31,6 @@ from .models import (
 def by_hand(name: str):
     """The softmax of a model edited by hand: what its program hides is hidden by `where`."""
     return lambda z: sj.normalizer(name)(z, where=visible(z))
-
-
-def some(names: Any, *default: Any) -> list[Any]:
-    """All of these names, of which the default tier runs some."""
-    return [name if name in default else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
 @pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax"))

@@ -46,8 +46,8 @@ def swap(
     would change. A rule for derivatives around a swapped softmax gives way to derivatives of the new
     one. A normalizer that is an argument of the compiled function may change without a new compilation.
 
-    Raises ValueError for a function without a softmax, a pattern that matches nothing, a kernel or a row in blocks
-    among what is meant, and numbers that do not fit a site; TypeError for what is no function or normalizer.
+    Raises ValueError for a function without a softmax, a pattern that matches nothing, what cannot be read among
+    what is meant, and numbers that do not fit a site; TypeError for what is no function or normalizer.
 
     >>> import jax
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v

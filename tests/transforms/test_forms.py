@@ -118,7 +118,7 @@ LAID_OUT = {
 }
 
 
-def denominator(z, sink=SINK):
+def denominator(z, sink: Any = SINK):
     m = jnp.maximum(z.max(-1, keepdims=True), sink)
     e = jnp.exp(z - m)
     return e / (e.sum(-1, keepdims=True) + jnp.exp(sink - m))
@@ -233,8 +233,8 @@ def test_the_gradient_of_a_sink_is_that_of_the_model_edited_by_hand(name: str):
     normalizer = sj.normalizer("ssmax(s=0.7)")
     swapped = sj.swap(lambda x: weigh(softmax(scores(x)), x), normalizer)
     edited = lambda x: weigh(with_column(scores(x), normalizer, sink), x)  # noqa: E731
-    gradients = [jax.grad(lambda x, f=f: (f(x) ** 2).sum()) for f in (swapped, edited)]
-    close(*run(lambda x: [gradient(x) for gradient in gradients], X), 1e-5)
+    losses: list[Callable[[Any], Any]] = [lambda x: (swapped(x) ** 2).sum(), lambda x: (edited(x) ** 2).sum()]
+    close(*run(lambda x: [jax.grad(loss)(x) for loss in losses], X), atol=1e-5)
 
 
 SEEN = jnp.tril(jnp.ones((1, 1, 5, 5), bool))
@@ -246,7 +246,7 @@ def column(z):
     return jnp.concatenate([z, jnp.full((2, 3, 5, 1), SINK)], -1)
 
 
-HIDES: dict[str, tuple[Callable[[Any], Any], Any]] = {
+HIDES: dict[str, tuple[Callable[..., Any], Any]] = {
     "product of numbers": (lambda z, m: z + (1 - jnp.einsum("bq,bk->bqk", m, m))[:, None] * -1e9, OUTER),
     "outer product": (lambda z, m: z - 1e9 * (1 - m[:, None, :, None] * m[:, None, None, :]), OUTER),
     "product of two sides": (lambda z, m: z * m[:, None, None] - 1e10 * (1 - m[:, None, None]), VALID[:, None, None]),
@@ -340,7 +340,7 @@ UNREAD = {
         z - jnp.log(jnp.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
     ),
     "another scale": lambda z, v: jnp.exp(z - jnp.log(jnp.exp(0.5 * z).sum(-1, keepdims=True))),
-    "a product used besides": lambda z, v: (jnp.exp(z) @ v / jnp.exp(z).sum(-1)[:, None], (jnp.exp(z) @ v).max()),
+    "a product used besides": lambda z, v: (lambda n: (n.max(), n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "a product returned too": lambda z, v: (lambda n: (n, n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "segments": sum_over_segments,
 }

@@ -199,7 +199,8 @@ def test_a_body_that_is_not_read_and_takes_exponentials_is_listed():
 def test_the_line_is_that_of_the_call_of_a_layer_and_the_scope_that_of_the_user():
     layer = linen.MultiHeadDotProductAttention(4)
     variables = layer.init(jax.random.key(0), X[None])
-    loss = lambda v: layer.apply(v, X[None]).sum()  # noqa: E731
+    apply: Any = layer.apply
+    loss = lambda v: apply(v, X[None]).sum()  # noqa: E731
     for function in (loss, jax.grad(loss)):
         (site,) = sj.sites(function)(variables)
         assert site.line.startswith("test_sites.py:")

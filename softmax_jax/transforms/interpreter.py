@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from softmax_jax.transforms.objects import Carried
+
 JAX_FOLDER = str(Path(jax.__file__).parent)
 HERE = str(Path(__file__).parent)
 LAYERS = re.compile(
@@ -54,14 +56,15 @@ class Kind(NamedTuple):
 
 def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Program":
     """The program of a function for these arguments. Arguments that are no arrays stay what they are."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
+    carried = Carried(fun, args, kwargs)
+    leaves, tree = jax.tree.flatten(carried.parts)
     places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
     returned: dict[str, Any] = {}
 
     def flat(*arrays: Any) -> list[Any]:
         given = dict(zip(places, arrays))
-        all_args, all_kwargs = tree.unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)])
-        outputs, returned["tree"] = jax.tree.flatten(fun(*all_args, **all_kwargs))
+        parts = tree.unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)])
+        outputs, returned["tree"] = jax.tree.flatten(carried.call(parts))
         returned["others"] = [None if _is_array(output) else output for output in outputs]
         return [output for output in outputs if _is_array(output)]
 
@@ -71,7 +74,7 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     def restore(values: Sequence[Any]) -> Any:
         remaining = iter(values)
         outputs = [next(remaining) if other is None else other for other in returned["others"]]
-        return returned["tree"].unflatten(outputs)
+        return carried.returned(returned["tree"].unflatten(outputs))
 
     return Program(*opened(closed), arrays, restore)
 

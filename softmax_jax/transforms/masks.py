@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.transforms import interpreter
 from softmax_jax.transforms.finding import Softmax, at_hand
 from softmax_jax.transforms.graph import Node, Value
@@ -19,8 +20,6 @@ from softmax_jax.transforms.paths import LAID, MOVED, SAME, back, constant
 
 LOW = -100.0
 """A constant at most this, chosen by a predicate, hides a logit."""
-HIDDEN = -9e3
-"""A logit at most this is hidden. The numbers in use are -1e4 and below, plus a score; softmax gives them weight 0."""
 SCORES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 
 Kind = Literal["none", "select", "values", "select and values"]

@@ -108,8 +108,8 @@ def weights_of(normalizer: Normalizer, empty: Empty, rows: Rows) -> Float[Array,
     """The weights of rows; those of a row with nothing visible are as `empty` says."""
     logits, axis, where = rows.logits, rows.axis, rows.where
     if where is None or empty == "zeros":
-        return normalizer(logits, axis, where)
-    weights = normalizer(logits, axis, where)
+        return normalizer.weigh(logits, axis, where)
+    weights = normalizer.weigh(logits, axis, where)
     kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
     if rows.hidden.one_number:  # so softmax weighs them all alike
         return jnp.where(kept, jnp.asarray(1 / _size(logits, axis), weights.dtype), weights)

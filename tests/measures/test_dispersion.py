@@ -16,8 +16,6 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.trainer import build_model
 
-pytestmark = pytest.mark.full
-
 SEEDS = (4, 5)
 LENGTHS = (5, 20)
 SETS = 6
@@ -60,6 +58,7 @@ def model_of(parameters, index):
     return nnx.merge(structure, jax.tree.map(lambda leaf: leaf[index], parameters))
 
 
+@pytest.mark.full
 def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
     n, index = 20, 1
     batch = sets_of(TASK, index, n)
@@ -92,6 +91,7 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
             np.testing.assert_allclose(seen["top_weights"], w[row, order], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.full
 def test_all_weight_on_one_item_is_read_as_that_item_alone(parameters, measured):
     batch = sets_of(TASK, 0, 5)
     model = model_of(parameters, 0)
@@ -103,6 +103,7 @@ def test_all_weight_on_one_item_is_read_as_that_item_alone(parameters, measured)
         np.testing.assert_array_equal(right[name], 100 * (answers == np.asarray(batch.answer)))
 
 
+@pytest.mark.full
 def test_measured_weights_keep_to_the_bounds(frame):
     rows = dispersion.dispersion(frame)
     assert len(rows) == (len(NAMES) + 1) * len(LENGTHS) * len(SEEDS)
@@ -118,6 +119,7 @@ def test_measured_weights_keep_to_the_bounds(frame):
         assert row["spread"] <= row["largest_spread"]
 
 
+@pytest.mark.full
 def test_the_critical_beta_is_the_median_of_the_sets_whatever_the_normalizer(measured, frame):
     for of_length in measured:
         values = of_length.values["critical_beta"][:, :, 0]
@@ -125,6 +127,7 @@ def test_the_critical_beta_is_the_median_of_the_sets_whatever_the_normalizer(mea
             assert row["critical_beta"] == np.median(values[SEEDS.index(row["seed"])])
 
 
+@pytest.mark.full
 def test_the_inverse_temperature_is_that_of_the_scale(frame):
     for row in frame.filter(normalizer="softmax").to_dicts():
         assert row["beta"] == 1
@@ -154,6 +157,7 @@ def test_a_weight_that_never_falls_or_was_never_high_crosses_nowhere():
     assert dispersion.crossing([4, 16], [0.3, 0.2], 0.5) is None
 
 
+@pytest.mark.full
 def test_losses_add_up_to_what_is_lost(frame):
     losses = dispersion.losses(frame)
     shares = losses.select(pl.sum_horizontal("accuracy", "value", "key", "dispersion"))
@@ -163,6 +167,7 @@ def test_losses_add_up_to_what_is_lost(frame):
     assert losses.join(frame, keys)["accuracy"].equals(losses.join(frame, keys)["accuracy_right"])
 
 
+@pytest.mark.full
 def test_every_set_is_in_a_bin_of_its_gap(measured):
     rows = dispersion.gaps(measured).filter(normalizer="softmax")
     for of_length in measured:
@@ -176,6 +181,7 @@ def test_every_set_is_in_a_bin_of_its_gap(measured):
                 assert row["sets"] == ((row["gap_low"] <= gaps) & (gaps < row["gap_high"])).sum()
 
 
+@pytest.mark.full
 def test_attention_maps_are_sorted(measured):
     maps = dispersion.attention_maps(measured, NAMES, seed=5, sets=6)
     assert maps.lengths == (20,)
@@ -187,11 +193,13 @@ def test_attention_maps_are_sorted(measured):
     np.testing.assert_array_equal(maps.weights[2, 0], values["top_weights"][1, order, 2])
 
 
+@pytest.mark.full
 def test_maps_need_long_sets(measured):
     with pytest.raises(ValueError, match="the longest of the measured sets has 5 items: measure 16 or more"):
         dispersion.attention_maps(measured[:1])
 
 
+@pytest.mark.full
 def test_resolution_is_the_logit_of_an_item_alone(parameters):
     found = resolution(parameters, query=0.3, points=401)
     assert found.logits.shape == (len(SEEDS), 10, 401)

@@ -17,8 +17,6 @@ from softmax_jax.temperature.optimum import LOG_THETA
 from softmax_jax.training.trainer import build_model
 from tests.temperature.test_temperature import drawn_rows
 
-pytestmark = pytest.mark.full
-
 SEEDS = (4, 5)
 KEYS = [jax.random.key(1), jax.random.key(2)]
 ONE = int(np.abs(LOG_THETA).argmin())
@@ -42,6 +40,7 @@ def found(parameters):
     return search(parameters)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("task", [None, MaxRetrieval(width=8, matmul="bfloat16")], ids=["float32", "bfloat16"])
 def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
     for n, rows, _ in search(parameters, task):
@@ -61,11 +60,13 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
             np.testing.assert_allclose(rows.entropy[index].mean(), row["entropy"], rtol=1e-4)
 
 
+@pytest.mark.full
 def test_keys_draw_different_sets(found):
     for _, rows, fresh in found:
         assert not np.allclose(rows.entropy, fresh.entropy)
 
 
+@pytest.mark.full
 def test_oracles_know_the_length_or_the_answer(found):
     n, rows, fresh = found[0]
     oracles = refit.oracles(n, {refit.BEST_FOR_LENGTH: rows}, fresh, SEEDS)
@@ -77,6 +78,7 @@ def test_oracles_know_the_length_or_the_answer(found):
         assert for_set["accuracy"][index] >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
 
 
+@pytest.mark.full
 def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(parameters, found):
     rows, fresh = ({n: pair[at] for n, *pair in found} for at in (0, 1))
     options: dict[str, Any] = {"seeds": SEEDS, "sets": 2, "key": KEYS[1], "criterion": "inputs", "degree": 1}
@@ -104,6 +106,7 @@ def test_the_isotonic_bound_is_the_isotonic_curve():
     assert np.ptp(expected) > 1
 
 
+@pytest.mark.full
 def test_a_digest_follows_numbers_names_and_shapes(parameters):
     digest = checkpoint_sha256(parameters)
     assert digest == checkpoint_sha256(jax.tree.map(jnp.array, parameters))

@@ -14,6 +14,7 @@ from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import build_model
+from tests.tiers import methods
 
 SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
 OTHERS = {
@@ -88,7 +89,7 @@ def test_dropout_needs_keys_and_is_left_out_of_tests():
     assert np.abs(kept - dropped).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.learned])
+@pytest.mark.parametrize("name", methods(name for name, method in METHODS.items() if method.learned))
 def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_there(name):
     task = Signal(length=6, hidden=8, heads=2)
     _, initialize = build_model(task, name)
@@ -100,7 +101,7 @@ def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_ther
         np.testing.assert_allclose(values, METHODS[name].numbers[number], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("asentmax", {"weight", "power"}), ("ssmax", set())])
+@pytest.mark.parametrize(("name", "numbers"), methods([("asentmax", {"weight", "power"}), ("ssmax", set())]))
 def test_models_train_numbers_of_the_query_where_the_method_was_published_with_them(name, numbers):
     _, initialize = build_model(Signal(length=6, hidden=8, heads=2), name)
     attention = initialize(jax.random.key(0))["blocks"][1]["attention"]

@@ -175,6 +175,20 @@ def test_a_bin_on_the_border_joins_the_next():
     assert found.entropy_range == (0.9, 3.1)
 
 
+def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
+    counts = np.array([199.0, 1.0, 300.0, 199.0])
+    at = np.array([20.0, 20.0, 25.0, 40.0])
+    entropies = np.array([1.0, 2.0, 3.0, 4.0])
+    sums = counts[:, None] * (np.arange(GRID_SIZE) - at[:, None]) ** 2
+    found = curves.points_of_bins(
+        curves.Bins(counts[None], (counts * entropies)[None], entropies - 0.1, entropies + 0.1, sums[None]), np.ones(1)
+    )
+    np.testing.assert_allclose(found.entropy, [(199 + 2) / 200, (900 + 796) / 499])
+    minima = np.array([20, (300 * 25 + 199 * 40) / 499])
+    np.testing.assert_allclose(found.beta, np.exp(-np.interp(minima, np.arange(GRID_SIZE), LOG_THETA)), rtol=1e-5)
+    assert found.entropy_range == (0.9, 4.1)
+
+
 def test_an_isotonic_curve_never_falls_and_a_spline_follows_it(rows):
     found = curves.points(rows, "bins")(np.ones(8))
     entropies = np.linspace(0, 4, 200)
@@ -191,6 +205,20 @@ def test_cross_validation_judges_every_form(rows):
     assert quartic.loss <= straight.loss + 1e-4
     losses, _ = curves.apply_curve(lambda entropy: np.ones_like(entropy), rows)
     assert quartic.loss < losses[rows.entropy > curves.THRESHOLD].mean()
+
+
+def test_cross_validation_judges_on_seeds_that_the_fit_did_not_see(rows):
+    """Half of the seeds ask for weights twice as sharp, so that a fit that saw them would look better than it is."""
+    first, second = (Rows(*(column[half] for column in rows)) for half in (slice(4), slice(4, 8)))
+    second = second._replace(losses=np.roll(second.losses, -8, -1))
+    one, other = (curves.points(half, "bins")(np.ones(4)) for half in (first, second))
+    expected = [
+        fitting.judge(curves.polynomial_curve(seen, 1), *left_out)
+        for seen, *left_out in ((one, second, other), (other, first, one))
+    ]
+    both = Rows(*map(np.concatenate, zip(first, second)))
+    found, *_ = fitting.cross_validate(both, "bins", folds=2)
+    np.testing.assert_allclose(found[1:], np.mean(expected, 0), rtol=1e-6)
 
 
 def test_applying_a_curve_keeps_the_rules_of_the_method(rows):

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 Softmax = Callable[..., Any]
 BATCH, HEADS, LENGTH, SIZE = 2, 2, 6, 8
@@ -23,11 +22,6 @@ def close(one: Any, other: Any, atol: float = 1e-6) -> None:
 def run(function: Any, *arguments: Any) -> Any:
     """What a function returns when it is compiled."""
     return jax.jit(function)(*arguments)
-
-
-def some(names: Any, *default: Any) -> list[Any]:
-    """All of these names, of which the default tier runs some."""
-    return [name if name in default else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
 def visible(logits):

@@ -220,7 +220,10 @@ INTERNAL = {
         "training.interruption",
         *(
             f"transforms.{name}"
-            for name in ("finding", "graph", "interpreter", "paths", "rewriting", "uses", "weighing")
+            for name in (
+                *("finding", "graph", "interpreter", "layout", "objects"),
+                *("paths", "rewriting", "unread", "uses", "weighing"),
+            )
         ),
         "files",
     )

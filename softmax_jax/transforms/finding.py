@@ -27,6 +27,7 @@ from softmax_jax.transforms.paths import (
     back,
     constant,
     from_maximum,
+    inverts,
     keeps_divisor,
     mask_of,
     unmasked,
@@ -225,15 +226,16 @@ class _Sum(NamedTuple):
         """Returns where it divides."""
         layout = tuple(parts for axis, parts in enumerate(self.whole) if axis not in self.axes)
         for node, position, divisor in self.onward(_Divisor(total, layout)):
-            if node.name == "div" and position == 1 and constant(node.inputs[0]) != 1:
+            if node.name in ("div", "integer_pow", "pow") and inverts(node):
+                if node.name != "div" or constant(node.inputs[0]) == 1:
+                    yield from self.reciprocal(divisor._replace(value=node.outputs[0], stage="reciprocal"))
+            elif node.name == "div" and position == 1:
                 yield from self.quotient(node, 0, divisor)
-            elif (node.name == "div" and position == 1) or (node.name == "integer_pow" and node.params["y"] == -1):
-                yield from self.reciprocal(divisor._replace(value=node.outputs[0], stage="reciprocal"))
             elif node.name == "log":
                 yield from self.logarithm(divisor._replace(value=node.outputs[0], stage="log"))
 
     def onward(self, start: _Divisor) -> Iterator[tuple[Node, int, _Divisor]]:
-        """Returns what takes the sum and at which position, wherever it is moved, kept from 0, or given an extra logit."""
+        """Returns what takes the sum and at which position: moved, kept from 0, or with an extra logit."""
         seen: set[Value] = set()
         waiting = [start]
         while waiting:
@@ -305,7 +307,7 @@ class _Sum(NamedTuple):
         elif start.producer and start.producer.name == "dot_general":
             for place, operand in enumerate(start.producer.inputs):
                 first, before = chain(operand)
-                if alike(first, self.exponentials) and all(step.node.name in MOVED for step in steps):
+                if alike(first, self.exponentials) and _only_divided(start, steps):
                     layout = multiplied(start.producer, place, after(self.whole, before), self.axes)
                     if rows_agree(after(layout, steps), divisor.layout, self.axes):
                         ways = tuple(before), (), start.producer, place
@@ -330,6 +332,16 @@ class _Sum(NamedTuple):
                     yield Found("weights", exp, 0, one.extra, (), self.whole)
                 if not exps:
                     yield Found("log", node, 0, one.extra, (), self.whole)
+
+
+def _only_divided(product: Value, steps: list[Step]) -> bool:
+    """Whether a product, on the way to its division, is only moved and used for nothing else."""
+    for value in (product, *(step.node.outputs[step.result] for step in steps)):
+        assert value.producer
+        forward = [node for node, _ in value.users if not node.backward]
+        if len(forward) != 1 or value in value.producer.frame.home().outputs:
+            return False
+    return all(step.node.name in MOVED for step in steps)
 
 
 def _logaddexp(larger: Node) -> Value | None:

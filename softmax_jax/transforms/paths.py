@@ -74,6 +74,14 @@ def was_boolean(value: Value) -> bool:
     return back(value, MOVED).dtype == bool
 
 
+def inverts(node: Node) -> bool:
+    """Whether an equation divides a number by its operand."""
+    if node.name == "div":
+        return constant(node.inputs[0]) is not None
+    power = node.params["y"] if node.name == "integer_pow" else constant(node.inputs[-1])
+    return node.name in ("integer_pow", "pow") and power == -1
+
+
 def keeps_divisor(node: Node, position: int) -> bool:
     """Whether an equation only keeps a sum from 0: it adds a small number, or takes the larger of the two."""
     if node.name in ("add", "max"):

@@ -92,10 +92,11 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
     """A function of the same arguments that returns the softmaxes of `fun`, which is traced and not run.
 
     They are found by what they compute, whatever wrote it: `jax.nn.softmax`, a quotient of exponentials and their sum
-    with or without a maximum or a mask, `exp2`, `exp(z - logsumexp(z))`, `log_softmax`, a division after the product
-    with the values; and in the bodies of `jit`, `scan`, `while`, `cond`, `checkpoint`, `shard_map` and of functions
-    with derivatives of their own. In a loop it is one site, whatever the number of turns. Arguments may be
-    `jax.ShapeDtypeStruct`.
+    with or without a maximum, a mask or an extra logit, `exp2`, `exp(z - logsumexp(z))`, `log_softmax`, a division
+    after the product with the values; and in the bodies of `jit`, `scan`, `while`, `cond`, `checkpoint`, `shard_map`
+    and of functions with derivatives of their own. What else is divided by a sum of exponentials is listed as unread:
+    whatever `swap` changes or leaves is in the list. In a loop it is one site, whatever the number of turns. Arguments
+    may be `jax.ShapeDtypeStruct`.
 
     Raises ValueError for a function without a softmax, with what was looked at.
 

@@ -5,12 +5,12 @@ it is listed: rows in blocks or on several devices, segments, and whatever else 
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from softmax_jax.transforms.finding import Softmax
 from softmax_jax.transforms.graph import Graph, Node, Value
-from softmax_jax.transforms.paths import LAID, constant, was_boolean
+from softmax_jax.transforms.paths import LAID, constant, inverts, was_boolean
 
 State = Literal["exponentials", "product", "sum", "reciprocal", "log", "minus log"]
 Reason = Literal["blocks", "segments", "unread"]
@@ -74,19 +74,12 @@ def _spread(values: Iterable[Value], mark: Mark, marks: dict[Value, Mark]) -> No
 def _divisor(node: Node, given: list[Mark | None]) -> Mark | None:
     """Returns the mark of the sum that an equation divides by."""
     first, last = given[0], given[-1]
-    if node.name == "div" and last and not _inverts(node):
+    if node.name == "div" and last and not inverts(node):
         return last if last.state == "sum" or (last.state == "product" and first == last) else None
     if node.name in ("exp", "exp2") and first:
         return first if first.state == "minus log" else None
     inverse = [mark for mark in given if mark and mark.state == "reciprocal"]
     return inverse[0] if inverse and node.name not in PLACED else None
-
-
-def _inverts(node: Node) -> bool:
-    """Whether an equation is 1 / x."""
-    if node.name == "div":
-        return constant(node.inputs[0]) is not None
-    return (node.params["y"] if node.name == "integer_pow" else constant(node.inputs[-1])) == -1
 
 
 def _state(node: Node, given: list[Mark | None]) -> State | None:
@@ -102,7 +95,7 @@ def _state(node: Node, given: list[Mark | None]) -> State | None:
         grown = any(state == "sum" and one.shape != node.outputs[0].shape for state, one in zip(states, node.inputs))
         if name == "log":
             return "log"
-        if name in ("div", "integer_pow", "pow") and _inverts(node):
+        if name in ("div", "integer_pow", "pow") and inverts(node):
             return "reciprocal"
         return "sum" if name in COMBINED or (scaled and not grown) else None
     if "log" in states or "minus log" in states:
@@ -117,7 +110,7 @@ def _state(node: Node, given: list[Mark | None]) -> State | None:
     return "exponentials" if name in PLACED or name == "mul" or (name == "div" and states[0]) else None
 
 
-def _log_state(name: str, states: list[State | None]) -> State | None:
+def _log_state(name: str, states: Sequence[str | None]) -> State | None:
     if name in ("sub", "neg"):
         taken = states[-1] == "log" or (states[0] == "minus log" and name == "sub")
         return "minus log" if taken else "log"

@@ -78,7 +78,7 @@ def _also(tracked: Tracked) -> Iterator[Tracked]:
 
 
 def _used(node: Node, position: int, tracked: Tracked) -> Use | None:
-    """Returns what an equation does with weights: a product that contracts their axis, or the sum of one written out."""
+    """Returns what an equation does with weights: attention is a product over their axis, or the sum of one."""
     if node.name == "dot_general":
         contracted, batch = node.params["dimension_numbers"]
         if tracked.axis not in contracted[position]:

@@ -62,6 +62,7 @@ def apply(
 def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Replacement]:
     """What stands for the equations of a softmax."""
     equation, axis, factor = softmax.node.equation, place.site.axis, softmax.exponents.factor
+    last = softmax.axes[-1]
 
     def weighed(values: Values, model: Callable[[], Array] | None) -> tuple[Array | None, Records]:
         """Returns new weights of the exponentials' shape and what was recorded; `model` computes the model's."""
@@ -72,12 +73,12 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
             logits = logits if factor == 1 else logits * jnp.asarray(factor, logits.dtype)
             one_more = _extra_logit(softmax, logits, values)
             if one_more is not None:
-                logits = jnp.concatenate([logits, one_more], axis)
-                where = None if where is None else jnp.concatenate([where, jnp.ones_like(one_more, bool)], axis)
-            model = model or (lambda: _unformed(softmax, axis, one_more, values))
+                logits = jnp.concatenate([logits, one_more], last)
+                where = None if where is None else jnp.concatenate([where, jnp.ones_like(one_more, bool)], last)
+            model = model or (lambda: _unformed(softmax, one_more, values))
             weights, record = weigh(Rows(logits, axis, where, model, place.hidden))
             if weights is not None and one_more is not None:
-                weights = jax.lax.slice_in_dim(weights, 0, weights.shape[axis] - 1, axis=axis)
+                weights = jax.lax.slice_in_dim(weights, 0, -1, axis=last)
         return weights, {str(place.site.index): record}
 
     def to_weights(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
@@ -138,16 +139,18 @@ def _extra_logit(softmax: Softmax, logits: Float[Array, "*shape"], values: Value
     return jnp.broadcast_to(logit.astype(logits.dtype), extra.shape).reshape(row)
 
 
-def _unformed(softmax: Softmax, axis: Axis, one_more: Array | None, values: Values) -> Float[Array, "*shape"]:
+def _unformed(softmax: Softmax, one_more: Array | None, values: Values) -> Float[Array, "*shape"]:
     """The weights of the model where it never forms them so: exponentials over their sum."""
     exponentials = values[softmax.summed]
     if one_more is not None:
         _, factor, shift = softmax.exponents
         if shift is not None:
-            first = values[shift] if shift.shape == () else jax.lax.slice_in_dim(values[shift], 0, 1, axis=axis)
-            one_more = one_more - first.astype(one_more.dtype) * jnp.asarray(factor, one_more.dtype)
-        exponentials = jnp.concatenate([exponentials, jnp.exp(one_more).astype(exponentials.dtype)], axis)
-    return exponentials / jnp.sum(exponentials, axis, keepdims=True)
+            first = (
+                values[shift] if shift.shape == () else jax.lax.slice_in_dim(values[shift], 0, 1, axis=softmax.axes[0])
+            )
+            one_more = one_more - jnp.asarray(first * factor, one_more.dtype)
+        exponentials = jnp.concatenate([exponentials, jnp.exp(one_more).astype(exponentials.dtype)], softmax.axes[0])
+    return exponentials / jnp.sum(exponentials, softmax.axes, keepdims=True)
 
 
 def meant(found: Iterable[Place], where: Where, asked: bool = False) -> list[Place]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from tests.tiers import full_except
 
 from .models import close, normal, run
 
@@ -118,7 +119,7 @@ LAID_OUT = {
 }
 
 
-def denominator(z, sink=SINK):
+def denominator(z, sink: Any = SINK):
     m = jnp.maximum(z.max(-1, keepdims=True), sink)
     e = jnp.exp(z - m)
     return e / (e.sum(-1, keepdims=True) + jnp.exp(sink - m))
@@ -187,18 +188,13 @@ def swapped_as_edited(model, edited, names=("softmax", "ssmax(s=0.7)", "hardmax"
     return site
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in ("grouped", "sum moved", "sliced") else pytest.param(n, marks=pytest.mark.full) for n in LAID_OUT],
-)
+@pytest.mark.parametrize("name", full_except(LAID_OUT, "grouped", "sum moved", "sliced"))
 def test_exponentials_and_sum_may_be_laid_out_otherwise(name: str):
     model, edited = LAID_OUT[name]
     swapped_as_edited(model, edited, atol=2e-2 if name == "half" else 2e-6)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in ("sink", "softmax1", "logaddexp") else pytest.param(n, marks=pytest.mark.full) for n in EXTRA]
-)
+@pytest.mark.parametrize("name", full_except(EXTRA, "sink", "softmax1", "logaddexp"))
 def test_an_extra_logit_is_one_more_entry(name: str):
     softmax, sink = EXTRA[name]
     model = lambda x: weigh(softmax(scores(x)), x)  # noqa: E731
@@ -207,3 +203,162 @@ def test_an_extra_logit_is_one_more_entry(name: str):
     _, (rows,) = run(sj.probe(model, also=lambda w: w.sum(-1)), X)
     np.testing.assert_allclose(rows.also, 1, rtol=1e-6)
     np.testing.assert_array_equal(rows.visible, 6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["grouped", "sum moved"])
+def test_they_are_swapped_within_any_transformation(name: str):
+    model, edited = LAID_OUT[name]
+    swapped = sj.swap(model, "ssmax(s=0.7)")
+    edited_model = lambda x: edited(x, sj.normalizer("ssmax(s=0.7)"))  # noqa: E731
+
+    def every(x):
+        both = []
+        for apply in (swapped, edited_model):
+            loss = lambda x, apply=apply: (apply(x) ** 2).sum()  # noqa: E731
+            turns = jax.lax.scan(lambda x, _, apply=apply: (apply(x), None), x, length=2)[0]
+            both.append((jax.grad(loss)(x), jax.vmap(apply)(jnp.stack([x, 2 * x])), turns, jax.checkpoint(apply)(x)))
+        inside = sj.swap(lambda x: jax.lax.scan(lambda x, _: (model(x), None), x, length=2)[0], "ssmax(s=0.7)")(x)
+        mapped = sj.swap(lambda x: jax.vmap(model)(x), "ssmax(s=0.7)")(jnp.stack([x, 2 * x]))
+        return *both, inside, mapped
+
+    got, wanted, inside, mapped = run(every, X)
+    close(got, wanted, 1e-5)
+    close((inside, mapped), (wanted[2], wanted[1]), 1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EXTRA)
+def test_the_gradient_of_a_sink_is_that_of_the_model_edited_by_hand(name: str):
+    softmax, sink = EXTRA[name]
+    normalizer = sj.normalizer("ssmax(s=0.7)")
+    swapped = sj.swap(lambda x: weigh(softmax(scores(x)), x), normalizer)
+    edited = lambda x: weigh(with_column(scores(x), normalizer, sink), x)  # noqa: E731
+    losses: list[Callable[[Any], Any]] = [lambda x: (swapped(x) ** 2).sum(), lambda x: (edited(x) ** 2).sum()]
+    close(*run(lambda x: [jax.grad(loss)(x) for loss in losses], X), atol=1e-5)
+
+
+SEEN = jnp.tril(jnp.ones((1, 1, 5, 5), bool))
+VALID = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+OUTER = (VALID[:, :, None] & VALID[:, None])[:, None]
+
+
+def column(z):
+    return jnp.concatenate([z, jnp.full((2, 3, 5, 1), SINK)], -1)
+
+
+HIDES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "product of numbers": (lambda z, m: z + (1 - jnp.einsum("bq,bk->bqk", m, m))[:, None] * -1e9, OUTER),
+    "outer product": (lambda z, m: z - 1e9 * (1 - m[:, None, :, None] * m[:, None, None, :]), OUTER),
+    "product of two sides": (lambda z, m: z * m[:, None, None] - 1e10 * (1 - m[:, None, None]), VALID[:, None, None]),
+    "logarithm": (lambda z, m: z + jnp.log(m)[:, None, None], VALID[:, None, None]),
+    "select before a sink": (lambda z, m: column(jnp.where(SEEN, z, -1000.0)), SEEN),
+    "select before a pad": (lambda z, m: jnp.pad(jnp.where(SEEN, z, -1000.0), [(0, 0)] * 3 + [(0, 1)]), SEEN),
+    "select before two columns": (
+        lambda z, m: jnp.concatenate([column(jnp.where(SEEN, z, -1000.0)), jnp.ones((2, 3, 5, 1))], -1),
+        SEEN,
+    ),
+    "select before a transpose": (
+        lambda z, m: column(
+            jnp.where(SEEN, z, -1000.0).reshape(6, 5, 5).transpose(1, 0, 2).swapaxes(0, 1).reshape(z.shape)
+        ),
+        SEEN,
+    ),
+    "half of the row": (
+        lambda z, m: jnp.concatenate([jnp.where(SEEN[..., :3], z[..., :3], -1000.0), z[..., 3:]], -1),
+        SEEN | (jnp.arange(5) > 2)[None, None, None],
+    ),
+    "added where a predicate says": (lambda z, m: z + jnp.where(SEEN, 0, -200.0), SEEN),
+}
+
+
+@pytest.mark.parametrize("name", full_except(HIDES, "product of numbers", "select before a sink"))
+def test_a_mask_is_seen_however_it_is_made(name: str):
+    hide, visible = HIDES[name]
+    m = VALID.astype(jnp.float32)
+    normalizer = sj.normalizer("ssmax(s=0.7)")
+
+    def model(x, softmax=jax.nn.softmax):
+        return weigh(softmax(hide(scores(x), m))[..., :5], x)
+
+    def where(z):
+        beside = jnp.ones((*z.shape[:-1], z.shape[-1] - 5), bool)
+        return jnp.concatenate([jnp.broadcast_to(visible, (*z.shape[:-1], 5)), beside], -1)
+
+    by_hand = lambda x: model(x, lambda z: normalizer(z, where=where(z)))  # noqa: E731
+    swapped = sj.swap(model, normalizer, empty="zeros")
+    got, wanted, (_, (rows,)) = run(lambda x: (swapped(x), by_hand(x), sj.probe(model)(x)), X)
+    close(got, wanted)
+    np.testing.assert_array_equal(rows.visible, where(jnp.zeros((2, 3, 5, hide(scores(X), m).shape[-1]))).sum(-1))
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda z: z + 1e-3 * jnp.where(SEEN, 0, -200.0),
+        lambda z: z - jnp.where(SEEN, 0, -200.0),
+        lambda z: jnp.where(SEEN, z, -200.0) / 100,
+    ],
+)
+def test_low_numbers_that_end_up_visible_hide_nothing(hide: Any):
+    _, (rows,) = sj.probe(lambda x: weigh(jax.nn.softmax(hide(scores(x))), x))(X)
+    np.testing.assert_array_equal(rows.visible, 5)
+
+
+def e_over(total: Any):
+    return lambda z, v: jnp.exp(z) / total(z, v)
+
+
+def unrolled_blocks(z, v):
+    one, other = jnp.split(jnp.exp(z), 2, -1)
+    return (one @ v[:2] + other @ v[2:]) / (one.sum(-1, keepdims=True) + other.sum(-1, keepdims=True))
+
+
+def with_ones_appended(z, v):
+    output = jnp.exp(z) @ jnp.concatenate([v, jnp.ones((4, 1))], -1)
+    return output[:, :-1] / output[:, -1:]
+
+
+def sum_over_segments(z, v):
+    e = jnp.exp(z[0])
+    ids = jnp.array([0, 0, 1, 1])
+    return e / (jax.ops.segment_sum(e, ids, 2)[ids] + 1e-9)
+
+
+UNREAD = {
+    "another exponential": e_over(lambda z, v: jnp.exp(2 * z).sum(-1, keepdims=True)),
+    "the sum of another row": e_over(lambda z, v: jnp.exp(z).sum(-1)[None]),
+    "two sums": e_over(lambda z, v: jnp.exp(z).sum(-1, keepdims=True) + jnp.exp(2 * z).sum(-1, keepdims=True)),
+    "a sum less one": e_over(lambda z, v: jnp.exp(z).sum(-1, keepdims=True) - 1),
+    "a product with ones": e_over(lambda z, v: (jnp.exp(z) @ jnp.ones(4))[:, None]),
+    "ones appended": with_ones_appended,
+    "blocks written out": unrolled_blocks,
+    "values summed by hand": lambda z, v: (jnp.exp(z)[..., None] * v[None]).sum(1) / jnp.exp(z).sum(-1)[:, None],
+    "a prior": lambda z, v: (v[:, :1] * jnp.exp(z)) / (v[:, :1] * jnp.exp(z)).sum(-1, keepdims=True),
+    "a running sum": e_over(lambda z, v: jnp.cumsum(jnp.exp(z), -1)),
+    "logarithms over parts": lambda z, v: jnp.exp(z - jax.nn.logsumexp(z.reshape(4, 2, 2), (1, 2))[:, None]),
+    "a maximum that was not added": lambda z, v: jnp.exp(
+        z - jnp.log(jnp.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+    ),
+    "another scale": lambda z, v: jnp.exp(z - jnp.log(jnp.exp(0.5 * z).sum(-1, keepdims=True))),
+    "a product used besides": lambda z, v: (lambda n: (n.max(), n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
+    "a product returned too": lambda z, v: (lambda n: (n, n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
+    "segments": sum_over_segments,
+}
+
+
+@pytest.mark.parametrize("name", full_except(UNREAD, "another exponential", "the sum of another row", "segments"))
+def test_an_exponential_whose_sum_divides_is_listed_and_refused(name: str):
+    form = UNREAD[name]
+
+    def model(z, v):
+        return jax.nn.softmax(z) @ v, form(z, v)
+
+    z, v = normal(4, 4), normal(4, 3, seed=1)
+    found = sj.sites(model)(z, v)
+    assert found[0].use == "attention"
+    assert {site.use for site in found[1:]} == {"segments" if name == "segments" else "unread"}
+    with pytest.raises(ValueError, match=r"site \d at test_forms.py:\d+ is .*: choose the model's plain attention"):
+        jax.eval_shape(sj.swap(model, "hardmax"), z, v)
+    left = sj.swap(model, "hardmax", where=lambda site: site.use == "attention")
+    close(left(z, v), (sj.hardmax(z) @ v, form(z, v)))

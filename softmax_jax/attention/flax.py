@@ -147,7 +147,7 @@ def _dropout(weights: Weights, rng: Array | None, rate: float, broadcast: bool) 
     if rate == 0 or rng is None:
         return weights
     axes = (1,) * (weights.ndim - 2) if broadcast else weights.shape[:-2]
-    kept = jax.random.bernoulli(rng, 1 - rate, axes + weights.shape[-2:])
+    kept = jax.random.bernoulli(rng, jnp.float32(1 - rate), axes + weights.shape[-2:])
     return weights * (kept.astype(weights.dtype) / jnp.asarray(1 - rate, weights.dtype))
 
 
@@ -263,7 +263,7 @@ class NnxAttention(nnx.Module):
         for name, number in initial.items():
             setattr(self, name, nnx.Param(number))
         for name in of_query:
-            setattr(self, kernel_of(name), nnx.Param(jnp.zeros((heads, size))))
+            setattr(self, kernel_of(name), nnx.Param(jnp.zeros((heads, size), jnp.float32)))
 
     def normalizer_for(self, query: Queries) -> Normalizer:
         """The normalizer of these queries, with its numbers as learned so far."""

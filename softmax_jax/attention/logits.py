@@ -70,7 +70,7 @@ def attention_logits(
 def scaled_query(query: Queries, scale: ArrayLike | None) -> Queries:
     """The query times the scale, which is 1/√size unless given, in float32 (float64 stays)."""
     dtype = jnp.float64 if query.dtype == jnp.float64 else jnp.float32
-    factor = jnp.asarray(1 / math.sqrt(query.shape[-1]) if scale is None else scale, dtype)
+    factor = jnp.asarray(1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale, dtype)
     return query.astype(dtype) * factor
 
 

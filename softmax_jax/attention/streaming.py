@@ -143,8 +143,9 @@ def _static(inputs: Inputs, keys: int, block_size: int | None) -> tuple[bool, Wi
     if block_size is not None:
         checks.whole("block_size", block_size, 1, 1024)
     batch, heads, queries, _ = inputs.shape
-    # A block beyond the keys would be filled up with hidden ones.
-    size = default_block_size(batch * heads * queries, keys) if block_size is None else min(block_size, max(keys, 1))
+    size = default_block_size(batch * heads * queries, keys) if block_size is None else block_size
+    if is_known(keys):  # a block beyond them would be filled up with hidden ones
+        size = min(size, max(keys, 1))
     return inputs.is_causal, inputs.window, size
 
 

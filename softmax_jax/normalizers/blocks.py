@@ -149,15 +149,13 @@ class Blocks:
         def highest(block: Block) -> Array:
             return jnp.max(pivot(block), -1, keepdims=True)
 
-        def local(block: Block) -> Tree:
-            return terms(block, settled(pivots))
-
         begin = varying(jax.lax.stop_gradient(self.full(start)), self._shapes(highest))
         shapes = self._shapes(lambda block: terms(block, settled(begin)))
         (pivots, sums), _ = jax.lax.scan(step, (begin, _zeros(shapes)), self.blocks)
-        sums = attach(sums, self._local_total(local))
+        settled_pivots = settled(pivots)  # finite: derivatives keep it
+        sums = attach(sums, self._local_total(lambda block: terms(block, settled_pivots)))
         if self.axis_name is None:
-            return settled(pivots), sums
+            return settled_pivots, sums
         pivot_of_all = settled(jax.lax.pmax(pivots, self.axis_name))
         return pivot_of_all, jax.lax.psum(moved(sums, pivots, pivot_of_all), self.axis_name)
 

@@ -14,7 +14,7 @@ from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree, at
 from softmax_jax.normalizers.entry import DISPERSES, Written
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.masking import Axis, reaches, row_sum, settled
+from softmax_jax.normalizers.masking import Axis, at_least, reaches, row_sum, settled
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.part import Part
 from softmax_jax.normalizers.ranks import find_kth_largest, kth_largest, whole_ranks
@@ -309,6 +309,7 @@ class TopKSoftmax(Map):
         of_part = jax.lax.stop_gradient(ranked(places))
         low, high = kth_largest(of_part, rank), jnp.max(of_part, -1, keepdims=True)
         least = jax.lax.stop_gradient(find_kth_largest(count, rank, low, high))
+        least = at_least(least, float(jnp.finfo(least.dtype).min))  # finite: derivatives keep it
 
         def exponentials(block: Block) -> Array:
             entries = rows.entries(block)

@@ -226,6 +226,7 @@ INTERNAL = {
             )
         ),
         "files",
+        "normalizers.surroundings",
     )
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "learned")}
 """Modules that only the project itself calls."""

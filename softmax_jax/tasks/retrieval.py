@@ -152,7 +152,9 @@ class Copy(Retrieval):
         items = len(visible)
         # Any ascending numbers, and then each further up by one than the one before it: no two alike.
         gaps = jax.random.randint(key, (items,), 0, POSITIONS - items + 1, jnp.int32)
-        position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(items, dtype=jnp.int32)  # masked items come last
+        position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(
+            items, dtype=jnp.int32
+        )  # masked items come last
         codes = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
         place = jnp.sort(asked)
         return Search(codes, codes[place], place)

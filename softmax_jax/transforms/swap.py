@@ -44,12 +44,18 @@ def swap(
     The function is traced at every call, as under `jax.grad`: wrap the result in `jax.jit`. It composes with `jit`,
     `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: of a gradient only the forward pass
     would change. A rule for derivatives around a swapped softmax gives way to derivatives of the new
-    one. A normalizer that is an argument of the compiled function may change without a new compilation. What `fun` writes
-    to objects of `flax.nnx` among its arguments, such as a cache, is written as without the swap.
+    one. A normalizer that is an argument of the compiled function may change without a new compilation. Objects of
+    `flax.nnx` among the arguments keep what `fun` writes to them, such as a cache.
 
+    <<<<<<< ours
     Raises ValueError for a function without a softmax, a pattern that matches nothing, what cannot be read among what is
     meant, numbers that do not fit a site, and an object of NNX that is written to and not given; TypeError for what is
     no function or normalizer.
+    =======
+    Raises ValueError for a function without a softmax, a pattern that matches nothing, a kernel or a row in blocks
+    among what is meant, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given;
+    TypeError for what is no function or normalizer.
+    >>>>>>> theirs
 
     >>> import jax
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v

@@ -1,22 +1,18 @@
 """What is drawn at random is float32 and int32 and has the same bits whatever `jax_enable_x64` says."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from softmax_jax.measures.sets import notebook_batches
 from softmax_jax.tasks import TASKS
-from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample_blocks, set_block, set_query
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.priorities import QUANTILES
 from softmax_jax.tasks.retrieval import Copy, MultiQuery, Sort, TransformerMaxRetrieval
 from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.tasks.task import dropout_key
-from softmax_jax.training.config import Config
-from softmax_jax.training.trainer import build_model, chunk_trainer, initial_state
+from softmax_jax.training.trainer import build_model
 
 SMALL = {"sets": 2, "hidden": 8, "heads": 2, "layers": 1}
 ROOMS = {"signal": 32}
@@ -44,7 +40,9 @@ def drawn(task):
     batch = jax.jit(task.training_batch)(seed, jnp.int32(5))
     found = [batch, keys, task.draw(keys, jnp.full(4, 7, jnp.int32), room), parameters]
     if isinstance(task, SequenceTask):
-        dropout = task.scores(nnx.merge(structure, parameters), batch, nnx.Rngs(dropout=dropout_key(seed, seed))) * 1e-30
+        dropout = (
+            task.scores(nnx.merge(structure, parameters), batch, nnx.Rngs(dropout=dropout_key(seed, seed))) * 1e-30
+        )
         found.append(dropout.astype(jnp.float32))
     return found
 

@@ -47,15 +47,9 @@ def swap(
     one. A normalizer that is an argument of the compiled function may change without a new compilation. Objects of
     `flax.nnx` among the arguments keep what `fun` writes to them, such as a cache.
 
-    <<<<<<< ours
-    Raises ValueError for a function without a softmax, a pattern that matches nothing, what cannot be read among what is
-    meant, numbers that do not fit a site, and an object of NNX that is written to and not given; TypeError for what is
-    no function or normalizer.
-    =======
-    Raises ValueError for a function without a softmax, a pattern that matches nothing, a kernel or a row in blocks
-    among what is meant, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given;
-    TypeError for what is no function or normalizer.
-    >>>>>>> theirs
+    Raises ValueError for a function without a softmax, a pattern that matches nothing, what cannot be read among what
+    is meant, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given; TypeError for
+    what is no function or normalizer.
 
     >>> import jax
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v

@@ -134,7 +134,7 @@ class Sort(Retrieval):
         """Items show ρ; the answer is the one that follows in its order."""
         rho, codes = _in_order(key, visible)
         order, place = jnp.argsort(rho), jnp.sort(asked)  # masked items come last
-        return Search(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum() - 1)])
+        return Search(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum(dtype=jnp.int32) - 1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,8 @@ class MultiQuery(Retrieval):
 
     def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
         """Items show signs, and so do the queries."""
-        codes = jax.random.rademacher(key, (len(visible), CODE), jnp.float32)
+        # As jax.random.rademacher, which draws other signs where x64 is on.
+        codes = 2 * jax.random.bernoulli(key, jnp.float32(0.5), (len(visible), CODE)).astype(jnp.float32) - 1
         return Search(codes, codes[asked], asked)
 
 

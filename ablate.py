@@ -4,9 +4,8 @@ import dataclasses
 import time
 from pathlib import Path
 
-from rich.console import Console
-
-from softmax_jax.configs import load_presets
+from softmax_jax.configs import load_preset, preset_summaries
+from softmax_jax.files import read_text
 from softmax_jax.measures.long_sets import LONGEST_WHOLE
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.report.drawing import PaperOption
@@ -46,7 +45,7 @@ class Arguments:
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        one_of("--preset", self.preset, load_presets())
+        one_of("--preset", self.preset, preset_summaries())
         command_line.within("--steps", self.steps, 16, 2**28, 20_000)  # an eighth of which some recipes train
         command_line.within("--batch", self.batch, 4, 2**20, 32)  # of which some take a quarter
         command_line.within("--seeds", self.seeds, 2, 2**10, 4)  # the best temperature of one is that of the others
@@ -57,11 +56,11 @@ class Arguments:
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), dict.fromkeys(TABLES, ""))  # which has a place for each, or raises
+            put_into(read_text(self.page), dict.fromkeys(TABLES, ""))  # which has a place for each, or raises
 
     def every_recipe(self) -> list[Recipe]:
         """The base and all that is varied."""
-        base = load_presets()[self.preset][1]
+        base = load_preset(self.preset)
         return recipes(changed(base, steps=self.steps, sets=self.batch, seeds=self.seeds))
 
 
@@ -69,11 +68,11 @@ def main() -> None:
     """Trains, measures, prints, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with one_line_ends(Console(stderr=True)):
+    with one_line_ends():
         keep_compiled_programs()
         groups = asked.groups or {recipe.group for recipe in asked.every_recipe()} - {PRECISION}
         chosen = [one for one in asked.every_recipe() if one.group in (BASE, *groups)]
-        start, shipped = time.perf_counter(), {name: config for name, (_, config) in load_presets().items()}
+        start, shipped = time.perf_counter(), {name: load_preset(name) for name in preset_summaries()}
         found = outcomes(chosen, shipped, asked.lengths, asked.sets, asked.workdir)
         with command_line.results_of("ablate", asked.output) as output:
             paths = {"workdir": str(asked.workdir), "output": str(output), "page": str(asked.page)}

@@ -28,7 +28,7 @@ from benchmarks import gpu_peers, table
 from benchmarks.all import RESULTS
 from benchmarks.products import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
-from softmax_jax.configs import load_presets
+from softmax_jax.configs import load_preset
 from softmax_jax.files import write_json
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
@@ -84,7 +84,7 @@ def tests(asked: Arguments) -> None:
 
 def training(asked: Arguments) -> None:
     """Trains `paper`; the time is that of its chunks, without compiling, also of a run that was stopped in between."""
-    config = changed(load_presets()["paper"][1], seeds=10, steps=100_000, chunk=5_000)
+    config = changed(load_preset("paper"), seeds=10, steps=100_000, chunk=5_000)
     if asked.small:
         config = changed(config, seeds=2, steps=40, chunk=20)
 
@@ -199,7 +199,7 @@ PARTS: tuple[Callable[[Arguments], None], ...] = (tests, training, attention, ev
 def main() -> None:
     """Runs one part."""
     asked = parse(Arguments, description=__doc__)
-    with one_line_ends(Console(stderr=True)):
+    with one_line_ends():
         keep_compiled_programs()
         start = time.perf_counter()
         PARTS[asked.part - 1](asked)

@@ -14,7 +14,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 import softmax_jax as sj
 from benchmarks.timing import machine
@@ -127,7 +126,7 @@ class Arguments:
 def main() -> None:
     """Measures, and prints or writes the page."""
     arguments = parse(Arguments, description=__doc__)
-    with one_line_errors(Console(stderr=True)):
+    with one_line_errors():
         if arguments.write is None:
             print(page())
         else:

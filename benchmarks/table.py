@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import tyro
-from rich.console import Console
 
 from benchmarks.timing import duration
 from softmax_jax.files import write_whole
@@ -154,7 +153,7 @@ def write(paths: tuple[Path, ...]) -> None:
 def main() -> None:
     """Prints the table, or puts it into the README and the page on scaling."""
     arguments = parse(Arguments, description=__doc__)
-    with one_line_errors(Console(stderr=True)):
+    with one_line_errors():
         if arguments.write:
             write(arguments.files)
         else:

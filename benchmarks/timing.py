@@ -162,7 +162,7 @@ def contest(
     """The command of a benchmark: measures all contenders and prints the ratios, or serves as one of them."""
     arguments = parse(Arguments, description=description)
     if arguments.contender is not None:
-        with one_line_errors(Console(stderr=True)):
+        with one_line_errors():
             one_of("--contender", arguments.contender, contenders)
         keep_compiled_programs()
         serve(contenders[arguments.contender]())

@@ -1,5 +1,6 @@
-"""Files that are written whole or not at all, and the versions that made them."""
+"""Files that are written whole or not at all, read only where they are files, and the versions that made them."""
 
+import ast
 import contextlib
 import csv
 import errno
@@ -12,6 +13,8 @@ import platform
 import re
 import secrets
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +24,8 @@ import jax
 
 PARTIAL = ".softmax_jax-partial"
 """How the name of a file or directory ends that is being written or deleted. A killed process leaves it behind."""
+SMALL = 2**20
+"""Most bytes of settings, of a fit, or of a list of sums; those written here have some thousand."""
 
 
 class NotWritten(OSError):  # noqa: N818
@@ -38,6 +43,43 @@ def in_words(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise NotWritten(path, reason(error)) from error
+
+
+def open_file(path: Path, most: int = sys.maxsize) -> io.BufferedReader:
+    """Opens a regular file to read. Raises OSError for anything else, and for more bytes than `most`.
+
+    A pipe would wait for its other end and a device may have no end, so neither is opened.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{path} is a directory, a pipe or a device: put a file in its place")
+    if status.st_size > most:
+        raise OSError(f"{path} has {status.st_size} bytes: it must have at most {most}")
+    return path.open("rb")
+
+
+def read_bytes(path: Path, most: int = sys.maxsize) -> bytes:
+    """Returns the bytes of a regular file. Raises as `open_file`."""
+    with open_file(path, most) as file:
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a regular file, which is in UTF-8 whatever the locale. Raises as `open_file`."""
+    return read_bytes(path).decode()
+
+
+def read_json(path: Path, most: int = sys.maxsize) -> Any:
+    """Returns what a file of JSON holds. Raises as `open_file`, and ValueError for anything but JSON."""
+    try:
+        return json.loads(read_bytes(path, most))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def first_line_of_docstring(path: Path) -> str:
+    """Returns what a module says of itself, without importing it."""
+    return (ast.get_docstring(ast.parse(read_text(path))) or "").split("\n")[0]
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -121,6 +163,30 @@ def remove_unfinished(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+class Printed(io.FileIO):
+    """A terminal, a pipe or a file that is printed to. Once it takes no more, the rest goes nowhere."""
+
+    def write(self, data: Any) -> int:
+        """Writes as `io.FileIO` does. A failure is said on stderr, unless the reader of a pipe has what it wanted."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if error.errno != errno.EPIPE:
+                print(f"warning: what is printed gets lost from here on: {reason(error)}", file=sys.stderr)
+            return memoryview(data).nbytes
+
+
+def print_to_the_end() -> None:
+    """Lets no printing end the work: a closed pipe is put up with, and characters that a terminal lacks become `?`."""
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream and stream is getattr(sys, f"__{name}__"):  # not what tests or notebooks have put there
+            stream.flush()
+            raw = io.BufferedWriter(Printed(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=stream.line_buffering))
+
+
 def reason(error: Exception) -> str:
     """What went wrong with a file, in one line, and what to do about it.
 
@@ -157,10 +223,11 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages here that the numbers depend on, and the device they came from."""
+    """Returns what the numbers depend on: versions of Python and of packages, the device, and whether x64 is on."""
     by_package = {}
     for package in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the library needs but some of them
             by_package[package] = importlib.metadata.version(package)
     device = jax.devices()[0]
-    return {"python": platform.python_version()} | by_package | {"device": f"{device.platform} ({device.device_kind})"}
+    settings = {"device": f"{device.platform} ({device.device_kind})", "x64": str(jax.config.values["jax_enable_x64"])}
+    return {"python": platform.python_version()} | by_package | settings

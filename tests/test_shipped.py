@@ -9,7 +9,7 @@ import re
 import polars as pl
 import pytest
 
-from softmax_jax.configs import load_presets
+from softmax_jax.configs import load_preset
 from softmax_jax.measures.answers import accuracies, evaluate_answers
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
@@ -45,7 +45,7 @@ def score(shipped):
 
 
 def test_it_is_the_finished_run_of_its_preset(shipped):
-    _, config = load_presets()[shipped.name]
+    config = load_preset(shipped.name)
     assert read_config(shipped) == config
     last = json.loads((shipped / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["seed"]) == (config.steps, config.first_seed + config.seeds - 1)

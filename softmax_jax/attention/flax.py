@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import (
-    Bias,
+    Given,
     Keys,
     Outputs,
     Queries,
@@ -25,7 +25,7 @@ from softmax_jax.attention.logits import (
     Weights,
     as_normalizer,
     attention_logits,
-    check_broadcasts,
+    bias_and_mask,
     check_fits,
     check_numbers,
     visible_entries,
@@ -41,8 +41,8 @@ def attend(
     query: Queries,
     key: Keys,
     value: Values,
-    bias: Bias = None,
-    mask: Array | None = None,
+    bias: Given = None,
+    mask: Given = None,
     broadcast_dropout: bool = True,
     dropout_rng: Array | None = None,
     dropout_rate: float = 0.0,
@@ -55,11 +55,12 @@ def attend(
     """Attention with the parameters of `flax.linen.dot_product_attention` and `flax.nnx.dot_product_attention`.
 
     Linen passes those keywords alone that it finds named here. `mask` is nonzero at the visible entries and,
-    like `bias`, broadcasts to (*batch, heads, queries, keys). Dropout zeroes each weight with probability
-    `dropout_rate` and divides the others by 1 - dropout_rate; `broadcast_dropout` does the same to all batch
-    entries and heads. `is_causal` hides the keys after a query's place; but a single query under a mask sees what the
-    mask shows, so that a layer may pass it when it decodes too. If a `module` is given, the weights before dropout are
-    sown there as `attention_weights`, in float32. The output has the type `dtype`, that of the inputs unless given.
+    like `bias`, broadcasts to (*batch, heads, queries, keys). A `bias` of -9,000 or less hides its entry, as -inf does.
+    Dropout zeroes each weight with probability `dropout_rate` and divides the others by 1 - dropout_rate;
+    `broadcast_dropout` does the same to all batch entries and heads. `is_causal` hides the keys after a query's place;
+    but a single query under a mask sees what the mask shows, so that a layer may pass it when it decodes too. If a
+    `module` is given, the weights before dropout are sown there as `attention_weights`, in float32. The output has the
+    type `dtype`, that of the inputs unless given.
 
     Raises ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
 
@@ -77,16 +78,14 @@ def attend(
         _check_dropout(dropout_rng, dropout_rate)
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     check_numbers(normalizer, shape)
-    check_broadcasts("bias", bias, shape)
-    mask = None if mask is None else mask.astype(bool)
-    check_broadcasts("mask", mask, shape)
+    bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
     query, key, value = (array.astype(dtype) for array in (query, key, value))
 
     # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
     is_causal = is_causal and (query.shape[-3] > 1 or mask is None)
     logits = attention_logits(query, key, bias, precision=precision)
-    weights = normalizer(logits, where=visible_entries(shape, mask, is_causal))
+    weights = normalizer.weigh(logits, where=visible_entries(shape, mask, is_causal, bias=bias))
     if module is not None:
         collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
         module.sow(collection, "attention_weights", weights)
@@ -148,7 +147,7 @@ def _dropout(weights: Weights, rng: Array | None, rate: float, broadcast: bool) 
     if rate == 0 or rng is None:
         return weights
     axes = (1,) * (weights.ndim - 2) if broadcast else weights.shape[:-2]
-    kept = jax.random.bernoulli(rng, 1 - rate, axes + weights.shape[-2:])
+    kept = jax.random.bernoulli(rng, jnp.float32(1 - rate), axes + weights.shape[-2:])
     return weights * (kept.astype(weights.dtype) / jnp.asarray(1 - rate, weights.dtype))
 
 
@@ -264,7 +263,7 @@ class NnxAttention(nnx.Module):
         for name, number in initial.items():
             setattr(self, name, nnx.Param(number))
         for name in of_query:
-            setattr(self, kernel_of(name), nnx.Param(jnp.zeros((heads, size))))
+            setattr(self, kernel_of(name), nnx.Param(jnp.zeros((heads, size), jnp.float32)))
 
     def normalizer_for(self, query: Queries) -> Normalizer:
         """The normalizer of these queries, with its numbers as learned so far."""

@@ -1,26 +1,25 @@
 """softmax-jax COMMAND: the command lines of an installed package."""
 
-import ast
 import importlib
 import sys
 from pathlib import Path
 
+from softmax_jax.files import first_line_of_docstring, print_to_the_end
 from softmax_jax.normalizers.checks import did_you_mean
 
 COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
 """Modules beside this one, each with a function `main`."""
 
 
-def summary(command: str) -> str:
-    """What a command does, read without loading what it needs."""
-    return ast.get_docstring(ast.parse(Path(__file__).with_name(f"{command}.py").read_text())) or ""
-
-
 def main() -> None:
     """Runs the command that the first argument names on the others; lists them all for --help."""
+    print_to_the_end()
     name, *others = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
-        listed = (f"  {command:<10}{summary(command)}" for command in COMMANDS)
+        listed = (
+            f"  {command:<10}{first_line_of_docstring(Path(__file__).with_name(f'{command}.py'))}"
+            for command in COMMANDS
+        )
         print("usage: softmax-jax COMMAND [OPTIONS]", "", *listed, "", sep="\n")
         print("softmax-jax COMMAND --help lists the options of one.")
         return

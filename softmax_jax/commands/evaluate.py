@@ -8,7 +8,6 @@ from typing import Literal
 
 import polars as pl
 import tyro
-from rich.console import Console
 
 from softmax_jax.measures.answers import SETS, accuracies, planned
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
@@ -41,6 +40,7 @@ class Arguments:
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
+    trust_code: command_line.TrustCode = False
     output: command_line.UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the chart; results/evaluate/TIME by default."""
     protocol: Literal["fresh", "notebook"] = "fresh"
@@ -76,7 +76,7 @@ def main() -> None:
     """Loads, measures, prints, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with command_line.one_line_errors(Console(stderr=True)), joined(asked.cluster), CompileTime() as compiling:
+    with command_line.one_line_errors(), joined(asked.cluster), CompileTime() as compiling:
         start = time.perf_counter()
         config, parameters = load_checkpoint(asked.checkpoint)
         config = changed(config, **asked.rounding.given)

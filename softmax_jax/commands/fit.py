@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import polars as pl
-from rich.console import Console
 
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.measures.sets import Draw, key_of
+from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.report import temperature as report
 from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
@@ -33,6 +33,7 @@ class Arguments:
     criterion: Criterion = "bins"
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
     least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them."""
+    trust_code: command_line.TrustCode = False
     output: command_line.UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
@@ -41,7 +42,7 @@ class Arguments:
     def __post_init__(self) -> None:
         command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
         command_line.within("--sets", self.sets, 1, 2**14, 64)
-        command_line.within("--degree", self.degree, 1, 10, 4)
+        command_line.within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def main() -> None:
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
     start = time.perf_counter()
-    with command_line.one_line_errors(Console(stderr=True)):
+    with command_line.one_line_errors():
         for directory in (asked.output / "temperature", asked.output) if asked.output else (command_line.RESULTS,):
             command_line.check_directory("--output", directory)
         config, parameters = load_checkpoint(asked.checkpoint)
@@ -60,7 +61,7 @@ def main() -> None:
         pairs = list(command_line.with_progress(searched, lengths, "searching"))
         rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
         options, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
-        digest, console = checkpoint_sha256(parameters), Console()
+        digest, console = checkpoint_sha256(parameters), command_line.plain_console()
         fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **options)
         if problem:
             print(problem)
@@ -68,11 +69,11 @@ def main() -> None:
         compared = pl.concat(command_line.with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
         for name in fits.keys() - set(compared["normalizer"]):
             print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
+        with command_line.results_of("fit", asked.output) as output:
+            paths = report.write_study(output, rows, fits, compared, asked.paper)
         report.print_fits(console, fits)
         report.print_criteria(console, rows, fresh, asked.degree)
         report.print_candidates(console, rows, asked.criterion)
         report.print_comparison(console, compared)
-        with command_line.results_of("fit", asked.output) as output:
-            paths = report.write_study(output, rows, fits, compared, asked.paper)
     of_seeds, seconds = command_line.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

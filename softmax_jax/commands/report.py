@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from softmax_jax.measures.dispersion import REPORT_LENGTHS
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
@@ -23,6 +22,7 @@ class Arguments:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
+    trust_code: command_line.TrustCode = False
     output: command_line.UnlessGiven[Path | None] = None
     """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
@@ -49,6 +49,6 @@ def main() -> None:
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
     start = time.perf_counter()
-    with command_line.one_line_errors(Console(stderr=True)), command_line.results_of("report", asked.output) as output:
+    with command_line.one_line_errors(), command_line.results_of("report", asked.output) as output:
         paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.console import Console
 
-from softmax_jax.configs import load_presets
+from softmax_jax.configs import load_preset
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks
 from softmax_jax.report.drawing import PaperOption, save_chart
@@ -19,6 +18,7 @@ from softmax_jax.runtime.command_line import (
     normalizer_names,
     one_device_per_core,
     parse,
+    plain_console,
     results_of,
 )
 from softmax_jax.studies import shootout_report as report
@@ -58,22 +58,21 @@ class Arguments:
     def config(self) -> Config:
         """The preset of the task with what is asked for in its place."""
         preset = "transformer_max_retrieval" if self.task == "max-retrieval" else self.task.replace("-", "_")
-        return self.changes.made_to(load_presets()[preset][1])
+        return self.changes.made_to(load_preset(preset))
 
 
 def main() -> None:
     """Looks at the normalizers, trains under each, prints, writes."""
     arguments = parse(Arguments, default=Arguments(Changes()), description=__doc__)
     one_device_per_core()
-    with one_line_ends(Console(stderr=True)):
+    with one_line_ends():
         config = arguments.config()
-        start, console = time.perf_counter(), Console(width=max(Console().width, 120))
+        start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
         names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
         named = {name: normalizer(name) for name in names}
         swept = looks.sweep(named)
         looks.print_looks(console, named, swept)
         outcomes = compete(config, names, arguments.test_lengths, arguments.runs, console)
-        report.print_outcomes(console, config, outcomes)
         command: dict[str, Any] = dataclasses.asdict(arguments) | {"workdir": str(arguments.runs)}
         charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
         with results_of("shootout", arguments.output) as output:
@@ -81,5 +80,6 @@ def main() -> None:
             paths = write_outcomes(output, command, config, outcomes)
             for name, chart in charts.items():
                 save_chart(chart, output / name, arguments.paper)
+        report.print_outcomes(console, config, outcomes)
     took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
     print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")

@@ -4,10 +4,16 @@ import dataclasses
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
-from softmax_jax.configs import load_presets
-from softmax_jax.runtime.command_line import check_directory, one_device_per_core, parse_preset, typed
+from softmax_jax.configs import load_preset, preset_summaries
+from softmax_jax.runtime.command_line import (
+    TrustCode,
+    check_directory,
+    one_device_per_core,
+    parse_preset,
+    plain_console,
+    typed,
+)
 from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.training.config import Config
@@ -23,23 +29,25 @@ class Arguments:
     config: tyro.conf.OmitArgPrefixes[Config]
     workdir: Path
     """Directory of the run; a run that it holds is continued."""
+    trust_code: TrustCode = False
     compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
 def main() -> None:
     """Picks the preset, parses the options over it, trains."""
-    presets = {
-        name: (summary, Arguments(config, Path("runs") / name)) for name, (summary, config) in load_presets().items()
-    }
-    arguments = parse_preset(presets, description="Train the model of a task. Options change a preset's settings.")
+    arguments = parse_preset(
+        preset_summaries(),
+        lambda name: Arguments(load_preset(name), Path("runs") / name),
+        "Train the model of a task. Options change a preset's settings.",
+    )
     workdir = arguments.workdir
     one_device_per_core()
-    with one_line_ends(Console(stderr=True)), joined(arguments.cluster):
+    with one_line_ends(), joined(arguments.cluster):
         check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
         build_model(arguments.config.task, arguments.config.normalizer)
         arguments.compiled.keep()
-        run(arguments.config, workdir, Console(quiet=not is_leader()))
+        run(arguments.config, workdir, plain_console(quiet=not is_leader()))
         if is_leader():
             print(f"trained to the end; evaluate with: {typed('evaluate', 'evaluate.py')} --checkpoint {workdir}")

@@ -92,9 +92,9 @@ def notebook_batches(seeds: Sequence[int], items: int) -> Batch:
     def one(seed: int) -> Batch:
         _, key = jax.random.split(jax.random.key(seed))
         _, rho_key, kappa_key, query_key = jax.random.split(key, 4)
-        rho = jax.random.uniform(rho_key, (NOTEBOOK_SETS, items, 1))
-        kappa = jax.random.randint(kappa_key, (NOTEBOOK_SETS, items), 0, CLASSES)
-        query = jax.random.uniform(query_key, (NOTEBOOK_SETS, 1, 1))[:, 0]
+        rho = jax.random.uniform(rho_key, (NOTEBOOK_SETS, items, 1), jnp.float32)
+        kappa = jax.random.randint(kappa_key, (NOTEBOOK_SETS, items), 0, CLASSES, jnp.int32)
+        query = jax.random.uniform(query_key, (NOTEBOOK_SETS, 1, 1), jnp.float32)[:, 0]
         features = jnp.concatenate([rho, jax.nn.one_hot(kappa, CLASSES, dtype=rho.dtype)], -1)
         answer = jnp.take_along_axis(kappa, rho.argmax(1), 1)[:, 0]
         return Batch(features, query, jnp.ones(kappa.shape, bool), answer)

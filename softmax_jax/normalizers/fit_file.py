@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from softmax_jax.files import SMALL, read_json
+from softmax_jax.normalizers.checks import shown
+
 KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256", "sha256")
 LARGEST_BETA = 64.0
 """No fit searches beyond this inverse temperature, so no polynomial should go there within its own range."""
+LARGEST_DEGREE = 10
 
 
 def fitted_numbers(path: str) -> dict[str, tuple[float, ...]]:
@@ -35,10 +39,10 @@ def read_fit(path: Path) -> dict[str, Any]:
     Raises ValueError, in one line, for a file that is missing, is no valid fit, or is not as it was written.
     """
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path, SMALL)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}; run fit_temperature.py anew") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
@@ -59,7 +63,9 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
     for key in ("coefficients", "entropy_range"):
         numbers = content[key]
         if not _are_finite_numbers(numbers):
-            raise ValueError(f"{name}: {key} is {numbers!r}; it must be a list of finite numbers")
+            raise ValueError(f"{name}: {key} is {shown(numbers)}; it must be a list of finite numbers")
+        if len(numbers) > LARGEST_DEGREE + 1:
+            raise ValueError(f"{name}: {key} has {len(numbers)} numbers; it must have at most {LARGEST_DEGREE + 1}")
     if len(entropy_range) != 2 or not 0 <= entropy_range[0] < entropy_range[1]:
         raise ValueError(f"{name}: entropy_range is {entropy_range!r}; it must be [low, high], 0 ≤ low < high, in nats")
     entropies = np.linspace(entropy_range[0], entropy_range[1], 1001)
@@ -75,11 +81,11 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
     if at_ends is None:
         return
     if not _are_finite_numbers(at_ends) or len(at_ends) != 2:
-        raise ValueError(f"{name}: beta_at_ends is {at_ends!r}; it must be β at both ends of entropy_range")
+        raise ValueError(f"{name}: beta_at_ends is {shown(at_ends)}; it must be β at both ends of entropy_range")
     if not np.allclose(at_ends, betas[[0, -1]], rtol=1e-6, atol=1e-6):
         raise ValueError(
             f"{name}: the polynomial gives β = {betas[0]:.4g} and {betas[-1]:.4g} at the ends of its range, and "
-            f"beta_at_ends says {at_ends!r}: coefficients go highest power first"
+            f"beta_at_ends says {shown(at_ends)}: coefficients go highest power first"
         )
 
 

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
 from softmax_jax.normalizers.map import Map
-from softmax_jax.normalizers.masking import Axis, Mask
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY
 from softmax_jax.normalizers.scales import Scale, ScaleLike
@@ -44,7 +45,7 @@ class Method:
             object.__setattr__(self, "entry", entry_of(self.map))
 
     def __call__(
-        self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, **numbers: Any
+        self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, **numbers: Any
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; defaults for the numbers not given."""
         return self.build(**numbers)(logits, axis, where)
@@ -191,6 +192,8 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
 def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
     """The method of such a text, and the numbers that it is given. Raises ValueError as `normalizer` does."""
     module, text = match.groups() if (match := OF_A_MODULE.fullmatch(spec)) else (None, spec)
+    if module:
+        trust(spec)
     name, positional, written = _parse(text)
     method = imported(module, name) if module else METHODS.get(name)
     if method is None:
@@ -249,7 +252,29 @@ def _problem_of(map: Any) -> str | None:
     return None if shape == logits.shape else f"it gives the shape {shape} to logits of shape {logits.shape}"
 
 
-OF_A_MODULE = re.compile(r"\s*([\w.]+)\s*:(.*)", re.DOTALL)
+def trust(*texts: str) -> None:
+    """Lets the files that are read in this process name these normalizers of modules; `ANY` lets them name all.
+
+    For what somebody typed: on the command line, or in code, where `normalizer` does it. Importing a module runs it.
+    """
+    _trusted.update(texts)
+
+
+def require_trust(text: str, file: Path) -> None:
+    """Raises ValueError if a file names the normalizer of a module by a text that nobody typed in this process."""
+    named = OF_A_MODULE.fullmatch(text)
+    if named and _trusted.isdisjoint({text, ANY}):
+        raise ValueError(
+            f"{file} names {checks.shown(text)}, and importing {named[1]} would run its code: if you trust it, "
+            "type that name yourself, as in --normalizers or softmax_jax.normalizer(...), or give --trust-code"
+        )
+
+
+ANY = "any module"
+"""What `trust` takes for all texts; it is no text of a normalizer."""
+_trusted: set[str] = set()
+
+OF_A_MODULE = re.compile(r"\s*([\w.]{1,255})\s*:(.*)", re.DOTALL)
 """A normalizer that a module holds."""
 BARE_FILE = re.compile(r"""\bfit\s*=\s*([^\s'"(),][^'"(),]*)""")
 """A file given without quotes, as a command line would have it."""
@@ -259,13 +284,14 @@ def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Splits `name(1, b=2)` into its name, positional and named numbers."""
     spec_with_quotes = BARE_FILE.sub(lambda match: f"fit={match[1].strip()!r}", spec)
     try:
-        node = ast.parse(spec_with_quotes.strip(), mode="eval").body
+        node = checks.expression(spec_with_quotes)
         if isinstance(node, ast.Name):
             return node.id, [], {}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg}
             if len(named) == len(node.keywords):
                 return node.func.id, [ast.literal_eval(argument) for argument in node.args], named
-    except (SyntaxError, TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError, MemoryError):
         pass
-    raise ValueError(f"cannot read the normalizer {spec!r}: write a name, or a name with numbers as in 'ssmax(s=0.43)'")
+    rule = "write a name, or a name with numbers as in 'ssmax(s=0.43)'"
+    raise ValueError(f"cannot read the normalizer {checks.shown(spec)}: {rule}")

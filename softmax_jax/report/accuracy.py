@@ -20,6 +20,7 @@ from softmax_jax.report import charts
 from softmax_jax.report.colours import BY_CAUSE, PUBLISHED, palette
 from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
+from softmax_jax.runtime.command_line import plain_console
 from softmax_jax.tasks import published
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import Task
@@ -230,20 +231,21 @@ NO_SETTINGS = ("cluster", "compiled", "rounding", "paper")
 def show_and_write(
     output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task, paper: Paper | None = None
 ) -> list[Path]:
-    """Prints the evaluation, and writes its rows, its summary with the settings, and its chart; returns the files."""
+    """Writes the rows of an evaluation, its summary and its chart, then prints the summary; returns the files."""
     summary = summarize(frame)
     reference = published.ACCURACY if type(task) is MaxRetrieval else {}
     name = task.name.replace("_", " ").capitalize()
     title = f"How far does attention reach? {name}, trained on {task.longest} items"
-    print_evaluation(Console(), summary, reference)
-    if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
-        print(warning, file=sys.stderr)
     paths = [output / "evaluation.csv", output / "evaluation.json"]
     settings = settings_to_keep(options)
     columns = [name for name in frame.columns if name in (*KEYS, *EVALUATION)]
     write_csv(paths[0], columns, frame.select(columns).rows())
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
-    return paths + save_chart(accuracy_chart(frame, title, reference), output / "accuracy", paper)
+    paths += save_chart(accuracy_chart(frame, title, reference), output / "accuracy", paper)
+    print_evaluation(plain_console(), summary, reference)
+    if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
+        print(warning, file=sys.stderr)
+    return paths
 
 
 def settings_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:

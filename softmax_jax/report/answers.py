@@ -15,6 +15,7 @@ from softmax_jax.report.accuracy import settings_to_keep
 from softmax_jax.report.colours import palette
 from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
+from softmax_jax.runtime.command_line import plain_console
 from softmax_jax.tasks.task import Task
 
 NOTE = (
@@ -47,12 +48,13 @@ def answers_chart(summary: pl.DataFrame, title: str) -> charts.Chart:
 def show_and_write_answers(
     output: Path, options: Mapping[str, Any], answers: pl.DataFrame, task: Task, paper: Paper | None = None
 ) -> list[Path]:
-    """Prints the evaluation, and writes its rows, its summary with the settings, and the chart; returns the files."""
+    """Writes the rows of an evaluation, its summary and its chart, then prints the summary; returns the files."""
     summary = summarize_answers(answers)
-    print_answers(Console(), summary)
     paths = [output / "evaluation.csv", output / "evaluation.json"]
     write_csv(paths[0], COLUMNS, accuracies(answers).rows())
     kept = {"settings": settings_to_keep(options), "versions": versions(), "summary": summary.to_dicts()}
     write_json(paths[1], kept)
     title = f"How far do answers reach that were trained at up to {task.longest} numbers?"
-    return paths + save_chart(answers_chart(summary, title), output / "accuracy", paper)
+    paths += save_chart(answers_chart(summary, title), output / "accuracy", paper)
+    print_answers(plain_console(), summary)
+    return paths

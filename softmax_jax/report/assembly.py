@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, AttentionMaps, attention_maps, sets_at
@@ -12,6 +13,7 @@ from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.resolution import resolution
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.table import MEASURES
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.drawing import Paper
 from softmax_jax.report.page import Figure, page, write_figure
@@ -20,6 +22,7 @@ from softmax_jax.report.show import show
 from softmax_jax.runtime.command_line import with_progress
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import TemperatureFit
+from softmax_jax.training.config import Config
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.training.trainer import Parameters
 
@@ -35,13 +38,28 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
-def evaluated(
-    name: str, path: Path, specs: Sequence[str], lengths: Sequence[int], sets: int
-) -> tuple[Evaluated, Parameters, MaxRetrieval]:
-    """Every measure of a run under the normalizers asked for, and under those that the losses are counted from."""
+class Loaded(NamedTuple):
+    """A run with what is to be shown of it; all are loaded before anything is measured, as one may be damaged."""
+
+    path: Path
+    config: Config
+    parameters: Parameters
+    task: MaxRetrieval
+    normalizers: dict[str, Normalizer | None]
+    fits: dict[str, TemperatureFit]
+
+
+def loaded(path: Path, specs: Sequence[str]) -> Loaded:
+    """Loads a run, its normalizers and the temperature fits beside it. Raises ValueError for a damaged one."""
     config, parameters = load_checkpoint(path)
     named = named_normalizers(specs, path, parameters, config.normalizer)
-    task = task_of(parameters, config.task)
+    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
+    return Loaded(path, config, parameters, task_of(parameters, config.task), named, fits)
+
+
+def evaluated(name: str, run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
+    """Every measure of a run under the normalizers asked for, and under those that the losses are counted from."""
+    path, config, parameters, task, named, _ = run
     measured = evaluate(
         parameters,
         named | {HARDMAX: normalizer(HARDMAX)},
@@ -56,21 +74,18 @@ def evaluated(
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
     print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
     by_length = list(with_progress(measured, lengths, f"measuring {path}"))
-    run = Evaluated(name, task.longest, tuple(named), by_length, frame_of(by_length), task.matmul)
-    return run, parameters, task
+    return Evaluated(name, task.longest, tuple(named), by_length, frame_of(by_length), task.matmul)
 
 
-def look_closer(
-    run: Evaluated, path: Path, parameters: Parameters, task: MaxRetrieval, lengths: Sequence[int], sets: int
-) -> Study:
+def look_closer(evaluated: Evaluated, run: Loaded, lengths: Sequence[int], sets: int) -> Study:
     """What the page tells of one run alone: best temperatures, fits, and the logit of every item."""
     lengths, keys = lengths[::2], [key_of(Draw.REPORT)]
     drawn = max(1, sets // SEARCH_SHARE)
-    found = search_lengths(parameters, seeds=run.seeds, lengths=lengths, sets=drawn, keys=keys, task=task)
+    of = {"seeds": evaluated.seeds, "lengths": lengths, "sets": drawn, "keys": keys, "task": run.task}
+    found = search_lengths(run.parameters, **of)
     searched = {n: rows for n, (rows,) in zip(lengths, with_progress(found, lengths, "searching"))}
-    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
-    maps = attention_maps(run.measured, run.normalizers)
-    return Study(run, resolution(parameters, task=task), searched, fits, maps)
+    maps = attention_maps(evaluated.measured, evaluated.normalizers)
+    return Study(evaluated, resolution(run.parameters, task=run.task), searched, run.fits, maps)
 
 
 def make_report(
@@ -83,9 +98,9 @@ def make_report(
 ) -> list[Path]:
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start, lengths = time.perf_counter(), sorted(lengths)
-    measured = [evaluated(*run, specs, lengths, sets) for run in zip(names_of(paths), paths)]
-    runs, (first, parameters, task) = [run for run, *_ in measured], measured[0]
-    study = look_closer(first, paths[0], parameters, task, lengths, sets)
+    all_loaded = [loaded(path, specs) for path in paths]
+    runs = [evaluated(name, run, lengths, sets) for name, run in zip(names_of(paths), all_loaded)]
+    study = look_closer(runs[0], all_loaded[0], lengths, sets)
     weights = show_maps(study.maps, output / "weights.html")
     sections = report_sections(runs, study, weights.read_text())
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]

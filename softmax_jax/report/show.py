@@ -68,7 +68,8 @@ def array_figure(
     for name, places in labels.items():
         if len(places) != array.shape[axes.index(name)]:
             raise ValueError(f"labels[{name!r}] has {len(places)} names for {array.shape[axes.index(name)]} places")
-    across = [axes.index(name) for name in columns or axes[array.ndim // 2 :]]
+    axes, labels = list(map(harmless, axes)), {harmless(name): list(map(harmless, labels[name])) for name in labels}
+    across = [axes.index(name) for name in map(harmless, columns or axes[array.ndim // 2 :])]
     down = [axis for axis in range(array.ndim) if axis not in across]
     low, high = limits or (None, None)
     # Treescope wants the innermost first.
@@ -77,7 +78,7 @@ def array_figure(
         columns=across[::-1],
         rows=down[::-1],
         axis_labels={axis: axis_label(name, array.shape[axis], labels.get(name, ())) for axis, name in enumerate(axes)},
-        axis_item_labels={axes.index(name): [str(place) for place in places] for name, places in labels.items()},
+        axis_item_labels={axes.index(name): places for name, places in labels.items()},
         vmin=low,
         vmax=high,
         trim_outliers=False,
@@ -85,6 +86,15 @@ def array_figure(
         maximum_size=array.size,
         cutoff_size_per_axis=max(array.shape, default=1),
     )
+
+
+def harmless(text: object) -> str:
+    """Returns a text that no page takes for HTML: Treescope writes labels into a script as they are.
+
+    >>> harmless("a</script>")
+    'a‹/script>'
+    """
+    return str(text).replace("<", "‹")
 
 
 def axis_label(name: str, size: int, places: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ sums to the checkpoints of a run that has none, such as one of an earlier versio
 
 import dataclasses
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +18,15 @@ import jax
 import numpy as np
 import tyro
 from orbax.checkpoint import v1 as ocp
-from rich.console import Console
 
 from softmax_jax.files import (
     PARTIAL,
+    SMALL,
     NotWritten,
     in_words,
+    open_file,
+    read_bytes,
+    read_json,
     reason,
     remove_directory,
     remove_unfinished,
@@ -119,7 +121,7 @@ def first_good(candidates: Iterable[Path], read: Callable[[Path], T]) -> tuple[P
 def step_checkpoints(run: Path) -> list[Path]:
     """The checkpoints that a run can continue from, newest first."""
     path = run / STEPS
-    steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.exists() else []
+    steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.is_dir() else []
     return sorted(steps, key=lambda entry: int(entry.name), reverse=True)
 
 
@@ -158,7 +160,7 @@ def verify_file(path: Path) -> bool:
 def read_sums(directory: Path) -> dict[str, str]:
     """The sums of a directory by the names of its files. Raises ValueError, in one line, if a line is none."""
     path = directory / SUMS
-    lines = path.read_bytes().decode(errors="replace").splitlines()
+    lines = read_bytes(path, SMALL).decode(errors="replace").splitlines()
     matches = [re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines]
     if not all(matches):
         raise ValueError(f"{path} is damaged: its lines must be as sha256sum writes them")
@@ -167,7 +169,7 @@ def read_sums(directory: Path) -> dict[str, str]:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -175,10 +177,10 @@ def read_settings(directory: Path) -> dict[str, Any]:
     """The settings of the run in a directory. Raises ValueError, in one line, if there are none or they are damaged."""
     path = directory / "config.json"
     try:
-        settings = json.loads(path.read_text())
-    except FileNotFoundError:
+        settings = read_json(path, SMALL)
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{directory} holds no run (no config.json): name a directory that train.py made") from None
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
     if not isinstance(settings, dict):
         raise ValueError(f"{path} is not the config of a run: it holds a {type(settings).__name__}, not settings")
@@ -236,7 +238,7 @@ class Arguments:
 def main() -> None:
     """Signs the checkpoints of runs."""
     asked = command_line.parse(Arguments, description="Writes the SHA-256 sums of the checkpoints of runs.")
-    with command_line.one_line_errors(Console(stderr=True)):
+    with command_line.one_line_errors():
         for run in asked.runs:
             settings = read_settings(run)
             for checkpoint in [path for path in (run / PARAMETERS,) if path.is_dir()] + step_checkpoints(run):

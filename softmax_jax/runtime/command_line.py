@@ -20,12 +20,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro import _errors as refusals  # where tyro hands out what is wrong as data; its other way is a drawn box
 
-from softmax_jax.files import link_whole, reason
+from softmax_jax.files import link_whole, print_to_the_end, reason
 from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.normalizers.registry import ANY, trust
 
 T = TypeVar("T")
 UnlessGiven = Annotated[T, tyro.conf.arg(help_behavior_hint="")]
 """The type of an option that is empty unless given; its description says what happens then."""
+TrustCode = Annotated[
+    bool,
+    tyro.conf.arg(
+        help="Import a module that a run's config.json names, which runs its code. One that this command line names "
+        "itself, as in my_module:relu, needs no such leave."
+    ),
+]
+"""What commands that load a run take as --trust-code."""
 RESULTS = Path("results")
 """Where commands write what they found, unless told otherwise."""
 WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.001"
@@ -33,29 +42,40 @@ WHOLE, REAL = "a whole number, written as in 128", "a number, written as in 0.00
 
 def parse(arguments: type[T], **options: Any) -> T:
     """`tyro.cli`, with what is wrong in one line on stderr and exit status 2."""
-    with one_line_refusals(options, option_names(arguments)):
-        return tyro.cli(arguments, **options)
-
-
-def parse_preset(presets: Mapping[str, tuple[str, T]], **options: Any) -> T:
-    """`tyro.extras.overridable_config_cli`, likewise: the first argument names a preset, the others change it.
-
-    A preset is its summary, which --help lists, and its arguments.
-    """
+    print_to_the_end()
     given = sys.argv[1:] if options.get("args") is None else options["args"]
-    (_, arguments), *_ = presets.values()
-    with one_line_refusals(options, option_names(type(arguments))):
-        if not given or given[0] not in (*presets, "-h", "--help"):
-            first = given[0] if given else "nothing"
-            known = f"it must be a preset, one of {', '.join(presets)}"
-            raise ValueError(f"the first argument is {first}: {did_you_mean(first, presets)}{known}")
-        return tyro.extras.overridable_config_cli(presets, **options)
+    with one_line_refusals(given, option_names(arguments)):
+        asked = tyro.cli(arguments, **options)
+    trust(*given, *(word.partition("=")[2] for word in given))
+    if getattr(asked, "trust_code", False):
+        trust(ANY)
+    return asked
+
+
+def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], description: str) -> T:
+    """`parse` of the options behind the first word, which names a preset: one of those whose summaries --help lists.
+
+    `arguments` gives those of a preset, which the options change. No other preset is looked at.
+    """
+    name, *others = sys.argv[1:] or ["nothing"]
+    if name in ("-h", "--help"):
+        print_to_the_end()
+        listed = (f"  {preset:<28}{summary}" for preset, summary in summaries.items())
+        print(f"usage: {Path(sys.argv[0]).name} PRESET [OPTIONS]", "", description, "", *listed, sep="\n")
+        print("", "PRESET --help lists the options of one.", sep="\n")
+        raise SystemExit(0)
+    with one_line_refusals(others, ()):
+        if name not in summaries:
+            known = f"it must be a preset, one of {', '.join(summaries)}"
+            raise ValueError(f"the first argument is {name}: {did_you_mean(name, summaries)}{known}")
+    default = arguments(name)
+    program = f"{Path(sys.argv[0]).name} {name}"
+    return parse(type(default), default=default, args=others, prog=program, description=summaries[name])
 
 
 @contextlib.contextmanager
-def one_line_refusals(options: Mapping[str, Any], known: Sequence[str]) -> Iterator[None]:
+def one_line_refusals(given: Sequence[str], known: Sequence[str]) -> Iterator[None]:
     """Lets tyro refuse a command line in one line; refuses an option that is given twice."""
-    given = sys.argv[1:] if options.get("args") is None else options["args"]
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where my_module of my_module:relu is looked for last
 
@@ -225,8 +245,18 @@ def one_device_per_core() -> None:
         jax.config.update("jax_num_cpu_devices", len(usable))
 
 
+def print_error(said: str) -> None:
+    """One line on stderr, in red on a terminal."""
+    plain_console(stderr=True).print(f"error: {said}", style="red", soft_wrap=True, highlight=False)
+
+
+def plain_console(**options: Any) -> Console:
+    """A console that prints text as it is: brackets and colons in a name or a path are no markup."""
+    return Console(markup=False, emoji=False, **options)
+
+
 @contextlib.contextmanager
-def one_line_errors(console: Console) -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Turns bad input into one line on stderr and exit status 2, Ctrl-C into 130."""
     try:
         yield
@@ -236,7 +266,7 @@ def one_line_errors(console: Console) -> Iterator[None]:
             said = f"this takes more memory than there is ({said[:200]}): ask for less at once, as fewer sets or seeds"
         elif isinstance(error, jax.errors.JaxRuntimeError):
             raise
-        console.print(f"error: {said}", style="red", soft_wrap=True, markup=False, highlight=False)
+        print_error(said)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

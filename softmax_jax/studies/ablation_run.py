@@ -1,7 +1,6 @@
 """Trains and measures the recipes of an ablation, and writes what came of them."""
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,13 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.files import versions, write_csv, write_json, write_whole
+from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.markdown import put_into
+from softmax_jax.runtime.command_line import plain_console
 from softmax_jax.studies import ablation_report as report
 from softmax_jax.studies.ablation import ACCURACIES, BASE, PAIRS, SOFT_TO_SHARP, TEMPERATURES, Outcome, Recipe, losses
 from softmax_jax.studies.shootout import directory_name
@@ -31,7 +31,7 @@ def outcomes(
     recipes: Sequence[Recipe], presets: Mapping[str, Config], lengths: Sequence[int], sets: int, runs: Path
 ) -> list[Outcome]:
     """Trains what is not trained yet, and measures it and the shipped models of max retrieval of these presets."""
-    console = Console()
+    console = plain_console()
     checkpoints = []
     for index, recipe in enumerate(recipes):
         console.print(f"recipe {index + 1} of {len(recipes)}: {recipe.group}: {recipe.name}", soft_wrap=True)
@@ -62,7 +62,7 @@ def measured(
     settings |= {"checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
     path = kept_in / "accuracies.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
-        kept = json.loads(path.read_text())
+        kept = read_json(path)
         if kept["settings"] == settings:
             return Outcome(recipe, pl.DataFrame(kept["rows"], ACCURACIES, orient="row"))
     console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
@@ -97,7 +97,7 @@ def write(
         save_chart(chart, output / name, paper)
     write_whole(output / "ablation.md", "\n\n".join(tables) + "\n")
     if page:
-        write_whole(page, put_into(page.read_text(), dict(zip(TABLES, tables))))
+        write_whole(page, put_into(read_text(page), dict(zip(TABLES, tables))))
 
 
 def of_recipe(recipe: Recipe, frame: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,6 @@ the entropy of their weights, and the weight of the entry that is the answer.
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,8 +24,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 from rich.console import Console
 
-from softmax_jax.configs import load_presets
-from softmax_jax.files import write_csv, write_json, write_whole
+from softmax_jax.configs import load_preset
+from softmax_jax.files import read_bytes, read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.measures.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
 from softmax_jax.measures.fits import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
@@ -99,7 +98,7 @@ class Arguments:
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), self.marked(dict.fromkeys(report.TABLES, "")))  # has places, or raises
+            put_into(read_text(self.page), self.marked(dict.fromkeys(report.TABLES, "")))  # has places, or raises
 
     def marked(self, tables: dict[str, str]) -> dict[str, str]:
         """Tables by their marks on a page, which has those of either tokenizer."""
@@ -107,7 +106,7 @@ class Arguments:
 
     def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
         """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
-        preset = load_presets()[ClrsText.name][1]
+        preset = load_preset(ClrsText.name)
         task = {"tokenizer": self.tokenizer, "algorithms": self.algorithms}
         preset = changed(preset, first_seed=seed, seeds=1, steps=self.steps or preset.steps, **task)
         name = f"seed_{seed}" + (f"_{self.steps}_steps" if self.steps else "")
@@ -148,7 +147,7 @@ def refit(config: Config, directory: Path) -> Normalizer:
     base = Normalizer(jax.nn.softmax, EntropyPolynomial((0.0, 0.0, 1.0), 0.0, 0.25, (0.0, most)))
     if not path.exists():
         write_json(path, refitted_numbers(config, load_checkpoint(directory)[1], base))
-    return with_numbers(base, json.loads(path.read_text()))
+    return with_numbers(base, read_json(path))
 
 
 def refitted_numbers(config: Config, parameters: Parameters, base: Normalizer) -> dict[str, float]:
@@ -184,7 +183,7 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     if not path.exists():
         rows = [(*row[:-1], "".join("01"[right] for right in row[-1])) for row in measure().rows()]
         write_csv(path, (*COLUMNS[:-1], "right"), rows)
-    frame = pl.read_csv(path, schema_overrides={"right": pl.String})
+    frame = pl.read_csv(read_bytes(path), schema_overrides={"right": pl.String})
     return frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
 
 
@@ -277,9 +276,9 @@ def main() -> None:
     """Trains, tests, draws, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with one_line_ends(Console(stderr=True)):
+    with one_line_ends():
         keep_compiled_programs()
-        answers, heads = measured(asked, Console())
+        answers, heads = measured(asked, command_line.plain_console())
         summary = report.summarize(answers)
         seen = report.seen_table(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
         tables = {"learned": report.learned_table(summary), "regimes": report.regimes_table(summary), "seen": seen}
@@ -292,7 +291,7 @@ def main() -> None:
             save_chart(report.heads_chart(heads), output / "heads", asked.paper)
             write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
-            write_whole(asked.page, put_into(asked.page.read_text(), asked.marked(tables)))
+            write_whole(asked.page, put_into(read_text(asked.page), asked.marked(tables)))
     print(f"wrote {output}")
 
 

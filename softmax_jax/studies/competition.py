@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console
 
 from softmax_jax.measures.dispersion import HARDMAX
 from softmax_jax.measures.evaluation import evaluate, frame_of, summarize, task_of
@@ -68,6 +67,7 @@ class Arguments:
     """Directories of runs, or Flax msgpack files."""
     lengths: tuple[int, ...] = (256, 1024, 4096, 16384)
     """Items per set."""
+    trust_code: command_line.TrustCode = False
     sets: int = 512
     """Sets per seed and length."""
 
@@ -94,8 +94,8 @@ def main() -> None:
     """Predicts, measures, prints."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    console = Console()
-    with command_line.one_line_errors(Console(stderr=True)):
+    console = command_line.plain_console()
+    with command_line.one_line_errors():
         keep_compiled_programs()
         table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
         keys = new_table("The key at ρ = 1, mean over seeds (least to most)", "", "class offset (nats)", "one nat in ρ")

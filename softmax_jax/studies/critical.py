@@ -14,7 +14,6 @@ Beside them stand softmax, the adaptive temperature, and the best constant β, c
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.files import versions, write_csv, write_json, write_whole
+from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.maps import softmax
@@ -84,7 +83,7 @@ def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
 def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:
     """What is computed, from its file where it was computed before with the same settings."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(path.read_text())
+        found = read_json(path)
         if found["settings"] == settings:
             return [tuple(row) for row in found["rows"]]
     rows = compute()
@@ -104,6 +103,7 @@ class Arguments:
     """A look in a few minutes: an eighth of the sets."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Items per set to test the rules at."""
+    trust_code: command_line.TrustCode = False
     sets: int = 64
     """Sets per seed and length; of the length of training 64 times as many."""
     workdir: Path = Path("runs") / "critical"
@@ -120,7 +120,7 @@ class Arguments:
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
+            put_into(read_text(self.page), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
 
 
 def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
@@ -153,9 +153,9 @@ def main() -> None:
     """Measures, draws, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with command_line.one_line_errors(Console(stderr=True)):
+    with command_line.one_line_errors():
         keep_compiled_programs()
-        parts = [measured(asked, checkpoint, Console()) for checkpoint in asked.checkpoints]
+        parts = [measured(asked, checkpoint, command_line.plain_console()) for checkpoint in asked.checkpoints]
         choices, betas, accuracies = (
             pl.DataFrame([row for rows in of_part for row in rows], columns, orient="row")
             for of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
@@ -170,7 +170,7 @@ def main() -> None:
             save_chart(report.rules_chart(choices, accuracies), output / "rules", asked.paper)
             write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
-            write_whole(asked.page, put_into(asked.page.read_text(), tables))
+            write_whole(asked.page, put_into(read_text(asked.page), tables))
     print(f"wrote {output}")
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.configs import load_presets
-from softmax_jax.files import write_csv, write_whole
+from softmax_jax.configs import load_preset
+from softmax_jax.files import read_text, write_csv, write_whole
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -80,12 +80,12 @@ class Arguments:
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
+            put_into(read_text(self.page), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
 
     def config(self, priority: str) -> Config:
         """The recipe of a model: that of the frontier, shorter."""
         steps, seeds = (2_000, 2) if self.quick else (20_000, 4)
-        return changed(load_presets()["frontier"][1], steps=steps, sets=32, seeds=seeds, priority=priority)
+        return changed(load_preset("frontier"), steps=steps, sets=32, seeds=seeds, priority=priority)
 
 
 def measured(asked: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
@@ -102,10 +102,10 @@ def main() -> None:
     """Trains, measures, draws, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with one_line_ends(Console(stderr=True)):
+    with one_line_ends():
         keep_compiled_programs()
         lengths = sorted(n for n in asked.lengths if n <= 4096 or not asked.quick)
-        frame = pl.DataFrame(list(measured(asked, lengths, Console())), COLUMNS, orient="row")
+        frame = pl.DataFrame(list(measured(asked, lengths, command_line.plain_console())), COLUMNS, orient="row")
         shortest = report.shortest_of(lengths)
         tables = {"growth": report.growth_table(frame, shortest), "rules": report.rules_table(frame, shortest)}
         with command_line.results_of("extremes", asked.output) as output:
@@ -113,7 +113,7 @@ def main() -> None:
             save_chart(report.growth_chart(frame), output / "growth", asked.paper)
             write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
-            write_whole(asked.page, put_into(asked.page.read_text(), tables))
+            write_whole(asked.page, put_into(read_text(asked.page), tables))
     print(f"wrote {output}")
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.checks import one_of
@@ -68,7 +67,7 @@ class Arguments:
 def main() -> None:
     """Signs the pages."""
     asked = parse(Arguments, description=__doc__)
-    with one_line_errors(Console(stderr=True)):
+    with one_line_errors():
         for name in asked.names:
             page = ROOT / "docs" / f"{name}.md"
             text = SIGNATURE.sub("", page.read_text())

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import jax
 import polars as pl
 import tyro
-from rich.console import Console
 
 from softmax_jax.files import write_whole
 from softmax_jax.measures.fits import FITS
@@ -164,7 +163,7 @@ def main() -> None:
     """Draws and writes."""
     asked = parse(Arguments, description=__doc__)
     names = asked.names or tuple(PICTURES)
-    with one_line_errors(Console(stderr=True)):
+    with one_line_errors():
         for name in names:
             write_whole(asked.output / f"{name}.svg", svg(PICTURES[name](), readers=True))
     print(f"drew {len(names)} pictures into {asked.output}")

@@ -14,7 +14,6 @@ It is computed on the very sets that models are tested on, with nothing trained 
 
 import dataclasses
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from jaxtyping import Array, Bool, Float, Key
-from rich.console import Console
 
-from softmax_jax.files import write_csv, write_whole
+from softmax_jax.files import read_bytes, read_json, read_text, write_csv, write_whole
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, task_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.normalizers.masking import reaches
@@ -113,9 +111,9 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     Raises ValueError for a directory that holds none.
     """
     try:
-        measured = pl.read_csv(directory / "accuracy.csv").filter(pl.col("group").is_in([BASE, PRECISION]))
+        measured = pl.read_csv(read_bytes(directory / "accuracy.csv")).filter(pl.col("group").is_in([BASE, PRECISION]))
         measured = measured.filter(~pl.col("normalizer").is_in(REFERENCES))  # which is told by the exact ρ
-        written = json.loads((directory / "ablation.json").read_text())
+        written = read_json(directory / "ablation.json")
     except (OSError, ValueError, pl.exceptions.PolarsError):
         measured, written = pl.DataFrame({"group": []}), {}
     if PRECISION not in measured["group"]:
@@ -144,6 +142,7 @@ class Arguments:
     """Directory of the run to hold against the published table."""
     lengths: tuple[int, ...] = published.LENGTHS
     """Items per set to test it at."""
+    trust_code: command_line.TrustCode = False
     sets: int = 1024
     """Sets per seed and length."""
     output: Path | None = None
@@ -157,14 +156,14 @@ class Arguments:
         command_line.within("--sets", self.sets, 1, 2**20, 1024)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
+            put_into(read_text(self.page), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
 
 
 def main() -> None:
     """Measures, draws, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with command_line.one_line_errors(Console(stderr=True)):
+    with command_line.one_line_errors():
         keep_compiled_programs()
         recipes, of_their_sets = of_recipes(asked.recipes)
         accuracy, ceiling = accuracies(asked.checkpoint, asked.lengths, asked.sets)
@@ -179,7 +178,7 @@ def main() -> None:
             for name, chart in charts.items():
                 save_chart(chart, output / name, asked.paper)
             if asked.page:
-                write_whole(asked.page, put_into(asked.page.read_text(), tables))
+                write_whole(asked.page, put_into(read_text(asked.page), tables))
             else:
                 write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
     print(f"wrote {output}")

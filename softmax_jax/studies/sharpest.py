@@ -18,14 +18,20 @@ from typing import Any
 import jax
 import polars as pl
 from jaxtyping import Array, Int, Key
-from rich.console import Console
 
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
-from softmax_jax.runtime.command_line import one_device_per_core, one_line_errors, parse, within
+from softmax_jax.runtime.command_line import (
+    TrustCode,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    plain_console,
+    within,
+)
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
@@ -78,6 +84,7 @@ class Arguments:
 
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file."""
+    trust_code: TrustCode = False
     sets: int = 2**17
     """Sets per seed, of the most items of a set in training."""
     nearest_of: int = 1
@@ -92,7 +99,7 @@ def main() -> None:
     """Measures, prints the table and the choice."""
     arguments = parse(Arguments, description=__doc__)
     one_device_per_core()
-    with one_line_errors(Console(stderr=True)):
+    with one_line_errors():
         keep_compiled_programs()
         of = {"sets": arguments.sets, "nearest_of": arguments.nearest_of}
         frame = at_training_length(arguments.checkpoint, SOFT_TO_SHARP, "accuracy", **of)
@@ -101,7 +108,7 @@ def main() -> None:
     table = new_table("", "", "accuracy (%)", "below the best")
     for name, accuracy in accuracies.items():
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
-    Console().print(table)
+    plain_console().print(table)
     items, seeds = frame["n"][0], frame["seed"].n_unique()
     ties = f", each the nearest tie of {arguments.nearest_of}" if arguments.nearest_of > 1 else ""
     count = f"{items} items, {arguments.sets * seeds:,} sets{ties}"

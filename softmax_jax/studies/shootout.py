@@ -13,7 +13,7 @@ import polars as pl
 from jaxtyping import Float
 from rich.console import Console
 
-from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.files import read_bytes, versions, write_csv, write_json
 from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.training.config import Config, changed, settings_of
@@ -86,7 +86,7 @@ def compete(
         options: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
         measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **options)
         tests.append(frame_of(measured))
-        metrics = pl.read_ndjson(workdir / "metrics.jsonl").with_columns(
+        metrics = pl.read_ndjson(read_bytes(workdir / "metrics.jsonl")).with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
         losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))

@@ -22,8 +22,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 from rich.console import Console
 
-from softmax_jax.configs import load_presets
-from softmax_jax.files import write_csv, write_whole
+from softmax_jax.configs import load_preset
+from softmax_jax.files import read_bytes, read_text, write_csv, write_whole
 from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batches, on_devices, set_by_set
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
@@ -73,7 +73,7 @@ class Arguments:
         command_line.check_directory("--workdir", self.workdir)
         command_line.check_directory("--output", self.output or command_line.RESULTS)
         if self.page:
-            put_into(self.page.read_text(), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
+            put_into(read_text(self.page), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class Arguments:
     def config(self, task: str, trained: str) -> Config:
         """The recipe of a model: that of the preset, half as long."""
         steps, seeds = (750, 1) if self.quick else (1_500, 3)
-        return changed(load_presets()[task][1], steps=steps, seeds=seeds, normalizer=trained, chunk=50)
+        return changed(load_preset(task), steps=steps, seeds=seeds, normalizer=trained, chunk=50)
 
     def lengths(self, task: SequenceTask) -> tuple[int, ...]:
         """That of training and its multiples."""
@@ -181,7 +181,7 @@ def measured(asked: Arguments, console: Console) -> pl.DataFrame:
             if not tested.exists():
                 run(config, directory, console)
                 write_csv(tested, COLUMNS, list(of_model(config, directory, lengths, console)))
-            frames.append(pl.read_csv(tested))
+            frames.append(pl.read_csv(read_bytes(tested)))
     return pl.concat(frames)
 
 
@@ -189,9 +189,9 @@ def main() -> None:
     """Trains, tests, draws, writes."""
     asked = command_line.parse(Arguments, description=__doc__)
     command_line.one_device_per_core()
-    with one_line_ends(Console(stderr=True)):
+    with one_line_ends():
         keep_compiled_programs()
-        frame = measured(asked, Console())
+        frame = measured(asked, command_line.plain_console())
         by_seed, tests = report.by_seed(frame), report.compared(frame)
         tables = {"accuracy": report.accuracy_table(by_seed, tests), "lengths": report.lengths_table(by_seed)}
         with command_line.results_of("trained_or_swapped", asked.output) as output:
@@ -200,7 +200,7 @@ def main() -> None:
             save_chart(report.chart(by_seed), output / "trained_or_swapped", asked.paper)
             write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
         if asked.page:
-            write_whole(asked.page, put_into(asked.page.read_text(), tables))
+            write_whole(asked.page, put_into(read_text(asked.page), tables))
     print(f"wrote {output}")
 
 

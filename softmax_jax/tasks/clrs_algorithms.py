@@ -84,11 +84,11 @@ def _behind(length: Int[Array, ""], values: Shaped[Array, " room"], filler: Any)
 
 
 def _draw_key(key: Key[Array, ""], length: Int[Array, ""], room: int, decimals: int) -> Inputs:
-    return {"key": jax.random.randint(key, (room,), 0, 10**decimals)}
+    return {"key": jax.random.randint(key, (room,), 0, 10**decimals, jnp.int32)}
 
 
 def _minimum(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:
-    return {"min": _behind(length, inputs["key"], MOST).argmin()}
+    return {"min": _behind(length, inputs["key"], MOST).argmin().astype(jnp.int32)}
 
 
 def _sorted(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:
@@ -98,7 +98,7 @@ def _sorted(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:
 def _draw_search(key: Key[Array, ""], length: Int[Array, ""], room: int, decimals: int) -> Inputs:
     key, target = jax.random.split(key)
     ascending = _sorted(_draw_key(key, length, room, decimals), length, decimals)["pred"]
-    return {"key": ascending, "target": jax.random.randint(target, (), 0, 10**decimals)}
+    return {"key": ascending, "target": jax.random.randint(target, (), 0, 10**decimals, jnp.int32)}
 
 
 def _binary_search(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:
@@ -154,7 +154,7 @@ def _quickselect(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Input
 
 
 def _draw_signed(key: Key[Array, ""], length: Int[Array, ""], room: int, decimals: int) -> Inputs:
-    return {"key": jax.random.randint(key, (room,), -(10**decimals), 10**decimals)}
+    return {"key": jax.random.randint(key, (room,), -(10**decimals), 10**decimals, jnp.int32)}
 
 
 @functools.lru_cache
@@ -187,10 +187,11 @@ def _maximum_subarray(inputs: Inputs, length: Int[Array, ""], decimals: int) -> 
 def _draw_strings(key: Key[Array, ""], length: Int[Array, ""], room: int, decimals: int) -> Inputs:
     """A string and then the one to find in it, which was put there, though never at its very end."""
     letters_key, place_key = jax.random.split(key)
-    letters, nodes = jax.random.randint(letters_key, (room,), 0, LETTERS), jnp.arange(room)
+    letters = jax.random.randint(letters_key, (room,), 0, LETTERS, jnp.int32)
+    nodes = jnp.arange(room, dtype=jnp.int32)
     needle = jnp.where(length < 5, 1, length // 5)
     haystack = length - needle
-    place = jax.random.randint(place_key, (), 0, haystack - needle)
+    place = jax.random.randint(place_key, (), 0, haystack - needle, jnp.int32)
     of_needle = letters[jnp.clip(haystack + nodes - place, 0, room - 1)]
     put = (nodes >= place) & (nodes < place + needle)
     return {"string": (nodes >= haystack).astype(jnp.int32), "key": jnp.where(put, of_needle, letters)}
@@ -198,7 +199,7 @@ def _draw_strings(key: Key[Array, ""], length: Int[Array, ""], room: int, decima
 
 def _first_match(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:
     """Where the second string first begins in the first; at its own place if it does not."""
-    nodes = jnp.arange(len(inputs["key"]))
+    nodes = jnp.arange(len(inputs["key"]), dtype=jnp.int32)
     haystack = _behind(length, inputs["string"] == 0, False).sum(dtype=jnp.int32)
 
     def matches(count: Int[Array, ""], so_far: Shaped[Array, " room"]) -> Shaped[Array, " room"]:
@@ -206,17 +207,17 @@ def _first_match(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Input
         return so_far & (following == inputs["key"][haystack + count])
 
     begins = jax.lax.fori_loop(0, length - haystack, matches, nodes <= 2 * haystack - length)
-    return {"match": jnp.where(begins.any(), begins.argmax(), haystack)}
+    return {"match": jnp.where(begins.any(), begins.argmax().astype(jnp.int32), haystack)}
 
 
 def _draw_activities(key: Key[Array, ""], length: Int[Array, ""], room: int, decimals: int) -> Inputs:
-    times = jax.random.randint(key, (2, room), 0, 10**decimals)
+    times = jax.random.randint(key, (2, room), 0, 10**decimals, jnp.int32)
     return {"s": times.min(0), "f": times.max(0)}
 
 
 def _select_activities(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:
     """In the order of their ends, the earlier node first of equals, each that begins no sooner than the last ended."""
-    order = jnp.argsort(_behind(length, inputs["f"], MOST))
+    order = jnp.argsort(_behind(length, inputs["f"], MOST)).astype(jnp.int32)
 
     def step(free: Int[Array, ""], node: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         chosen = (inputs["s"][node] >= free) & (node < length)

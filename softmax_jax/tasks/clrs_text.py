@@ -198,7 +198,7 @@ class ClrsText(Task):
             before = (same & (slots[None, :] < slots[:, None])).sum(1, dtype=jnp.int32)
             spare = self.positions - same.sum(1, dtype=jnp.int32)
             number = text.astype(jnp.float32)
-            chosen = jnp.sort(number + jax.random.uniform(key, text.shape, maxval=0.999))
+            chosen = jnp.sort(number + jax.random.uniform(key, text.shape, jnp.float32, maxval=0.999))
             # The slots of a text are neighbours, in the order of the texts, with those of none before them all.
             chosen = chosen[jnp.argsort(jnp.argsort(text))] - number
             return before + (chosen * (spare + 1).astype(jnp.float32)).astype(jnp.int32)

@@ -36,7 +36,7 @@ def rotated(x: Heads, places: Places) -> Heads:
     if places is None:
         return x
     half = x.shape[-1] // 2
-    rates = SLOWEST ** (-jnp.arange(half) / half)
+    rates = SLOWEST ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = (places.astype(jnp.float32)[..., None] * rates[None, None])[:, :, None]
     sine, cosine, (first, second) = jnp.sin(angles), jnp.cos(angles), jnp.split(x, 2, -1)
     return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)
@@ -117,7 +117,7 @@ class Decoder(nnx.Module):
         self.embed_features = nnx.Linear(known, hidden, use_bias=False, rngs=rngs) if known else None
         self.blocks = nnx.List([Block(hidden, heads, normalizer, learn, of_query, rngs=rngs) for _ in range(layers)])
         self.norm = nnx.RMSNorm(hidden, rngs=rngs)
-        self.bias = nnx.Param(jnp.zeros(tokens))
+        self.bias = nnx.Param(jnp.zeros(tokens, jnp.float32))
 
     def vectors(self) -> Float[Array, "tokens hidden"]:
         """What stands for each token."""
@@ -166,7 +166,7 @@ class Decoder(nnx.Module):
         ) -> tuple[tuple[Int[Array, " sequences"], Sequence[Cache]], Int[Array, " sequences"]]:
             last, caches = carry
             token = jnp.where(at < length, given[:, at], last)
-            mask = seen & (jnp.arange(room) <= at)[None]
+            mask = seen & (jnp.arange(room, dtype=jnp.int32) <= at)[None]
             here = None if places is None else jax.lax.dynamic_slice_in_dim(places, at, 1, 1)
             x, kept = self.vectors()[token], []
             for block, cache in zip(self.blocks, caches):
@@ -176,10 +176,10 @@ class Decoder(nnx.Module):
             return (likeliest, kept), likeliest
 
         caches = [self._empty(block, sequences, room) for block in self.blocks]
-        _, likeliest = jax.lax.scan(step, (tokens[:, 0], caches), jnp.arange(room))
+        _, likeliest = jax.lax.scan(step, (tokens[:, 0], caches), jnp.arange(room, dtype=jnp.int32))
         return likeliest[length - 1 :].T
 
     def _empty(self, block: Block, sequences: int, room: int) -> Cache:
         hidden = self.embed.embedding.shape[-1]
-        zeros = jnp.zeros((sequences, room, block.heads, hidden // block.heads))
+        zeros = jnp.zeros((sequences, room, block.heads, hidden // block.heads), jnp.float32)
         return Cache(zeros, zeros, jnp.int32(0))

@@ -62,14 +62,14 @@ def sample_blocks(
     [(2, 1024, 11), (2, 476, 11)]
     """
     item_key, query_key = jax.random.split(key)
-    query = jax.random.uniform(query_key, (sets, 1))
+    query = jax.random.uniform(query_key, (sets, 1), jnp.float32)
     lengths = _lengths(lengths, sets, items)
-    best = jnp.full(sets, -1.0)
+    best = jnp.full(sets, -1.0, jnp.float32)
     answer = jnp.zeros(sets, jnp.int32)
     for start in range(0, items, BLOCK):
         rho, kappa = _draw_block(item_key, start // BLOCK, sets, min(items, BLOCK))
         rho, kappa = rho[:, : items - start], kappa[:, : items - start]
-        mask = start + jnp.arange(rho.shape[1])[None, :] < lengths[:, None]
+        mask = start + jnp.arange(rho.shape[1], dtype=jnp.int32)[None, :] < lengths[:, None]
         block_best, block_answer = _largest(rho, kappa, mask)
         answer = jnp.where(block_best > best, block_answer, answer)
         best = jnp.maximum(block_best, best)
@@ -95,9 +95,9 @@ def sample(
     item_key, query_key = jax.random.split(key)
     # All blocks in one operation: compiling them one after the other would cost more than running them.
     draw = jax.vmap(lambda index: _draw_block(item_key, index, sets, min(items, BLOCK), priority), out_axes=1)
-    drawn = draw(jnp.arange(-(-items // BLOCK)))
+    drawn = draw(jnp.arange(-(-items // BLOCK), dtype=jnp.int32))
     rho, kappa = (blocks.reshape(sets, -1)[:, :items] for blocks in drawn)
-    mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
+    mask = jnp.arange(items, dtype=jnp.int32)[None, :] < _lengths(lengths, sets, items)[:, None]
     return _batch(rho, kappa, mask, query_key, priority)
 
 
@@ -115,14 +115,14 @@ def sample_near_ties(
     """
     item_key, query_key = jax.random.split(key)
     rho_key, kappa_key = jax.random.split(item_key)
-    mask = jnp.arange(items)[None, :] < _lengths(lengths, sets, items)[:, None]
-    rho = jax.random.uniform(rho_key, (sets, nearest_of, items))
+    mask = jnp.arange(items, dtype=jnp.int32)[None, :] < _lengths(lengths, sets, items)[:, None]
+    rho = jax.random.uniform(rho_key, (sets, nearest_of, items), jnp.float32)
     visible = jnp.where(mask[:, None], rho, -1)
     best = visible.max(-1, keepdims=True)
     second = jnp.where(visible < best, visible, -1).max(-1)  # equal ones have no right answer and are passed over
     nearest = (best[..., 0] - second).argmin(1)
     rho = jnp.take_along_axis(rho, nearest[:, None, None], 1)[:, 0]
-    kappa = jax.random.randint(kappa_key, rho.shape, 0, CLASSES)
+    kappa = jax.random.randint(kappa_key, rho.shape, 0, CLASSES, jnp.int32)
     return _batch(rho, kappa, mask, query_key)
 
 
@@ -135,11 +135,12 @@ def _batch(
 ) -> Batch:
     """The batch of these items, with queries from the key."""
     _, answer = _largest(rho, kappa, mask)
-    return Batch(features(rho, kappa, mask, priority), jax.random.uniform(key, (len(rho), 1)), mask, answer)
+    query = jax.random.uniform(key, (len(rho), 1), jnp.float32)
+    return Batch(features(rho, kappa, mask, priority), query, mask, answer)
 
 
 def _lengths(lengths: Int[Array, "#sets"] | None, sets: int, items: int) -> Int[Array, " sets"]:
-    return jnp.full(sets, items) if lengths is None else jnp.broadcast_to(lengths, (sets,))
+    return jnp.full(sets, items, jnp.int32) if lengths is None else jnp.broadcast_to(lengths, (sets,))
 
 
 def _draw_block(
@@ -147,10 +148,10 @@ def _draw_block(
 ) -> tuple[Float[Array, "sets size"], Int[Array, "sets size"]]:
     """The uniform draws behind ρ, and κ, of the block of that index; a needle is the first item, at 1."""
     rho_key, kappa_key = jax.random.split(jax.random.fold_in(item_key, index))
-    rho = jax.random.uniform(rho_key, (sets, size))
+    rho = jax.random.uniform(rho_key, (sets, size), jnp.float32)
     if priority == priorities.NEEDLE:
         rho = jnp.where((jnp.asarray(index) == 0) & (jnp.arange(size) == 0)[None], 1.0, rho)
-    return rho, jax.random.randint(kappa_key, (sets, size), 0, CLASSES)
+    return rho, jax.random.randint(kappa_key, (sets, size), 0, CLASSES, jnp.int32)
 
 
 def _largest(
@@ -185,12 +186,13 @@ def set_block(
     """
     item_key, _ = jax.random.split(key)
     rho, kappa = _draw_block(item_key, index, 1, min(items, BLOCK), priority)
-    return rho[0], kappa[0], jnp.asarray(index) * BLOCK + jnp.arange(rho.shape[1]) < items
+    place = jnp.asarray(index, jnp.int32) * BLOCK + jnp.arange(rho.shape[1], dtype=jnp.int32)
+    return rho[0], kappa[0], place < items
 
 
 def set_query(key: Key[Array, ""]) -> Float[Array, "1"]:
     """The query of the one set of `sample(key, 1, items)`."""
-    return jax.random.uniform(jax.random.split(key)[1], (1, 1))[0]
+    return jax.random.uniform(jax.random.split(key)[1], (1, 1), jnp.float32)[0]
 
 
 class Encoded(NamedTuple):
@@ -305,7 +307,7 @@ class MaxRetrievalModel(nnx.Module):
 
 
 def _normalize(normalizer: Normalizer, logits: Array, where: Array) -> Array:
-    return normalizer(logits, where=where)
+    return normalizer.weigh(logits, where=where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,7 +359,7 @@ class MaxRetrieval(Task):
         """The batch of a training step of a seed."""
         key = jax.random.fold_in(data_key(seed), step // self.steps_per_batch)
         length_key, set_key = jax.random.split(key)
-        length = jax.random.randint(length_key, (1,), self.min_items, self.max_items + 1)
+        length = jax.random.randint(length_key, (1,), self.min_items, self.max_items + 1, jnp.int32)
         if self.nearest_of == 1:
             return sample(set_key, self.sets, self.max_items, length, self.priority)
         return sample_near_ties(set_key, self.sets, self.max_items, self.nearest_of, length)

@@ -68,7 +68,7 @@ class Retrieval(SequenceTask):
         """The batch of a step: new sequences each time, of any length up to the longest."""
         key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), Purpose.TRAINING), step)
         key, length_key = jax.random.split(key)
-        lengths = jax.random.randint(length_key, (self.sets,), LEAST_ITEMS, self.length + 1)
+        lengths = jax.random.randint(length_key, (self.sets,), LEAST_ITEMS, self.length + 1, jnp.int32)
         return self.draw(jax.random.split(key, self.sets), lengths, self.length)
 
     def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
@@ -77,7 +77,7 @@ class Retrieval(SequenceTask):
             raise ValueError(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
         batch = min(self.at_once(length), sets)
         of_batches = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, Purpose.TEST), index))(
-            jnp.arange(-(-sets // batch))
+            jnp.arange(-(-sets // batch), dtype=jnp.int32)
         )
         return jax.vmap(lambda of_batch: jax.random.split(of_batch, batch))(of_batches).reshape(-1)[:sets]
 
@@ -92,13 +92,14 @@ class Retrieval(SequenceTask):
     def _sequence(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Sequences:
         """One sequence, without a batch axis; items from `length` on are masked."""
         code_key, class_key, query_key = jax.random.split(key, 3)
-        visible = jnp.arange(room) < length
-        kappa = jax.random.randint(class_key, (room,), 0, self.classes)
-        asked = jax.random.randint(query_key, (self.queries,), 0, length)
+        visible = jnp.arange(room, dtype=jnp.int32) < length
+        kappa = jax.random.randint(class_key, (room,), 0, self.classes, jnp.int32)
+        asked = jax.random.randint(query_key, (self.queries,), 0, length, jnp.int32)
         search = self.search(code_key, visible, asked)
-        blank = jnp.zeros((self.queries, self.classes))
-        of_items = jnp.concatenate([search.codes, jax.nn.one_hot(kappa, self.classes), jnp.zeros((room, 1))], 1)
-        of_queries = jnp.concatenate([search.of_queries, blank, jnp.ones((self.queries, 1))], 1)
+        queries = jnp.full(self.queries, self.classes, jnp.int32)  # the number behind the classes marks a query
+        of_item, of_query = (jax.nn.one_hot(k, self.classes + 1, dtype=jnp.float32) for k in (kappa, queries))
+        of_items = jnp.concatenate([search.codes, of_item], 1)
+        of_queries = jnp.concatenate([search.of_queries, of_query], 1)
         inputs = jnp.concatenate([jnp.where(visible[:, None], of_items, 0), of_queries])
         return Sequences(inputs, jnp.concatenate([visible, jnp.ones(self.queries, bool)]), kappa[search.sought])
 
@@ -117,7 +118,7 @@ class TransformerMaxRetrieval(Retrieval):
         """Items show ρ; the answer is the largest."""
         rho, codes = _in_order(key, visible)
         largest = jnp.where(visible, rho, -1).argmax()
-        return Search(codes, jnp.zeros((len(asked), CODE)), jnp.full(len(asked), largest))
+        return Search(codes, jnp.zeros((len(asked), CODE), jnp.float32), jnp.full(len(asked), largest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Sort(Retrieval):
         """Items show ρ; the answer is the one that follows in its order."""
         rho, codes = _in_order(key, visible)
         order, place = jnp.argsort(rho), jnp.sort(asked)  # masked items come last
-        return Search(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum() - 1)])
+        return Search(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum(dtype=jnp.int32) - 1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +151,10 @@ class Copy(Retrieval):
         """Items show ascending positions, and so do the queries."""
         items = len(visible)
         # Any ascending numbers, and then each further up by one than the one before it: no two alike.
-        gaps = jax.random.randint(key, (items,), 0, POSITIONS - items + 1)
-        position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(items)  # masked items come last
+        gaps = jax.random.randint(key, (items,), 0, POSITIONS - items + 1, jnp.int32)
+        position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(
+            items, dtype=jnp.int32
+        )  # masked items come last
         codes = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
         place = jnp.sort(asked)
         return Search(codes, codes[place], place)
@@ -165,7 +168,8 @@ class MultiQuery(Retrieval):
 
     def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
         """Items show signs, and so do the queries."""
-        codes = jax.random.rademacher(key, (len(visible), CODE), jnp.float32)
+        # As jax.random.rademacher, which draws other signs where x64 is on.
+        codes = 2 * jax.random.bernoulli(key, jnp.float32(0.5), (len(visible), CODE)).astype(jnp.float32) - 1
         return Search(codes, codes[asked], asked)
 
 
@@ -173,12 +177,12 @@ def _in_order(
     key: Key[Array, ""], visible: Bool[Array, " items"]
 ) -> tuple[Float[Array, " items"], Float[Array, "items code"]]:
     """ρ of every item, 2 where masked, and its code."""
-    rho = jnp.where(visible, jax.random.uniform(key, (len(visible),)), 2.0)
+    rho = jnp.where(visible, jax.random.uniform(key, (len(visible),), jnp.float32), 2.0)
     return rho, _wave_code(rho, 1 / 256, 2.0)
 
 
 def _wave_code(place: Float[Array, " items"], shortest: float, longest: float) -> Float[Array, "items code"]:
     """Sines and cosines of a place, of periods from the shortest to the longest."""
-    periods = jnp.geomspace(shortest, longest, CODE // 2)[None, :]
+    periods = jnp.geomspace(shortest, longest, CODE // 2, dtype=jnp.float32)[None, :]
     angles = 2 * jnp.pi * (place[:, None] % periods) / periods  # within one period, where a sine has all its digits
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], 1)

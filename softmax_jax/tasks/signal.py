@@ -75,7 +75,7 @@ class Signal(SequenceTask):
         key = sequence_key(seed)
         epoch, within = step // self.steps_per_epoch, step % self.steps_per_epoch
         order_key = jax.random.fold_in(jax.random.fold_in(key, Purpose.ORDER), epoch)
-        order = jax.random.permutation(order_key, self.sequences)
+        order = jax.random.permutation(order_key, jnp.arange(self.sequences, dtype=jnp.int32))
         taken = jax.lax.dynamic_slice_in_dim(order, within * self.sets, min(self.sets, self.sequences))
         return self._drawn(self._keys(key, Purpose.TRAINING, taken), self.length)
 
@@ -83,7 +83,7 @@ class Signal(SequenceTask):
         """A key for each test sequence, the same at every length. Raises ValueError where the pattern has no room."""
         if length < self.signal_length:
             raise ValueError(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
-        return self._keys(key, Purpose.TEST, jnp.arange(sets))
+        return self._keys(key, Purpose.TEST, jnp.arange(sets, dtype=jnp.int32))
 
     def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
         """A sequence for each key, which fills the room."""
@@ -103,9 +103,9 @@ class Signal(SequenceTask):
 
     def _sequence(self, key: Key[Array, ""], length: int) -> tuple[Float[Array, "length features"], Int[Array, ""]]:
         noise_key, class_key, place_key = jax.random.split(key, 3)
-        noise = NOISE * jax.random.normal(noise_key, (length, self.features))
-        label = jax.random.randint(class_key, (), 0, self.classes)
-        start = jax.random.randint(place_key, (), 0, length - self.signal_length + 1)
-        steps = jnp.arange(self.signal_length)
+        noise = NOISE * jax.random.normal(noise_key, (length, self.features), jnp.float32)
+        label = jax.random.randint(class_key, (), 0, self.classes, jnp.int32)
+        start = jax.random.randint(place_key, (), 0, length - self.signal_length + 1, jnp.int32)
+        steps = jnp.arange(self.signal_length, dtype=jnp.int32)
         feature = (label * (self.features // self.classes) + 3 * steps) % self.features
         return noise.at[start + steps, feature].add(2 * (1 + 0.3 * label.astype(noise.dtype))), label

@@ -1,5 +1,6 @@
 """A small pre-norm transformer whose attention takes any normalizer, and lets it learn some of its numbers."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
@@ -33,7 +34,7 @@ class Block(nnx.Module):
         self.perceptron_norm = nnx.LayerNorm(hidden, rngs=rngs)
         self.perceptron_in = nnx.Linear(hidden, 4 * hidden, rngs=rngs)
         self.perceptron_out = nnx.Linear(4 * hidden, hidden, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout)
+        self.dropout = dropout
 
     def __call__(
         self,
@@ -53,7 +54,11 @@ class Block(nnx.Module):
         return x + self._drop(self.perceptron_out(inner), rngs)
 
     def _drop(self, x: Array, rngs: nnx.Rngs | None) -> Array:
-        return self.dropout(x, deterministic=rngs is None, rngs=rngs)
+        """Drops numbers as `nnx.Dropout` does, which draws others where x64 is on."""
+        if rngs is None or not self.dropout:
+            return x
+        kept = jax.random.bernoulli(rngs.dropout(), jnp.float32(1 - self.dropout), x.shape)
+        return jnp.where(kept, x / (1 - self.dropout), 0)
 
 
 class Transformer(nnx.Module):

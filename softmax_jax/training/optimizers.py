@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.normalizers.checks import did_you_mean, expression, shown
 from softmax_jax.training.config import Config
 
 RATES = {"--schedule": {"value", "peak_value"}, "--optimizer": {"learning_rate"}}
@@ -93,10 +93,12 @@ def _parameters(name: str) -> Mapping[str, Any]:
 
 def _parsed(option: str, text: str) -> ast.expr:
     try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
+        return expression(text)
+    except ValueError:
         example = "chain(clip_by_global_norm(1.0), adam)"
-        raise ValueError(f"{option} is {text}: it must be a name of optax or calls of such, as in {example}") from None
+        raise ValueError(
+            f"{option} is {shown(text)}: it must be a name of optax or calls of such, as in {example}"
+        ) from None
 
 
 def _names(option: str, text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softmax_jax.runtime.command_line import one_line_errors
+from softmax_jax.runtime.command_line import one_line_errors, print_error
 from softmax_jax.runtime.compilation_cache import CompileTime
 from softmax_jax.runtime.distributed import any_process, gathered, leave
 from softmax_jax.training.config import Config
@@ -35,18 +36,18 @@ class InterruptedAtOnce(Interrupted):
 
 
 @contextlib.contextmanager
-def one_line_ends(errors: Console) -> Iterator[None]:
+def one_line_ends() -> Iterator[None]:
     """`one_line_errors`, and one line also for a run that was stopped (status 130) or whose loss got lost (1)."""
-    with one_line_errors(errors):
+    with one_line_errors():
         try:
             yield
         except Interrupted as interruption:
-            errors.print(str(interruption), soft_wrap=True, markup=False)
+            print(interruption, file=sys.stderr)
             if isinstance(interruption, InterruptedAtOnce):
                 leave(130)  # an orderly exit would wait for the chunk
             raise SystemExit(130) from None
         except NotFiniteError as error:
-            errors.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+            print_error(str(error))
             raise SystemExit(1) from None
 
 
@@ -63,9 +64,9 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     checkpoint.
     """
     # Refuse what cannot be before anything is written.
+    build_model(config.task, config.normalizer)
     config = started(config)
     build_optimizer(config)
-    build_model(config.task, config.normalizer)
     directory = RunDirectory(workdir, config)
     try:
         with Interruptions(console) as interruptions, _progress(config, console) as report:

@@ -15,6 +15,7 @@ from filelock import FileLock
 from softmax_jax.files import (
     append_whole,
     in_words,
+    read_bytes,
     reason,
     remove_directory,
     remove_unfinished,
@@ -22,6 +23,7 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
+from softmax_jax.normalizers.registry import require_trust
 from softmax_jax.runtime import distributed
 from softmax_jax.runtime.checkpoints import (
     PARAMETERS,
@@ -36,7 +38,7 @@ from softmax_jax.runtime.checkpoints import (
     verify_file,
     write_checkpoint,
 )
-from softmax_jax.runtime.locks import lock_directory
+from softmax_jax.runtime.locks import lock_directory, unlock
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, from_settings, settings_of
@@ -80,9 +82,9 @@ class RunDirectory:
     def _start(self) -> str | None:
         """Takes the lock and writes the first files of a run. Returns the problem, if there is one, in words."""
         try:
-            with in_words(self.path / "lock"):
-                (self.path / STEPS).mkdir(parents=True, exist_ok=True)
+            with in_words(self.path):
                 self._lock = lock_directory(self.path)
+                (self.path / STEPS).mkdir(parents=True, exist_ok=True)
             if problem := self._other_settings():  # another run may have begun and ended since they were compared
                 return problem
             remove_unfinished(self.path)
@@ -174,10 +176,10 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return None
-        complete = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"}\n")]
         try:
+            complete = [line for line in read_bytes(path).splitlines(keepends=True) if line.endswith(b"}\n")]
             kept = [line for line in complete if json.loads(line)["step"] <= step]
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return f"{path} is damaged: restore it from a copy, or remove it to continue without the metrics so far"
         write_whole(path, b"".join(kept))
         return None
@@ -185,7 +187,7 @@ class RunDirectory:
     def close(self) -> None:
         """Lets others open the directory."""
         if self._lock:
-            self._lock.release()
+            unlock(self._lock)
 
 
 def extended(there: Config, here: Config) -> Config:
@@ -240,9 +242,13 @@ def first_state(config: Config) -> TrainState:
 
 
 def read_config(directory: Path | str) -> Config:
-    """The settings of the run in a directory. Raises ValueError if there is none or it cannot be read."""
+    """The settings of the run in a directory. Raises ValueError if there is none, it cannot be read, or names code.
+
+    Nothing but the normalizer of a run can: its task is one of a table, its optimizer and schedule are those of optax.
+    """
     directory = Path(directory)
     settings = read_settings(directory)
+    require_trust(str(settings.get("normalizer")), directory / "config.json")
     try:
         return from_settings(settings)
     except (TypeError, ValueError) as error:
@@ -300,7 +306,7 @@ def _load_run(directory: Path) -> tuple[Config, Parameters]:
 
 def _load_msgpack(path: Path) -> tuple[Config, Parameters]:
     known = verify_file(path)
-    parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+    parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path)))
     if not known and distributed.is_leader():
         add = f"cd {path.parent} && sha256sum {path.name} >> {SUMS}"
         print(f"warning: nothing tells whether {path} is as it was made: it has no checksum ({add})", file=sys.stderr)

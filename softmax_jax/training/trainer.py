@@ -180,7 +180,7 @@ def train_steps(
             batches_and_keys = jax.vmap(drawn)(indices)
         return jax.lax.scan(step, packed, batches_and_keys)
 
-    indices = first_step + jnp.arange(steps)
+    indices = first_step + jnp.arange(steps, dtype=jnp.int32)
     packed, by_step = jax.lax.scan(block, pack(state), indices.reshape(-1, drawn_at_once(config, steps)))
     by_step = jax.tree.map(lambda of_blocks: of_blocks.reshape(-1), by_step)
     loss, cross_entropy, accuracy = mean_over_sets(by_step, parts)
@@ -204,7 +204,7 @@ def chunk_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[Trai
     @_compiled(config)
     def train_chunk(state: TrainState, first_step: ArrayLike, steps: int) -> tuple[TrainState, Metrics]:
         def on_device(state: TrainState) -> tuple[TrainState, Metrics]:
-            chunk = {"first_step": jnp.asarray(first_step), "steps": steps, "parts": mesh.shape[SETS]}
+            chunk = {"first_step": jnp.asarray(first_step, jnp.int32), "steps": steps, "parts": mesh.shape[SETS]}
             one = functools.partial(train_steps, config, gradient, **chunk)
             return jax.lax.map(one, state) if one_at_a_time else jax.vmap(one)(state)
 
@@ -237,7 +237,7 @@ def _sharded_trainer(config: Config) -> Callable[[TrainState, int, int], tuple[T
 
     @_compiled(config)
     def train_chunk(state: TrainState, first_step: ArrayLike, steps: int) -> tuple[TrainState, Metrics]:
-        chunk = {"first_step": jnp.asarray(first_step), "steps": steps}
+        chunk = {"first_step": jnp.asarray(first_step, jnp.int32), "steps": steps}
         one = functools.partial(train_steps, config, of_divided, **chunk)
         return jax.vmap(one, spmd_axis_name=SEEDS)(state)
 

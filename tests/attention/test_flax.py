@@ -13,6 +13,7 @@ from orbax.checkpoint import v1 as ocp
 
 import softmax_jax as sj
 from softmax_jax.attention.flax import LinenAttention, NnxAttention, attend, attention_fn
+from tests.tiers import methods
 
 BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16
 
@@ -133,6 +134,19 @@ def test_a_query_that_sees_nothing_gets_zeros(api):
     np.testing.assert_allclose(weights[1].sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("low", [-9e3, -1e9])
+def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low):
+    x, mask = inputs(BATCH, LENGTH, HEADS, 8), causal(inputs()).at[0, :, 2].set(0)
+    added, weigh = jnp.where(mask != 0, 0, low), sj.normalizer("ssmax")
+    wanted = attend(weigh, x, x, x, mask=mask)
+    np.testing.assert_array_equal(wanted[0, 2], 0)
+    learned = NnxAttention(weigh, learn=("s",))
+    for output in attend(weigh, x, x, x, added), attention_fn(weigh)(x, x, x, bias=added), learned(x, x, x, bias=added):
+        np.testing.assert_allclose(output, wanted, atol=1e-6)
+    with pytest.raises(ValueError, match=r"the mask of float32 holds -.* as bias="):
+        attend(weigh, x, x, x, mask=added)
+
+
 def test_precision_reaches_both_products():
     x = inputs(LENGTH, HEADS, 8)
     program = jax.jit(attention_fn("softmax"), static_argnames="precision").lower(x, x, x, precision="highest")
@@ -210,7 +224,7 @@ def test_what_does_not_fit_raises(keywords, message):
 
 
 @both
-@pytest.mark.parametrize("name", ["softmax", "ssmax", "scalable_softpick"])
+@pytest.mark.parametrize("name", methods(["softmax", "ssmax", "scalable_softpick"]))
 def test_capture_gives_the_weights_and_changes_no_number(api, name):
     one, x = layer(api, attention_fn(name)), inputs()
     output, weights = one.capture(x, mask=causal(x))
@@ -323,11 +337,13 @@ def test_each_head_uses_its_own_number(api):
 
 @pytest.mark.parametrize(
     ("name", "number", "values"),
-    [
-        ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
-        ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
-        ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
-    ],
+    methods(
+        [
+            ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
+            ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
+            ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
+        ]
+    ),
 )
 def test_each_head_uses_its_own_number_of_any_map_or_scale(name, number, values):
     x = inputs()
@@ -384,18 +400,20 @@ def test_training_moves_the_number_of_each_head(train):
 @both
 @pytest.mark.parametrize(
     ("name", "learn", "heads"),
-    [
-        ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
-        ("temperature(theta=0.5)", ("theta",), HEADS),
-        ("softpick", ("eps",), None),
-        ("softpick", ("eps",), HEADS),
-        ("sink_softmax", ("sink",), None),
-        ("sink_softmax", ("sink",), HEADS),
-        ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
-        (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
-        ("length_scaled", ("m", "eps"), HEADS),
-        ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
-    ],
+    methods(
+        [
+            ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
+            ("temperature(theta=0.5)", ("theta",), HEADS),
+            ("softpick", ("eps",), None),
+            ("softpick", ("eps",), HEADS),
+            ("sink_softmax", ("sink",), None),
+            ("sink_softmax", ("sink",), HEADS),
+            ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
+            (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
+            ("length_scaled", ("m", "eps"), HEADS),
+            ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
+        ]
+    ),
 )
 def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
     learning = learning_layer(api, name, learn, heads)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from softmax_jax.configs import load_presets
+from softmax_jax.configs import load_preset
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.studies.shootout import compete, write_outcomes
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import Interrupted
 from softmax_jax.training.run_directory import RunDirectory
+from tests.studies.test_shootout_report import made
 
 TASK = Signal(length=8, features=16, sequences=16, sets=8, hidden=8, heads=2)
 CONFIG = Config(TASK, steps=4, chunk=2, seeds=3, l2=0.0)
@@ -73,6 +74,20 @@ def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, t
     assert again.tests.equals(first[1].tests)
 
 
+def test_a_row_has_the_loss_of_the_last_epoch_and_the_test_at_the_length_of_training(tmp_path):
+    """Of three epochs, and of lengths of which training saw the second."""
+    outcomes = made(*NAMES, lengths=(4, TASK.length))
+    path, *_ = write_outcomes(tmp_path, {}, changed(CONFIG, steps=6), outcomes)
+    rows = {(row["normalizer"], row["seed"]): row for row in csv.DictReader(path.read_text().splitlines())}
+    assert len(rows) == 6
+    for (name, seed), row in rows.items():
+        of_seed = {"normalizer": name, "seed": int(seed)}
+        (accuracy,) = outcomes.tests.filter(**of_seed, n=TASK.length)["accuracy"]
+        (loss,) = outcomes.losses.filter(**of_seed, epoch=3)["loss"]
+        found = [float(row[column]) for column in ("test_accuracy", "train_loss", "seconds")]
+        assert found == pytest.approx([accuracy, loss, outcomes.seconds[name] / 3])
+
+
 @pytest.mark.full
 def test_the_files_hold_what_came_of_it(first, tmp_path):
     paths = write_outcomes(tmp_path, {"task": "signal"}, CONFIG, first[1])
@@ -101,6 +116,6 @@ def test_softmax_learns_every_task(preset, least, tmp_path):
     """92, 96, 99, 70 and 99 % are usual. By chance it would be 25 % of the signal and 10 % of the others."""
     sizes = {"hidden": 32, "seeds": 1, "steps": 400, "learning_rate": 3e-3, "dropout": 0.0, "heads": 2, "layers": 1}
     sizes |= {} if preset == "signal" else {"length": 8}
-    config = changed(load_presets()[preset][1], **sizes)
+    config = changed(load_preset(preset), **sizes)
     outcome = fought(tmp_path, config, ["softmax"], [config.task.longest])
     assert outcome.tests["accuracy"].item() > least

@@ -5,7 +5,7 @@ Cost:     about 40 minutes on 2 quiet CPU cores, at 85 steps a second (2026-11-2
 Score:    100.0 % at 16 items under softmax, 99.9 % at 1024, 96.2 % at 16384, 76.6 % at 65536.
 """
 
-from softmax_jax.configs import frontier
+from softmax_jax.configs.frontier import CONFIG as FRONTIER
 from softmax_jax.training.config import changed
 
-CONFIG = changed(frontier.CONFIG, sets=32, nearest_of=64)
+CONFIG = changed(FRONTIER, sets=32, nearest_of=64)

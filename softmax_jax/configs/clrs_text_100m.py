@@ -6,7 +6,7 @@ sustained 200 teraflop per second, which 8 devices share.
 Command:  python train.py clrs_text_100m
 """
 
-from configs.clrs_text import CONFIG as SMALL
+from softmax_jax.configs.clrs_text import CONFIG as SMALL
 from softmax_jax.training.config import changed
 
 CONFIG = changed(SMALL, hidden=768, heads=12, layers=14, sets=32, steps=20_000, learning_rate=0.001, sharded=True)

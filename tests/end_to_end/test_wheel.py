@@ -1,0 +1,65 @@
+"""What people install: a wheel, unpacked where nothing of the checkout is."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HELP = """
+import contextlib, io, sys
+from importlib.metadata import entry_points
+from softmax_jax.commands.__main__ import COMMANDS
+from softmax_jax.configs import preset_summaries
+(script,) = entry_points(group="console_scripts", name="softmax-jax")
+presets = list(preset_summaries())
+for words in [], *([name] for name in COMMANDS), *(["train", preset] for preset in presets):
+    sys.argv, said = ["softmax-jax", *words, "--help"], io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        script.load()()
+    assert said.getvalue().startswith("usage: softmax-jax"), words
+print(*presets)
+"""
+TINY = ("--steps", 10, "--chunk", 5, "--batch", 4, "--min-items", 2, "--max-items", 3, "--width", 8)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The directory with the package of a wheel."""
+    path = tmp_path_factory.mktemp("wheel")
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", path)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(path / "site")
+    return path / "site"
+
+
+@pytest.fixture
+def run(installed, tmp_path):
+    """Runs a Python on the installed package, somewhere else, and returns what it said."""
+
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(installed)}
+        environment.pop("XLA_FLAGS", None)
+        command = (sys.executable, *map(str, words))
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_every_command_and_every_preset_has_its_help(run):
+    assert run("-c", HELP).split() == sorted(path.stem for path in (ROOT / "softmax_jax/configs").glob("[!_]*.py"))
+
+
+def test_it_trains_and_evaluates(run, tmp_path):
+    said = run("-m", "softmax_jax.commands", "train", "quick", *TINY)
+    assert "softmax-jax evaluate --checkpoint runs/quick" in said
+    options = ("--checkpoint", "runs/quick", "--lengths", 4, "--sets", 8, "--normalizers", "softmax")
+    run("-m", "softmax_jax.commands", "evaluate", *options)
+    assert (tmp_path / "results/evaluate/latest/evaluation.csv").is_file()

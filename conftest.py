@@ -29,16 +29,9 @@ for profile, examples in {"default": 10, "full": 200}.items():
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
-HEART = {"softmax", "adaptive", "ssmax", "softpick", "entmax15", "top_k"}
-"""Methods that stand for all others in the default tier, where tests run for every method."""
-FOLDERS = {"faults", "report", "studies"}
-"""Tests of what goes wrong, and of what is drawn: they wait for the full tier."""
 EXPERIMENT = {"tasks", "runtime", "temperature", "training", "measures", "report", "studies"}
-"""Folders of the package whose examples wait, as most compile a model; those of the library do not."""
-LAWS = {"test_every_length", "test_axis_equals_moving_the_axis_to_the_end"}
-"""Laws that wait too."""
-OF_ALL = {"test_agrees_with_the_formula_in_float64", "test_nothing_behind_the_mask_matters"}
-"""The laws that run for all methods even there, in both types."""
+"""Folders whose examples wait for the full tier, as most compile a model; those of the library do not."""
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,30 +41,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks as `full` what is no promise's heart or repeats one. With `-m full`, drawn laws run again."""
-    if isinstance(item, pytest.DoctestItem) and item.path.parent.name in EXPERIMENT:
-        item.add_marker("full")
-    if not isinstance(item, pytest.Function) or item.get_closest_marker("slow"):
-        return
-    from softmax_jax import METHODS  # once its shapes are checked
-
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    second_type = item.path.parent.name == "normalizers" and parameters.get("dtype") in ("bfloat16", "float64")
-    repeats = (parameters.get("name") in METHODS.keys() - HEART or second_type) and item.originalname not in OF_ALL
-    drawn = hypothesis.is_hypothesis_test(item.obj)
-    waits = repeats or item.path.parent.name in FOLDERS or item.originalname in LAWS
-    if waits or (drawn and item.config.option.markexpr == "full"):
+    """Marks as `full` what no test can say itself: examples in docstrings, and with `-m full` drawn laws once more."""
+    example = isinstance(item, pytest.DoctestItem) and item.path.parent.name in EXPERIMENT
+    drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
+    if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("slow")):
         item.add_marker("full")
 
 
-# The comparison with PyTorch is collected where PyTorch is installed, the tests in a browser where Playwright is, and
-# those on models of other libraries where these are.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps what was collected, of whatever tier."""
+    config.stash[COLLECTED] = list(items)
+
+
+@pytest.fixture
+def collected(request: pytest.FixtureRequest) -> list[pytest.Item]:
+    """Every test of this session, also of the tiers that it does not run."""
+    return request.config.stash[COLLECTED]
+
+
+# The comparison with PyTorch is collected where PyTorch is installed, and the tests in a browser where Playwright is.
 OPTIONAL = {
     "torch": "tests/parity/test_torch.py",
     "clrs": "tests/parity/test_clrs.py",
     "playwright": "tests/browser",
-    "equinox": "tests/models",
-    "haiku": "tests/models",
 }
 collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
 

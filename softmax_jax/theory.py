@@ -29,6 +29,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from softmax_jax.normalizers import checks, masking
+
 Numbers = ArrayLike | Sequence[int | float]
 """One number or many; functions of several broadcast them, and return float64."""
 Logits = ArrayLike | Sequence[Any]
@@ -209,8 +211,8 @@ def gap_counting(logits: Logits, where: Logits | None = None) -> GapCounts:
     $$N(\delta) = \#\{j : z_{\max} - z_j \le \delta\}$$
 
     It is given by where it steps: the gap of the k-th largest logit for each k, along the last axis, the first of them
-    0. N(δ) of one row is `np.searchsorted(gaps, delta, side="right")`. Entries behind the mask and logits of -inf are
-    hidden and come last, with a gap of inf; of a row with nothing visible all gaps are inf.
+    0. N(δ) of one row is `np.searchsorted(gaps, delta, side="right")`. Entries that are hidden, by the mask or a low
+    number added to them, come last, with a gap of inf; of a row with nothing visible all gaps are inf.
     `largest_weight_from_nearest` takes both fields as they are, for β > 0. Raises ValueError for a visible NaN or +inf.
 
     >>> counts, gaps = gap_counting([3.0, 1.0, 2.5, 9.0], where=[True, True, True, False])
@@ -221,12 +223,14 @@ def gap_counting(logits: Logits, where: Logits | None = None) -> GapCounts:
 
     Source: Hayase and Karakida, arXiv 2605.12697.
     """
+    checks.plain("logits", logits)
     rows = np.atleast_1d(np.asarray(logits, np.float64))
-    rows = rows if where is None else np.where(np.asarray(where, bool), rows, -np.inf)
+    visible = checks.mask(where, rows.shape, masking.ADD)
+    rows = rows if visible is None else np.where(visible, rows, -np.inf)
     _require(rows, rows < np.inf, "logits", "a visible logit must be below inf and no NaN, so hide it by where=")
     ordered = -np.sort(-rows, -1)
-    visible = ordered > -np.inf
-    largest = np.where(visible, ordered, 0)[..., :1]
+    largest = np.where(ordered > -np.inf, ordered, 0)[..., :1]
+    visible = (ordered > -np.inf) & ~masking.is_low(ordered, largest)
     gaps = np.where(visible, largest - ordered, np.inf)
     return GapCounts(np.arange(1.0, rows.shape[-1] + 1), gaps)
 
@@ -323,7 +327,9 @@ def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:
 
 
 def _numbers(**numbers: Any) -> list[Any]:
-    """The numbers in float64."""
+    """The numbers in float64. Raises TypeError for masked arrays."""
+    for name, value in numbers.items():
+        checks.plain(name, value)
     return [np.asarray(value, np.float64) for value in numbers.values()]
 
 

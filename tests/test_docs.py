@@ -220,9 +220,13 @@ INTERNAL = {
         "training.interruption",
         *(
             f"transforms.{name}"
-            for name in ("finding", "graph", "interpreter", "paths", "rewriting", "uses", "weighing")
+            for name in (
+                *("finding", "graph", "interpreter", "layout", "objects"),
+                *("paths", "rewriting", "unread", "uses", "weighing"),
+            )
         ),
         "files",
+        "normalizers.surroundings",
     )
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "learned")}
 """Modules that only the project itself calls."""

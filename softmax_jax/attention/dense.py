@@ -3,19 +3,17 @@
 import math
 from typing import Literal, Unpack, get_args, overload
 
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from softmax_jax.attention.fused import fused_attention
 from softmax_jax.attention.logits import (
-    Bias,
+    Given,
     Inputs,
     Keys,
-    Lengths,
-    Mask,
     Options,
     Queries,
     Weights,
-    Window,
     as_normalizer,
     attention_logits,
     weighted_values,
@@ -25,6 +23,7 @@ from softmax_jax.attention.whole_rows import queries_of_block
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.streaming import streams
+from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
@@ -45,8 +44,8 @@ def dot_product_attention(
     query: Queries,
     key: Keys,
     value: Keys,
-    bias: Bias = None,
-    mask: Mask = None,
+    bias: Given = None,
+    mask: Given = None,
     *,
     implementation: Implementation | None = None,
     block_size: int | None = None,
@@ -60,8 +59,8 @@ def dot_product_attention(
     query: Queries,
     key: Keys,
     value: Keys,
-    bias: Bias = None,
-    mask: Mask = None,
+    bias: Given = None,
+    mask: Given = None,
     *,
     implementation: Implementation | None = None,
     block_size: int | None = None,
@@ -74,14 +73,14 @@ def dot_product_attention(
     query: Queries,
     key: Keys,
     value: Keys,
-    bias: Bias = None,
-    mask: Mask = None,
+    bias: Given = None,
+    mask: Given = None,
     *,
     scale: ArrayLike | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Lengths = None,
-    key_value_seq_lengths: Lengths = None,
-    local_window_size: Window = None,
+    query_seq_lengths: Given = None,
+    key_value_seq_lengths: Given = None,
+    local_window_size: Given = None,
     normalizer: Normalizer | str = "softmax",
     implementation: Implementation | None = None,
     block_size: int | None = None,
@@ -96,9 +95,10 @@ def dot_product_attention(
     (batch, heads, queries, keys).
 
     An entry is visible where `mask` is True; under `is_causal`, where its key comes no later than its query;
-    where both lie within their `seq_lengths`, one int32 per batch entry; and where its key is at most
+    where both lie within their `seq_lengths`, one whole number per batch entry; and where its key is at most
     `local_window_size` = (left, right) positions from its query, one number standing for both sides. A `bias` of
-    -inf hides its entry too. All of these combine, and n in a scale such as that of SSMax counts the entries that a
+    -9,000 or less hides its entry too, as one of -inf does: a position bias that grows so low is a mask. The size of
+    scale · k q hides nothing. All of these combine, and n in a scale such as that of SSMax counts the entries that a
     query sees under them. A query that sees nothing has weights and output 0; there `jax.nn.dot_product_attention`
     weighs all keys alike.
 
@@ -133,7 +133,10 @@ def dot_product_attention(
     inputs = Inputs.checked(query, key, value, bias, mask, options)
     if implementation is not None:
         checks.one_of("implementation", implementation, get_args(Implementation))
+    checks.flag("return_weights", return_weights)
     how = implementation or _implementation(inputs, block_size, return_weights)
+    if block_size is not None:
+        checks.whole("block_size", block_size, 1, 1024)
     if block_size is not None and implementation not in (None, "streaming"):
         raise ValueError(
             f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
@@ -147,10 +150,16 @@ def dot_product_attention(
             return streaming_attention(*arrays, block_size=block_size, **options)
         case "xla" | "cudnn":
             return fused_attention(*arrays, implementation=how, **options)
-    logits = attention_logits(inputs.query, inputs.key, bias, scale)
-    weights = inputs.normalizer(logits, where=inputs.visible(mask))
-    output = inputs.returned(weighted_values(weights, inputs.value))
-    return (output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])) if return_weights else output
+
+    def attend(inputs: Inputs) -> tuple[Queries, Weights]:
+        logits = attention_logits(inputs.query, inputs.key, inputs.bias, inputs.scale)
+        weights = inputs.normalizer.weigh(logits, where=inputs.visible())
+        output = inputs.returned(weighted_values(weights, inputs.value))
+        return output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])
+
+    *batch, queries, heads, _ = spec_of(query)
+    output, weights = as_one(attend, inputs, out=(spec_of(query), PartitionSpec(*batch, heads, queries, None)))
+    return (output, weights) if return_weights else output
 
 
 def _implementation(inputs: Inputs, block_size: int | None, return_weights: bool) -> Implementation:
@@ -159,5 +168,7 @@ def _implementation(inputs: Inputs, block_size: int | None, return_weights: bool
     if return_weights or not streams(normalizer):
         return "dense"
     by_keys = block_size is not None or queries_of_block(inputs) is None
+    if not all(map(is_known, inputs.shape)):
+        return "dense"
     most = SEARCH_ABOVE if by_keys and getattr(normalizer.map, "searches", False) else STREAM_ABOVE
     return "streaming" if math.prod(inputs.shape) > most else "dense"

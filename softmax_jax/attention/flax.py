@@ -5,10 +5,8 @@ are for one that learns some of them: they go to the same place and turn these n
 head, or linear in the query.
 """
 
-import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import (
-    Bias,
+    Given,
     Keys,
     Outputs,
     Queries,
@@ -27,7 +25,7 @@ from softmax_jax.attention.logits import (
     Weights,
     as_normalizer,
     attention_logits,
-    check_broadcasts,
+    bias_and_mask,
     check_fits,
     check_numbers,
     visible_entries,
@@ -43,8 +41,8 @@ def attend(
     query: Queries,
     key: Keys,
     value: Values,
-    bias: Bias = None,
-    mask: Array | None = None,
+    bias: Given = None,
+    mask: Given = None,
     broadcast_dropout: bool = True,
     dropout_rng: Array | None = None,
     dropout_rate: float = 0.0,
@@ -57,10 +55,12 @@ def attend(
     """Attention with the parameters of `flax.linen.dot_product_attention` and `flax.nnx.dot_product_attention`.
 
     Linen passes those keywords alone that it finds named here. `mask` is nonzero at the visible entries and,
-    like `bias`, broadcasts to (*batch, heads, queries, keys). Dropout zeroes each weight with probability
-    `dropout_rate` and divides the others by 1 - dropout_rate; `broadcast_dropout` does the same to all batch
-    entries and heads. If a `module` is given, the weights before dropout are sown there as `attention_weights`,
-    in float32. The output has the type `dtype`, that of the inputs unless given.
+    like `bias`, broadcasts to (*batch, heads, queries, keys). A `bias` of -9,000 or less hides its entry, as -inf does.
+    Dropout zeroes each weight with probability `dropout_rate` and divides the others by 1 - dropout_rate;
+    `broadcast_dropout` does the same to all batch entries and heads. `is_causal` hides the keys after a query's place;
+    but a single query under a mask sees what the mask shows, so that a layer may pass it when it decodes too. If a
+    `module` is given, the weights before dropout are sown there as `attention_weights`, in float32. The output has the
+    type `dtype`, that of the inputs unless given.
 
     Raises ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
 
@@ -78,14 +78,14 @@ def attend(
         _check_dropout(dropout_rng, dropout_rate)
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
     check_numbers(normalizer, shape)
-    check_broadcasts("bias", bias, shape)
-    mask = None if mask is None else mask.astype(bool)
-    check_broadcasts("mask", mask, shape)
+    bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
     query, key, value = (array.astype(dtype) for array in (query, key, value))
 
+    # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
+    is_causal = is_causal and (query.shape[-3] > 1 or mask is None)
     logits = attention_logits(query, key, bias, precision=precision)
-    weights = normalizer(logits, where=visible_entries(shape, mask, is_causal))
+    weights = normalizer.weigh(logits, where=visible_entries(shape, mask, is_causal, bias=bias))
     if module is not None:
         collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
         module.sow(collection, "attention_weights", weights)
@@ -94,7 +94,7 @@ def attend(
     return weighted_values(weights, value, precision).astype(dtype)
 
 
-def attention_fn(normalizer: Normalizer | str) -> Callable[..., Outputs]:
+def attention_fn(normalizer: Normalizer | str) -> "AttentionFn":
     """The `attention_fn` of Flax attention layers, with this normalizer in the place of softmax.
 
     `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". For the layers `MultiHeadAttention` and
@@ -110,32 +110,28 @@ def attention_fn(normalizer: Normalizer | str) -> Callable[..., Outputs]:
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, eq=False)
 class AttentionFn:
     """`attend` with a normalizer; equal to any with an equal one, so that compiled layers are found again.
 
-    It is a pytree without leaves, so that a layer of NNX may hold it where it held a module.
+    It is a pytree without leaves, so that a layer of NNX may hold it where it held a module. It is no dataclass: of one
+    Linen hashes each field of each field, which fails for arrays of JAX.
     """
 
-    normalizer: Normalizer
+    def __init__(self, normalizer: Normalizer) -> None:
+        self.normalizer = normalizer
 
     @functools.wraps(attend, assigned=(), updated=())  # Linen reads the signature.
     def __call__(self, query: Queries, key: Keys, value: Values, *args: Any, **keywords: Any) -> Outputs:
         return attend(self.normalizer, query, key, value, *args, **keywords)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AttentionFn):
-            return NotImplemented
-        (own, structure), (others, of_other) = map(jax.tree.flatten, (self.normalizer, other.normalizer))
-        return structure == of_other and all(map(_same, own, others))
+        return isinstance(other, AttentionFn) and self.normalizer == other.normalizer
 
     def __hash__(self) -> int:
-        return hash(jax.tree.structure(self.normalizer))
+        return hash(self.normalizer)
 
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two numbers are equal; where one is traced, whether they are one and the same."""
-    return one is other or (not (is_traced(one) or is_traced(other)) and np.array_equal(one, other))
+    def __repr__(self) -> str:
+        return f"attention_fn({self.normalizer})"
 
 
 def _check_dropout(rng: Array | None, rate: float) -> None:
@@ -181,6 +177,11 @@ class LinenAttention(linen.Module):
     learn: tuple[str, ...] = ()
     heads: int | None = None
     of_query: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.normalizer, str):
+            self.normalizer = jax.tree.map(_hashable, as_normalizer(self.normalizer))
+        super().__post_init__()
 
     @linen.compact
     @functools.wraps(attend, assigned=(), updated=())  # Linen reads the signature, and this takes over nothing else.
@@ -250,9 +251,9 @@ class NnxAttention(nnx.Module):
         size: int | None = None,
     ) -> None:
         self.heads, self.of_query, self.size = heads, of_query, size
-        # Bound to a function, the numbers that are not learned are no state of the module, even if they are arrays.
-        self.with_numbers = functools.partial(with_numbers, as_normalizer(normalizer))
-        initial = initial_numbers(as_normalizer(normalizer), learn, _per_head(heads), of_query)
+        # Within a function, the numbers that are not learned are no state of the module, even if they are arrays.
+        self.unlearned = attention_fn(normalizer)
+        initial = initial_numbers(self.unlearned.normalizer, learn, _per_head(heads), of_query)
         if of_query and (heads is None or size is None):
             raise ValueError(
                 f"of_query is {of_query!r} with heads={heads} and size={size}; numbers that are linear in the query "
@@ -275,7 +276,7 @@ class NnxAttention(nnx.Module):
         numbers: dict[str, Any] = {name: getattr(self, name)[...] for name in self.names}
         for name in self.of_query:
             numbers[name] = linear_in(query, getattr(self, kernel_of(name))[...], numbers[name])
-        return self.with_numbers(numbers)
+        return with_numbers(self.unlearned.normalizer, numbers)
 
     def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
         return attend(self.normalizer_for(query), query, key, value, **keywords)
@@ -301,6 +302,12 @@ def _check_heads(heads: int | None, query: Queries) -> None:
             f"the normalizer learns numbers for {heads} heads, the layer has {query.shape[-2]}: "
             f"give heads={query.shape[-2]}, or heads=None for numbers that all heads share"
         )
+
+
+def _hashable(number: Any) -> Any:
+    """Returns a number, or array of them, in the one form that Linen can hash within a field, unless it is traced."""
+    known = isinstance(number, jax.Array | np.ndarray) and not is_traced(number)
+    return np.asarray(number)[()] if known else number
 
 
 def _per_head(heads: int | None) -> tuple[int, ...] | None:

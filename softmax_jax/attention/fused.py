@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.attention.logits import (
     Bias,
+    Given,
     Inputs,
     Keys,
     Mask,
@@ -26,7 +27,7 @@ from softmax_jax.attention.logits import (
     align,
     attention_logits,
     scaled_query,
-    unless_lowest,
+    visible_entries,
 )
 from softmax_jax.normalizers.blocks import attach
 from softmax_jax.normalizers.checks import against
@@ -35,6 +36,7 @@ from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of, name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import Scale
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
@@ -46,8 +48,8 @@ def fused_attention(
     query: Queries,
     key: Keys,
     value: Keys,
-    bias: Bias = None,
-    mask: Mask = None,
+    bias: Given = None,
+    mask: Given = None,
     *,
     implementation: Literal["xla", "cudnn"] = "xla",
     **options: Unpack[Options],
@@ -74,11 +76,16 @@ def fused_attention(
     Array([1., 0., 0., 0.], dtype=float32)
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
-    normalizer, (query_lengths, key_lengths) = inputs.normalizer, inputs.lengths
-    _check_rides(normalizer, bias)
-    dtype = query.dtype if implementation == "cudnn" else jnp.float32
-    mask = unless_lowest(mask, bias)  # or a row that has nothing else would be NaN
-    visible = inputs.visible(mask)
+    _check_rides(inputs.normalizer, inputs.bias)
+    return as_one(functools.partial(_ride, implementation=implementation), inputs, out=spec_of(query))
+
+
+def _ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
+    """Attention of inputs that a kernel will do for."""
+    normalizer, bias, (query_lengths, key_lengths) = inputs.normalizer, inputs.bias, inputs.lengths
+    dtype = inputs.query.dtype if implementation == "cudnn" else jnp.float32
+    # With what the bias hides, or a row that has nothing else would be NaN.
+    mask, visible = visible_entries(inputs.shape, inputs.mask, bias=bias), inputs.visible()
     if naming():
         name_rows(normalizer, attention_logits(inputs.query, inputs.key, bias, inputs.scale), -1, visible)
     kernel = functools.partial(

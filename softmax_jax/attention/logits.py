@@ -2,12 +2,14 @@
 
 Queries, keys and values are laid out as (batch, length, heads, size), logits and weights as
 (batch, heads, queries, keys). What hides an entry is one boolean mask, given to the normalizer as `where`;
-no large negative number ever stands for it.
+no large negative number ever stands for it, but a bias of -9,000 or less hides too, as `masking` says.
 """
 
 import functools
 import math
-from typing import Literal, NamedTuple, TypedDict
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int32
 
 from softmax_jax.normalizers import checks, registry
+from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.normalizers.normalizer import Normalizer
 
 Queries = Float[Array, "*batch queries heads size"]
@@ -25,7 +28,12 @@ Weights = Float[Array, "*batch heads queries keys"]
 Bias = Float[Array, "..."] | None
 Mask = Bool[Array, "..."] | None
 Lengths = Int32[Array, "_"] | None
-Window = int | tuple[int, int] | None
+Window = tuple[int, int] | None
+Given = ArrayLike | Sequence[Any] | None
+"""A bias, a mask, lengths or a window as users give them: an array, a list or one number."""
+
+BIAS = "pass a mask that is added to the logits as bias="
+"""What to do with such a mask."""
 
 
 def as_normalizer(normalizer: Normalizer | str) -> Normalizer:
@@ -62,7 +70,7 @@ def attention_logits(
 def scaled_query(query: Queries, scale: ArrayLike | None) -> Queries:
     """The query times the scale, which is 1/√size unless given, in float32 (float64 stays)."""
     dtype = jnp.float64 if query.dtype == jnp.float64 else jnp.float32
-    factor = jnp.asarray(1 / math.sqrt(query.shape[-1]) if scale is None else scale, dtype)
+    factor = jnp.asarray(1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale, dtype)
     return query.astype(dtype) * factor
 
 
@@ -85,6 +93,7 @@ def visible_entries(
     local_window_size: Window = None,
     first_key: ArrayLike = 0,
     first_query: ArrayLike = 0,
+    bias: Bias = None,
 ) -> Mask:
     """One mask of all that hides an entry of logits of this shape, True where it is visible; None if nothing does.
 
@@ -93,10 +102,12 @@ def visible_entries(
     rows = align((jnp.arange(shape[-2], dtype=jnp.int32) + jnp.asarray(first_query, jnp.int32))[:, None], len(shape))
     columns = align(jnp.arange(shape[-1], dtype=jnp.int32) + jnp.asarray(first_key, jnp.int32), len(shape))
     masks = [] if mask is None else [align(mask, len(shape))]
+    if bias is not None:
+        masks.append(~(align(bias, len(shape)) <= HIDDEN))  # NaN is no mask
     if is_causal:
         masks.append(columns <= rows)
     if local_window_size is not None:
-        left, right = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
+        left, right = local_window_size
         masks.append((rows - left <= columns) & (columns <= rows + right))
     if query_seq_lengths is not None:
         masks.append(rows < query_seq_lengths[:, None, None, None])
@@ -105,23 +116,14 @@ def visible_entries(
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
-def unless_lowest(mask: Mask, bias: Bias) -> Mask:
-    """The mask less what a bias of -inf hides, as in masks that are added to the logits."""
-    mask = None if mask is None else align(mask, 4)
-    if bias is None:
-        return mask
-    above = align(bias, 4) != -jnp.inf
-    return above if mask is None else mask & above
-
-
 class Options(TypedDict, total=False):
     """What all forms of attention take besides their arrays; `dot_product_attention` says what each means."""
 
     scale: ArrayLike | None
     is_causal: bool
-    query_seq_lengths: Lengths
-    key_value_seq_lengths: Lengths
-    local_window_size: Window
+    query_seq_lengths: Given
+    key_value_seq_lengths: Given
+    local_window_size: Given
     normalizer: Normalizer | str
 
 
@@ -145,31 +147,28 @@ class Inputs(NamedTuple):
     """Shape and type of the query as it was given, which are those of the output."""
 
     @classmethod
-    def checked(cls, query: Queries, key: Keys, value: Keys, bias: Bias, mask: Mask, options: Options) -> "Inputs":
+    def checked(cls, query: Queries, key: Keys, value: Keys, bias: Given, mask: Given, options: Options) -> "Inputs":
         """Raises ValueError or TypeError, in one line, unless all fits."""
+        query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
         check_layout(query, key, value)
-        scale, window = options.get("scale"), options.get("local_window_size")
-        lengths = options.get("query_seq_lengths"), options.get("key_value_seq_lengths")
+        scale, is_causal = options.get("scale"), options.get("is_causal", False)
+        check_options(scale, is_causal)
+        window = window_of(options.get("local_window_size"))
         normalizer = as_normalizer(options.get("normalizer", "softmax"))
-        check_options(scale, window)
         outside = jax.ShapeDtypeStruct(query.shape, query.dtype)
         q, k, v = (array if array.ndim == 4 else array[None] for array in (query, key, value))
         batch, queries, heads, _ = q.shape
         shape = (batch, heads, queries, k.shape[1])
-        check_broadcasts("bias", bias, shape)
-        check_broadcasts("mask", mask, shape)
-        for name, length in zip(("query_seq_lengths", "key_value_seq_lengths"), lengths):
-            if length is not None and length.shape != (batch,):
-                raise ValueError(
-                    f"{name} has shape {length.shape}; it must be ({batch},): give one length per batch entry"
-                )
+        bias, mask = bias_and_mask(bias, mask, shape)
+        names = "query_seq_lengths", "key_value_seq_lengths"
+        of_queries, of_keys = (lengths_of(name, options.get(name), batch) for name in names)
         check_numbers(normalizer, shape)
-        is_causal = options.get("is_causal", False)
-        return cls(q, k, v, bias, mask, shape, normalizer, scale, is_causal, lengths, window, outside)
+        lengths, (q, k, v) = (of_queries, of_keys), map(jnp.asarray, (q, k, v))
+        return cls(q, k, v, bias, mask, shape, normalizer, scale, bool(is_causal), lengths, window, outside)
 
-    def visible(self, mask: Mask) -> Mask:
-        """One mask of all that hides an entry, with this one for what the user says."""
-        return visible_entries(self.shape, mask, self.is_causal, *self.lengths, self.window)
+    def visible(self) -> Mask:
+        """One mask of all that hides an entry."""
+        return visible_entries(self.shape, self.mask, self.is_causal, *self.lengths, self.window, bias=self.bias)
 
     def returned(self, output: Float[Array, "..."]) -> Float[Array, "..."]:
         """The output in shape and type of the query as it was given."""
@@ -182,21 +181,43 @@ def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
         jax.eval_shape(lambda z: normalizer(z), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
 
 
-def check_broadcasts(name: Literal["bias", "mask"], array: Bias | Mask, shape: tuple[int, ...]) -> None:
-    """Raises unless a bias or a mask has its type, and a shape that broadcasts to that of the logits."""
-    if array is None:
-        return
-    if name == "mask" and array.dtype != jnp.bool_:
-        raise TypeError(
-            f"mask has dtype {array.dtype}; it must be bool: pass a mask to be added to the logits as bias="
-        )
-    if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
-        raise TypeError(f"bias has dtype {array.dtype}; it must be floating point: pass a boolean mask as mask=")
-    if not checks.broadcasts(array.shape, shape):
+def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: bool = False) -> tuple[Bias, Mask]:
+    """Both as arrays for logits of this shape; `nonzero` is as in `checks.mask`. Raises unless they fit."""
+    mask = checks.mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
+    if bias is None:
+        return None, mask
+    added = checks.array("bias", bias, int | float | list | tuple)
+    if not jnp.issubdtype(added.dtype, jnp.floating):
+        raise TypeError(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
+    if not checks.broadcasts(added.shape, shape):
         raise ValueError(
-            f"{name} has shape {array.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
+            f"bias has shape {added.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
+    return jnp.asarray(added), mask
+
+
+def lengths_of(name: str, lengths: Given, batch: int) -> Lengths:
+    """Lengths as an array. Raises TypeError unless they are whole numbers, ValueError unless one per batch entry."""
+    if lengths is None:
+        return None
+    found = checks.indices(name, lengths)
+    if found.shape != (batch,):
+        raise ValueError(f"{name} has shape {found.shape}; it must be ({batch},): give one length per batch entry")
+    return jnp.asarray(found, jnp.int32)
+
+
+def window_of(window: Given) -> Window:
+    """The window to the left and to the right. Raises TypeError or ValueError unless it is one or two numbers."""
+    if window is None:
+        return None
+    sides: tuple[Any, ...] = tuple(window) if isinstance(window, tuple | list) else (window, window)
+    if len(sides) != 2 or not all(map(checks.is_whole, sides)) or min(sides) < 0:
+        raise ValueError(
+            f"local_window_size is {checks.shown(window)}; it must be whole and at least 0: give one number, or "
+            "(left, right)"
+        )
+    return operator.index(sides[0]), operator.index(sides[1])
 
 
 def check_layout(query: Array, key: Array, value: Array) -> None:
@@ -232,16 +253,16 @@ def check_fits(query: Array, key: Array) -> None:
         )
 
 
-def check_options(scale: ArrayLike | None, window: Window) -> None:
-    """Raises ValueError unless the scale is one number, and the window one or two of at least 0."""
+def check_options(scale: ArrayLike | None, is_causal: bool) -> None:
+    """Raises ValueError or TypeError unless the scale is one number, and `is_causal` True or False."""
     if scale is not None and jnp.ndim(scale):
         raise ValueError(
             f"scale has shape {jnp.shape(scale)}; it must be one number: give a number per head to the normalizer, "
             "as in normalizer('temperature', theta=...)"
         )
-    sides = window if isinstance(window, tuple) else (window,)
-    if window is not None and (len(sides) > 2 or any(side is None or side < 0 for side in sides)):
-        raise ValueError(f"local_window_size is {window}; it must be at least 0: give one number, or (left, right)")
+    if scale is not None:
+        checks.finite("scale", scale)
+    checks.flag("is_causal", is_causal)
 
 
 def align(array: Array, ndim: int) -> Array:

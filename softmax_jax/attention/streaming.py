@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import (
     Bias,
+    Given,
     Inputs,
     Keys,
     Lengths,
@@ -30,7 +31,6 @@ from softmax_jax.attention.logits import (
     align,
     attention_logits,
     scaled_query,
-    unless_lowest,
     visible_entries,
     weighted_values,
 )
@@ -39,9 +39,13 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import Block
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.streaming import check_streams, stream
+from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 BLOCK_ENTRIES = 2**19
 """Logits of a block, unless a block size is given: of 2^18, 2^20 and 2^22, the largest was never the fastest."""
+
+UNKNOWN_SIZE = 256
+"""Keys in a block where sizes are symbols of `jax.export`."""
 
 
 def default_block_size(rows: int, keys: int) -> int:
@@ -50,6 +54,8 @@ def default_block_size(rows: int, keys: int) -> int:
     >>> default_block_size(rows=1024, keys=4096), default_block_size(rows=1, keys=2**20)
     (512, 16384)
     """
+    if not (is_known(rows) and is_known(keys)):
+        return UNKNOWN_SIZE
     wanted = BLOCK_ENTRIES // max(rows, 1)
     size = 1 << min(max(wanted.bit_length() - 1, 6), 14)
     return max(min(size, keys), 1)
@@ -59,8 +65,8 @@ def streaming_attention(
     query: Queries,
     key: Keys,
     value: Keys,
-    bias: Bias = None,
-    mask: Mask = None,
+    bias: Given = None,
+    mask: Given = None,
     *,
     block_size: int | None = None,
     **options: Unpack[Options],
@@ -78,19 +84,24 @@ def streaming_attention(
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
     is_causal, window, size = _static(inputs, inputs.shape[-1], block_size)
-    if block_size is None and (queries := queries_of_block(inputs)):
-        attended = whole_rows_attention(*_operands(inputs), is_causal=is_causal, window=window, size=queries)
-    else:
-        attended = _compiled(*_operands(inputs), static=(is_causal, window, size))
-    return inputs.returned(attended)
+    queries = queries_of_block(inputs) if block_size is None else None
+
+    def attend(inputs: Inputs) -> Outputs:
+        if queries:
+            attended = whole_rows_attention(*_operands(inputs), is_causal=is_causal, window=window, size=queries)
+        else:
+            attended = _compiled(*_operands(inputs), static=(is_causal, window, size))
+        return inputs.returned(attended)
+
+    return as_one(attend, inputs, out=spec_of(query))
 
 
 def sharded_attention(
     query: Queries,
     key: Keys,
     value: Keys,
-    bias: Bias = None,
-    mask: Mask = None,
+    bias: Given = None,
+    mask: Given = None,
     *,
     mesh: Mesh,
     axis: str,
@@ -129,11 +140,12 @@ def _operands(inputs: Inputs) -> tuple[Any, ...]:
 def _static(inputs: Inputs, keys: int, block_size: int | None) -> tuple[bool, Window, int]:
     """What the program is compiled for; the keys are those of one device. Raises unless the normalizer can stream."""
     check_streams(inputs.normalizer)
-    if block_size is not None and block_size < 1:
-        raise ValueError(f"block_size is {block_size}; it must be at least 1, such as 1024")
+    if block_size is not None:
+        checks.whole("block_size", block_size, 1, 1024)
     batch, heads, queries, _ = inputs.shape
-    # A block beyond the keys would be filled up with hidden ones.
-    size = default_block_size(batch * heads * queries, keys) if block_size is None else min(block_size, max(keys, 1))
+    size = default_block_size(batch * heads * queries, keys) if block_size is None else block_size
+    if is_known(keys):  # a block beyond them would be filled up with hidden ones
+        size = min(size, max(keys, 1))
     return inputs.is_causal, inputs.window, size
 
 
@@ -200,14 +212,14 @@ def _attend(
         index, k, v, bias, mask = operand
         start = first_key + index * size
         hiding = query_seq_lengths, key_value_seq_lengths, window
-        where = visible_entries(shape, shared_mask if mask is None else mask, is_causal, *hiding, first_key=start)
+        bias, mask = shared_bias if bias is None else bias, shared_mask if mask is None else mask
+        where = visible_entries(shape, mask, is_causal, *hiding, first_key=start, bias=bias)
         if filled:
             there = index * size + jnp.arange(size, dtype=jnp.int32) < key.shape[1]
             there &= start + jnp.arange(size, dtype=jnp.int32) < keys
             where = align(there, 4) if where is None else where & align(there, 4)
-        bias = shared_bias if bias is None else bias
         logits = attention_logits(query, k, bias, 1.0)
-        return Block(logits, _weighing(v), unless_lowest(where, bias), finite=True)
+        return Block(logits, _weighing(v), where, finite=True)
 
     split = functools.partial(in_blocks, size=size, blocks=blocks)
     operands = jnp.arange(blocks, dtype=jnp.int32), split(key, 1), split(value, 1), split(own_bias), split(own_mask)

@@ -29,6 +29,7 @@ from softmax_jax.attention.logits import (
 )
 from softmax_jax.normalizers.naming import naming
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.surroundings import is_known
 
 ROWS_ENTRIES = 2**20
 """Logits of a block. Half of it, 2^19, takes 1.05 to 1.15 × the time at 2048 keys."""
@@ -40,8 +41,10 @@ LEAST_QUERIES = 64
 def queries_of_block(inputs: Inputs) -> int | None:
     """How many queries a block should have, None where blocks of keys are better or the numbers are not the same."""
     _, heads, queries, keys = inputs.shape
+    if not all(map(is_known, (heads, queries, keys))):
+        return None
     most = ROWS_ENTRIES // max(heads * keys, 1)
-    if not queries or most < min(LEAST_QUERIES, queries) or not _reads_again(inputs.normalizer):
+    if not queries or not keys or most < min(LEAST_QUERIES, queries) or not _reads_again(inputs.normalizer):
         return None
     # Rows are named by their place among all of them, and have their own numbers there.
     if naming() or any(_of_each_row(leaf) for leaf in jax.tree.leaves(inputs.normalizer)):
@@ -92,7 +95,8 @@ def whole_rows_attention(
         return attend(query, key, value, bias, mask, tuple(lengths))[0]
 
     batch, queries, heads, _ = query.shape
-    together = min(max(ROWS_ENTRIES // (heads * queries * max(key.shape[1], 1)), 1), batch)
+    together = max(ROWS_ENTRIES // (heads * queries * max(key.shape[1], 1)), 1)
+    together = min(together, batch) if is_known(batch) else 1
     entries = query, key, value, own_bias, own_mask, query_seq_lengths, key_value_seq_lengths
     return jax.lax.map(of_entry, entries, batch_size=together if together > 1 else None)
 
@@ -121,8 +125,8 @@ def _one_entry(
         index, query, bias, mask = block
         bias, mask = shared_bias if bias is None else bias, shared_mask if mask is None else mask
         shape = (1, heads, size, key.shape[1])
-        where = visible_entries(shape, mask, is_causal, *lengths, window, first_query=index * size)
-        weights = normalizer(attention_logits(query, key, bias, 1.0), where=where)
+        where = visible_entries(shape, mask, is_causal, *lengths, window, first_query=index * size, bias=bias)
+        weights = normalizer.weigh(attention_logits(query, key, bias, 1.0), where=where)
         return weighted_values(weights, value)
 
     split = functools.partial(in_blocks, size=size, blocks=blocks)

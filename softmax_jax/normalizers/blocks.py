@@ -18,13 +18,13 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import (
     below,
-    row_sum,
     settled,
     visible_count,
     visible_logits,
     visible_or_lowest,
 )
-from softmax_jax.normalizers.products import product, row_dot
+from softmax_jax.normalizers.products import entropy_of, entropy_sums, product
+from softmax_jax.normalizers.surroundings import varying
 
 Tree = Any
 """An array, or a tuple, list or dictionary of them."""
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     `attend` takes weights of the shape of the logits to what they weigh, summed over the block: arrays of shape
     (*rows, features), linear in the weights. `where` is True at the visible entries, and None if all are; a logit of
-    -inf hides its entry too.
+    -inf hides its entry too, a low number that was added does not.
     """
 
     logits: Float[Array, "*rows entries"]
@@ -119,9 +119,7 @@ class Blocks:
         def step(most: Array, operand: Any) -> tuple[Array, None]:
             return jnp.maximum(most, jax.lax.stop_gradient(of(self.read(operand)))), None
 
-        first = jax.tree.map(lambda array: array[0], self.blocks)
-        shape = jax.eval_shape(lambda operand: of(self.read(operand)), first)
-        most, _ = jax.lax.scan(step, jnp.full(shape.shape, -jnp.inf, shape.dtype), self.blocks)
+        most, _ = jax.lax.scan(step, jnp.full_like(self._shapes(of), -jnp.inf), self.blocks)
         return self._over_devices(jax.lax.pmax, most)
 
     def online(
@@ -144,21 +142,22 @@ class Blocks:
         def step(carry: tuple[Array, Tree], operand: Any) -> tuple[tuple[Array, Tree], None]:
             old, sums = carry
             block = self.read(operand)
-            new = jnp.maximum(old, jnp.max(pivot(block), -1, keepdims=True))
+            new = jnp.maximum(old, highest(block))
             sums = jax.tree.map(jnp.add, moved(sums, old, settled(new)), terms(block, settled(new)))
             return jax.lax.stop_gradient((new, sums)), None
 
-        def local(block: Block) -> Tree:
-            return terms(block, settled(pivots))
+        def highest(block: Block) -> Array:
+            return jnp.max(pivot(block), -1, keepdims=True)
 
-        begin = jax.lax.stop_gradient(self.full(start))
+        begin = varying(jax.lax.stop_gradient(self.full(start)), self._shapes(highest))
         shapes = self._shapes(lambda block: terms(block, settled(begin)))
         (pivots, sums), _ = jax.lax.scan(step, (begin, _zeros(shapes)), self.blocks)
-        sums = attach(sums, self._local_total(local))
+        settled_pivots = settled(pivots)  # finite: derivatives keep it
+        sums = attach(sums, self._local_total(lambda block: terms(block, settled_pivots)))
         if self.axis_name is None:
-            return settled(pivots), sums
-        highest = settled(jax.lax.pmax(pivots, self.axis_name))
-        return highest, jax.lax.psum(moved(sums, pivots, highest), self.axis_name)
+            return settled_pivots, sums
+        pivot_of_all = settled(jax.lax.pmax(pivots, self.axis_name))
+        return pivot_of_all, jax.lax.psum(moved(sums, pivots, pivot_of_all), self.axis_name)
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         """A number in the type and rank of the logits."""
@@ -177,9 +176,7 @@ class Blocks:
         """Entropy in nats of the softmax of each row."""
 
         def terms(block: Block, pivot: Array) -> tuple[Array, Array]:
-            gap = below(visible(block), pivot)
-            exponentials = jnp.exp(gap)
-            return exponentials.sum(-1, keepdims=True), row_dot(exponentials, gap)
+            return entropy_sums(below(visible(block), pivot))
 
         def move(sums: tuple[Array, Array], old: Array, new: Array) -> tuple[Array, Array]:
             gap = below(old, new)
@@ -187,9 +184,7 @@ class Blocks:
             # The product with the gap first: it is bounded, where that of the gap and a sum is not.
             return decay * sums[0], decay * sums[1] + (decay * gap) * sums[0]
 
-        _, (exponentials, products) = self.online(visible, -jnp.inf, terms, move)
-        total = row_sum(exponentials, -1)
-        return jnp.log(total) - products / total
+        return entropy_of(self.online(visible, -jnp.inf, terms, move)[1])
 
     def _local_total(self, terms: Callable[[Block], Tree]) -> Tree:
         """The sum over the blocks of this device."""
@@ -220,7 +215,7 @@ def visible(block: Block) -> Float[Array, "*rows entries"]:
 
 
 def _zeros(shapes: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf), shapes)
 
 
 class Attended(NamedTuple):

@@ -1,19 +1,35 @@
 """Calculus of softmax: its logarithm, its Jacobian and products with it, the entropy of weights, cross-entropy.
 
-All obey the mask as `masking` says and compute in float32 whatever the input type (float64 stays). In the
+All obey the mask as `masking` says and compute in float32 whatever the input type (float64 stays). Nothing here counts
+a row or multiplies its logits, so the logarithm of a low logit is what it is, and -inf where it is -inf. In the
 formulas `z` are the logits of one row, `p` is its softmax, and every sum runs over the visible entries alone.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.masking import Axis, Mask, at_least, centre, hide, row_sum, visible_logits
+from softmax_jax.normalizers.masking import (
+    AnyAxis,
+    AnyMask,
+    Axis,
+    Mask,
+    at_least,
+    axis_and_mask,
+    centre,
+    hide,
+    row_sum,
+    visible_logits,
+)
 
 
-def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
+def log_softmax(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*shape"]:
     r"""Logarithm of the softmax over the visible entries, straight from the logits.
 
     $$\log p_i = z_i - \log \sum_j e^{z_j}$$
@@ -28,7 +44,7 @@ def log_softmax(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = N
     >>> log_softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
     Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
     """
-    checks.row(logits, axis)
+    axis, where = axis_and_mask(logits, axis, where)
     z = visible_logits(logits, where)
     # Stops at the lowest number of the type itself, so that a half-precision result is finite too.
     logarithms = at_least(_log_weights(z, axis, where), float(jnp.finfo(jnp.result_type(logits)).min))
@@ -67,7 +83,7 @@ def softmax_jacobian(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows n 
 
 
 def softmax_jvp(
-    weights: Float[Array, "*shape"], tangent: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
+    weights: Float[Array, "*shape"], tangent: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None
 ) -> Float[Array, "*shape"]:
     r"""Product of the Jacobian of softmax and a vector, from the weights, in O(n).
 
@@ -78,7 +94,7 @@ def softmax_jvp(
     >>> softmax_jvp(jnp.array([0.5, 0.5, 0.0]), jnp.array([1.0, 0.0, 7.0]))
     Array([ 0.25, -0.25,  0.  ], dtype=float32)
     """
-    checks.row(weights, axis, "weights")
+    axis, where = axis_and_mask(weights, axis, where, name="weights")
     checks.same_shape("tangent", tangent, "the weights", jnp.shape(weights))
     p, g = visible_logits(weights, where), visible_logits(tangent, where)
     return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(jnp.result_type(weights))
@@ -87,7 +103,7 @@ def softmax_jvp(
 softmax_vjp = softmax_jvp
 
 
-def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Array, "..."]:
+def weight_entropy(weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Float[Array, "..."]:
     r"""Entropy in nats of weights: of their shares in the absolute sum of their row, which any map's weights have.
 
     $$H = -\sum_i s_i \log s_i, \qquad s_i = \frac{|w_i|}{\sum_j |w_j|}$$
@@ -99,7 +115,7 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Ar
     >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
     Array([0.6931472, 0.       ], dtype=float32)
     """
-    checks.row(weights, axis, "weights")
+    axis = checks.row(weights, axis, "weights")
     w = visible_logits(weights)
     sizes = jnp.where(w == 0, 0, jnp.abs(w))
     shares = sizes / row_sum(sizes, axis)
@@ -113,7 +129,10 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: Axis = -1) -> Float[Ar
 
 
 def cross_entropy(
-    logits: Float[Array, "*shape"], labels: Int[Array, "..."], axis: int = -1, where: Mask = None
+    logits: Float[Array, "*shape"],
+    labels: Int[ArrayLike, "..."] | Sequence[Any],
+    axis: AnyAxis = -1,
+    where: AnyMask = None,
 ) -> Float[Array, "..."]:
     r"""Cross-entropy of softmax and one right entry per row, given as its index; the gradient is p - onehot(y).
 
@@ -121,7 +140,8 @@ def cross_entropy(
 
     `labels` has the shape of the logits less the axis. An empty row has loss 0, whatever its label. Else a label
     whose entry is masked or has a logit of -inf costs infinity, with zero gradient, and a label outside
-    0 … n - 1 gives NaN, so neither goes unnoticed. The loss is in float32 (float64 stays), with the axis removed.
+    0 … n - 1 gives NaN, so neither goes unnoticed. The loss is in float32 (float64 stays), with the axis removed, of
+    which there is one.
 
     Without masks `optax.softmax_cross_entropy_with_integer_labels` does the same in the type of the logits; under
     its mask, a label that is masked costs a finite number there.
@@ -129,19 +149,21 @@ def cross_entropy(
     >>> cross_entropy(jnp.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0]]), jnp.array([1, 2]), where=jnp.arange(3)[None] < 2)
     Array([0.6931472,       inf], dtype=float32)
     """
-    checks.row(logits, axis)
+    axis, where = axis_and_mask(logits, axis, where)
+    axis = checks.one_axis(axis)
+    found = checks.indices("labels", labels)
     rows = tuple(np.delete(jnp.shape(logits), axis).tolist())
-    checks.same_shape("labels", labels, "the logits less the axis", rows)
+    checks.same_shape("labels", found, "the logits less the axis", rows)
     z = visible_logits(logits, where)
-    labels = jnp.expand_dims(labels, axis)
+    places = jnp.expand_dims(found, axis)
     # An index past the end reads NaN by itself; one below 0 would count from the end.
-    labels = jnp.where(labels < 0, z.shape[axis], labels)
-    chosen = jnp.take_along_axis(log_softmax(z, axis, where), labels, axis, mode="fill")
+    places = jnp.where(places < 0, z.shape[axis], places)
+    chosen = jnp.take_along_axis(log_softmax(z, axis, where), places, axis, mode="fill")
     return jnp.where(jnp.any(_possible(z, where), axis), -jnp.squeeze(chosen, axis), 0)
 
 
 def soft_cross_entropy(
-    logits: Float[Array, "*shape"], targets: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None
+    logits: Float[Array, "*shape"], targets: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None
 ) -> Float[Array, "..."]:
     r"""Cross-entropy of softmax and target weights; the gradient is (Σt) p - t.
 
@@ -156,7 +178,7 @@ def soft_cross_entropy(
     >>> soft_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([0.5, 0.5, 0.0]))
     Array(0.6931472, dtype=float32)
     """
-    checks.row(logits, axis)
+    axis, where = axis_and_mask(logits, axis, where)
     checks.same_shape("targets", targets, "the logits", jnp.shape(logits))
     z, t = visible_logits(logits, where), visible_logits(targets, where)
     possible = _possible(z, where)

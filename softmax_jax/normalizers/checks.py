@@ -2,7 +2,7 @@
 
 Every line names the value, the rule and the remedy. What is checked is known before anything is compiled: types,
 shapes, and the values of plain and numpy numbers. The values of JAX arrays are the caller's business, as reading one
-would wait for the device and fail where it is traced.
+would wait for the device and fail where it is traced; those of a mask of numbers alone are read where they are known.
 """
 
 import ast
@@ -26,6 +26,7 @@ LARGEST = 1e37
 """No number may be larger in size: it would be infinite in float32, or its product with another."""
 LEAST_BEGUN = 3
 """Letters of a name that tell which is meant."""
+SEEN = "it must be bool, or hold 0 and 1, True or 1 where an entry is visible"
 LONGEST_TEXT = 5000
 """Characters of a text that names something, the path of a file among its numbers included."""
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
@@ -108,6 +109,13 @@ def has_axes(tree: Any) -> bool:
     return any(is_array(leaf) and jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(tree))
 
 
+def is_known(array: Any) -> bool:
+    """Whether the numbers of an array may be read here and now."""
+    return isinstance(array, np.ndarray) or (
+        isinstance(array, jax.Array) and not is_traced(array) and array.is_fully_addressable
+    )
+
+
 def is_jax(value: Any) -> bool:
     """Whether a value is an array whose numbers are not looked at."""
     return is_array(value) and not isinstance(value, np.ndarray | np.generic)
@@ -132,6 +140,7 @@ def require(name: str, number: Any, rule: str, holds: Callable[[float], bool]) -
         if is_array(number)
         else isinstance(number, int | float) and not isinstance(number, bool)
     )
+    plain(name, number)
     if not real:
         raise TypeError(f"{name} is {shown(number)}; it must be a number {rule}")
     if is_jax(number):
@@ -157,8 +166,18 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
         raise ValueError(f"{name} is {value}; it must be {bounds}, such as {example}")
 
 
+def plain(name: str, array: Any) -> None:
+    """Raises TypeError for a masked array of numpy."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} {'are' if name in PLURAL else 'is'} a masked array of numpy, of which the mask would be lost: "
+            "give x.filled(0), and what it hides as where=~x.mask, or mask=~x.mask in attention"
+        )
+
+
 def floats(name: str, array: Any) -> None:
     """Raises TypeError unless a value is an array of real floating point."""
+    plain(name, array)
     are, have, they = ("are", "have", "they") if name in PLURAL else ("is", "has", "it")
     if not is_array(array):
         raise TypeError(
@@ -170,20 +189,77 @@ def floats(name: str, array: Any) -> None:
         )
 
 
-def mask(where: Any, shape: tuple[int, ...]) -> None:
-    """Raises unless a mask is boolean and broadcasts to the shape."""
+def array(name: str, value: Any, also: Any = ()) -> Any:
+    """The array that a value is or, if it is of the types in `also`, can be, in a type that JAX has here.
+
+    It is one of JAX or numpy, as JAX would compile a program to take it over. Raises TypeError for other values.
+    """
+    plain(name, value)
+    if not is_array(value) and not isinstance(value, also):
+        raise TypeError(f"{name} is {shown(value)}; it must be an array: call jnp.asarray first")
+    if any(map(is_jax, jax.tree.leaves(value))):
+        return value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
+    value = np.asarray(value)
+    return value.astype(jnp.result_type(value))
+
+
+def flag(name: str, value: Any) -> None:
+    """Raises TypeError unless a value is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} is {shown(value)}; it must be True or False")
+
+
+def indices(name: str, numbers: Any) -> Any:
+    """Whole numbers as an array, from one or a list of them. Raises TypeError for other types."""
+    found = array(name, numbers, int | list | tuple)
+    if not jnp.issubdtype(found.dtype, jnp.integer):
+        raise TypeError(f"{name} has dtype {found.dtype}; it must hold whole numbers: call .astype('int32') first")
+    return found
+
+
+def mask(
+    where: Any, shape: tuple[int, ...], added: str, of: str = "that of the logits,", nonzero: bool = False
+) -> Array | None:
+    """A mask as booleans that broadcast to the shape, from an array, a list or one value, of booleans or of 0 and 1.
+
+    `added` says what to do with a mask that is to be added to the logits, and `nonzero` is as in `_shows`. Raises
+    TypeError for other types, ValueError for other numbers and for a shape that does not fit.
+    """
     if where is None:
-        return
-    if jnp.result_type(where) != jnp.bool_:
-        raise TypeError(
-            f"the mask has dtype {jnp.result_type(where)}; it must be bool, True where an entry is visible: "
-            "turn an additive mask into one with `mask == 0`"
-        )
-    if not broadcasts(jnp.shape(where), shape):
+        return None
+    if not is_array(where) and not isinstance(where, bool | int | float | list | tuple):
+        raise TypeError(f"the mask is {shown(where)}; {SEEN}: {added}")
+    given = array("the mask", where, object)
+    if not broadcasts(given.shape, shape):
         raise ValueError(
-            f"the mask has shape {jnp.shape(where)}; it must broadcast to that of the logits, {shape}: "
-            "give each axis its full size or 1"
+            f"the mask has shape {given.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
         )
+    return jnp.asarray(given) if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
+
+
+def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
+    """Where a mask of numbers is not 0.
+
+    Numbers that are known must be 0 and 1. Those of floating point may be meant to be added to the logits, and would
+    then show just what they hide: so they are refused if they are traced, or 0 alone. With `nonzero` any number but 0
+    shows its entry, as in the layers of Flax, and none may be negative.
+    """
+    dtype, floating = numbers.dtype, jnp.issubdtype(numbers.dtype, jnp.floating)
+    if not floating and not jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(f"the mask has dtype {dtype}; {SEEN}: {added}")
+    if not is_known(numbers):
+        if floating and not nonzero:
+            raise TypeError(
+                f"the mask has dtype {dtype} and is traced; {SEEN}: give mask != 0 if it holds 0 and 1, or {added}"
+            )
+        return numbers != 0
+    known = np.asarray(numbers).astype(np.float64)
+    wrong = known[~(known >= 0 if nonzero else (known == 0) | (known == 1))]
+    if wrong.size:
+        raise ValueError(f"the mask of {dtype} holds {wrong[0]:g}; {SEEN}: {added}")
+    if floating and not nonzero and known.size and not known.any():
+        raise ValueError(f"the mask of {dtype} holds 0 alone; {SEEN}: give mask != 0 if all is hidden, or {added}")
+    return jnp.asarray(known != 0)
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
@@ -210,15 +286,33 @@ def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[in
         )
 
 
-def row(logits: Any, axis: int | tuple[int, ...], name: str = "logits", **numbers: Any) -> None:
-    """Raises unless logits are floating point, have the axis, and the numbers are one for each row, or for all."""
+def row(logits: Any, axis: Any, name: str = "logits", **numbers: Any) -> int | tuple[int, ...]:
+    """The axis, or axes, of a row as whole numbers; None stands for all, as in `jax.nn.softmax`.
+
+    Raises unless logits are floating point, have the axis, and the numbers are one for each row, or for all.
+    """
     floats(name, logits)
-    ndim, axes = jnp.ndim(logits), axis if isinstance(axis, tuple) else (axis,)
-    if not axes or not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
+    ndim = jnp.ndim(logits)
+    if not ndim:
+        raise ValueError(f"{name} {'are' if name in PLURAL else 'is'} one number without an axis: give x[None]")
+    axes = tuple(range(ndim)) if axis is None else tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    if not axes or not all(map(is_whole, axes)):
+        raise TypeError(f"axis is {shown(axis)}; it must be a whole number, a tuple of them, or None for all axes")
+    axes = tuple(map(operator.index, axes))
+    if not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
         raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
+    along = axes[0] if len(axes) == 1 else axes
     for number_name, number in numbers.items():
         if number is not None:
-            per_row(number_name, number, jnp.shape(logits), axis)
+            per_row(number_name, number, jnp.shape(logits), along)
+    return along
+
+
+def one_axis(axis: int | tuple[int, ...]) -> int:
+    """The axis of a row that has one. Raises ValueError for several."""
+    if isinstance(axis, tuple):
+        raise ValueError(f"axis is {axis}; it must be one axis here: join them with reshape first")
+    return axis
 
 
 def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:

@@ -12,10 +12,9 @@ from softmax_jax.normalizers.normalizer import Normalizer
 
 
 def number_names(normalizer: Normalizer) -> list[str]:
-    """Name of each leaf: where it lies in the map or scale, less the position of a map's keywords among its leaves."""
+    """Returns the name of each leaf: where it lies in the map or scale."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(normalizer)]
-    named = [[key for key in path[1:] if not isinstance(key, jax.tree_util.FlattenedIndexKey)] for path in paths]
-    return [jax.tree_util.keystr(tuple(path), simple=True, separator="_") for path in named]
+    return [jax.tree_util.keystr(path[1:], simple=True, separator="_") for path in paths]
 
 
 def initial_numbers(

@@ -13,10 +13,11 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.blocks import Attended, Block, BlockEntries, ScaledRows, Tree
 from softmax_jax.normalizers.entry import Written
-from softmax_jax.normalizers.masking import Axis, Mask, hide
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask, hide, unless_low
 from softmax_jax.normalizers.numbers import Numbers
 from softmax_jax.normalizers.products import over
 from softmax_jax.normalizers.rows import WholeRow
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 class Map(Numbers, abc.ABC):
@@ -35,6 +36,8 @@ class Map(Numbers, abc.ABC):
     """Whether a finite logit among others may get a weight of exactly 0, beyond what float32 rounds to it."""
     signed: ClassVar[bool] = False
     """Whether a weight may be negative."""
+    ignores_low: ClassVar[bool] = False
+    """Whether a logit far below the largest of its row gets exactly 0 and changes no other weight, as if hidden."""
     searches: ClassVar[bool] = False
     """Whether blocks are read many times, in search of a threshold."""
     fused: ClassVar[Literal["softmax", "sink"] | None] = None
@@ -52,12 +55,21 @@ class Map(Numbers, abc.ABC):
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def __call__(
-        self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, **numbers: Any
+        self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, **numbers: Any
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
         map = dataclasses.replace(self, **numbers) if numbers else self
-        checks.row(logits, axis, **vars(map))
-        return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+        axis, where = axis_and_mask(logits, axis, where, **vars(map))
+        return map.weigh(logits, axis, where if map.ignores_low else unless_low(logits, axis, where))
+
+    def weigh(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+        """As when called, for those who know what is hidden: `where` and -inf alone tell."""
+        checks.row(logits, axis, **vars(self))
+
+        def weigh(map: "Map", logits: Array, where: Mask) -> Array:
+            return hide(map.weights(WholeRow.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+
+        return as_one(weigh, self, logits, where, out=spec_of(logits))
 
     @abc.abstractmethod
     def weights(self, row: WholeRow) -> Float[Array, "*shape"]:

@@ -59,6 +59,7 @@ class Softmax(Quotient):
     """
 
     shift_invariant = True
+    ignores_low = True
     fused = "softmax"
     formula = "eᶻ / Σeᶻ"
     largest_weight = DISPERSES
@@ -160,7 +161,7 @@ class Softpick(Quotient):
 
     Source: Zuhri, Fuadi, Aji, "Softpick", arXiv 2504.20966.
 
-    >>> softpick(jnp.array([jnp.log(2.0), jnp.log(4.0), -1e9])).round(3)
+    >>> softpick(jnp.array([jnp.log(2.0), jnp.log(4.0), -9.0])).round(3)
     Array([0.2, 0.6, 0. ], dtype=float32)
     """
 
@@ -273,6 +274,7 @@ class Hardmax(Quotient):
     """
 
     shift_invariant = True
+    ignores_low = True
     exact_zeros = True
     formula = "one-hot of the largest logit"
     largest_weight = "= 1"

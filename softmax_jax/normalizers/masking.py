@@ -2,8 +2,13 @@
 
 A mask, called `where` as in `jax.nn.softmax`, is True at the visible entries. Masked entries enter no
 maximum, no sum and no count, get a weight of exactly 0, and send back a gradient of exactly 0, whatever
-number stands in them. A logit of -inf is masked by itself, so that a mask which is added to the logits hides the same
-entries. A row with nothing visible is empty: all its weights are 0.
+number stands in them. A row with nothing visible is empty: all its weights are 0.
+
+One rule tells which numbers hide: a number of `HIDDEN` = -9,000 or less that is added to the logits hides its entry, as
+-inf does. Attention reads the rule from its bias alone. What is called with logits sees only the sum. There a logit
+hides if it is -inf, or if it is at most -9,000 and at least `APART` = 8,000 below the largest visible one of its row:
+so are all masks of -10,000 and lower over logits within ±1,000. Rows whose logits are all that low, as log-likelihoods
+are, are weighed as they stand.
 
 A visible NaN or +inf leaves its row without weights, as in `jax.nn.softmax`: they are NaN wherever a visible logit
 is above -inf. What `where` masks keeps its 0, a logit of -inf may be NaN there too, and other rows keep their weights.
@@ -12,15 +17,57 @@ Sums carry a NaN from one entry to its row. Maxima do not: on CPU the maximum of
 two numbers in a loop over a sum. `at_least` and `at_most` keep it.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 Axis = int | tuple[int, ...]
 Mask = Bool[Array, "*#shape"] | None
+AnyAxis = ArrayLike | Sequence[Any] | None
+"""An axis as users give it: one, several, or None for all."""
+AnyMask = Shaped[ArrayLike, "*#shape"] | Sequence[Any] | None
+"""A mask as users give it: of booleans or of 0 and 1, an array, a list or one for all."""
+
+HIDDEN = -9e3
+"""The largest number that hides the entry to which it is added."""
+APART = 8e3
+"""How far below the largest of its row a logit of such a size is taken for a hidden one."""
+ADD = "add a mask of other numbers to the logits, or give where=mask > -9000"
+"""What to do with a mask that is to be added to the logits."""
+
+
+def axis_and_mask(logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask, **numbers: Any) -> tuple[Axis, Mask]:
+    """Axis and mask of a row as this package has them, from those that a user gives.
+
+    Raises TypeError or ValueError for logits, an axis, a mask or numbers of the row that do not fit each other; `name`
+    among the numbers says what the logits are instead.
+    """
+    axis = checks.row(logits, axis, **numbers)
+    return axis, checks.mask(where, jnp.shape(logits), ADD)
+
+
+def unless_low(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Mask:
+    """The mask less the logits that a number added to them hides."""
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        z = visible_or_lowest(logits, where)
+        largest = jax.lax.stop_gradient(jnp.max(z, axis, keepdims=True, initial=-jnp.inf))
+        high = ~is_low(z, largest)
+        return high if where is None else high & where
+
+    return as_one(of_rows, logits, where, out=spec_of(logits))
+
+
+def is_low(logits: Any, largest: Any) -> Any:
+    """Whether logits, of JAX or numpy, are hidden by their size beside the largest visible one of their row."""
+    return (logits <= HIDDEN) & (largest - logits >= APART)
 
 
 def hide(values: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
@@ -36,11 +83,10 @@ def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[
     Masked entries are replaced before any arithmetic, so that an infinity or NaN behind the mask reaches
     neither the weights nor the gradient.
 
-    Raises TypeError for logits that are not real floating point and for a mask that is not boolean, ValueError for a
-    mask that does not broadcast to the logits.
+    Raises TypeError for logits that are not real floating point, and as `axis_and_mask` does for a mask.
     """
     checks.floats("logits", logits)
-    checks.mask(where, jnp.shape(logits))
+    where = checks.mask(where, jnp.shape(logits), ADD)
     return hide(jnp.asarray(logits, jnp.float64 if jnp.result_type(logits) == jnp.float64 else jnp.float32), where)
 
 

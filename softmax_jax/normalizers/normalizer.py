@@ -1,7 +1,7 @@
 """The one idea of the package: a normalizer is a map over a scale."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -11,11 +11,22 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.map import Map
-from softmax_jax.normalizers.masking import Axis, Mask, centre, visible_logits
+from softmax_jax.normalizers.masking import (
+    AnyAxis,
+    AnyMask,
+    Axis,
+    Mask,
+    axis_and_mask,
+    centre,
+    unless_low,
+    visible_logits,
+)
 from softmax_jax.normalizers.naming import name_rows
-from softmax_jax.normalizers.numbers import Numbers, number
+from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
 from softmax_jax.normalizers.products import product
+from softmax_jax.normalizers.rows import WholeRow
 from softmax_jax.normalizers.scales import Scale, ScaleLike
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
@@ -43,9 +54,34 @@ class SoftCap(Numbers):
         return jnp.where(finite, cap * jnp.tanh(bounded / cap), logits)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Normalizer:
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bound(ByNumbers):
+    """A function with numbers bound to it, which are its leaves; the function is structure.
+
+    As `jax.tree_util.Partial`, whose tuple and dictionary Orbax cannot store where one of them is empty.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self.func(*self.args, *args, **{**self.keywords, **keywords})
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        numbers = [(jax.tree_util.SequenceKey(place), number) for place, number in enumerate(self.args)]
+        numbers += [(jax.tree_util.GetAttrKey(name), number) for name, number in sorted(self.keywords.items())]
+        return numbers, (self.func, len(self.args), *sorted(self.keywords))
+
+    @classmethod
+    def tree_unflatten(cls, structure: tuple[Any, ...], numbers: Iterable[Any]) -> "Bound":
+        func, places, *names = structure
+        given = tuple(numbers)
+        return cls(func, given[:places], dict(zip(names, given[places:])))
+
+
+class Normalizer(Numbers):
     r"""Turns logits into weights: `map(β · logits)`, with β given by the scale.
 
     With a `cap`, the logits are $\hat z = c \tanh(z / c)$ before anything else reads them: `map(β(ẑ) · ẑ)`.
@@ -68,12 +104,14 @@ class Normalizer:
     def __post_init__(self) -> None:
         if self.cap is not None and not isinstance(self.cap, SoftCap):
             object.__setattr__(self, "cap", SoftCap(self.cap))
-        map = self.map
-        if isinstance(map, jax.tree_util.Partial) and isinstance(map.func, Map):
-            object.__setattr__(self, "map", dataclasses.replace(map.func, **map.keywords))
-        elif callable(map) and not isinstance(map, Map | jax.tree_util.Partial):
-            # A Partial is a pytree with the function as structure and the bound numbers as leaves.
-            object.__setattr__(self, "map", jax.tree_util.Partial(map))
+        for part in ("map", "scale"):
+            one: Any = getattr(self, part)
+            if isinstance(one, jax.tree_util.Partial) and isinstance(one.func, Map):
+                object.__setattr__(self, part, dataclasses.replace(one.func, **one.keywords))
+            elif isinstance(one, jax.tree_util.Partial):
+                object.__setattr__(self, part, Bound(one.func, one.args, one.keywords))
+        if callable(self.map) and not isinstance(self.map, Map | Bound):
+            object.__setattr__(self, "map", Bound(self.map))
 
     @property
     def shift_invariant(self) -> bool:
@@ -89,31 +127,42 @@ class Normalizer:
         """The logits as scale and map read them."""
         return self.cap(logits) if isinstance(self.cap, SoftCap) else logits
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
+    def __call__(
+        self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None
+    ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits.
 
         Raises TypeError for a map or scale that is none, ValueError for a number that does not fit the rows.
         """
-        self._check()
+        axis, where = self._checked(logits, axis, where)
+        alone = self.scale is None and self.cap is None
+        low_is_ignored = alone and isinstance(self.map, Map) and self.map.ignores_low
+        return self._weights(logits, axis, where if low_is_ignored else unless_low(logits, axis, where))
+
+    def weigh(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
+        """As when called, for those who know what is hidden: `where` and -inf alone tell."""
+        return self._weights(logits, *self._checked(logits, axis, where))
+
+    def _weights(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
         name_rows(self, logits, axis, where)
+        weigh = self.map.weigh if isinstance(self.map, Map) else self.map
         if self.scale is None and self.cap is None:
-            return self.map(logits, axis, where)
-        checks.row(logits, axis, **(vars(self.cap) if self.cap else {}))
-        z = self.capped(visible_logits(logits, where))
-        weights = self.map(z, axis, where) if self.scale is None else self._scaled(self.scale, z, axis, where)
-        return weights.astype(jnp.result_type(logits))
+            return weigh(logits, axis, where)
 
-    def _scaled(self, scale: ScaleLike, z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
-        """Weights of visible logits that are capped."""
-        self._check_beta(z, axis)
-        beta = scale(z, axis, where)
-        finite = jnp.isfinite(z)
-        centred = centre(z, axis, where) if self.map_is_shift_invariant else z
-        # Logits that are not finite pass by the product: no β changes what they say.
-        return self.map(jnp.where(finite, product(beta, centred, axis), z), axis, where)
+        def scaled(self: "Normalizer", logits: Array, where: Mask) -> Array:
+            z, scale = self.capped(visible_logits(logits, where)), self.scale
+            if scale is not None:
+                beta = scale.of_row(WholeRow.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
+                centred = centre(z, axis, where) if self.map_is_shift_invariant else z
+                # Logits that are not finite pass by the product: no β changes what they say.
+                z = jnp.where(jnp.isfinite(z), product(beta, centred, axis), z)
+            weigh = self.map.weigh if isinstance(self.map, Map) else self.map
+            return weigh(z, axis, where).astype(jnp.result_type(logits))
 
-    def _check(self) -> None:
-        """Raises unless map and scale can be called."""
+        return as_one(scaled, self, logits, where, out=spec_of(logits))
+
+    def _checked(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> tuple[Axis, Mask]:
+        """Axis and mask as `axis_and_mask` gives them. Raises unless map and scale can be called and fit the rows."""
         if not callable(self.map):
             raise TypeError(
                 f"map is {checks.shown(self.map)}; it must be a function with the signature of jax.nn.softmax: "
@@ -124,6 +173,9 @@ class Normalizer:
                 f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )
+        axis, where = axis_and_mask(logits, axis, where, **(vars(self.cap) if self.cap else {}))
+        self._check_beta(logits, axis)
+        return axis, where
 
     def _check_beta(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
         """Raises unless β is a number for each row. Plain numbers in our own scales make it one."""
@@ -132,10 +184,10 @@ class Normalizer:
             return
         name = type(scale).__name__
         try:
-            beta: Any = jax.eval_shape(lambda z: jnp.asarray(scale(z, axis, None)), logits)
+            beta: Any = jax.eval_shape(lambda z: jnp.asarray(scale(visible_logits(z), axis, None)), logits)
         except (TypeError, ValueError):
             for path, number in jax.tree_util.tree_leaves_with_path(scale):
                 if checks.is_array(number):
-                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, logits.shape, axis)
+                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, jnp.shape(logits), axis)
             raise
-        checks.per_row(f"β of the scale {name}", beta, logits.shape, axis)
+        checks.per_row(f"β of the scale {name}", beta, jnp.shape(logits), axis)

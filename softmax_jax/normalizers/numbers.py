@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, dataclass_transform
 
 import jax
+import numpy as np
 
 from softmax_jax.normalizers import checks
 
@@ -36,8 +37,36 @@ def number(
     return dataclasses.field(default=default, metadata=said)
 
 
+def identity(tree: Any) -> tuple[Any, ...]:
+    """Returns what two trees share if any program gives the same for both: structure, and each number by its value.
+
+    Arrays of JAX and numpy count by shape, type and content. A traced number is like itself only.
+    """
+
+    def of_leaf(leaf: Any) -> Any:
+        if checks.is_traced(leaf):
+            return "traced", id(leaf)
+        if not isinstance(leaf, jax.Array | np.ndarray):
+            return leaf
+        known = np.asarray(leaf)
+        return known.shape, str(known.dtype), known.tobytes()
+
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *map(of_leaf, leaves)
+
+
+class ByNumbers:
+    """A pytree that equals another of its type where a program of one is a program of the other."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and identity(self) == identity(other))
+
+    def __hash__(self) -> int:
+        return hash(identity(self))
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(number, dataclasses.field))
-class Numbers:
+class Numbers(ByNumbers):
     """Makes every class that derives from it a frozen dataclass and a pytree.
 
     Numbers are checked when a user builds one. They are not when JAX rebuilds one, because transformations put other
@@ -45,7 +74,7 @@ class Numbers:
     """
 
     def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(frozen=True)(cls)
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
 
         def flatten(numbers: Any) -> tuple[list[tuple[Any, Any]], None]:
@@ -61,7 +90,7 @@ class Numbers:
     def __post_init__(self) -> None:
         for name, value in self.checked(vars(self)).items():
             # Set past the lock of a frozen dataclass, as its own __init__ does.
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, tuple(map(_kept, value)) if isinstance(value, tuple) else _kept(value))
 
     @classmethod
     def checked(cls, numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,6 +108,14 @@ class Numbers:
         """The numbers that have a mark, `LEARN`, `OF_QUERY` or `SLIDER`, and what it says."""
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         return {field.name: field.metadata[mark] for field in fields if field.metadata.get(mark)}
+
+
+def _kept(value: Any) -> Any:
+    """Returns the value, or a copy of a numpy array that nobody can change: a compiled program may hold its numbers."""
+    if isinstance(value, np.ndarray):
+        value = value.copy()
+        value.flags.writeable = False
+    return value
 
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:

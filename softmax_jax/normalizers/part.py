@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from softmax_jax.normalizers.surroundings import is_known
+
 Found = TypeVar("Found", bound=Any)
 
 BLOCKS = 16
@@ -40,12 +42,12 @@ class Part(NamedTuple):
 
 
 def cut(x: Float[Array, "*rows n"]) -> Float[Array, "*rows blocks m"]:
-    """Rows in `BLOCKS` blocks, the last one filled up with -inf; in one block if they are short."""
+    """Rows in `BLOCKS` blocks, the last one filled up with -inf; in one block if they are short, or may be."""
     *rows, n = x.shape
-    if n < 2 * BLOCKS:
+    if not is_known(n) or n < 2 * BLOCKS:
         return x[..., None, :]
     padding = [(0, 0)] * len(rows) + [(0, -n % BLOCKS)]
-    return jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -1)
+    return jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*rows, BLOCKS, -(-n // BLOCKS))
 
 
 def largest_of_places(blocks: Float[Array, "*rows blocks m"]) -> Part:

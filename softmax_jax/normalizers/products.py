@@ -24,6 +24,24 @@ def row_dot(left: Float[Array, "*shape"], right: Float[Array, "*shape"], axis: A
     return jnp.expand_dims(sums, axes)
 
 
+def entropy_sums(gap: Float[Array, "*shape"], axis: Axis = -1) -> tuple[Float[Array, "*row"], Float[Array, "*row"]]:
+    """Sums of e^g and of g·e^g over each row, of distances g to a pivot; `entropy_of` them is that of the softmax.
+
+    Both terms and their derivatives are 0 in float64 from g = -760 down. Distances stop at -1000, so that none times a
+    slope is infinite, which times e^g = 0 would be NaN.
+    """
+    gap = at_least(gap, -1000)
+    exponentials = jnp.exp(gap)
+    return jnp.sum(exponentials, axis, keepdims=True), row_dot(exponentials, gap, axis)
+
+
+def entropy_of(sums: tuple[Float[Array, "*row"], Float[Array, "*row"]]) -> Float[Array, "*row"]:
+    """Entropy in nats, log Σe^g - Σg·e^g / Σe^g, from both sums; 0 for an empty row."""
+    total, products = sums
+    total = jnp.where(total == 0, 1, total)
+    return jnp.log(total) - products / total
+
+
 def product(beta: ArrayLike, logits: Float[Array, "*shape"], axis: Axis = -1) -> Float[Array, "*shape"]:
     """β·z with one β for each row along `axis`, kept finite: of finite logits, so that 0 · inf cannot arise."""
     largest = float(jnp.finfo(logits.dtype).max)
@@ -42,7 +60,10 @@ def _slope(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
     slope = jnp.zeros_like(out) if isinstance(logits_slope, SymbolicZero) else beta * logits_slope
     if isinstance(beta_slope, SymbolicZero):
         return out, slope
-    return out, slope + _spread(beta_slope.astype(out.dtype), logits.astype(out.dtype), axis)
+    # Within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0 would be NaN.
+    bound = 1e-8 * float(jnp.finfo(out.dtype).max)
+    bounded = at_most(at_least(logits.astype(out.dtype), -bound), bound)
+    return out, slope + _spread(beta_slope.astype(out.dtype), bounded, axis)
 
 
 _times.defjvp(_slope, symbolic_zeros=True)

@@ -17,17 +17,17 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
 from softmax_jax.normalizers.map import Map
-from softmax_jax.normalizers.masking import Axis, Mask
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Method:
     """A pair of a map and a scale under a name. Its numbers are those of both; called with logits, it weighs them.
 
-    Besides, every method takes `cap`, that of a `Normalizer`.
+    Besides, every method takes `cap`, that of a `Normalizer`. It equals one of the same name with equal defaults.
 
     A scale that is an object, as of a `Normalizer` that a module holds, keeps its numbers.
     """
@@ -45,10 +45,16 @@ class Method:
             object.__setattr__(self, "entry", entry_of(self.map))
 
     def __call__(
-        self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None, **numbers: Any
+        self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, **numbers: Any
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; defaults for the numbers not given."""
         return self.build(**numbers)(logits, axis, where)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and (self.name, self.build()) == (other.name, other.build())
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.build()))
 
     @property
     def numbers(self) -> dict[str, Any]:

@@ -5,13 +5,25 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import Axis, Mask, below, row_sum, settled, visible_count, visible_or_lowest
-from softmax_jax.normalizers.products import row_dot
+from softmax_jax.normalizers.masking import (
+    AnyAxis,
+    AnyMask,
+    Axis,
+    Mask,
+    axis_and_mask,
+    below,
+    settled,
+    unless_low,
+    visible_count,
+    visible_or_lowest,
+)
+from softmax_jax.normalizers.products import entropy_of, entropy_sums
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 @runtime_checkable
@@ -64,12 +76,10 @@ class WholeRow:
 
     def entropy(self) -> Float[Array, "*row"]:
         gap = self.below(self.logits, jax.lax.stop_gradient(self.pivot(self.logits)))
-        exponentials = jnp.exp(gap)
-        total = row_sum(exponentials, self.axis)
-        return jnp.log(total) - row_dot(exponentials, gap, self.axis) / total
+        return entropy_of(entropy_sums(gap, self.axis))
 
 
-def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*row"]:
+def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*row"]:
     r"""Entropy in nats of the softmax of each row, straight from the logits, with the axis kept at size 1.
 
     $$H = \log l - t / l, \qquad l = \sum_j e^{z_j - m}, \quad t = \sum_j e^{z_j - m} (z_j - m)$$
@@ -79,11 +89,15 @@ def entropy(logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None)
     >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
     Array([0.], dtype=float32)
     """
-    checks.row(logits, axis)
-    return WholeRow.of(logits, axis, where).entropy()
+    axis, where = axis_and_mask(logits, axis, where)
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        return WholeRow.of(logits, axis, where).entropy()
+
+    return as_one(of_rows, logits, where, out=spec_of(logits, axis))
 
 
-def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[Array, "*rows"]:
+def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Float[Array, "*rows"]:
     r"""The critical inverse temperature of each row along the last axis, within a compiled program.
 
     $$\beta_c = \max_{k \ge 2} \frac{\log k}{z_{(1)} - z_{(k)}}$$
@@ -94,11 +108,20 @@ def critical_beta(logits: Float[Array, "*rows n"], where: Mask = None) -> Float[
     >>> critical_beta(jnp.array([2.0, 0.0, 0.0, 0.0]))  # log(4) / 2
     Array(0.6931472, dtype=float32)
     """
-    checks.row(logits, -1)
-    z = visible_or_lowest(logits, where)
+    axis, where = axis_and_mask(logits, -1, where)
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        return critical_beta_of(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
+
+    return as_one(of_rows, logits, where, out=PartitionSpec(*spec_of(logits)[:-1]))
+
+
+def critical_beta_of(row: WholeRow) -> Float[Array, "*rows"]:
+    """The critical inverse temperature of rows along the last axis."""
+    z = row.logits
     ordered = jnp.sort(z, -1, descending=True)
     place = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
     counted = (place > 0) & (ordered > -jnp.inf)
     gap = jnp.where(counted, ordered[..., :1] - ordered, 1)
     slope = jnp.where(counted, jnp.log1p(place.astype(z.dtype)) / gap, 0)
-    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1), jnp.nan)
+    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1, initial=0), jnp.nan)

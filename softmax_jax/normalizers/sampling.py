@@ -10,47 +10,67 @@ True
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
-from softmax_jax.normalizers.masking import Axis, Mask, centre, reaches, visible_logits, visible_or_lowest
+from softmax_jax.normalizers.masking import (
+    AnyAxis,
+    AnyMask,
+    Mask,
+    axis_and_mask,
+    centre,
+    reaches,
+    unless_low,
+    visible_logits,
+    visible_or_lowest,
+)
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.ranks import kth_largest, whole_ranks
 from softmax_jax.normalizers.scales import ConstantTemperature
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
-def top_k_mask(logits: Float[Array, "*shape"], k: int, axis: int = -1, where: Mask = None) -> Bool[Array, "*shape"]:
+def top_k_mask(
+    logits: Float[Array, "*shape"], k: int, axis: AnyAxis = -1, where: AnyMask = None
+) -> Bool[Array, "*shape"]:
     """Mask of the k largest visible logits of each row.
 
     Logits that tie with the k-th largest are all kept, so there may be more than k: the result does not depend on
-    the order of the row. With fewer than k visible, all are kept. A logit of -inf is never kept.
+    the order of the row. With fewer than k visible, all are kept. What is hidden is never kept.
 
-    Raises ValueError for a k below 1.
+    Raises ValueError for a k below 1 and for several axes.
 
     >>> top_k_mask(jnp.array([3.0, 1.0, 2.0, 2.0]), 2)
     Array([ True, False,  True,  True], dtype=bool)
     """
     checks.whole("k", k, 1, 10)
-    checks.row(logits, axis)
-    z = visible_or_lowest(logits, where)
-    largest, _ = jax.lax.top_k(z, min(k, z.shape[axis]), axis=axis)
-    return reaches(z, jnp.min(largest, axis, keepdims=True)) & (z != -jnp.inf)
+    axis, where = axis_and_mask(logits, axis, where)
+    axis = checks.one_axis(axis)
+
+    def of_rows(logits: Array, where: Mask) -> Array:
+        z = visible_or_lowest(logits, unless_low(logits, axis, where))
+        least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), whole_ranks(k))
+        return reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
+
+    return as_one(of_rows, logits, where, out=spec_of(logits))
 
 
 def top_p_mask(
-    logits: Float[Array, "*shape"], p: ArrayLike, axis: int = -1, where: Mask = None
+    logits: Float[Array, "*shape"], p: ArrayLike, axis: AnyAxis = -1, where: AnyMask = None
 ) -> Bool[Array, "*shape"]:
     r"""Mask of the nucleus of each row: the fewest largest logits whose softmax sums to at least p.
 
     $$\text{kept}_i \iff \sum_{z_j > z_i} \operatorname{softmax}(z)_j < p$$
 
     Logits that tie with the smallest kept are all kept: the result does not depend on the order of the row. The
-    largest are kept for any p, at p = 1 all are whose weight is not 0. A logit of -inf is never kept. `p` is a
+    largest are kept for any p, at p = 1 all are whose weight is not 0. What is hidden is never kept. `p` is a
     number above 0 and at most 1, or an array of them that broadcasts against the logits.
 
-    Raises ValueError for another p.
+    Raises ValueError for another p and for several axes.
 
     Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751.
 
@@ -60,37 +80,53 @@ def top_p_mask(
     Array([ True,  True,  True,  True], dtype=bool)
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
-    checks.row(logits, axis, p=p)
-    z = visible_or_lowest(logits, where)
-    rising = jnp.sort(z, axis)
-    # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
-    mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
-    total = jnp.take(mass, jnp.array([-1]), axis)
-    kept = mass > (1 - against(p, z)) * total
-    smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
-    return reaches(z, smallest) & (z != -jnp.inf)
+    axis, where = axis_and_mask(logits, axis, where, p=p)
+    axis = checks.one_axis(axis)
+
+    def of_rows(logits: Array, where: Mask, p: ArrayLike) -> Array:
+        z = visible_or_lowest(logits, where)
+        if not z.shape[axis]:
+            return z != -jnp.inf
+        rising = jnp.sort(z, axis)
+        # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
+        mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
+        total = jnp.take(mass, jnp.array([-1]), axis)
+        kept = mass > (1 - against(p, z)) * total
+        smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
+        return reaches(z, smallest) & (z != -jnp.inf)
+
+    return as_one(of_rows, logits, where, p, out=spec_of(logits))
 
 
-def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: int = -1) -> Int[Array, "..."]:
+def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Int[Array, "..."]:
     """Index of one entry of each row, drawn with probability proportional to its weight, by `jax.random.categorical`.
 
-    The weights of a row need not sum to 1. Those of 0 or below are never drawn; a row with no other gives -1. The
-    axis is removed. Probabilities below 1e-7 are biased unless the JAX option `use_high_dynamic_range_gumbel` is set.
+    The weights of a row need not sum to 1. Those of 0 or below are never drawn; a row with no other gives -1, as does
+    one that holds NaN or +inf. The axis, of which there is one, is removed. Probabilities below 1e-7 are biased unless
+    the JAX option `use_high_dynamic_range_gumbel` is set.
 
     >>> sample(jax.random.key(0), jnp.array([[0.0, 0.0, 0.3], [0.0, 0.0, 0.0]]))
     Array([ 2, -1], dtype=int32)
     """
-    checks.row(weights, axis, "weights")
-    w = visible_logits(weights)
-    drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
-    return jnp.where(jnp.any(w > 0, axis), drawn, -1)
+    axis = checks.one_axis(checks.row(weights, axis, "weights"))
+
+    def of_rows(key: Array, weights: Array) -> Array:
+        w = visible_logits(weights)
+        if not w.shape[axis]:
+            return jnp.full(jnp.any(w > 0, axis).shape, -1, jnp.int32)
+        drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
+        return jnp.where(jnp.any(w > 0, axis) & jnp.all(w < jnp.inf, axis), drawn, -1)
+
+    places = list(spec_of(weights))
+    places.pop(axis)
+    return as_one(of_rows, key, weights, out=PartitionSpec(*places))
 
 
 def gumbel_softmax(
     key: Key[Array, ""],
     logits: Float[Array, "*shape"],
-    axis: Axis = -1,
-    where: Mask = None,
+    axis: AnyAxis = -1,
+    where: AnyMask = None,
     *,
     temperature: ArrayLike = 1.0,
     hard: bool = False,
@@ -110,16 +146,22 @@ def gumbel_softmax(
     >>> gumbel_softmax(jax.random.key(0), jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False]), hard=True)
     Array([0., 1., 0.], dtype=float32)
     """
-    scale = ConstantTemperature(temperature)
-    checks.row(logits, axis)
-    z = visible_logits(logits, where)
-    # Centred first, or the noise would be rounded away in large logits.
-    noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
-    noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
-    weights = Normalizer(softmax, scale)(noisy, axis, where)
-    if hard:
-        weights = straight_through(hardmax(noisy, axis, where), weights)
-    return weights.astype(jnp.result_type(logits))
+    checks.flag("hard", hard)
+    normalizer = Normalizer(softmax, ConstantTemperature(temperature))
+    axis, where = axis_and_mask(logits, axis, where)
+
+    def of_rows(normalizer: Normalizer, key: Array, logits: Array, where: Mask) -> Array:
+        where = unless_low(logits, axis, where)
+        z = visible_logits(logits, where)
+        # Centred first, or the noise would be rounded away in large logits.
+        noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
+        noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
+        weights = normalizer.weigh(noisy, axis, where)
+        if hard:
+            weights = straight_through(hardmax.weigh(noisy, axis, where), weights)
+        return weights.astype(jnp.result_type(logits))
+
+    return as_one(of_rows, normalizer, key, logits, where, out=spec_of(logits))
 
 
 def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.fit_file import fitted_numbers
-from softmax_jax.normalizers.masking import Axis, Mask
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask, unless_low
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.rows import Row, WholeRow, entropy
 
@@ -35,8 +35,9 @@ class Scale(Numbers, abc.ABC):
     def of_row(self, row: Row) -> Float[Array, "..."]:
         """β, which broadcasts against the logits."""
 
-    def __call__(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "..."]:
-        return self.of_row(WholeRow.of(logits, axis, where))
+    def __call__(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> Float[Array, "..."]:
+        axis, where = axis_and_mask(logits, axis, where)
+        return self.of_row(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
 
     def written(self) -> str | None:
         """β as an expression of Vega, for a page to compute. Names may stand for its numbers."""

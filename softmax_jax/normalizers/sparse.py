@@ -1,6 +1,7 @@
 """Maps with a threshold: sparsemax, the entmax family, Stieltjes and top-k, none of which sorts its row."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree, at
 from softmax_jax.normalizers.entry import DISPERSES, Written
 from softmax_jax.normalizers.map import Map
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.masking import Axis, reaches, row_sum, settled
+from softmax_jax.normalizers.masking import Axis, at_least, reaches, row_sum, settled
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.part import Part
 from softmax_jax.normalizers.ranks import find_kth_largest, kth_largest, whole_ranks
@@ -99,7 +100,8 @@ def _axis_last(array: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*ro
     """The array with the axes of the row joined into one at the end."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     moved = jnp.moveaxis(array, axes, tuple(range(-len(axes), 0)))
-    return moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1)
+    rows = moved.ndim - len(axes)
+    return moved.reshape(*moved.shape[:rows], math.prod(moved.shape[rows:]))
 
 
 def _axis_back(rows: Float[Array, "*rows n"], shape: tuple[int, ...], axis: Axis) -> Float[Array, "*shape"]:
@@ -127,6 +129,7 @@ class Sparsemax(Threshold):
     """
 
     exact_zeros = True
+    ignores_low = True
     formula = "max(z - τ, 0)"
     largest_weight = LINEAR
     source = "Martins & Astudillo, ICML 2016"
@@ -159,6 +162,7 @@ class Entmax15(Threshold):
     """
 
     exact_zeros = True
+    ignores_low = True
     formula = "max(z/2 - τ, 0)²"
     largest_weight = SQUARED
     source = "Peters et al., ACL 2019"
@@ -266,6 +270,7 @@ class TopKSoftmax(Map):
     shift_invariant = True
     exact_zeros = True
     searches = True
+    ignores_low = True
     formula = "softmax over the k largest"
     largest_weight = "≥ 1/k if none tie, else Θ(1/n)"
     source = "folklore"
@@ -304,6 +309,7 @@ class TopKSoftmax(Map):
         of_part = jax.lax.stop_gradient(ranked(places))
         low, high = kth_largest(of_part, rank), jnp.max(of_part, -1, keepdims=True)
         least = jax.lax.stop_gradient(find_kth_largest(count, rank, low, high))
+        least = at_least(least, float(jnp.finfo(least.dtype).min))  # finite: derivatives keep it
 
         def exponentials(block: Block) -> Array:
             entries = rows.entries(block)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.masking import row_sum
 from softmax_jax.normalizers.part import Part, cut, largest_and_mean, largest_of_places, unless_all
+from softmax_jax.normalizers.surroundings import is_known, varying
 
 Weigh = Callable[[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]], Float[Array, "..."]]
 """From logits, and a threshold and an ε that broadcast against them, to weights."""
@@ -52,6 +53,9 @@ TOLERANCE, ROUNDING = 4, 64
 
 MAX_STEPS = 64
 """Bound on the steps of one search: the secant's takes about 6, and halving an interval exhausts float32 after 30."""
+
+MOST_ENTRIES = 2**40
+"""More than a row has whose length is a symbol of `jax.export`."""
 
 
 class Search(NamedTuple):
@@ -115,7 +119,9 @@ def _search(
         active &= (miss > tolerance) & ~(slow & (miss < rounding))
         return count + 1, Search(rows.here, rows.total, moved, reached, low, high, slow, active)
 
-    of_start, end = total(start), jnp.full_like(start, family.end(entries))
+    of_start = total(start)
+    start, rise = varying(start, of_start), varying(rise, of_start)
+    end = jnp.full_like(start, family.end(entries))
     # A total below 1 at the start has no solution beyond.
     rows = Search(
         start - FIRST_STEP,
@@ -302,7 +308,7 @@ TSALLIS = Family(
     _derivatives_tsallis,
     _advance_tsallis,
     0.0,
-    lambda entries: math.log(max(entries, 1)) + 1,
+    lambda entries: math.log(max(entries, 1) if is_known(entries) else MOST_ENTRIES) + 1,
     True,
 )
 """Weights (1 + ε·(x - θ))^(1/ε), for any ε but 0, which `away_from_zero` replaces; the threshold stands for θ."""

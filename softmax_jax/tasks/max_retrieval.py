@@ -307,7 +307,7 @@ class MaxRetrievalModel(nnx.Module):
 
 
 def _normalize(normalizer: Normalizer, logits: Array, where: Array) -> Array:
-    return normalizer(logits, where=where)
+    return normalizer.weigh(logits, where=where)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.transforms import interpreter
 from softmax_jax.transforms.graph import Graph
+from softmax_jax.transforms.objects import OUTSIDE, refusing, transformations
 from softmax_jax.transforms.sites import Site, checks_callable, places
 from softmax_jax.transforms.swap import Empty, swap
 from softmax_jax.transforms.weighing import Where, meant, some
@@ -84,9 +85,14 @@ def calibrate(
     def with_learned(numbers: Numbers) -> dict[int, Normalizer]:
         return {index: with_numbers(base, own) for index, own in numbers.items()}
 
-    @jax.jit
+    lifted = transformations(batch)
+
+    @lifted.jit
     def step(numbers: Numbers, state: Any, batch: Any) -> tuple[Numbers, Any]:
-        grads = jax.grad(lambda numbers: loss(swap(fun, with_learned(numbers), empty=empty), batch))(numbers)
+        def objective(numbers: Numbers, batch: Any) -> Float[Array, ""]:
+            return loss(swap(fun, with_learned(numbers), empty=empty), batch)
+
+        grads = lifted.grad(objective)(numbers, batch)
         # Optax raises floats to the integer step, which strict promotion forbids.
         with jax.numpy_dtype_promotion("standard"):
             updates, state = optimizer.update(grads, state, numbers)
@@ -105,9 +111,10 @@ def _sites_within(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any,
     def seen(*args: Any, **kwargs: Any) -> Any:
         located = places(Graph(interpreter.trace(fun, args, kwargs)), fun)
         found[:] = [place.site for place in some(meant(located, where), located)]
-        return fun(*args, **kwargs)
+        with refusing(fun, OUTSIDE):
+            return fun(*args, **kwargs)
 
-    jax.eval_shape(lambda batch: loss(seen, batch), batch)
+    transformations(batch).eval_shape(lambda batch: loss(seen, batch), batch)
     if not found:
         raise ValueError("loss never calls the function that it is given: let it call its first argument")
     return found

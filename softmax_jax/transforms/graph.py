@@ -15,6 +15,9 @@ import numpy as np
 from softmax_jax.normalizers import checks
 from softmax_jax.transforms import interpreter
 
+TRANSFORMED = re.compile(r"\b(?:jvp|transpose|vmap|pmap|linearize|checkpoint|remat)\(([^()]*)\)|\b\w+\(\)")
+"""How JAX names the scopes of a function that it transformed."""
+
 
 @dataclasses.dataclass(eq=False)
 class Value:
@@ -28,6 +31,8 @@ class Value:
     number: float | None = None
     """What it is, where the program says so and it is one number."""
     literal: Any = None
+    also: "list[Value]" = dataclasses.field(default_factory=list)
+    """What it is called inside and outside of bodies that change as they run: a loop, a branch, a checkpoint."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -55,8 +60,16 @@ class Node:
     def scope(self) -> str:
         """The names of all scopes around it."""
         outer = self.frame.caller.scope if self.frame.caller else ""
-        own = re.sub(r"\b\w+\(\)", "", interpreter.scope(self.equation))  # "vmap()" is no scope of the user
+        own = interpreter.scope(self.equation)
+        while own != (inner := TRANSFORMED.sub(r"\1", own)):  # "transpose(jvp(Net))" is "Net" for the user
+            own = inner
         return "/".join(filter(None, (*outer.split("/"), *own.split("/"))))
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass of a derivative."""
+        caller = self.frame.caller
+        return "transpose(" in interpreter.scope(self.equation) or (caller is not None and caller.backward)
 
     @property
     def line(self) -> str:
@@ -123,10 +136,22 @@ class Graph:
             node.outputs = list(node.frames[0].outputs)
         else:
             node.outputs = [_fresh(var, node) for var in equation.outvars]
+        for within in node.frames:
+            _tie(node, within)
         if not (kind and kind.inlined):
             for position, value in enumerate(node.inputs):
                 value.users.append((node, position))
         values.update(zip(equation.outvars, node.outputs))
+
+
+def _tie(node: Node, frame: Frame) -> None:
+    """Notes which values of a body are those of the program around it, at a turn or on a device."""
+    for outside, inside in zip(reversed(node.inputs), reversed(frame.inputs)):
+        outside.also.append(inside)
+    if len(frame.outputs) == len(node.outputs):  # a condition of a loop has another result
+        for inside, outside in zip(frame.outputs, node.outputs):
+            if inside is not outside:
+                inside.also.append(outside)
 
 
 def _fresh(var: Any, producer: Node | None = None) -> Value:

@@ -7,6 +7,7 @@ between versions of JAX. Everything that depends on it is in this module, and
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,14 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from softmax_jax.transforms.objects import Carried
+
 JAX_FOLDER = str(Path(jax.__file__).parent)
 HERE = str(Path(__file__).parent)
+LAYERS = re.compile(
+    r"[/\\](site|dist)-packages[/\\](flax|keras|keras_hub|equinox|haiku|jaxtyping|beartype|optax|chex|haliax)[/\\]"
+)
+"""The folders of libraries of layers, whose line says less than that of the call."""
 
 
 class Body(NamedTuple):
@@ -49,14 +56,15 @@ class Kind(NamedTuple):
 
 def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Program":
     """The program of a function for these arguments. Arguments that are no arrays stay what they are."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
+    carried = Carried(fun, args, kwargs)
+    leaves, tree = jax.tree.flatten(carried.parts)
     places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
     returned: dict[str, Any] = {}
 
     def flat(*arrays: Any) -> list[Any]:
         given = dict(zip(places, arrays))
-        all_args, all_kwargs = tree.unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)])
-        outputs, returned["tree"] = jax.tree.flatten(fun(*all_args, **all_kwargs))
+        parts = tree.unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)])
+        outputs, returned["tree"] = jax.tree.flatten(carried.call(parts))
         returned["others"] = [None if _is_array(output) else output for output in outputs]
         return [output for output in outputs if _is_array(output)]
 
@@ -66,7 +74,7 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     def restore(values: Sequence[Any]) -> Any:
         remaining = iter(values)
         outputs = [next(remaining) if other is None else other for other in returned["others"]]
-        return returned["tree"].unflatten(outputs)
+        return carried.returned(returned["tree"].unflatten(outputs))
 
     return Program(*opened(closed), arrays, restore)
 
@@ -116,12 +124,15 @@ def scope(equation: Any) -> str:
 
 
 def source_line(equation: Any) -> str:
-    """The file and line of the innermost call that is not JAX's own, as "model.py:12"; empty if it is not known."""
+    """The file and line of the innermost call outside JAX and libraries of layers, as "model.py:12".
+
+    Where all calls are within libraries it is the innermost outside JAX; it is empty if none is known.
+    """
     traceback = equation.source_info.traceback
-    for frame in traceback.frames if traceback else ():
-        if not frame.file_name.startswith((JAX_FOLDER, HERE, "<frozen")):
-            return f"{Path(frame.file_name).name}:{frame.line_num}"
-    return ""
+    ours = (JAX_FOLDER, HERE, "<frozen", "<@beartype")
+    frames = [frame for frame in traceback.frames if not frame.file_name.startswith(ours)] if traceback else []
+    calls = [frame for frame in frames if not LAYERS.search(frame.file_name)] or frames
+    return f"{Path(calls[0].file_name).name}:{calls[0].line_num}" if calls else ""
 
 
 def is_literal(atom: Any) -> bool:
@@ -134,10 +145,19 @@ def kind_of(equation: Any) -> Kind | None:
     return KINDS.get(equation.primitive.name)
 
 
-def has_unread_body(equation: Any) -> bool:
-    """Whether an equation holds a program that no entry of `KINDS` reads."""
+def hides(equation: Any, names: tuple[str, ...]) -> bool:
+    """Whether an equation holds a program with primitives of these names that no entry of `KINDS` reads."""
+    return kind_of(equation) is None and any(_has(body, names) for body in _held(equation))
+
+
+def _has(jaxpr: Any, names: tuple[str, ...]) -> bool:
+    return any(one.primitive.name in names or any(_has(b, names) for b in _held(one)) for one in jaxpr.eqns)
+
+
+def _held(equation: Any) -> list[Any]:
+    """The programs among the parameters of an equation."""
     held = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr"))
-    return kind_of(equation) is None and any(hasattr(opened(leaf)[0], "eqns") for leaf in held)
+    return [opened(leaf)[0] for leaf in held if hasattr(opened(leaf)[0], "eqns")]
 
 
 def _called(name: str) -> Callable[[Any], list[Body]]:

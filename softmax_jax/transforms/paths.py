@@ -11,6 +11,8 @@ SAME = frozenset(
 """Primitives whose result is their first operand, but for its type."""
 MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
 """Primitives whose result holds the numbers of their first operand, elsewhere."""
+LAID = MOVED | {"slice", "split", "rev"}
+"""Primitives whose results hold numbers of their first operand, elsewhere."""
 SMALL = 1e-3
 """A constant at most this is added to a divisor only to keep it from 0."""
 
@@ -54,7 +56,7 @@ def unmasked(node: Node) -> Value | None:
         left = [case for case in cases if constant(case) != 0]
         return left[0] if len(cases) == 2 and len(left) == 1 else None
     if node.name == "mul":
-        factors = [factor for factor in node.inputs if not _was_boolean(factor)]
+        factors = [factor for factor in node.inputs if not was_boolean(factor)]
         return factors[0] if len(factors) == 1 else None
     return None
 
@@ -67,29 +69,35 @@ def mask_of(node: Node) -> tuple[Value, bool]:
     return next(factor for factor in node.inputs if factor is not unmasked(node)), True
 
 
-def _was_boolean(value: Value) -> bool:
+def was_boolean(value: Value) -> bool:
+    """Whether a value is a mask, laid out or turned into numbers."""
     return back(value, MOVED).dtype == bool
+
+
+def inverts(node: Node) -> bool:
+    """Whether an equation divides a number by its operand."""
+    if node.name == "div":
+        return constant(node.inputs[0]) is not None
+    power = node.params["y"] if node.name == "integer_pow" else constant(node.inputs[-1])
+    return node.name in ("integer_pow", "pow") and power == -1
 
 
 def keeps_divisor(node: Node, position: int) -> bool:
     """Whether an equation only keeps a sum from 0: it adds a small number, or takes the larger of the two."""
     if node.name in ("add", "max"):
         number = constant(node.inputs[1 - position])
-        return number is not None and number <= SMALL
-    return node.name == "abs" or (node.name == "select_n" and position > 0)
+        return number is not None and number <= SMALL and (number >= 0 or node.name == "max")
+    if node.name == "select_n" and position > 0:
+        return all(constant(case) is not None for case in node.inputs[1:] if case is not node.inputs[position])
+    return node.name == "abs"
 
 
 def from_maximum(value: Value) -> bool:
-    """Whether a value is the maximum of rows, laid out to be subtracted from them."""
-
-    def bounded(node: Node) -> Value | None:
-        if node.name in ("max", "select_n"):
-            left = [operand for operand in node.inputs[-2:] if constant(operand) is None]
-            return left[0] if len(left) == 1 else None
-        return None
-
-    producer = back(value, MOVED, bounded).producer
-    return producer is not None and producer.name == "reduce_max"
+    """Whether a value is the maximum of rows, or of these and something else, laid out to be subtracted from them."""
+    node = back(value, MOVED).producer
+    if node is None or node.name not in ("reduce_max", "max", "select_n"):
+        return False
+    return node.name == "reduce_max" or any(map(from_maximum, node.inputs[-2:]))
 
 
 def alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
@@ -102,7 +110,7 @@ def alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
     return (
         depth > 0
         and first.name == second.name
-        and first.name in MOVED | {"exp", "exp2", "sub", "mul", "div", "max", "reduce_max"}
+        and first.name in MOVED | {"exp", "exp2", "sub", "mul", "div", "max", "reduce_max", "neg"}
         and first.params == second.params
         and all(alike(a, b, depth - 1) for a, b in zip(first.inputs, second.inputs))
     )

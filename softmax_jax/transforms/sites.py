@@ -3,7 +3,7 @@
 import dataclasses
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,11 +13,18 @@ from softmax_jax.transforms import finding, interpreter
 from softmax_jax.transforms.finding import Softmax
 from softmax_jax.transforms.graph import Graph, Node
 from softmax_jax.transforms.masks import Hidden, Kind, hidden
+from softmax_jax.transforms.unread import unread
 from softmax_jax.transforms.uses import Use, use_of
 
-KERNELS = ("pallas", "triton", "tpu_custom_call", "ffi_call", "cudnn", "splash", "flash", "dot_product_attention")
+KERNELS = ("pallas", "triton", "custom_call", "ffi_call", "cudnn", "splash", "flash", "dot_product_attention")
 """Parts of the names of primitives that stand for a compiled kernel, whose inside cannot be read."""
-UNREADABLE = ("kernel", "blocks")
+UNREADABLE = {
+    "kernel": "a kernel, whose inside cannot be read",
+    "blocks": "of rows that never lie whole",
+    "segments": "of rows of their own lengths",
+    "unread": "of a form that is not known",
+}
+"""Uses of what cannot be read, and why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +46,8 @@ class Site:
     mask: Kind
     """How the model hides logits: by a predicate that selects, by large negative values, or both."""
     use: Use
-    """What becomes of the weights: "attention", if a product sums over their axis. "kernel" and "blocks" are what
-    cannot be read."""
+    """What becomes of the weights: "attention", if a product sums vectors under them. "kernel", "blocks", "segments"
+    and "unread" are what cannot be read."""
     what: str = "softmax"
     """The form it has in the function; of a kernel, its name."""
 
@@ -85,10 +92,11 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
     """A function of the same arguments that returns the softmaxes of `fun`, which is traced and not run.
 
     They are found by what they compute, whatever wrote it: `jax.nn.softmax`, a quotient of exponentials and their sum
-    with or without a maximum or a mask, `exp2`, `exp(z - logsumexp(z))`, `log_softmax`, a division after the product
-    with the values; and in the bodies of `jit`, `scan`, `while`, `cond`, `checkpoint`, `shard_map` and of functions
-    with derivatives of their own. In a loop it is one site, whatever the number of turns. Arguments may be
-    `jax.ShapeDtypeStruct`.
+    with or without a maximum, a mask or an extra logit, `exp2`, `exp(z - logsumexp(z))`, `log_softmax`, a division
+    after the product with the values; and in the bodies of `jit`, `scan`, `while`, `cond`, `checkpoint`, `shard_map`
+    and of functions with derivatives of their own. What else is divided by a sum of exponentials is listed as unread:
+    whatever `swap` changes or leaves is in the list. In a loop it is one site, whatever the number of turns. Arguments
+    may be `jax.ShapeDtypeStruct`.
 
     Raises ValueError for a function without a softmax, with what was looked at.
 
@@ -116,7 +124,7 @@ def places(graph: Graph, fun: Any) -> list[Place]:
     """The sites of a program, in order. Raises ValueError if there is none."""
     softmaxes = finding.softmaxes(graph)
     by_node: dict[Node, Any] = {softmax.node: softmax for softmax in softmaxes}
-    by_node |= dict.fromkeys(finding.in_blocks(graph, softmaxes), "blocks")
+    by_node |= unread(graph, softmaxes)
     by_node |= dict.fromkeys(filter(_is_kernel, graph.nodes), "kernel")
     found = [(node, by_node[node]) for node in graph.nodes if node in by_node]
     if not found:
@@ -128,32 +136,38 @@ def places(graph: Graph, fun: Any) -> list[Place]:
 
 
 def _is_kernel(node: Node) -> bool:
+    """Whether an equation is a kernel by name, or holds a program that takes exponentials and is not read."""
     named = any(part in node.name for part in KERNELS)
-    return (named or interpreter.has_unread_body(node.equation)) and interpreter.kind_of(node.equation) is None
+    return (named and interpreter.kind_of(node.equation) is None) or interpreter.hides(node.equation, ("exp", "exp2"))
 
 
 def _read(index: int, node: Node, softmax: Softmax, graph: Graph) -> Place:
-    logits = softmax.logits
+    shape = list(softmax.logits.shape)
     how = hidden(softmax)
     use: Use = "attention" if softmax.form == "divided" else "log"
     if softmax.form == "weights":
-        use = use_of(node.outputs[0], softmax.axes, graph)
-    axis = _from_the_end(softmax.axes, logits.shape)
-    form = {"weights": "softmax", "log": "log_softmax", "divided": "divided after the product"}[softmax.form]
-    own = (logits.shape, axis, str(jnp.dtype(logits.dtype)), how.kind, use, form)
+        use = use_of(node.outputs[0], softmax.out_axes, softmax.logits, graph)
+    axis = _from_the_end(softmax.axes, shape)
+    what = {"weights": "softmax", "log": "log_softmax", "divided": "divided after the product"}[softmax.form]
+    if softmax.extra:
+        what += " with an extra logit"
+        shape[softmax.axes[0]] += 1
+    own = (tuple(shape), axis, str(jnp.dtype(softmax.logits.dtype)), how.kind, use, what)
     return Place(Site(index, node.scope or f"site_{index}", node.line, *own), softmax, how)
 
 
-def _from_the_end(axes: Iterable[int], shape: tuple[int, ...]) -> int | tuple[int, ...]:
+def _from_the_end(axes: Iterable[int], shape: Sequence[int]) -> int | tuple[int, ...]:
     """Axes counted from the end; one as a number."""
     counted = tuple(int(axis) - len(shape) for axis in axes)
     return counted[0] if len(counted) == 1 else counted
 
 
 def _unread(index: int, node: Node, use: Use) -> Site:
-    value = node.inputs[0] if use == "blocks" else node.outputs[0]
-    axes = _from_the_end(node.params["axes"], value.shape) if use == "blocks" else ()
-    what = "softmax in blocks" if use == "blocks" else node.name
+    axes, what, value = (), node.name, (*node.outputs, *node.inputs)[0]
+    if use != "kernel":
+        value = node.inputs[-1 if node.name == "scatter-add" else 0]
+        axes = _from_the_end(node.params["axes"], value.shape) if node.name == "reduce_sum" else ()
+        what = {"blocks": "softmax in blocks", "segments": "softmax over segments"}.get(use, "exponentials over a sum")
     scope = node.scope or f"site_{index}"
     return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what)
 
@@ -165,6 +179,6 @@ def _nothing(graph: Graph, fun: Any) -> str:
     exponentials = names["exp"] + names["exp2"]
     return (
         f"there is no softmax in {checks.shown(fun)}: looked at {len(graph.nodes)} equations{within}; "
-        f"{exponentials} take exponentials, and none divides them by their sum; "
+        f"{exponentials} take exponentials, and nothing is divided by their sum; "
         "where another normalizer has been put in already, look at the original"
     )

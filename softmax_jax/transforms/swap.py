@@ -44,10 +44,12 @@ def swap(
     The function is traced at every call, as under `jax.grad`: wrap the result in `jax.jit`. It composes with `jit`,
     `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: of a gradient only the forward pass
     would change. A rule for derivatives around a swapped softmax gives way to derivatives of the new
-    one. A normalizer that is an argument of the compiled function may change without a new compilation.
+    one. A normalizer that is an argument of the compiled function may change without a new compilation. Objects of
+    `flax.nnx` among the arguments keep what `fun` writes to them, such as a cache.
 
-    Raises ValueError for a function without a softmax, a pattern that matches nothing, a kernel or a row in blocks
-    among what is meant, and numbers that do not fit a site; TypeError for what is no function or normalizer.
+    Raises ValueError for a function without a softmax, a pattern that matches nothing, what cannot be read among what
+    is meant, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given; TypeError for
+    what is no function or normalizer.
 
     >>> import jax
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
@@ -108,8 +110,8 @@ def weights_of(normalizer: Normalizer, empty: Empty, rows: Rows) -> Float[Array,
     """The weights of rows; those of a row with nothing visible are as `empty` says."""
     logits, axis, where = rows.logits, rows.axis, rows.where
     if where is None or empty == "zeros":
-        return normalizer(logits, axis, where)
-    weights = normalizer(logits, axis, where)
+        return normalizer.weigh(logits, axis, where)
+    weights = normalizer.weigh(logits, axis, where)
     kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
     if rows.hidden.one_number:  # so softmax weighs them all alike
         return jnp.where(kept, jnp.asarray(1 / _size(logits, axis), weights.dtype), weights)

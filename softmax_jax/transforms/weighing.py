@@ -4,14 +4,17 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.masking import Axis
 from softmax_jax.transforms import interpreter
 from softmax_jax.transforms.finding import Softmax
-from softmax_jax.transforms.graph import Graph, Node
+from softmax_jax.transforms.graph import Graph, Node, Value
+from softmax_jax.transforms.layout import Step
 from softmax_jax.transforms.masks import Hidden, visible
+from softmax_jax.transforms.paths import SAME
 from softmax_jax.transforms.rewriting import Records, Replacement, Values, execute
 from softmax_jax.transforms.sites import UNREADABLE, Place, Site, places
 
@@ -51,33 +54,43 @@ def apply(
     for place, weigh in chosen.items():
         if softmax := place.softmax:
             replacements |= _replacements(place, softmax, weigh)
-            needed += [softmax.logits, *(predicate for predicate, _ in place.hidden.predicates)]
+            needed += [*softmax.needed(), *(one.predicate for one in place.hidden.predicates)]
     results, records = execute(graph, program.arrays, replacements, needed)
     return program.restore(results), [(place.site, records.get(str(place.site.index))) for place in chosen]
 
 
 def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Replacement]:
     """What stands for the equations of a softmax."""
-    equation = softmax.node.equation
+    equation, axis, factor = softmax.node.equation, place.site.axis, softmax.exponents.factor
+    last = softmax.axes[-1]
 
-    def weighed(values: Values, original: Callable[[], Array]) -> tuple[Array | None, Records]:
-        logits = values[softmax.logits]
-        predicates = [(values[predicate], visible_if) for predicate, visible_if in place.hidden.predicates]
+    def weighed(values: Values, model: Callable[[], Array] | None) -> tuple[Array | None, Records]:
+        """Returns new weights of the exponentials' shape and what was recorded; `model` computes the model's."""
+        predicates = [(_lookup(one.predicate, values), one.visible_if, one.steps) for one in place.hidden.predicates]
         with interpreter.within(equation):
+            logits = values[softmax.logits]
             where = visible(logits, predicates, place.hidden.by_value)
-            if softmax.factor != 1:
-                logits = logits * jnp.asarray(softmax.factor, logits.dtype)
-            weights, record = weigh(Rows(logits, place.site.axis, where, original, place.hidden))
+            logits = logits if factor == 1 else logits * jnp.asarray(factor, logits.dtype)
+            one_more = _extra_logit(softmax, logits, values)
+            if one_more is not None:
+                logits = jnp.concatenate([logits, one_more], last)
+                where = None if where is None else jnp.concatenate([where, jnp.ones_like(one_more, bool)], last)
+            model = model or (lambda: _unformed(softmax, one_more, values))
+            weights, record = weigh(Rows(logits, axis, where, model, place.hidden))
+            if weights is not None and one_more is not None:
+                weights = jax.lax.slice_in_dim(weights, 0, -1, axis=last)
         return weights, {str(place.site.index): record}
 
     def to_weights(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
         original = interpreter.execute(equation, operands)
-        weights, records = weighed(values, lambda: original[0])
-        return original if weights is None else [weights.astype(original[0].dtype)], records
+        weights, records = weighed(values, (lambda: original[0]) if softmax.plain else None)
+        if weights is None:
+            return original, records
+        return [_laid_out(weights, softmax.steps, values).astype(original[0].dtype)], records
 
     def to_logarithms(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
         original = interpreter.execute(equation, operands)
-        weights, records = weighed(values, lambda: jnp.exp(original[0]))
+        weights, records = weighed(values, (lambda: jnp.exp(original[0])) if softmax.plain else None)
         return original if weights is None else [jnp.log(weights).astype(original[0].dtype)], records
 
     if softmax.product is None:
@@ -85,11 +98,11 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
     product, changed = softmax.product.equation, []
 
     def to_product(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
-        weights, records = weighed(values, lambda: _softmax(operands[softmax.weights_at], place.site.axis))
+        weights, records = weighed(values, None)
         if weights is not None:
             changed.append(True)
-            exponentials = operands[softmax.weights_at]
-            operands[softmax.weights_at] = weights.astype(exponentials.dtype)
+            weights = _laid_out(weights, softmax.steps, values)
+            operands[softmax.weights_at] = weights.astype(operands[softmax.weights_at].dtype)
         return interpreter.execute(product, operands), records
 
     def not_divided(operands: list[Any], values: Values) -> tuple[list[Any], Records]:
@@ -98,9 +111,46 @@ def _replacements(place: Place, softmax: Softmax, weigh: Weigh) -> dict[Node, Re
     return {softmax.product: to_product, softmax.node: not_divided}
 
 
-def _softmax(exponentials: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
-    """Weights that are never formed: exponentials over their sum."""
-    return exponentials / jnp.sum(exponentials, axis, keepdims=True)
+def _lookup(value: Value, values: Values) -> Any:
+    return values[value] if value.literal is None else value.literal
+
+
+def _laid_out(weights: Array, steps: Iterable[Step], values: Values) -> Array:
+    """Lays out weights as the model lays out the exponentials."""
+    for step in steps:
+        if step.node.name not in SAME:
+            inputs = step.node.inputs
+            moved = weights.astype(inputs[step.position].dtype)
+            operands = [moved if place == step.position else _lookup(one, values) for place, one in enumerate(inputs)]
+            weights = interpreter.execute(step.node.equation, operands)[step.result]
+    return weights
+
+
+def _extra_logit(softmax: Softmax, logits: Float[Array, "*shape"], values: Values) -> Array | None:
+    """The extra logit of each row, laid out as one more entry; None where there is none."""
+    if (extra := softmax.extra) is None:
+        return None
+    logit = _lookup(extra.logit, values) if isinstance(extra.logit, Value) else extra.logit
+    logit = jnp.asarray(logit, logits.dtype) * jnp.asarray(extra.factor, logits.dtype)
+    if extra.steps:
+        first = extra.steps[0]
+        logit = _laid_out(jnp.broadcast_to(logit, first.node.inputs[first.position].shape), extra.steps, values)
+    row = [1 if axis in softmax.axes else size for axis, size in enumerate(logits.shape)]
+    return jnp.broadcast_to(logit.astype(logits.dtype), extra.shape).reshape(row)
+
+
+def _unformed(softmax: Softmax, one_more: Array | None, values: Values) -> Float[Array, "*shape"]:
+    """The weights of the model where it never forms them so: exponentials over their sum."""
+    exponentials = values[softmax.summed]
+    if one_more is not None:
+        _, factor, shift = softmax.exponents
+        if shift is not None:
+            first = (
+                values[shift] if shift.shape == () else jax.lax.slice_in_dim(values[shift], 0, 1, axis=softmax.axes[0])
+            )
+            one_more = one_more - jnp.asarray(first * factor, one_more.dtype)
+        exponentials = jnp.concatenate([exponentials, jnp.exp(one_more).astype(exponentials.dtype)], softmax.axes[0])
+    return exponentials / jnp.sum(exponentials, softmax.axes, keepdims=True)
 
 
 def meant(found: Iterable[Place], where: Where, asked: bool = False) -> list[Place]:
@@ -119,9 +169,8 @@ def meant(found: Iterable[Place], where: Where, asked: bool = False) -> list[Pla
 
 
 def _refusal(site: Site) -> str:
-    why = "a kernel, whose inside cannot be read" if site.use == "kernel" else "of rows that never lie whole"
     return (
-        f"site {site.index} at {site.line} is {site.what}, {why}: choose the model's plain attention, "
+        f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: choose the model's plain attention, "
         "or leave the site as it is with where=lambda site: site.use == 'attention'"
     )
 

@@ -7,8 +7,10 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from softmax_jax import METHODS, LogLength, Normalizer, normalizer, softmax
+from softmax_jax import LogLength, Normalizer, normalizer, softmax
 from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.fused import rides
+from tests.tiers import methods
 
 BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
 LOGITS = (BATCH, HEADS, QUERIES, KEYS)
@@ -161,6 +163,61 @@ def float32(half):
     return half.astype(jnp.float32)
 
 
+FORMS = {
+    "dense": {"implementation": "dense"},
+    "keys": {"implementation": "streaming", "block_size": 4},
+    "queries": {"implementation": "streaming"},
+    "xla": {"implementation": "xla"},
+}
+
+
+@pytest.mark.parametrize(
+    "form", ["dense", *(pytest.param(form, marks=pytest.mark.full) for form in FORMS if form != "dense")]
+)
+@pytest.mark.parametrize("name", methods())
+def test_a_bias_of_minus_9000_or_less_hides_as_a_mask_does(name, form):
+    arrays, mask = qkv(2), some_mask((BATCH, 1, QUERIES, KEYS)).at[0, :, 3].set(False)
+    method = normalizer(name)
+    of_mean = getattr(method.scale, "reads_entropy", False) or getattr(method.map, "fused", None) == "sink"
+    if form == "xla" and (not rides(method) or of_mean):
+        pytest.skip("no fused kernel takes it with a bias")
+
+    @jax.jit
+    def both(arrays, bias, mask):
+        attend = functools.partial(dot_product_attention, normalizer=name, **FORMS[form])
+        output, pull = jax.vjp(lambda arrays, bias: attend(*arrays, bias, mask), arrays, bias)
+        return output, pull(normal(5, output.shape))
+
+    given, (of_given, _) = both(arrays, jnp.zeros(mask.shape), mask)
+    for low in (-9e3, -1e9, float(jnp.finfo("float32").min), -jnp.inf):
+        added, (of_added, of_bias) = both(arrays, jnp.where(mask, 0, low), jnp.ones_like(mask))
+        np.testing.assert_allclose(added, given, atol=1e-6)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), of_added, of_given)
+        assert not of_bias[~mask].any()
+        assert not added[0, 3].any()
+
+
+def test_the_size_of_a_product_hides_nothing_and_a_bias_above_minus_9000_neither():
+    q, k = jnp.ones((1, 1, 1)), jnp.array([0.0, -2e4]).reshape(2, 1, 1)
+    for bias in None, jnp.array([0.0, -8999.0]):
+        _, weights = dot_product_attention(q, k, k, bias, scale=1.0, normalizer="sigmoid", return_weights=True)
+        np.testing.assert_allclose(weights[0, 0], [1 / 3, 0], rtol=1e-6)  # of two entries
+
+
+def test_lists_and_numbers_are_taken_for_arrays():
+    arrays, mask = qkv(), some_mask((QUERIES, KEYS))
+    attend = functools.partial(dot_product_attention, *arrays, normalizer="ssmax")
+    for given, same in [
+        ({"key_value_seq_lengths": [4, 6]}, {"key_value_seq_lengths": jnp.array([4, 6], jnp.int32)}),
+        ({"local_window_size": [3, np.int64(0)]}, {"local_window_size": (3, 0)}),
+        ({"local_window_size": np.int64(2)}, {"local_window_size": 2}),
+        ({"mask": mask.tolist(), "bias": 1.0}, {"mask": mask, "bias": jnp.ones(())}),
+        ({"mask": mask.astype(jnp.float32), "block_size": 6}, {"mask": mask}),
+        ({"mask": True}, {}),
+    ]:
+        np.testing.assert_array_equal(attend(**given), attend(**same))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
@@ -180,7 +237,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_the_normalizer_gets_the_logits_and_the_mask(name, kv_heads):
     query, key, value = qkv(kv_heads)
     output, weights = dot_product_attention(query, key, value, mask=some_mask(), normalizer=name, return_weights=True)
@@ -278,7 +335,7 @@ def shaped(*shape, dtype=jnp.float32):
         ({"bias": shaped(1, 2, 4, 5, 6)}, ValueError, r"bias has shape \(1, 2, 4, 5, 6\); it must broadcast"),
         ({"bias": shaped(5, 6, dtype=bool)}, TypeError, r"bias has dtype bool.*pass a boolean mask as mask="),
         ({"mask": shaped(6, 5, dtype=bool)}, ValueError, r"mask has shape \(6, 5\); it must broadcast"),
-        ({"mask": shaped(5, 6)}, TypeError, r"mask has dtype float32; it must be bool: .*bias="),
+        ({"mask": shaped(5, 6)}, TypeError, r"mask has dtype float32 and is traced; it must be bool.*bias="),
         ({"query_seq_lengths": shaped(3, dtype=jnp.int32)}, ValueError, r"query_seq_lengths has shape \(3,\).*\(2,\)"),
         ({"key_value_seq_lengths": shaped(dtype=jnp.int32)}, ValueError, r"key_value_seq_lengths has shape \(\)"),
         ({"local_window_size": (1, 2, 3)}, ValueError, r"local_window_size is \(1, 2, 3\); it must be"),

@@ -1,3 +1,4 @@
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from orbax.checkpoint import v1 as ocp
 
 import softmax_jax as sj
 from softmax_jax.attention.flax import LinenAttention, NnxAttention, attend, attention_fn
+from tests.tiers import methods
 
 BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16
 
@@ -132,6 +134,19 @@ def test_a_query_that_sees_nothing_gets_zeros(api):
     np.testing.assert_allclose(weights[1].sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("low", [-9e3, -1e9])
+def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low):
+    x, mask = inputs(BATCH, LENGTH, HEADS, 8), causal(inputs()).at[0, :, 2].set(0)
+    added, weigh = jnp.where(mask != 0, 0, low), sj.normalizer("ssmax")
+    wanted = attend(weigh, x, x, x, mask=mask)
+    np.testing.assert_array_equal(wanted[0, 2], 0)
+    learned = NnxAttention(weigh, learn=("s",))
+    for output in attend(weigh, x, x, x, added), attention_fn(weigh)(x, x, x, bias=added), learned(x, x, x, bias=added):
+        np.testing.assert_allclose(output, wanted, atol=1e-6)
+    with pytest.raises(ValueError, match=r"the mask of float32 holds -.* as bias="):
+        attend(weigh, x, x, x, mask=added)
+
+
 def test_precision_reaches_both_products():
     x = inputs(LENGTH, HEADS, 8)
     program = jax.jit(attention_fn("softmax"), static_argnames="precision").lower(x, x, x, precision="highest")
@@ -209,7 +224,7 @@ def test_what_does_not_fit_raises(keywords, message):
 
 
 @both
-@pytest.mark.parametrize("name", ["softmax", "ssmax", "scalable_softpick"])
+@pytest.mark.parametrize("name", methods(["softmax", "ssmax", "scalable_softpick"]))
 def test_capture_gives_the_weights_and_changes_no_number(api, name):
     one, x = layer(api, attention_fn(name)), inputs()
     output, weights = one.capture(x, mask=causal(x))
@@ -322,11 +337,13 @@ def test_each_head_uses_its_own_number(api):
 
 @pytest.mark.parametrize(
     ("name", "number", "values"),
-    [
-        ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
-        ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
-        ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
-    ],
+    methods(
+        [
+            ("softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
+            ("sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0]),
+            ("clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0]),
+        ]
+    ),
 )
 def test_each_head_uses_its_own_number_of_any_map_or_scale(name, number, values):
     x = inputs()
@@ -383,18 +400,20 @@ def test_training_moves_the_number_of_each_head(train):
 @both
 @pytest.mark.parametrize(
     ("name", "learn", "heads"),
-    [
-        ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
-        ("temperature(theta=0.5)", ("theta",), HEADS),
-        ("softpick", ("eps",), None),
-        ("softpick", ("eps",), HEADS),
-        ("sink_softmax", ("sink",), None),
-        ("sink_softmax", ("sink",), HEADS),
-        ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
-        (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
-        ("length_scaled", ("m", "eps"), HEADS),
-        ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
-    ],
+    methods(
+        [
+            ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
+            ("temperature(theta=0.5)", ("theta",), HEADS),
+            ("softpick", ("eps",), None),
+            ("softpick", ("eps",), HEADS),
+            ("sink_softmax", ("sink",), None),
+            ("sink_softmax", ("sink",), HEADS),
+            ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
+            (sj.Normalizer(sj.softmax, sj.LogLengthPower()), ("power", "delta", "weight"), HEADS),
+            ("length_scaled", ("m", "eps"), HEADS),
+            ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
+        ]
+    ),
 )
 def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
     learning = learning_layer(api, name, learn, heads)
@@ -621,3 +640,108 @@ def test_numbers_that_layers_share_unasked_are_warned_of():
         own = TwoLayers(learning, own=True).init(jax.random.key(0), x)
         twice = OneLayerTwice().init(jax.random.key(0), x)
     assert [sum(name[-1] == "s" for name in traverse_util.flatten_dict(of)) for of in (shared, own, twice)] == [1, 2, 1]
+
+
+# Layers as arguments of compiled functions, in trees and under Flax's own transformations
+
+
+def nnx_layer(seed: int = 0, bias: float = 0.0) -> nnx.MultiHeadAttention:
+    fixed = sj.normalizer("ssmax", s=0.5, bias=jnp.full((HEADS, 1, 1), bias))
+    attention = nnx.data(NnxAttention(fixed, learn=("s",), heads=HEADS))
+    return nnx.MultiHeadAttention(HEADS, FEATURES, decode=False, rngs=nnx.Rngs(seed), attention_fn=attention)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, pytest.param(nnx.jit, marks=pytest.mark.full)])
+def test_equal_nnx_layers_cost_one_program(jit):
+    traces = []
+    run = jit(lambda model, x: (traces.append(1), model(x))[1])
+    split = nnx.merge(*nnx.split(nnx_layer()))
+    for model in (nnx_layer(), nnx_layer(1), copy.deepcopy(nnx_layer()), nnx.clone(nnx_layer()), split):
+        run(model, inputs())
+    assert len(traces) == 1
+    moved = run(nnx_layer(bias=0.5), inputs()) - run(nnx_layer(), inputs())
+    assert len(traces) == 2
+    assert jnp.max(jnp.abs(moved)) > 1e-3
+
+
+def test_nnx_layers_meet_in_trees_and_branches():
+    one, other, x = nnx_layer(), nnx_layer(1), inputs()
+    average = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, one, other)
+    kernel = 0.75 * one.query.kernel[...] + 0.25 * other.query.kernel[...]
+    np.testing.assert_allclose(average.query.kernel[...], kernel, rtol=1e-6)
+    chosen = jax.jit(lambda first, x: jax.lax.cond(first, lambda: one, lambda: other)(x))
+    np.testing.assert_allclose(chosen(False, x), other(x), atol=1e-6)
+    with pytest.raises(ValueError, match="structure"):
+        jax.tree.map(jnp.add, one, nnx_layer(bias=0.5))
+
+
+def lifted(layer: Any, attention: Any) -> jax.Array:
+    """What a Linen layer makes of the inputs, lifted by Flax or not, with the parameters it has if it is not."""
+    variables = linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention).init(jax.random.key(0), inputs())
+    return layer(HEADS, attention_fn=attention).apply(variables, inputs())
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize(
+    "wrap", [linen.jit, *(pytest.param(wrap, marks=pytest.mark.full) for wrap in (linen.remat, lambda layer: layer))]
+)
+def test_linen_lifts_layers_with_numbers_of_any_kind(wrap, learn):
+    stock = linen.MultiHeadDotProductAttention
+    layer = wrap(stock)
+
+    def output(bias):
+        fixed = sj.normalizer("ssmax", bias=bias)
+        return lifted(layer, LinenAttention(fixed, learn=("s",), heads=HEADS) if learn else attention_fn(fixed))
+
+    expected = {bias: lifted(stock, attention_fn(sj.normalizer("ssmax", bias=bias))) for bias in (0.0, 0.7)}
+    for kind in (float, np.array, jnp.float32, lambda b: jnp.full((HEADS, 1, 1), b)):
+        for bias, right in expected.items():  # of which a stale program would give the first twice
+            np.testing.assert_allclose(output(kind(bias)), right, atol=1e-5)
+
+
+@pytest.mark.full
+def test_a_traced_number_goes_through_linens_jit():
+    stock = linen.MultiHeadDotProductAttention
+    compiled = linen.jit(stock)
+
+    def total(s, layer):
+        return jnp.sum(lifted(layer, attention_fn(sj.normalizer("ssmax", s=s))) ** 2)
+
+    for s in (jnp.float32(0.4), jnp.float32(0.8), jnp.float32(0.4)):
+        slope, expected = (jax.grad(total)(s, layer) for layer in (compiled, stock))
+        np.testing.assert_allclose(slope, expected, rtol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("learn", [False, True])
+def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
+    fixed = sj.normalizer("ssmax", bias=jnp.full((HEADS, 1, 1), 0.5))
+    options: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+
+    class Step(linen.Module):
+        @linen.compact
+        def __call__(self, x, _):  # pyright: ignore[reportIncompatibleMethodOverride]
+            attention = LinenAttention(fixed, ("s",), HEADS) if learn else attention_fn(fixed)
+            return linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention)(x), None
+
+    axes: Any = (0, None)
+    scanned, mapped = linen.scan(Step, length=2, **options)(), linen.vmap(Step, in_axes=axes, **options)()
+    for model, x in ((scanned, inputs()), (mapped, inputs(2, BATCH, LENGTH, FEATURES))):
+        variables = model.init(jax.random.key(0), x, None)
+        assert jax.jit(model.apply)(variables, x, None)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_is_causal_means_the_same_when_a_layer_decodes(learn):
+    attention = nnx.data(NnxAttention("ssmax", ("s",), HEADS)) if learn else attention_fn("ssmax")
+    full, x = Nnx(attention), inputs()
+    decoder = nnx.clone(full.layer)
+    decoder.init_cache(x.shape)
+    steps = [decoder(x[:, i : i + 1], decode=True, is_causal=True) for i in range(LENGTH)]
+    np.testing.assert_allclose(jnp.concatenate(steps, 1), full(x, is_causal=True), atol=1e-5)
+
+
+def test_is_causal_for_one_query_without_a_mask_shows_one_key():
+    query, others = jnp.ones((1, 1, 1, 2)), inputs(1, 3, 1, 2)
+    output = attend(sj.normalizer("softmax"), query, others, others, is_causal=True)
+    np.testing.assert_allclose(output, others[:, :1], rtol=1e-6)

@@ -9,6 +9,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.fused import rides
+from tests.tiers import methods
 
 from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays
 
@@ -20,7 +21,7 @@ def test_what_rides_a_kernel_is_what_the_facts_say():
     assert [name for name, method in sj.METHODS.items() if method.fused != "no"] == RIDES
 
 
-@pytest.mark.parametrize("name", RIDES)
+@pytest.mark.parametrize("name", methods(RIDES))
 def test_values_and_gradients_are_those_of_dense_attention(name):
     dense, ridden = each((dense_attention, fused), with_arrays(name), arrays()[:3])
     assert_equal(dense, ridden)

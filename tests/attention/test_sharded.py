@@ -11,7 +11,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention.streaming import sharded_attention
 
-from .inputs import arrays, assert_equal, dense_attention, each, some_mask, with_arrays
+from .inputs import KEYS, arrays, assert_equal, dense_attention, each, some_mask, with_arrays
 
 GRADIENTS = ["adaptive", "sink_softmax", "entmax"]
 """What meets the other devices in different ways; the slow test takes the gradients of all."""
@@ -54,6 +54,23 @@ def in_process_of_its_own(devices, gradients):
 
 def test_two_devices_give_what_one_gives():
     check(["clipped_ssmax"], 2, ["clipped_ssmax"])
+
+
+def test_keys_that_fill_up_the_devices_get_no_weight():
+    """Under no mask, and under a mask or a bias that is the same for all keys, which is not filled up."""
+    of_queries = jnp.arange(5.0)[:, None]
+
+    @jax.jit
+    def all_of_them(query, *keys_and_values):
+        return [
+            [attend(query, *keys_and_values, **hiding) for attend in (dense_attention, sharded(2))]
+            for hiding in ({}, {"mask": of_queries < 4}, {"bias": of_queries})
+        ]
+
+    query, key, value, _ = arrays()
+    for keys in (1, KEYS):
+        for dense, divided in all_of_them(query, key[:, :keys], value[:, :keys]):
+            np.testing.assert_allclose(divided, dense, atol=1e-6)
 
 
 @pytest.mark.slow

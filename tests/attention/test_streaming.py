@@ -12,6 +12,7 @@ from softmax_jax.attention.dense import SEARCH_ABOVE, STREAM_ABOVE, dot_product_
 from softmax_jax.attention.streaming import default_block_size, streaming_attention
 from softmax_jax.normalizers.blocks import Attended, Block
 from softmax_jax.normalizers.streaming import stream
+from tests.tiers import methods
 
 from .inputs import EMPTY, KEYS, arrays, assert_equal, dense_attention, each, some_mask, with_arrays
 
@@ -21,7 +22,7 @@ HIDDEN = KEYS - 1
 in_blocks = functools.partial(dot_product_attention, implementation="streaming", block_size=8)
 
 
-@pytest.mark.parametrize("name", sj.METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_values_and_gradients_are_those_of_dense_attention(name):
     dense, streamed = each((dense_attention, in_blocks), with_arrays(name), arrays())
     assert_equal(dense, streamed)
@@ -259,7 +260,7 @@ def test_a_map_of_ones_own_may_come_in_blocks():
     np.testing.assert_allclose(tripled, 3 * dense_attention(query, key, value), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["softpick", "sparsemax"])
+@pytest.mark.parametrize("name", methods(["softpick", "sparsemax"]))
 def test_blocks_may_be_drawn_when_their_turn_comes(name):
     sets, entries, blocks, width = 3, 8, 4, 5
     normalizer = sj.normalizer(name)
@@ -289,7 +290,7 @@ def test_blocks_may_be_drawn_when_their_turn_comes(name):
         np.testing.assert_allclose(streamed, dense, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["ssmax", "length_scaled", "asentmax", "adaptive"])
+@pytest.mark.parametrize("name", methods(["ssmax", "length_scaled", "asentmax", "adaptive"]))
 def test_a_mask_that_is_added_counts_as_one_that_is_given(name):
     query, key, value, _ = arrays()
     ways = [dense_attention, in_blocks] + [functools.partial(dot_product_attention, implementation="xla")] * (

@@ -13,6 +13,7 @@ from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.attention.logits import Inputs, Options
 from softmax_jax.attention.streaming import streaming_attention
 from softmax_jax.attention.whole_rows import queries_of_block
+from tests.tiers import methods
 
 from .inputs import BATCH, HEADS, KEYS, QUERIES, arrays, assert_equal, dense_attention, each, some_mask, with_arrays
 
@@ -31,7 +32,7 @@ def size_of(query, key, normalizer):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", READ_AGAIN)
+@pytest.mark.parametrize("name", methods(READ_AGAIN))
 def test_values_and_gradients_are_those_of_dense_attention(name):
     query, key, _, _ = arrays()
     assert size_of(query, key, name) == 2
@@ -81,7 +82,7 @@ def test_gradients_of_half_precision_sum_up_in_float32():
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", ["adaptive", "sparsemax"])
+@pytest.mark.parametrize("name", methods(["adaptive", "sparsemax"]))
 def test_forward_mode_vmap_and_second_derivatives(name):
     query, key, value, _ = arrays()
     tangent = jnp.cos(jnp.arange(query.size, dtype=jnp.float32)).reshape(query.shape)

@@ -224,3 +224,16 @@ def test_the_ablation_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path)
     assert again.returncode == 0, again.stderr
     assert "measuring" not in again.stdout
     assert page.read_text() == tables
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "accuracy"), [("quick", 97.0), ("notebook", 90.0)])
+def test_a_preset_learns_to_find_the_largest_of_sixteen_items(preset, accuracy, tmp_path):
+    trained = script("train.py", preset, "--workdir", "run", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    options = ("--lengths", 16, "--normalizers", "softmax", "--output", "out")
+    done = script("evaluate.py", "--checkpoint", "run", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out" / "evaluation.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["accuracy"]) >= accuracy

@@ -24,6 +24,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import softmax_jax as sj
 from softmax_jax import theory
@@ -59,8 +60,15 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     (partial(sj.entmax15, Z.astype(int)), "int32", "floating point", ".astype"),
     (partial(SSMAX, Z.astype(int)), "int32", "floating point", ".astype"),
     (partial(sj.softmax, Z, axis=2), "axis is 2", "from -2 to 1"),
-    (partial(sj.sparsemax, Z, where=jnp.zeros((2, 3))), "float32", "must be bool", "mask == 0"),
-    (partial(SSMAX, Z, where=jnp.zeros((2, 3))), "float32", "must be bool", "mask == 0"),
+    (partial(sj.softmax, Z, axis="x"), "axis is 'x'", "None for all axes"),
+    (partial(sj.sample, KEY, Z, axis=(0, 1)), "axis is (0, 1)", "one axis", "reshape"),
+    (partial(sj.cross_entropy, Z, jnp.zeros(2)), "float32", "whole numbers", ".astype"),
+    (partial(sj.softmax, np.ma.masked_array([1.0, 2.0])), "masked array of numpy", "where=~x.mask"),
+    (partial(sj.softmax, Z, where=np.ma.masked_array([True])), "masked array of numpy", "where=~x.mask"),
+    (partial(theory.critical_beta, np.ma.masked_array([1.0, 2.0])), "masked array of numpy", "where=~x.mask"),
+    (partial(sj.sparsemax, Z, where=np.array([0, 0, -1e9])), "holds -1e+09", "must be bool", "where=mask > -9000"),
+    (partial(SSMAX, Z, where=np.zeros((2, 3))), "holds 0 alone", "must be bool", "mask != 0"),
+    (partial(SSMAX, Z, where="all"), "'all'", "must be bool"),
     (partial(SSMAX, Z, where=jnp.ones(4, bool)), "(4,)", "must broadcast"),
     (partial(sj.ssmax, Z, s=jnp.ones(3)), "(2, 3)", "a number for each row"),
     (partial(sj.normalizer("ssmax", s=jnp.ones((4, 1, 1))), Z), "(2, 3)", "a number for each row"),
@@ -75,7 +83,16 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     (partial(attention, value=X[:, :3]), "(2, 3, 4, 8)", "that of the key"),
     (partial(attention, query=jnp.ones((2, 5, 3, 8))), "3 heads", "no multiple of the 4"),
     (partial(attention, query=X.astype(jnp.bfloat16)), "bfloat16", "one floating-point type", ".astype"),
-    (partial(attention, mask=jnp.zeros((5, 5))), "float32", "must be bool", "bias="),
+    (partial(attention, mask=np.eye(5) - 1), "holds -1", "must be bool", "bias="),
+    (partial(attention, query=np.ma.masked_array(X)), "masked array of numpy", "mask=~x.mask"),
+    (partial(attention, query=[[1.0]]), "[[1.0]]", "must be an array"),
+    (partial(attention, bias=True), "bool", "must be floating point", "mask="),
+    (partial(attention, scale="1"), "scale is '1'", "must be a number"),
+    (partial(attention, is_causal="yes"), "is_causal is 'yes'", "True or False"),
+    (partial(attention, key_value_seq_lengths=[3.0, 4.0]), "float32", "whole numbers", ".astype"),
+    (partial(attention, local_window_size=1.5), "local_window_size is 1.5", "(left, right)"),
+    (partial(attention, block_size="2"), "block_size is '2'", "whole number at least 1"),
+    (partial(attention, block_size=0, implementation="streaming"), "block_size is 0", "at least 1"),
     (partial(attention, mask=jnp.ones((4, 4), bool)), "(4, 4)", "must broadcast"),
     (
         partial(attention, normalizer=sj.normalizer("ssmax", s=jnp.ones((3, 1, 1)))),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softmax_jax as sj
+from softmax_jax.normalizers.masking import HIDDEN
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
 FORMS = "dense", "streaming", "sharded", "xla"
@@ -113,10 +114,10 @@ class Weighed(NamedTuple):
 
 
 def through_keys(form: str, name: str) -> bool:
-    """Whether the logits have to come from the keys, because the fused form takes no bias."""
+    """Whether the logits come from the keys: in a bias low ones would be hidden. A mean of the keys must be finite."""
     normalizer = sj.normalizer(name)
     entropy = type(normalizer.scale).__name__ == "EntropyPolynomial"
-    return form == "xla" and (entropy or getattr(normalizer.map, "fused", None) == "sink")
+    return form != "xla" or entropy or getattr(normalizer.map, "fused", None) == "sink"
 
 
 @functools.cache
@@ -183,14 +184,15 @@ def broken_laws(
 
 def check(name: str, form: str, rows: Rows, found: Weighed, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
     """Each law with the rows that break it."""
-    z, where = rows.logits.astype(np.float64), rows.where
+    z, keys = rows.logits.astype(np.float64), through_keys(form, name)
+    where = rows.where if keys else rows.where & ~(z <= HIDDEN)
     facts: Any = sj.METHODS[name].map
     poisoned = (where & (np.isnan(z) | (z == np.inf))).any(-1)
     above = where & (z != -np.inf)
     empty = ~above.any(-1)
     derivatives = {"gradient": found.gradient} | ({} if found.second is None else {"second derivative": found.second})
     # A key that is not finite has no mean with others, whatever its weight.
-    lawful = ~poisoned & (np.isfinite(z).all(-1) | (not through_keys(form, name)))
+    lawful = ~poisoned & (np.isfinite(z).all(-1) | (not keys) | (form != "xla"))
     w, limits = found.weights, jnp.finfo(dtype)
     size, n = np.abs(w).sum(-1), z.shape[-1]
     rounding = n * float(limits.smallest_subnormal) + (4 + n**0.5) * max(float(limits.eps), 1e-6 * (form != "dense"))

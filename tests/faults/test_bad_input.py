@@ -12,6 +12,7 @@ import pytest
 
 import softmax_jax as sj
 from tests.faults.bad_input import CALLS, COMMANDS, ROOT
+from tests.tiers import full_except
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,7 @@ def faults(answer: dict[str, Any], words: Sequence[str]) -> list[str]:
     return found + ["compiled a program"] * bool(answer["compiled"])
 
 
+@pytest.mark.full
 def test_mistakes_in_calls_are_named_with_their_rule_and_remedy_before_anything_is_compiled(answers):
     wrong = []
     for (_, *words), answer in zip(CALLS, answers):
@@ -43,6 +45,7 @@ def test_mistakes_in_calls_are_named_with_their_rule_and_remedy_before_anything_
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.full
 def test_mistakes_on_command_lines_end_in_one_line_and_status_2_and_leave_nothing_behind(answers):
     wrong = []
     for (command, *words), answer in zip(COMMANDS, answers[len(CALLS) :]):
@@ -68,7 +71,7 @@ EXTREMES = (
 )
 
 
-@pytest.mark.parametrize("spec", EXTREMES)
+@pytest.mark.parametrize("spec", full_except(EXTREMES, EXTREMES[0]))
 def test_the_largest_numbers_that_are_allowed_give_finite_weights(spec: str):
     assert jnp.isfinite(sj.normalizer(spec)(jnp.arange(3.0))).all()
 

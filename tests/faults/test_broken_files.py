@@ -36,6 +36,7 @@ from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.faults import damage
 from tests.faults.damage import PARTS
+from tests.tiers import full_except
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
@@ -55,14 +56,14 @@ def shapes():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_directory, "state_shapes", cached)
-        yield cached(CONFIG)
+        yield lambda: cached(CONFIG)
 
 
 @pytest.fixture(scope="module")
 def whole(shapes, tmp_path_factory):
     """A finished run, made without training: its state and its directory."""
     path = tmp_path_factory.mktemp("runs") / "whole"
-    states = [jax.tree.map(lambda leaf, add=add: numbers(leaf, add), shapes) for add in (0, 1)]
+    states = [jax.tree.map(lambda leaf, add=add: numbers(leaf, add), shapes()) for add in (0, 1)]
     directory = RunDirectory(path, CONFIG)
     for step, state in zip((10, 20), states):
         directory.save(step, state)
@@ -120,6 +121,7 @@ PARTS_OF_A_CHECKPOINT = [
 ]
 
 
+@pytest.mark.full
 def test_the_cases_are_about_all_files_of_a_checkpoint(whole):
     for directory in (whole[0] / "parameters", whole[0] / "checkpoints" / "20", PAPER / "parameters"):
         verify(directory)
@@ -138,6 +140,7 @@ EMPTY = "orbax.checkpoint"
 EACH_FILE = [("removed" if name == EMPTY else "flipped", name, 0.7) for name in PARTS_OF_A_CHECKPOINT]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "name", "amount"), [*EACH_FILE, *ARRAYS])
 def test_the_newest_good_checkpoint_is_used_and_said(whole, copy, canary, capfd, kind, name, amount):
     (path,) = (copy / "parameters").glob(name)
@@ -151,6 +154,7 @@ def test_the_newest_good_checkpoint_is_used_and_said(whole, copy, canary, capfd,
     assert line.endswith(f"Using {copy}/checkpoints/20 instead\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "name", "amount"), [*ARRAYS, ("truncated", SUMS, 10), ("pickle", SUMS, 0)])
 def test_without_another_checkpoint_one_line_says_what_is_wrong(copy, canary, capfd, kind, name, amount):
     shutil.rmtree(copy / "checkpoints")
@@ -160,6 +164,7 @@ def test_without_another_checkpoint_one_line_says_what_is_wrong(copy, canary, ca
     refused(capfd, lambda: load_checkpoint(copy), *words)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "amount"), [*KINDS, ("retyped", 0)])
 def test_settings_that_are_not_those_of_the_checkpoints_are_refused(copy, canary, capfd, kind, amount):
     damage.do(kind, copy / "config.json", amount, canary)
@@ -197,6 +202,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("place", "name"),
     [
@@ -257,6 +263,7 @@ def test_a_run_continues_from_the_newest_good_checkpoint(whole, copy, canary, ca
     assert said(capfd) == ""
 
 
+@pytest.mark.full
 def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(copy, canary, capfd):
     for step in ("10", "20"):
         damage.do("flipped", next((copy / "checkpoints" / step).glob("state/d/*")), 0.5, canary)
@@ -269,11 +276,13 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(copy, canary, 
     assert contents() == before
 
 
+@pytest.mark.full
 def test_a_finished_run_without_its_checkpoints_is_not_trained_anew(copy, capfd):
     shutil.rmtree(copy / "checkpoints")
     refused(capfd, lambda: resumed(copy), "holds a finished run without its checkpoints", "--workdir")
 
 
+@pytest.mark.full
 def test_damaged_parameters_of_a_finished_run_are_written_again(whole, copy, canary, capfd):
     damage.do("flipped", next((copy / "parameters").glob("state/d/*")), 0.5, canary)
     run_module.run(CONFIG, copy, Console(file=io.StringIO()))
@@ -281,12 +290,14 @@ def test_damaged_parameters_of_a_finished_run_are_written_again(whole, copy, can
     assert said(capfd) == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("line", ['{"step": 10, "se', '{"loss": 1}', "\xff"])
 def test_a_damaged_line_of_metrics_is_named(copy, capfd, line):
     (copy / "metrics.jsonl").write_bytes(line.encode("latin-1") + b"}\n")
     refused(capfd, lambda: resumed(copy), "metrics.jsonl is damaged", "remove it")
 
 
+@pytest.mark.full
 def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys, monkeypatch):
     for sums in list(copy.rglob(SUMS)):
         sums.unlink()
@@ -303,7 +314,7 @@ def test_a_run_of_an_earlier_version_is_trusted_by_a_command(whole, copy, capsys
     assert "holds no run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("kind", "amount"), KINDS)
+@pytest.mark.parametrize(("kind", "amount"), full_except(KINDS, "pickle"))
 def test_a_damaged_fit_is_refused(tmp_path, canary, capfd, kind, amount):
     path = Path(shutil.copy(PAPER / "temperature.json", tmp_path))
     damage.do(kind, path, amount, canary)
@@ -319,6 +330,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_fit_of_other_content_is_refused(tmp_path, capfd, name):
     fit = json.loads((PAPER / "temperature.json").read_text())
@@ -332,6 +344,7 @@ def test_a_fit_of_other_content_is_refused(tmp_path, capfd, name):
     refused(capfd, lambda: TemperatureFit.load(path), str(path), "cannot be read as JSON")
 
 
+@pytest.mark.full
 def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy, capfd):
     shutil.copy(PAPER / "temperature.json", copy)
     load = load_checkpoint(copy)[1]
@@ -339,6 +352,7 @@ def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy,
     assert fits.fits_beside(PAPER, load_checkpoint(PAPER)[1]).keys() == fits.FITS.keys()
 
 
+@pytest.mark.full
 def test_a_fit_goes_by_its_name_where_there_is_one(copy, capfd):
     _, parameters = load_checkpoint(PAPER)
     named = fits.named_normalizers([fits.ALL_LENGTHS], PAPER, parameters)
@@ -354,6 +368,7 @@ def msgpack(whole):
     return to_bytes(jax.tree.map(lambda leaf: leaf[0], whole[1][1].parameters))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "amount"), KINDS)
 def test_a_damaged_msgpack_file_is_refused(msgpack, tmp_path, canary, capfd, kind, amount):
     path = tmp_path / "x.msgpack"
@@ -364,6 +379,7 @@ def test_a_damaged_msgpack_file_is_refused(msgpack, tmp_path, canary, capfd, kin
     refused(capfd, lambda: load_checkpoint(path), str(path))
 
 
+@pytest.mark.full
 def test_a_msgpack_file_without_a_checksum_is_used_and_that_is_said(whole, msgpack, tmp_path, capfd):
     path = tmp_path / "x.msgpack"
     path.write_bytes(msgpack)
@@ -378,6 +394,7 @@ def test_a_msgpack_file_without_a_checksum_is_used_and_that_is_said(whole, msgpa
     refused(capfd, lambda: load_checkpoint(path), f"{SUMS} is damaged")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "amount"), [("truncated", part) for part in range(PARTS)] + [("pickle", 0)])
 def test_a_damaged_msgpack_file_without_a_checksum_is_refused(msgpack, tmp_path, canary, kind, amount):
     path = tmp_path / "x.msgpack"
@@ -404,6 +421,7 @@ def two_heads(leaf):
     return leaf.reshape(shape)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TREES)
 def test_a_msgpack_file_of_another_model_is_refused(msgpack, capfd, name):
     change, words = TREES[name]
@@ -417,6 +435,7 @@ def paper(tmp_path):
     return Path(shutil.copytree(PAPER, tmp_path / "paper"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("position", [0.05, 0.5, 0.95])
 def test_one_bit_of_the_shipped_parameters_is_not_lost(paper, capfd, position):
     damage.flip(next((paper / "parameters").glob("state/ocdbt.process_0/d/*")), position)
@@ -432,6 +451,7 @@ def script(name, arguments, monkeypatch, cwd):
     return stop.value.code
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -458,6 +478,7 @@ def options(config):
     return [part for name in names for part in (option(name), settings_of(config)[name])]
 
 
+@pytest.mark.full
 def test_a_run_of_damaged_checkpoints_ends_training_with_one_line_and_status_2(
     copy, tmp_path, monkeypatch, canary, capfd
 ):

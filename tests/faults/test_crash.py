@@ -88,6 +88,7 @@ def test_a_run_killed_while_it_writes_a_checkpoint_or_drops_one(aim, tmp_path, e
     check_finished(workdir, expected, metrics)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0])
 def test_a_run_killed_again_and_again_before_one_of_its_file_operations(seed, tmp_path, expected, metrics):
     killed_before_random_operations(random.Random(seed), 4, tmp_path, expected, metrics)
@@ -128,6 +129,7 @@ def test_a_run_killed_before_every_one_of_its_file_operations(tmp_path, expected
 # Asked to stop
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_asked_to_stop_leaves_a_checkpoint_and_says_where_it_stopped(number, tmp_path, expected, metrics):
     workdir = tmp_path / "run"
@@ -167,6 +169,7 @@ def asked_to_stop_after(seconds, number, path, expected, metrics):
     check_finished(path / "run", expected, metrics)
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_stops_at_once(tmp_path, expected, metrics):
     workdir = tmp_path / "run"
     script = train(workdir, tmp_path / "logs", pause=0.2)
@@ -188,6 +191,7 @@ LIMITS = (20, 200, 700, 1500, 4000)
 """Bytes that a file may have: too few in turn for the lock, the settings, the metrics and checkpoints."""
 
 
+@pytest.mark.full
 def test_a_run_whose_files_may_not_grow_says_so_and_continues_when_they_may(tmp_path, expected, metrics):
     workdir = tmp_path / "run"
     for limit in LIMITS:
@@ -220,6 +224,7 @@ def run_out_of_disk(disk, blocks, path, expected, metrics):
     return refusals
 
 
+@pytest.mark.full
 def test_a_run_on_a_full_disk_says_so_and_continues_when_there_is_room(disk, tmp_path, expected, metrics):
     assert len(run_out_of_disk(disk, (0, 2, 6, 20), tmp_path, expected, metrics)) >= 2
 
@@ -240,6 +245,7 @@ def test_a_run_on_a_disk_with_any_number_of_free_blocks(disk, tmp_path, expected
 # A directory that cannot be written
 
 
+@pytest.mark.full
 def test_a_read_only_disk_is_refused_before_anything_is_computed(disk, tmp_path):
     (disk.path / "before").mkdir()
     disk.make_read_only()
@@ -262,6 +268,7 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
 def test_a_directory_without_permission_is_refused(tmp_path):
     tmp_path.chmod(0o555)
@@ -272,6 +279,7 @@ def test_a_directory_without_permission_is_refused(tmp_path):
 # Two runs in one directory
 
 
+@pytest.mark.full
 def test_a_second_run_in_a_directory_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path, expected, metrics):
     workdir = tmp_path / "run"
     first = train(workdir, tmp_path / "first", pause=0.5)
@@ -327,6 +335,7 @@ def test_a_file_that_the_disk_takes_a_part_of_stays_as_it_was(tmp_path):
     assert path.read_text() == new
 
 
+@pytest.mark.full
 def test_leftovers_of_a_file_are_deleted_when_it_is_written(tmp_path):
     (tmp_path / f".table.csv.12345678{PARTIAL}").write_text("normalizer,n")
     others = {tmp_path / ".table.csv.12345678", tmp_path / f".page.html.12345678{PARTIAL}"}
@@ -336,6 +345,7 @@ def test_leftovers_of_a_file_are_deleted_when_it_is_written(tmp_path):
     assert set(tmp_path.iterdir()) == {tmp_path / "table.csv", *others}
 
 
+@pytest.mark.full
 def test_a_file_that_another_process_took_for_a_leftover_is_written_again(tmp_path, monkeypatch):
     replace, made = os.replace, []
 

@@ -14,8 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from softmax_jax.runtime import devices, distributed
 from tests.faults import same_numbers
 
-pytestmark = pytest.mark.full
-
 ROOT = Path(__file__).parents[2]
 NEAR = {"evaluated": 2e-5, "trained": 1e-6, "training": 2e-5}
 """Largest difference on other devices, in nats, weights and parameters: their batches are summed in another order."""
@@ -74,12 +72,14 @@ def test_one_thread_and_one_device_give_the_numbers_of_all(here, tmp_path):
     assert near(one, here), apart(one, here)
 
 
+@pytest.mark.full
 @pytest.mark.slow  # as it compiles everything again
 def test_a_second_run_gives_the_same_bits(here):
     jax.clear_caches()
     assert identical(same_numbers.numbers(), here)
 
 
+@pytest.mark.full
 def test_a_single_bit_is_seen(here):
     for name in here:
         changed = {key: value.copy() for key, value in here.items()}
@@ -120,11 +120,13 @@ def runs(tmp_path_factory):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_another_run_changes_no_bit(runs):
     assert identical(runs["again"], runs["first"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_threads_change_no_bit_of_an_evaluation(runs):
     """In training, where XLA divides a product among threads, they change the order of a sum."""
@@ -134,12 +136,14 @@ def test_threads_change_no_bit_of_an_evaluation(runs):
     assert near(runs["one thread"], runs["first"]), apart(runs["one thread"], runs["first"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["two devices", "eight devices", "process 0"])
 def test_devices_and_processes_draw_the_same_and_agree(runs, name):
     assert near(runs[name], runs["first"]), apart(runs[name], runs["first"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_both_processes_hold_the_numbers_of_two_devices(runs):
     assert identical(runs["process 0"], runs["process 1"])

@@ -77,6 +77,7 @@ def test_no_number_breaks_a_law_in_ten_thousand_rows(name, form, dtype, n):
     assert broken_laws(name, form, rows, "float32" if made_for != dtype else dtype, twice) == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [np.nan, np.inf])
 @pytest.mark.parametrize("name", sj.METHODS)
 def test_a_row_of_nan_is_nan_above_minus_infinity_and_0_behind_the_mask(name, kind):
@@ -115,6 +116,7 @@ def poisoned_attention(form, name):
     return attention(form)(query, key, key, jnp.asarray(bias), jnp.asarray(mask), normalizer=name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS)
 def test_the_switch_names_the_rows(form, capfd):
     off = jax.jit(lambda: poisoned_attention(form, "ssmax"))()
@@ -138,6 +140,7 @@ def test_the_switch_adds_nothing_to_a_program_when_it_is_off():
         assert "callback" in str(jax.make_jaxpr(weigh)(jnp.zeros(3)))
 
 
+@pytest.mark.full
 def test_the_line_names_the_first_rows_and_counts_the_others(capfd):
     logits = jnp.full((7, 2), jnp.nan)
     with sj.name_bad_rows():

@@ -82,6 +82,7 @@ def test_padding_changes_nothing_that_is_drawn():
         assert np.array_equal(padded.answer, whole.answer)
 
 
+@pytest.mark.full
 def test_the_slope_is_that_of_least_squares():
     minutes = np.arange(30.0)
     assert np.isclose(slope(minutes, 200 + 1.5 * minutes + np.cos(np.pi * minutes)), 1.5, atol=0.02)

@@ -22,6 +22,7 @@ def test_the_page_has_every_normalizer_and_the_text_of_the_command(monkeypatch):
     assert "\n".join(line for line in PAGE.splitlines() if not line.startswith("| `")).startswith(before_the_date)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "n"),
     [("jax.nn.softmax", 256), ("softmax", 256), ("ssmax", 4096), ("softpick", 16), ("entmax15", 256), ("top_k", 4096)],
@@ -35,6 +36,7 @@ def test_a_cell_holds(name, n):
     assert found.own <= 2 * wanted[1] + 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["softmax", "softpick", "entmax15", "adaptive"])
 def test_float64_is_what_the_formula_gives(name):
     logits = precision.logits_of(256)[:8]

@@ -33,6 +33,14 @@ def test_accuracies_intervals_and_paired_tests_are_over_sets():
     assert third["p"] is None
 
 
+def test_p_values_of_answers_are_corrected_for_every_test_in_the_table():
+    right, wrong = [True] * 10, [False] * 10
+    rows = [frame(right, name, "softmax") for name in ("minimum", "kmp_matcher")]
+    rows += [frame(wrong, "minimum", "ssmax"), frame(wrong[:7] + right[:3], "kmp_matcher", "ssmax")]
+    found = answers.summarize_answers(pl.concat(rows)).to_dicts()
+    assert [row["p"] for row in found] == [None, None, pytest.approx(2 * 2 * 0.5**10), pytest.approx(2 * 0.5**7)]
+
+
 @pytest.mark.full
 def test_every_algorithm_is_measured_at_its_own_lengths_under_every_normalizer():
     config = Config(TASK)

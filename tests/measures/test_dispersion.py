@@ -8,15 +8,13 @@ from flax import nnx
 
 from softmax_jax import theory
 from softmax_jax.measures import dispersion
-from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
+from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, evaluate, frame_of
 from softmax_jax.measures.resolution import resolution
 from softmax_jax.measures.sets import fresh_batches
 from softmax_jax.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.trainer import build_model
-
-pytestmark = pytest.mark.full
 
 SEEDS = (4, 5)
 LENGTHS = (5, 20)
@@ -60,6 +58,7 @@ def model_of(parameters, index):
     return nnx.merge(structure, jax.tree.map(lambda leaf: leaf[index], parameters))
 
 
+@pytest.mark.full
 def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
     n, index = 20, 1
     batch = sets_of(TASK, index, n)
@@ -92,6 +91,7 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
             np.testing.assert_allclose(seen["top_weights"], w[row, order], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.full
 def test_all_weight_on_one_item_is_read_as_that_item_alone(parameters, measured):
     batch = sets_of(TASK, 0, 5)
     model = model_of(parameters, 0)
@@ -103,6 +103,7 @@ def test_all_weight_on_one_item_is_read_as_that_item_alone(parameters, measured)
         np.testing.assert_array_equal(right[name], 100 * (answers == np.asarray(batch.answer)))
 
 
+@pytest.mark.full
 def test_measured_weights_keep_to_the_bounds(frame):
     rows = dispersion.dispersion(frame)
     assert len(rows) == (len(NAMES) + 1) * len(LENGTHS) * len(SEEDS)
@@ -118,6 +119,7 @@ def test_measured_weights_keep_to_the_bounds(frame):
         assert row["spread"] <= row["largest_spread"]
 
 
+@pytest.mark.full
 def test_the_critical_beta_is_the_median_of_the_sets_whatever_the_normalizer(measured, frame):
     for of_length in measured:
         values = of_length.values["critical_beta"][:, :, 0]
@@ -125,6 +127,7 @@ def test_the_critical_beta_is_the_median_of_the_sets_whatever_the_normalizer(mea
             assert row["critical_beta"] == np.median(values[SEEDS.index(row["seed"])])
 
 
+@pytest.mark.full
 def test_the_inverse_temperature_is_that_of_the_scale(frame):
     for row in frame.filter(normalizer="softmax").to_dicts():
         assert row["beta"] == 1
@@ -144,6 +147,9 @@ def test_where_the_largest_weight_falls():
     assert found["measured"] == pytest.approx(32)
     assert found["nearest"] is None
     assert found["spread"] == theory.length_forced_below(0.5, 10.0)
+    reaches = pl.Series("largest_reach", [10.0, 30.0, 20.0])
+    (by_largest,) = dispersion.forced(frame.with_columns(reaches)).to_dicts()
+    assert by_largest["spread"] == theory.length_forced_below(0.5, 30.0)
     (varying,) = dispersion.forced(made((4, 0.9, 0.9, 1.0), (16, 0.6, 0.3, 2.0))).to_dicts()
     assert varying["spread"] is None
     assert 4 < varying["nearest"] < 16
@@ -152,8 +158,10 @@ def test_where_the_largest_weight_falls():
 def test_a_weight_that_never_falls_or_was_never_high_crosses_nowhere():
     assert dispersion.crossing([4, 16], [0.9, 0.6], 0.5) is None
     assert dispersion.crossing([4, 16], [0.3, 0.2], 0.5) is None
+    assert dispersion.crossing([4, 16], [0.9, 0.4], 0.5) == pytest.approx(4 * 4**0.8)  # four fifths of the way in log n
 
 
+@pytest.mark.full
 def test_losses_add_up_to_what_is_lost(frame):
     losses = dispersion.losses(frame)
     shares = losses.select(pl.sum_horizontal("accuracy", "value", "key", "dispersion"))
@@ -163,6 +171,16 @@ def test_losses_add_up_to_what_is_lost(frame):
     assert losses.join(frame, keys)["accuracy"].equals(losses.join(frame, keys)["accuracy_right"])
 
 
+def test_a_gap_at_an_edge_counts_to_the_bin_above_and_one_beyond_the_edges_to_the_outermost():
+    edges = dispersion.GAP_EDGES
+    gaps = np.array([0.0, edges[0], edges[3], np.nextafter(edges[3], 0), edges[-1], 2.0])
+    values = {"gap": gaps, "accuracy": np.array([0, 100, 100, 0, 100, 0]), "missed": np.array([100, 0, 100, 0, 0, 0])}
+    measured = Measured(16, ("softmax",), (0,), {name: column[None, :, None] for name, column in values.items()})
+    rows = dispersion.gaps([measured]).select("gap_low", "sets", "missed", "wrong").rows()
+    assert rows == [(edges[0], 2, 50, 50), (edges[2], 1, 0, 100), (edges[3], 1, 100, 0), (edges[-2], 2, 0, 50)]
+
+
+@pytest.mark.full
 def test_every_set_is_in_a_bin_of_its_gap(measured):
     rows = dispersion.gaps(measured).filter(normalizer="softmax")
     for of_length in measured:
@@ -176,6 +194,7 @@ def test_every_set_is_in_a_bin_of_its_gap(measured):
                 assert row["sets"] == ((row["gap_low"] <= gaps) & (gaps < row["gap_high"])).sum()
 
 
+@pytest.mark.full
 def test_attention_maps_are_sorted(measured):
     maps = dispersion.attention_maps(measured, NAMES, seed=5, sets=6)
     assert maps.lengths == (20,)
@@ -187,11 +206,13 @@ def test_attention_maps_are_sorted(measured):
     np.testing.assert_array_equal(maps.weights[2, 0], values["top_weights"][1, order, 2])
 
 
+@pytest.mark.full
 def test_maps_need_long_sets(measured):
     with pytest.raises(ValueError, match="the longest of the measured sets has 5 items: measure 16 or more"):
         dispersion.attention_maps(measured[:1])
 
 
+@pytest.mark.full
 def test_resolution_is_the_logit_of_an_item_alone(parameters):
     found = resolution(parameters, query=0.3, points=401)
     assert found.logits.shape == (len(SEEDS), 10, 401)

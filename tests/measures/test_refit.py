@@ -15,9 +15,7 @@ from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import curves
 from softmax_jax.temperature.optimum import LOG_THETA
 from softmax_jax.training.trainer import build_model
-from tests.temperature.test_temperature import drawn_rows
-
-pytestmark = pytest.mark.full
+from tests.temperature.test_temperature import drawn_rows, rows_alike
 
 SEEDS = (4, 5)
 KEYS = [jax.random.key(1), jax.random.key(2)]
@@ -42,6 +40,7 @@ def found(parameters):
     return search(parameters)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("task", [None, MaxRetrieval(width=8, matmul="bfloat16")], ids=["float32", "bfloat16"])
 def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
     for n, rows, _ in search(parameters, task):
@@ -61,11 +60,22 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
             np.testing.assert_allclose(rows.entropy[index].mean(), row["entropy"], rtol=1e-4)
 
 
+@pytest.mark.full
 def test_keys_draw_different_sets(found):
     for _, rows, fresh in found:
         assert not np.allclose(rows.entropy, fresh.entropy)
 
 
+def test_a_constant_is_chosen_for_what_it_is_measured_by():
+    """Of two temperatures one has the least loss, and one far off the fewest errors, on rows to choose by."""
+    grid = np.arange(len(LOG_THETA))
+    chosen_on = rows_alike((grid - 10.0) ** 2, np.abs(grid - 40) > 3)
+    fresh = rows_alike(grid * 1.0, np.where(grid < 25, 1.0, 0.25))
+    found = refit.oracles(8, {"constant": chosen_on}, fresh, (7,)).rows()
+    assert found == [("constant", 8, 7, 75, 10), (refit.BEST_FOR_SET, 8, 7, 75, 0)]
+
+
+@pytest.mark.full
 def test_oracles_know_the_length_or_the_answer(found):
     n, rows, fresh = found[0]
     oracles = refit.oracles(n, {refit.BEST_FOR_LENGTH: rows}, fresh, SEEDS)
@@ -77,6 +87,7 @@ def test_oracles_know_the_length_or_the_answer(found):
         assert for_set["accuracy"][index] >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
 
 
+@pytest.mark.full
 def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(parameters, found):
     rows, fresh = ({n: pair[at] for n, *pair in found} for at in (0, 1))
     options: dict[str, Any] = {"seeds": SEEDS, "sets": 2, "key": KEYS[1], "criterion": "inputs", "degree": 1}
@@ -93,6 +104,7 @@ def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(para
     assert pl.concat(refit.compare(one, alone[5], alone[20], 5, **options))["seed"].unique().to_list() == [SEEDS[0]]
 
 
+@pytest.mark.full
 def test_the_isotonic_bound_is_the_isotonic_curve():
     rows = drawn_rows(7, seeds=2, rows=1500)
     curve = curves.isotonic_curve(curves.points(rows, "bins")(np.ones(2)))
@@ -104,6 +116,7 @@ def test_the_isotonic_bound_is_the_isotonic_curve():
     assert np.ptp(expected) > 1
 
 
+@pytest.mark.full
 def test_a_digest_follows_numbers_names_and_shapes(parameters):
     digest = checkpoint_sha256(parameters)
     assert digest == checkpoint_sha256(jax.tree.map(jnp.array, parameters))

@@ -8,8 +8,6 @@ import softmax_jax as sj
 
 from . import references
 
-pytestmark = pytest.mark.full
-
 INF, NAN = float("inf"), float("nan")
 RNG = np.random.default_rng(0)
 LOGITS, WHERE = 3 * RNG.normal(size=(5, 9)), RNG.random((5, 9)) < 0.7
@@ -64,12 +62,14 @@ def test_log_softmax_equals_its_definition():
     np.testing.assert_allclose(sj.log_softmax(z, (0, 1), where), flat, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_log_softmax_equals_that_of_jax():
     z, where = arrays(LOGITS, WHERE)
     np.testing.assert_allclose(sj.log_softmax(z), jax.nn.log_softmax(z), rtol=1e-6)
     np.testing.assert_allclose(sj.log_softmax(z, where=where), jax.nn.log_softmax(z, where=where), rtol=1e-6)
 
 
+@pytest.mark.full
 @every_dtype
 def test_log_softmax_of_large_logits(dtype):
     z = jnp.clip(jnp.array(LARGE), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)).astype(dtype)
@@ -82,6 +82,7 @@ def test_log_softmax_of_large_logits(dtype):
     assert np.isfinite(np.asarray(jax.jacrev(sj.log_softmax)(z), np.float64)).all()
 
 
+@pytest.mark.full
 def test_log_softmax_is_minus_infinity_with_zero_gradient_where_nothing_weighs():
     z = jnp.array([[1.0, NAN, -INF, 2.0], [-INF] * 4, [INF, NAN, -INF, 0.0]])
     where = jnp.array([[True, False, True, True], [True] * 4, [False] * 4])
@@ -94,6 +95,7 @@ def test_log_softmax_is_minus_infinity_with_zero_gradient_where_nothing_weighs()
     np.testing.assert_allclose(gradient[0, [0, 3]], 1 - 2 * p, atol=1e-6)
 
 
+@pytest.mark.full
 def test_log_softmax_derivatives():
     where = jnp.asarray(WHERE[0])
     assert_derivatives(lambda z: jnp.where(where, sj.log_softmax(z, where=where), 0), LOGITS[0])
@@ -102,6 +104,7 @@ def test_log_softmax_derivatives():
 # Jacobian
 
 
+@pytest.mark.full
 def test_jacobian_equals_that_of_autodiff():
     with jax.enable_x64(True):
         for row, visible in zip(*arrays(LOGITS, WHERE, dtype="float64")):
@@ -114,6 +117,7 @@ def test_jacobian_equals_that_of_autodiff():
             np.testing.assert_allclose(jacobian, jax.jacrev(weigh)(row), atol=1e-15)
 
 
+@pytest.mark.full
 def test_jacobian_of_many_rows_is_that_of_each():
     p = sj.softmax(jnp.asarray(LOGITS, jnp.float32))
     wanted = [np.diag(row) - np.outer(row, row) for row in np.asarray(p)]
@@ -121,6 +125,7 @@ def test_jacobian_of_many_rows_is_that_of_each():
     np.testing.assert_allclose(sj.softmax_jacobian(p[None]), [wanted], atol=1e-7)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("axis", [-1, 0, (0, 1)])
 def test_products_equal_those_of_autodiff(axis):
     def weigh(z):
@@ -133,6 +138,7 @@ def test_products_equal_those_of_autodiff(axis):
     np.testing.assert_allclose(sj.softmax_vjp(weights, g, axis, where), pulled, atol=2e-7)
 
 
+@pytest.mark.full
 def test_products_are_those_with_the_jacobian_and_nothing_behind_the_mask_matters():
     z, where, g = arrays(LOGITS, WHERE, VECTORS)
     p = sj.softmax(z, where=where)
@@ -145,6 +151,7 @@ def test_products_are_those_with_the_jacobian_and_nothing_behind_the_mask_matter
         assert not gradient[~where].any()
 
 
+@pytest.mark.full
 def test_products_are_computed_in_float32():
     p, g = (jnp.asarray(x, jnp.bfloat16) for x in (RNG.dirichlet(np.ones(4096)), RNG.normal(size=4096)))
     product = sj.softmax_jvp(p, g)
@@ -165,16 +172,19 @@ def test_weight_entropy_equals_its_definition_and_that_of_the_logits():
     np.testing.assert_allclose(sj.weight_entropy(p)[:, None], sj.entropy(z, where=where), atol=1e-6)
 
 
+@pytest.mark.full
 def test_weight_entropy_is_that_of_absolute_shares():
     np.testing.assert_allclose(sj.weight_entropy(jnp.array([0.1, -0.1, 0.0])), np.log(2), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_weight_entropy_of_bfloat16_weights_is_computed_in_float32():
     p = jnp.asarray(RNG.dirichlet(np.ones(4096)), jnp.bfloat16)
     shares = np.asarray(p, np.float64) / np.asarray(p, np.float64).sum()
     np.testing.assert_allclose(sj.weight_entropy(p), -(shares * np.log(shares)).sum(), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_weight_entropy_gradient_is_zero_at_weights_of_zero():
     gradient = jax.grad(lambda w: sj.weight_entropy(w).sum())(jnp.array([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
     h = references.entropy(np.log([0.25, 0.75]))
@@ -183,10 +193,12 @@ def test_weight_entropy_gradient_is_zero_at_weights_of_zero():
     assert np.isfinite(saturated).all()
 
 
+@pytest.mark.full
 def test_weight_entropy_derivatives():
     assert_derivatives(sj.weight_entropy, RNG.dirichlet(np.ones(6)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("theta", [0.3, 1.0, 4.0])
 def test_entropy_grows_with_temperature_by_the_variance_of_the_logits(theta):
     """dH/dθ = Var_p(z) / θ³, by way of the logits and of the weights."""
@@ -213,6 +225,7 @@ def test_cross_entropy_equals_its_definition():
     np.testing.assert_allclose(sj.cross_entropy(z.T, labels, 0, where.T), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_soft_cross_entropy_equals_its_definition():
     z, where, targets = arrays(LOGITS, WHERE, TARGETS)
     wanted = -np.where(WHERE, TARGETS * np.where(WHERE, log_weights(LOGITS, WHERE), 0), 0).sum(-1)
@@ -221,6 +234,7 @@ def test_soft_cross_entropy_equals_its_definition():
     np.testing.assert_allclose(flat, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_cross_entropies_equal_those_of_optax():
     z, labels, targets = arrays(LOGITS, LABELS, TARGETS)
     stock = optax.softmax_cross_entropy_with_integer_labels(z, labels)
@@ -228,6 +242,7 @@ def test_cross_entropies_equal_those_of_optax():
     np.testing.assert_allclose(sj.soft_cross_entropy(z, targets), optax.softmax_cross_entropy(z, targets), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_label_costs_what_its_one_hot_target_does():
     z, where, labels = arrays(LOGITS, WHERE, LABELS)
     targets = jax.nn.one_hot(labels, 9)
@@ -236,6 +251,7 @@ def test_a_label_costs_what_its_one_hot_target_does():
     )
 
 
+@pytest.mark.full
 def test_cross_entropy_gradients_are_weights_less_targets():
     z, where, labels, targets = arrays(LOGITS, WHERE, LABELS, np.where(WHERE, TARGETS, 0))
     p = sj.softmax(z, where=where)
@@ -249,12 +265,14 @@ def hidden_one_hot(labels, where):
     return jnp.where(where, jax.nn.one_hot(labels, where.shape[-1]), 0)
 
 
+@pytest.mark.full
 def test_cross_entropy_derivatives():
     where, labels = jnp.asarray(WHERE), jnp.asarray(LABELS)
     assert_derivatives(lambda z: sj.cross_entropy(z, labels, where=where), LOGITS)
     assert_derivatives(lambda z, t: sj.soft_cross_entropy(z, t, where=where), LOGITS, TARGETS)
 
 
+@pytest.mark.full
 def test_nothing_behind_the_mask_matters_to_cross_entropy():
     z, where, labels, targets = arrays(LOGITS, WHERE, LABELS, TARGETS)
     for junk in NAN, INF, -INF:
@@ -267,6 +285,7 @@ def test_nothing_behind_the_mask_matters_to_cross_entropy():
             jax.tree.map(np.testing.assert_array_equal, actual, wanted)
 
 
+@pytest.mark.full
 def test_an_empty_row_costs_nothing():
     z = jnp.array([[-INF, -INF, -INF], [NAN, INF, 0.0]])
     where = jnp.array([[True] * 3, [False] * 3])
@@ -285,6 +304,7 @@ def test_an_empty_row_costs_nothing():
     assert np.isfinite(gradients[1]).all()
 
 
+@pytest.mark.full
 def test_what_is_impossible_costs_infinity_and_what_is_no_entry_gives_nan():
     z, where = jnp.array([0.0, -INF, 1.0, 2.0]), jnp.array([True, True, True, False])
     losses = [sj.cross_entropy(z, jnp.array(label), where=where) for label in (1, 3, -1, 4)]
@@ -299,6 +319,7 @@ def test_what_is_impossible_costs_infinity_and_what_is_no_entry_gives_nan():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+@pytest.mark.full
 @every_dtype
 def test_cross_entropy_of_large_logits_is_in_float32(dtype):
     z = jnp.clip(jnp.array(LARGE), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)).astype(dtype)
@@ -314,6 +335,7 @@ def test_cross_entropy_of_large_logits_is_in_float32(dtype):
     assert np.isfinite(np.asarray(gradient, np.float64)).all()
 
 
+@pytest.mark.full
 def test_vmap_and_jit():
     z, where, labels, targets, g = arrays(LOGITS, WHERE, LABELS, TARGETS, VECTORS)
     for function in (

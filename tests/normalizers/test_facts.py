@@ -11,8 +11,9 @@ import softmax_jax as sj
 from softmax_jax.normalizers.entry import DISPERSES
 from softmax_jax.normalizers.methods import HOLDS_A_LEAD
 from softmax_jax.normalizers.sparse import LINEAR, SQUARED
+from tests.tiers import methods
 
-every_fact = pytest.mark.parametrize("name", sj.METHODS)
+every_fact = pytest.mark.parametrize("name", methods())
 
 
 @every_fact

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from tests.tiers import methods
 
 # The rows on which the shoot-out shows each method.
 MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
@@ -54,7 +55,7 @@ def test_softpick_jacobian_is_its_closed_form():
 
 def test_softpick_of_negative_logits_is_zero_yet_they_count():
     np.testing.assert_array_equal(sj.softpick(jnp.array([-1.0, -500.0, -3e38])), [0, 0, 0])
-    np.testing.assert_allclose(sj.softpick(jnp.array([jnp.log(2.0), -1e9])), [0.5, 0], rtol=1e-5)
+    np.testing.assert_allclose(sj.softpick(jnp.array([jnp.log(2.0), -8e3])), [0.5, 0], rtol=1e-5)
 
 
 def test_softpick_keeps_the_digits_of_small_logits():
@@ -158,7 +159,7 @@ def test_shifted_softmax_has_zero_gradient_in_s():
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"]
+    "name", methods(["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"])
 )
 def test_a_map_marked_shift_invariant_is_and_the_others_are_not(name):
     weigh = getattr(sj, name)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from tests.tiers import methods
 
 from . import references
 
@@ -27,7 +28,7 @@ def by_formula(weigh):
     return weights
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", methods(FUNCTIONS))
 def test_function_and_registered_name_agree(name):
     logits, where = jnp.asarray(LOGITS, jnp.float32), jnp.asarray(WHERE)
     np.testing.assert_array_equal(FUNCTIONS[name](logits, where=where), sj.normalizer(name)(logits, where=where))
@@ -35,19 +36,21 @@ def test_function_and_registered_name_agree(name):
 
 @pytest.mark.parametrize(
     ("name", "given", "weigh"),
-    [
-        ("temperature", {"theta": 0.4}, lambda z: references.softmax(z / 0.4)),
-        ("adaptive", {"coefficients": (0.5, 1.0)}, lambda z: references.softmax(adaptive_line(z))),
-        ("adaptive", {"entropy_range": (2.0, 3.0)}, lambda z: references.softmax(at_least_two_nats(z))),
-        ("ssmax", {"s": 0.43, "bias": 0.2}, lambda z: references.softmax((0.43 * math.log(z.size) + 0.2) * z)),
-        ("ssmax", {"s": -0.5}, lambda z: references.softmax(-0.5 * math.log(z.size) * z)),
-        ("scalable_softpick", {"s": 0.9}, lambda z: references.softpick(0.9 * math.log(z.size) * z)),
-        (
-            "length_scaled",
-            {"m": 2, "eps": 0.1},
-            lambda z: references.softmax(references.length_rule_beta(z.size, 2, 0.1) * z),
-        ),
-    ],
+    methods(
+        [
+            ("temperature", {"theta": 0.4}, lambda z: references.softmax(z / 0.4)),
+            ("adaptive", {"coefficients": (0.5, 1.0)}, lambda z: references.softmax(adaptive_line(z))),
+            ("adaptive", {"entropy_range": (2.0, 3.0)}, lambda z: references.softmax(at_least_two_nats(z))),
+            ("ssmax", {"s": 0.43, "bias": 0.2}, lambda z: references.softmax((0.43 * math.log(z.size) + 0.2) * z)),
+            ("ssmax", {"s": -0.5}, lambda z: references.softmax(-0.5 * math.log(z.size) * z)),
+            ("scalable_softpick", {"s": 0.9}, lambda z: references.softpick(0.9 * math.log(z.size) * z)),
+            (
+                "length_scaled",
+                {"m": 2, "eps": 0.1},
+                lambda z: references.softmax(references.length_rule_beta(z.size, 2, 0.1) * z),
+            ),
+        ]
+    ),
 )
 def test_numbers_other_than_the_defaults(name, given, weigh):
     actual = FUNCTIONS[name](jnp.asarray(LOGITS, jnp.float32), where=jnp.asarray(WHERE), **given)

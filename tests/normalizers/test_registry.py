@@ -11,6 +11,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.normalizers import registry
+from tests.tiers import methods
 
 CONTRIBUTING = pathlib.Path(__file__).parents[2] / "CONTRIBUTING.md"
 
@@ -41,7 +42,7 @@ def test_the_view_is_read_only():
         sj.METHODS["mine"] = sj.METHODS["softmax"]  # pyright: ignore[reportIndexIssue]
 
 
-@pytest.mark.parametrize("name", sj.METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
     n = sj.normalizer(name)
     assert len(jax.tree.leaves(n)) == len(jax.tree.leaves(list(sj.METHODS[name].numbers.values())))

@@ -49,6 +49,7 @@ def test_accuracy_interval_loss_and_p_stand_under_their_length():
     assert numbers_of(text, "adaptive")["p"] == ["0.4", "0.002"]
 
 
+@pytest.mark.full
 def test_published_rows_mark_the_unconfirmed_cells_and_show_the_difference():
     text = printed(print_evaluation, SUMMARY)
     assert numbers_of(text, "softmax, published") == {
@@ -77,6 +78,7 @@ def test_cells_agree_within_the_interval_or_the_margin():
     assert verdict({"softmax": cells, "adaptive": []}).endswith(": softmax 3.3")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "named"),
     [
@@ -93,6 +95,7 @@ def test_rows_that_depend_on_an_offset_of_the_logits_are_named(names, named):
     assert (of_an_offset(names) or "none: ").split(": ")[0] == named
 
 
+@pytest.mark.full
 def test_lengths_that_do_not_fit_the_width_go_to_further_tables():
     many = [("softmax", 2**power, 90.0, 0.1, 0.5, 1.0, None) for power in range(1, 15)]
     text = printed(print_evaluation, summary(*many), width=80)
@@ -101,6 +104,7 @@ def test_lengths_that_do_not_fit_the_width_go_to_further_tables():
     assert [int(n) for header in headers for n in header] == [2**power for power in range(1, 15)]
 
 
+@pytest.mark.full
 def test_one_seed_has_no_interval_and_no_p():
     text = printed(print_evaluation, summary(("softmax", 16, 98.7, None, 0.05, 0.3, None)))
     assert list(numbers_of(text, "softmax")) == ["accuracy", "loss", "calibration"]
@@ -114,11 +118,13 @@ def test_bands_hold_the_interval_within_0_and_100():
     assert high - value == pytest.approx(value - low)
 
 
+@pytest.mark.full
 def test_softmax_is_drawn_over_all_others():
     drawn = accuracy_chart(FRAME, "A title").to_dict()["layer"][1]["data"]["values"]
     assert drawn[0]["normalizer"] != drawn[-1]["normalizer"] == "softmax"
 
 
+@pytest.mark.full
 def test_both_published_rows_are_dashed():
     line = accuracy_chart(FRAME, "A title").to_dict()["layer"][1]
     dashes = line["encoding"]["strokeDash"]["scale"]
@@ -137,6 +143,7 @@ def test_both_published_rows_are_dashed():
     }
 
 
+@pytest.mark.full
 def test_every_line_is_on_until_its_name_is_clicked():
     chart = accuracy_chart(FRAME, "A title", switched=True).to_dict()
     (switch,) = chart["params"]
@@ -150,6 +157,7 @@ def test_every_line_is_on_until_its_name_is_clicked():
         assert condition["empty"] is False
 
 
+@pytest.mark.full
 def test_a_picture_has_names_at_the_ends_of_its_lines_and_no_legend():
     chart = accuracy_chart(FRAME, "A title").to_dict()
     assert "params" not in chart

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from softmax_jax.report import colours
+from tests.tiers import full_except
 
 WHITE, SLATE = "#ffffff", "#1e2129"
 """Of pages of the documentation by day and by night."""
@@ -45,17 +46,21 @@ def seen(colour, sight):
     return np.array(TO_LAB) @ lms
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", [WHITE, SLATE])
 def test_every_line_stands_out_on_light_and_dark_pages(page):
     assert min(contrast(colour, page) for colour in (*NINE, colours.GREY)) >= 3
 
 
-@pytest.mark.parametrize(("sight", "least"), [("normal", 0.15), *((sight, 0.075) for sight in list(SIGHTS)[1:])])
+@pytest.mark.parametrize(
+    ("sight", "least"), full_except([("normal", 0.15), *((sight, 0.075) for sight in list(SIGHTS)[1:])], "normal")
+)
 def test_no_two_of_nine_look_alike(sight, least):
     pairs = itertools.combinations([seen(colour, sight) for colour in NINE], 2)
     assert min(float(np.linalg.norm(one - other)) for one, other in pairs) >= least
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_causes_and_sizes_can_be_told_apart(sight):
     for some in (colours.BY_CAUSE.values(), colours.by_size("12345").values()):
@@ -69,6 +74,7 @@ def test_a_normalizer_has_one_colour_whatever_stands_beside_it():
     assert len(set(among.values())) == 4
 
 
+@pytest.mark.full
 def test_others_get_the_colours_left_over_in_turn():
     names = [f"mine_{index}" for index in range(12)]
     given = colours.palette(["softmax", *names])
@@ -76,12 +82,14 @@ def test_others_get_the_colours_left_over_in_turn():
     assert [given[name] for name in names] == [*left, *left[:4]]
 
 
+@pytest.mark.full
 def test_rows_of_one_normalizer_share_no_colour_unless_one_is_published():
     given = colours.palette(["temperature(0.5)", "temperature(0.25)", "adaptive, published"])
     assert given["temperature(0.5)"] == colours.BY_NORMALIZER["temperature"] != given["temperature(0.25)"]
     assert given["adaptive, published"] == colours.BY_NORMALIZER["adaptive"]
 
 
+@pytest.mark.full
 def test_sizes_go_from_light_to_dark():
     luminances = [float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in colours.by_size("123456").values()]
     assert luminances == sorted(luminances, reverse=True)

@@ -50,6 +50,7 @@ def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():
     assert "softmax" not in {record.get("normalizer") for record in values_of(hardmax)}
 
 
+@pytest.mark.full
 def test_no_two_bounds_have_one_stroke_nor_any_that_of_published_rows():
     weight = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"][1]
     scale = weight["layer"][0]["encoding"]["strokeDash"]["scale"]
@@ -63,11 +64,13 @@ def test_no_two_bounds_have_one_stroke_nor_any_that_of_published_rows():
     assert narrow.count('"legend": null') == 0
 
 
+@pytest.mark.full
 def test_a_length_beyond_the_chart_is_not_marked():
     far = FORCED.with_columns(measured=None, nearest=1e5)
     assert not any("forced" in str(record) for record in values_of(dispersion.dispersion_chart(FRAME, far)))
 
 
+@pytest.mark.full
 def test_the_table_of_the_maps_holds_what_is_drawn():
     frame = dispersion.attention_map_frame(MAPS)
     assert len(frame) == MAPS.weights.size

@@ -32,18 +32,21 @@ def test_names_at_the_ends_do_not_overlap_and_keep_the_order_of_the_lines():
     assert heights["ssmax"] + 15.9 < heights["softmax"] < heights["mine"] - 15.9
 
 
+@pytest.mark.full
 def test_places_stay_where_nothing_is_in_the_way_and_within_the_chart():
     assert charts.apart([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
     assert charts.apart([1.0, 1.0, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
     assert charts.apart([0.5] * 5, 0.4) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
 
 
+@pytest.mark.full
 def test_the_baseline_is_drawn_last_and_widest():
     drawn = re.findall(r'<path d="M0,[^"]*" stroke="(#\w+)" stroke-width="([\d.]+)"', drawing.svg(chart()))
     assert [float(width) for _, width in drawn] == [2, 2, 4]
     assert drawn[-1][0] == BY_NORMALIZER["softmax"]
 
 
+@pytest.mark.full
 def test_a_picture_says_what_it_was_drawn_from():
     drawn = drawing.svg(chart())
     assert drawing.drawn_from(drawn) == drawing.fingerprint(chart())
@@ -54,6 +57,7 @@ def test_a_picture_says_what_it_was_drawn_from():
     assert drawing.drawn_from("<svg></svg>") is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("paper", "points"), drawing.COLUMNS.items())
 def test_paper_has_the_width_of_its_columns_and_names_for_readers_and_no_title(paper, points, tmp_path):
     png, shown, *for_print = drawing.save_chart(chart(), tmp_path / "accuracy", paper)
@@ -70,6 +74,7 @@ def test_paper_has_the_width_of_its_columns_and_names_for_readers_and_no_title(p
     assert caption.read_text() == "Who holds?\nby softmax and others\n"
 
 
+@pytest.mark.full
 def test_panels_go_under_each_other_where_a_column_is_too_narrow():
     side_by_side = charts.alt.hconcat(chart(), chart()).properties(title=charts.chart_title("Both?"))
     sizes = {paper: drawing.size_of(drawing.printed(side_by_side, paper)) for paper in drawing.COLUMNS}
@@ -77,6 +82,7 @@ def test_panels_go_under_each_other_where_a_column_is_too_narrow():
     assert sizes["one-column"][0] == pytest.approx(234, abs=1)
 
 
+@pytest.mark.full
 def test_text_takes_the_colour_of_the_page():
     drawn = drawing.svg(chart())
     assert "prefers-color-scheme: dark" in drawn
@@ -85,6 +91,7 @@ def test_text_takes_the_colour_of_the_page():
     assert NAMESPACE[1:-1] in drawn
 
 
+@pytest.mark.full
 def test_names_go_into_a_legend_where_a_column_has_no_room_for_them():
     long = {"mine": "a normalizer whose name takes half a column"}
     crowded = chart(FRAME.with_columns(pl.col("normalizer").replace(long)))

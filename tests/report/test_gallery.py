@@ -26,12 +26,14 @@ def test_there_is_a_picture_of_every_method():
     assert {path.name for path in PICTURES.iterdir()} == {f"{name}.svg" for name in sj.METHODS}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_the_picture_of_the_documentation_is_current(name, drawn):
     kept = (PICTURES / f"{name}.svg").read_text()
     assert drawn_from(kept) == drawn_from(drawn[name]) is not None
 
 
+@pytest.mark.full
 def test_a_picture_has_ten_bars_as_high_as_the_weights(drawn):
     """130 pixels of the picture are a weight of 1.1."""
     bars = re.findall(rf'd="M[\d.]+,[-\d.]+h[\d.]+v([-\d.]+)h-[\d.]+Z" fill="{OWN}"', drawn["signed_l1"])
@@ -39,6 +41,7 @@ def test_a_picture_has_ten_bars_as_high_as_the_weights(drawn):
     np.testing.assert_allclose(sorted(map(float, bars)), sorted(np.abs(weights) * 130 / 1.1), atol=0.02)
 
 
+@pytest.mark.full
 def test_a_picture_takes_its_colours_from_the_page(drawn):
     for picture in drawn.values():
         colours = set(re.findall(r'(?:fill|stroke)="(.*?)"', picture)) - {"none", "transparent"}

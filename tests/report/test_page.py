@@ -55,12 +55,14 @@ def outline(text):
     return Outline(text)
 
 
+@pytest.mark.full
 def test_every_element_is_closed_and_every_id_is_unique(outline):
     assert outline.open == []
     ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.full
 def test_nothing_is_fetched(outline, text):
     for tag, attributes in outline.elements:
         assert tag != "img"
@@ -72,6 +74,7 @@ def test_nothing_is_fetched(outline, text):
     assert len(text) < 1.2e6
 
 
+@pytest.mark.full
 def test_the_contents_lead_to_each_section_by_its_question(text):
     assert '<li><a href="#first">Is 1 &lt; 2?</a></li>' in text
     assert '<section id="first"' in text
@@ -79,6 +82,7 @@ def test_the_contents_lead_to_each_section_by_its_question(text):
     assert "made &amp; written" in text
 
 
+@pytest.mark.full
 def test_a_chart_lies_within_as_its_specification_with_its_title_as_text(text):
     found = re.search(r'<script type="application/json" id="spec-dots">(.*?)</script>', text)
     assert found is not None
@@ -89,6 +93,7 @@ def test_a_chart_lies_within_as_its_specification_with_its_title_as_text(text):
     assert [suffix in text for suffix in ('"dots.csv"', '"dots.png"', '"dots.svg"')] == [True] * 3
 
 
+@pytest.mark.full
 def test_a_table_has_headings_that_sort_and_sets_its_references_apart(outline):
     headings = [attributes for attributes in outline.all("th") if attributes.get("scope") == "col"]
     assert [heading["aria-sort"] for heading in headings] == ["none", "none"]
@@ -107,6 +112,7 @@ def test_a_page_within_the_page_is_shut_in():
     assert frame["sandbox"] == "allow-scripts"
 
 
+@pytest.mark.full
 def test_a_figure_is_written_as_pictures_and_data(tmp_path):
     paths = write_figure(tmp_path, FIGURE)
     assert [path.name for path in paths] == ["dots.csv", "dots.png", "dots.svg"]

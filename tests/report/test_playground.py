@@ -10,6 +10,7 @@ from softmax_jax.report.playground import DISTINCT, NORMALIZERS, playground_char
 from tests.report.charts import texts_of
 
 
+@pytest.mark.full
 def test_the_best_item_comes_first_and_the_others_lie_within_the_noise():
     logits = playground_logits(10, gap=4.0, noise=1.5)
     assert len(logits) == 1025
@@ -23,6 +24,7 @@ def test_more_items_leave_the_others_where_they_are():
     assert (playground_logits(4, 1.0, 2.0)[:5] == playground_logits(2, 1.0, 2.0)).all()
 
 
+@pytest.mark.full
 def test_a_million_items_have_a_thousand_logits_each_as_often():
     _, *others = playground_logits(20, 1.0, 2.0)
     _, times = np.unique(others, return_counts=True)
@@ -35,6 +37,7 @@ def test_every_normalizer_that_is_shown_is_registered_and_the_well_known_are_the
     assert known | {"hardmax", "signed_l1", "length_scaled", "softmax1", "asentmax"} <= set(NORMALIZERS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("log2_others", [8, 12])
 def test_the_picture_holds_the_numbers_of_the_package_under_each_normalizer(log2_others):
     drawn = texts_of(svg(playground_chart(log2_others, gap=4.0, noise=1.0)))
@@ -47,6 +50,7 @@ def test_the_picture_holds_the_numbers_of_the_package_under_each_normalizer(log2
         assert min(apart) < 0.011
 
 
+@pytest.mark.full
 def test_the_table_is_what_softmax_gives():
     weights = np.asarray(METHODS["softmax"].build()(jnp.asarray(playground_logits(6, 4.0, 1.0), jnp.float32)))
     first = playground_frame().row(0, named=True)

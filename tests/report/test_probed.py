@@ -35,6 +35,7 @@ def found():
     return found_in(attend)
 
 
+@pytest.mark.full
 def test_means_are_those_of_the_rows_of_each_head(found):
     frame = probed.of_heads(found)
     assert frame.select("n", "layer", "head").rows() == [(n, "layer_0", head) for n in LENGTHS for head in (0, 1)]
@@ -46,11 +47,13 @@ def test_means_are_those_of_the_rows_of_each_head(found):
             assert row["uniform"] == pytest.approx(np.log(np.arange(1, n + 1)).mean(), rel=1e-5)
 
 
+@pytest.mark.full
 def test_equal_weights_have_the_entropy_of_equal_weights(found):
     for row in probed.of_heads(found).filter(head=1).to_dicts():
         assert row["entropy"] == pytest.approx(row["uniform"], rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_turn_of_a_loop_is_a_layer_of_its_own():
     frame = probed.of_heads(found_in(stacked))
     layers = frame["layer"].unique(maintain_order=True).to_list()
@@ -66,6 +69,7 @@ def test_rows_that_were_not_weighed_are_left_out():
     assert len(frame) == len(LENGTHS) * 2
 
 
+@pytest.mark.full
 def test_critical_betas_are_the_median_of_the_rows_that_see_about_as_much():
     _, found = sj.probe(attend, critical=True)(jax.random.normal(jax.random.key(0), (8, 3)))
     frame = probed.critical_betas({8: found})
@@ -78,6 +82,7 @@ def test_critical_betas_are_the_median_of_the_rows_that_see_about_as_much():
     assert len(probed.critical_betas(found_in(attend))) == 0
 
 
+@pytest.mark.full
 def test_the_page_of_what_is_critical_marks_the_beta_of_the_model(tmp_path):
     def three_layers(x):
         return jax.lax.scan(lambda x, _: (jax.nn.softmax(x @ x.T) @ x, None), x, None, length=3)
@@ -91,6 +96,7 @@ def test_the_page_of_what_is_critical_marks_the_beta_of_the_model(tmp_path):
     assert {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
 
 
+@pytest.mark.full
 def test_the_page_opens_offline_with_its_charts_and_data_beside_it(found, tmp_path):
     page, *others = probed.model_page(found, tmp_path, "How does it attend?")
     assert "How does it attend?" in page.read_text()
@@ -100,6 +106,7 @@ def test_the_page_opens_offline_with_its_charts_and_data_beside_it(found, tmp_pa
     assert pl.read_csv(tmp_path / "entropy.csv").rows() == probed.of_heads(found).rows()
 
 
+@pytest.mark.full
 def test_the_chart_of_masses_names_who_gets_them(tmp_path):
     rows = [(name, n, 0, 20.0, 30.0, 50.0) for name in ("softmax", "hardmax") for n in LENGTHS]
     frame = pl.DataFrame(rows, ["normalizer", "n", "layer", "first", "needle", "rest"], orient="row")

@@ -15,6 +15,7 @@ def sentence(spread: float, forced_from: float) -> str:
     return forced_sentence(forced, pl.DataFrame({"n": [16, 1024], "spread": [spread, spread]}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10³⁰⁸ items")])
 def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread, words):
     with np.errstate(over="ignore"):
@@ -23,6 +24,7 @@ def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread,
     assert "at no length up to 1,024" in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("beta", "words"), [(1.0, ", where softmax has 1."), (None, "in the median.")])
 def test_the_critical_beta_is_told_beside_that_of_the_normalizer(beta, words):
     start, end = ({"n": n, "critical_beta": n / 64, "beta": beta} for n in (16, 4096))
@@ -38,6 +40,7 @@ def run_of(accuracies, lost=()):
     return Evaluated("paper", 16, tuple(name for name in accuracies if name not in lost), [], frame)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "best"),
     [(["softmax", "softpick", "hardmax"], "hardmax wins back most: 20.0"), (["softmax", "softpick"], "")],
@@ -59,6 +62,7 @@ def test_a_gain_is_named_only_beyond_chance(gains, words):
     assert words in (helps(Evaluated("paper", 16, ("softmax", "hardmax"), [], frame)) or "")
 
 
+@pytest.mark.full
 def test_rounding_is_named_where_a_run_rounds():
     accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
     exact = run_of(accuracies, lost=("hardmax", TRUE_ITEM))
@@ -66,6 +70,7 @@ def test_rounding_is_named_where_a_run_rounds():
     assert "rounded to bfloat16: items whose ρ lie within 0.004" in said(exact._replace(matmul="bfloat16"))["Why"]
 
 
+@pytest.mark.full
 def test_what_is_lost_adds_up_where_half_is_lost():
     accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
     told = said(run_of(accuracies, lost=("hardmax", TRUE_ITEM)))
@@ -76,6 +81,7 @@ def test_what_is_lost_adds_up_where_half_is_lost():
     assert "1.0 % to the value" in told["Why"]
 
 
+@pytest.mark.full
 def test_our_models_of_the_paper_are_called_a_replication():
     assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]
     assert names_of([Path("runs/paper")]) == ["paper"]

@@ -11,6 +11,7 @@ from softmax_jax.tasks.max_retrieval import MaxRetrievalModel
 WEIGHTS = np.linspace(0, 1, 24).reshape(2, 3, 4)
 
 
+@pytest.mark.full
 def test_a_model_is_shown_with_its_parameters(tmp_path):
     page = sj.show(MaxRetrievalModel(8, rngs=nnx.Rngs(0)), tmp_path / "deep" / "model.html")
     text = page.read_text()
@@ -28,6 +29,7 @@ def test_the_page_loads_nothing(tmp_path):
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=[\"']?https?:", text)
 
 
+@pytest.mark.full
 def test_an_array_has_named_axes_and_places(tmp_path):
     text = sj.show(
         WEIGHTS,
@@ -39,11 +41,13 @@ def test_an_array_has_named_axes_and_places(tmp_path):
     assert all(name in text for name in ("normalizer: softmax, hardmax", "set: 3", "item: 4"))
 
 
+@pytest.mark.full
 def test_a_notebook_gets_the_same_picture():
     shown = sj.show(WEIGHTS, axes=("a", "b", "c"))
     assert "treescope" in shown._repr_html_()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "message"),
     [

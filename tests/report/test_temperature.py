@@ -6,8 +6,8 @@ import pytest
 
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
-from softmax_jax.temperature import curves, fitting
-from tests.report.charts import printed
+from softmax_jax.temperature import curves, fitting, join
+from tests.report.charts import printed, values_of
 from tests.temperature.test_temperature import drawn_rows
 
 
@@ -27,17 +27,27 @@ def fits(rows):
 def test_fits_are_printed_with_their_numbers(fits):
     text = printed(report.print_fits, fits)
     for fit in fits.values():
-        assert f"{fit.coefficients[0]:.6g}" in text
+        powers = range(len(fit.coefficients) - 1, -1, -1)
+        for power, coefficient, (low, high) in zip(powers, fit.coefficients, fit.intervals, strict=True):
+            row = f"{power} {coefficient:.6g} {low:.4g} … {high:.4g}"
+            assert row in [" ".join(re.findall(r"[^\s│]+", line)) for line in text.splitlines()]
         assert f"R² on held-out sets {fit.r_squared:.2f}" in text
     assert "covered by adaptive_refit_train" in text
 
 
 @pytest.mark.full
 def test_every_criterion_is_compared(rows):
-    text = printed(report.print_criteria, rows, rows, 4)
+    """By the rows it is fitted to on others, here with every answer wrong that was right there, and five nats more."""
+    fresh = {n: one._replace(losses=one.losses + 5, errors=1 - one.errors) for n, one in rows.items()}
+    text = printed(report.print_criteria, rows, fresh, 4)
     for criterion in curves.CRITERIA:
         assert re.search(rf"{criterion}: too few points|{criterion} +accuracy +\d.*\n +loss +\d", text)
-    assert re.search(r"bins +accuracy", text)
+    curve = curves.polynomial_curve(curves.points(join(rows.values()), "bins")(np.ones(2)), 4)
+    judged = [curves.apply_curve(curve, one) for one in fresh.values()]
+    (accuracies,) = re.findall(r"bins +accuracy +(.*?) *\n", text)
+    (losses,) = re.findall(r"bins .*\n +loss +(.*?) *\n", text)
+    assert accuracies.split() == [f"{100 - 100 * errors.mean():.1f}" for _, errors in judged]
+    assert losses.split() == [f"{loss.mean():.3f}" for loss, _ in judged]
 
 
 def compared_frame(rows):
@@ -57,7 +67,8 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
         text = printed(report.print_comparison, compared_frame(compared), width=width)
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
-        assert all(str(n) in text for n in lengths)
+        headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
+        assert [int(n) for header in headers for n in header] == lengths
     assert re.search(r"adaptive_refit +accuracy.*\n.*\n.*\n +gain( +67)+ *\n +p ", text)
 
 
@@ -78,12 +89,34 @@ def test_curves_follow_the_rules_of_the_method(fits):
     assert curves[ALL_LENGTHS](entropies)[-1] == pytest.approx(fits[ALL_LENGTHS].beta_at_ends[1])
 
 
+@pytest.mark.full
 def test_charts_show_every_curve(rows, fits):
-    for chart in (report.entropy_chart(rows, fits), report.length_chart(rows, fits)):
-        text = chart.to_json()
-        assert all(name in text for name in ("adaptive", ALL_LENGTHS, TRAIN_LENGTHS))
+    drawn = report.curves(fits)
+    points = [row for row in values_of(report.entropy_chart(rows, fits)) if {"curve", "entropy"} <= row.keys()]
+    for name, curve in drawn.items():
+        line = [row for row in points if row["curve"] == name and "value" in row]
+        assert len({row["entropy"] for row in line}) == 241
+        np.testing.assert_allclose(
+            [row["value"] for row in line], curve(np.array([row["entropy"] for row in line])), rtol=1e-3
+        )
+    for name, fit in fits.items():
+        band = [row for row in points if row["curve"] == name and "low" in row]
+        assert fit.band is not None
+        assert len(band) == len(fit.band["low"])
+        np.testing.assert_allclose(
+            [row["low"] for row in band], np.clip(fit.band["low"], *report.BETA_RANGE), rtol=1e-3
+        )
+    by_length = values_of(report.length_chart(rows, fits))
+    assert {(row["curve"], row["n"]) for row in by_length} == {
+        (name, n) for name in [*drawn, BEST_FOR_LENGTH] for n in rows
+    }
+    for row in by_length:
+        if row["curve"] in drawn:
+            expected = drawn[row["curve"]](rows[row["n"]].entropy).mean()
+            assert row["value"] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.full
 def test_the_data_of_the_charts_hold_every_row_and_every_curve(rows, fits):
     frame = report.row_frame(rows, [3, 4])
     assert len(frame) == sum(of_length.entropy.size for of_length in rows.values())

@@ -1,4 +1,5 @@
 import polars as pl
+import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
 from softmax_jax.normalizers.registry import METHODS
@@ -35,6 +36,7 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
     assert {recipe.config.normalizer for recipe in every} == set(METHODS)
 
 
+@pytest.mark.full
 def test_losses_add_up_and_name_the_best_temperature():
     names = (*ablation.SOFT_TO_SHARP, TRUE_ITEM, TRUE_KEY)
     accuracy = dict.fromkeys(names, 40.0) | {"softmax": 30.0, "temperature(0.25)": 70.0, "hardmax": 60.0}
@@ -50,6 +52,7 @@ def test_losses_add_up_and_name_the_best_temperature():
     assert (lost.select(pl.sum_horizontal(ablation.LOSSES)).to_series() == 100).all()
 
 
+@pytest.mark.full
 def test_the_best_temperature_of_a_seed_is_that_of_the_others():
     """Each of two seeds likes another temperature; neither is given its own."""
     own = {0: "temperature(0.5)", 1: "temperature(0.25)"}

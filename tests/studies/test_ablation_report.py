@@ -38,6 +38,7 @@ ACCURACY = pl.concat(of_recipe(recipe, frame) for recipe, frame in FOUND)
 LOST = pl.concat(of_recipe(recipe, losses(frame)) for recipe, frame in FOUND)
 
 
+@pytest.mark.full
 def test_the_table_has_accuracy_interval_and_the_losses_of_every_recipe():
     head, _, base, width, _ = report.losses_table(LOST).splitlines()
     assert head.count("|") == base.count("|")
@@ -48,6 +49,7 @@ def test_the_table_has_accuracy_interval_and_the_losses_of_every_recipe():
     assert "10.0 ± 0.0 / 40.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in width
 
 
+@pytest.mark.full
 def test_recipes_are_named_once():
     named = LOST.select("group", "recipe").unique(maintain_order=True).select(report.label())
     assert named["recipe"].to_list() == ["base", "width 32", f"{PAIRS}: entmax15"]
@@ -58,10 +60,12 @@ def test_the_best_pair_is_named():
     assert table[2:] == ["| softmax | 60.0 | 60.0 | 70.0 (hardmax) |", "| entmax15 | 50.0 | 50.0 | 60.0 (hardmax) |"]
 
 
+@pytest.mark.full
 def test_one_normalizer_in_training_makes_no_pairs():
     assert report.pairs_chart(ACCURACY.filter(pl.col("group") != PAIRS), 64) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "texts"),
     [

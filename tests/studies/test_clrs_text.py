@@ -25,6 +25,7 @@ def drawn(task=TASK, n=6, sets=5):
     return batch, study.source_of(task, batch, study.places_of(task, keys, n, n)[:, 0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tokenizer", ["number", "character"])
 def test_the_source_is_the_smallest_number_of_the_question(tokenizer):
     task = dataclasses.replace(TASK, tokenizer=tokenizer)
@@ -36,6 +37,7 @@ def test_the_source_is_the_smallest_number_of_the_question(tokenizer):
         assert task.vocabulary.decode(tokens[source].tolist()) == min(numbers, key=float)
 
 
+@pytest.mark.full
 def test_answers_that_training_has_are_those_of_the_test_sets():
     n, sets = 9, 25
     frame = pl.DataFrame([("minimum", "softmax", n, 3, [True] * sets)], ROW, orient="row")
@@ -45,6 +47,7 @@ def test_answers_that_training_has_are_those_of_the_test_sets():
     assert 0 < sum(seen) < sets
 
 
+@pytest.mark.full
 def test_what_heads_see_is_what_attention_weighs():
     (batch, source), model = drawn(), TASK.build("softmax", nnx.Rngs(0))
     seen = study.seen_from_answers(model, batch, source)
@@ -63,6 +66,7 @@ def test_what_heads_see_is_what_attention_weighs():
     np.testing.assert_allclose(seen[0][1], 100 * of_source.mean(0), atol=1e-3)
 
 
+@pytest.mark.full
 def test_a_refit_lowers_the_loss_of_its_model(monkeypatch):
     monkeypatch.setattr(study, "REFIT_STEPS", 10)
     config = Config(TASK, steps=1, seeds=1)
@@ -106,6 +110,7 @@ def test_regimes_are_compared_with_softmax_in_the_same_regime():
     assert tuned["p"].item() == 1
 
 
+@pytest.mark.full
 def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
     summary = report.summarize(answers(CELLS))
     assert report.learned_table(summary).splitlines()[2:] == [
@@ -120,6 +125,7 @@ def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
     assert "| insertion_sort | swapped | softmax | 10.0 |" in report.regimes_table(alone)
 
 
+@pytest.mark.full
 def test_beyond_training_answers_that_it_has_are_counted_apart():
     frame = answers(CELLS).with_columns(seen=pl.lit([False] * 4 + [True] * 6))
     frame = frame.with_columns(right=pl.lit([False] * 3 + [True] * 4 + [False] * 3))
@@ -131,6 +137,7 @@ def test_beyond_training_answers_that_it_has_are_counted_apart():
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("regimes", [("swapped", "tuned"), ("throughout",)])
 def test_the_regimes_of_a_seed(tmp_path, regimes):
     asked = study.Arguments(regimes=regimes, workdir=tmp_path)
@@ -145,6 +152,7 @@ def test_the_regimes_of_a_seed(tmp_path, regimes):
         assert runs[report.THROUGHOUT, "ssmax"] == changed(base, normalizer="ssmax")
 
 
+@pytest.mark.full
 def test_models_of_other_settings_have_directories_of_their_own(tmp_path):
     settings = [{}, {"steps": 300}, {"tokenizer": "character"}, {"algorithms": ("minimum",)}]
     asked = [study.Arguments(workdir=tmp_path, **one) for one in settings]

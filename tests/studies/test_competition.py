@@ -7,6 +7,7 @@ from softmax_jax.training.run_directory import SHIPPED
 BIAS = np.random.default_rng(1).normal(size=10) * 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spacing", [0.0, 2.0**-8, 2.0**-11])
 @pytest.mark.parametrize("n", [16, 256, 4096])
 def test_the_formula_is_what_a_drawn_competition_gives(n, spacing):
@@ -21,6 +22,7 @@ def test_no_bias_loses_nothing_and_a_long_row_goes_to_the_class_of_the_largest()
     assert np.isclose(key_accuracy(BIAS, 10**9), 10)
 
 
+@pytest.mark.full
 def test_fine_rounding_changes_nothing():
     assert np.isclose(key_accuracy(BIAS, 1024, 1e-7), key_accuracy(BIAS, 1024), atol=0.01)
 

@@ -33,6 +33,7 @@ def frames(sharper=0.0):
     return [pl.DataFrame(rows, columns, orient="row") for columns, rows in schemas]
 
 
+@pytest.mark.full
 def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
     assert critical.beta_at(64, 0.5, 16) == 4.0
     assert critical.beta_at(64, 0.01, 16) == 1.0
@@ -52,6 +53,7 @@ def test_what_is_chosen_and_what_it_costs():
     assert row == "| a | 64 | 1 | 2 | 50.50 | 60.50 | 59.50 (hardmax) | 57.50 | -2.00 ± 0.00 |"
 
 
+@pytest.mark.full
 def test_the_chart_has_a_panel_for_each_checkpoint_and_every_way():
     choices, _, accuracies = frames()
     chart = report.rules_chart(choices, accuracies).to_dict()
@@ -61,6 +63,7 @@ def test_the_chart_has_a_panel_for_each_checkpoint_and_every_way():
     assert "the sharpest on nearest ties of 64" in ways
 
 
+@pytest.mark.full
 def test_the_page_has_the_tables_of_its_data():
     choices, betas, accuracies = (
         pl.read_csv(DOCS / "data" / "critical" / f"{name}.csv", schema=columns)

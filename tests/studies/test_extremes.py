@@ -19,6 +19,7 @@ def frame_of(rows):
     return pl.DataFrame(rows, COLUMNS, orient="row")
 
 
+@pytest.mark.full
 def test_the_largest_weight_is_one_half_where_it_is():
     gap = 0.3  # a row of two logits: the weight is 1/2 at β = 0 alone, of ten others at log(9)/gap
     weights = [1 / (1 + 9 * math.exp(-beta * gap)) for beta in BETAS]
@@ -26,6 +27,7 @@ def test_the_largest_weight_is_one_half_where_it_is():
     assert math.isnan(half_weight(BETAS, [0.1] * len(BETAS)))
 
 
+@pytest.mark.full
 def test_the_least_loss_is_found_between_the_temperatures():
     losses = [(math.log(beta) - 1.1) ** 2 for beta in BETAS]
     assert least_loss(BETAS, losses) == pytest.approx(math.exp(1.1), rel=1e-9)
@@ -40,6 +42,7 @@ def test_growth_finds_the_power_it_was_made_with():
     assert growth(frame, "best", 256)["power"].to_list() == [None, None]
 
 
+@pytest.mark.full
 def test_a_rule_is_off_by_what_it_grows_too_much():
     missed = off_by(frame_of(rows_of(lambda n: n**0.5)), "half", 256)
     assert missed["n^½"].to_list() == pytest.approx([1, 1])
@@ -47,6 +50,7 @@ def test_a_rule_is_off_by_what_it_grows_too_much():
     assert missed["constant"].to_list() == pytest.approx([0.25, 0.25])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("priority", "power"), [("uniform", 1.0), ("beta_2", 0.5), ("beta_4", 0.25), ("exponential", 0)]
 )
@@ -56,6 +60,7 @@ def test_a_perfect_key_needs_the_growth_that_extreme_values_say(priority, power)
     assert found == pytest.approx(power, abs=0.06)
 
 
+@pytest.mark.full
 def test_a_needle_needs_the_logarithm():
     rows = extremes_growth.of_perfect_key("needle", LENGTHS, 20)
     # The others are uniform below 1: their terms sum to n·exp(-β·lead)·(1 - exp(-β))/β.
@@ -64,6 +69,7 @@ def test_a_needle_needs_the_logarithm():
         assert others == pytest.approx(1, rel=0.15)
 
 
+@pytest.mark.full
 def test_the_tables_and_the_chart(tmp_path):
     rows = [row for name in QUANTILES for row in rows_of(lambda n: n**0.5, name, seeds=(PERFECT, 0, 1))]
     frame = frame_of([(*row[:3], abs(row[3]) + 1e-3, row[4]) for row in rows])
@@ -74,6 +80,7 @@ def test_the_tables_and_the_chart(tmp_path):
     assert "perfect key" in extremes_report.growth_chart(frame).to_json()
 
 
+@pytest.mark.full
 def test_the_study_trains_measures_and_draws(tmp_path, monkeypatch, capsys):
     config = extremes.Arguments.config
     shorter = {"steps": 8, "width": 8, "seeds": 2}

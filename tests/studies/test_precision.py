@@ -20,6 +20,7 @@ from tests.report.charts import texts_of
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ROUNDED)
 def test_ties_are_what_counting_finds_in_the_sets_that_an_evaluation_draws(precision):
     task, seeds, n, sets = MaxRetrieval(), (0, 3), 64, 48
@@ -33,6 +34,7 @@ def test_ties_are_what_counting_finds_in_the_sets_that_an_evaluation_draws(preci
         assert tied == (len(classes) > 1)
 
 
+@pytest.mark.full
 def test_the_ceiling_falls_with_length_and_with_spacing():
     found = ceilings(MaxRetrieval(), PRECISIONS, seeds=(0, 1), lengths=(16, 256), sets=512)
     mean = {(precision, n): value for precision, n, value in found.group_by("precision", "n").agg("ceiling").rows()}
@@ -63,6 +65,7 @@ TOP = pl.DataFrame(
 )
 
 
+@pytest.mark.full
 def test_the_table_of_recipes_has_ceilings_and_the_best_temperature():
     _, _, ceiling, recipe, *_ = report.recipes_table(made(), TOP).splitlines()
     assert ceiling == "| bfloat16 |  | *ceiling* | *80.0* | *80.0* |"
@@ -80,6 +83,7 @@ def test_the_table_of_cells_says_what_chose_and_what_agrees():
     assert "3 of 4 cells agree" in table
 
 
+@pytest.mark.full
 def test_the_charts_name_what_they_compare(tmp_path):
     accuracy = made().filter(precision="bfloat16").select("normalizer", "n", "seed", "accuracy")
     charts = {"published": report.published_chart(accuracy, TOP), "steps": report.steps_chart(made(), TOP)}
@@ -88,6 +92,7 @@ def test_the_charts_name_what_they_compare(tmp_path):
     assert {"items × spacing of ρ below 1", "best constant θ", "float8_e4m3"} <= texts["steps"]
 
 
+@pytest.mark.full
 def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what `ablate.py --groups precision`"):
         of_recipes(tmp_path)
@@ -102,12 +107,14 @@ def kept():
     return {path.stem: pl.read_csv(path) for path in DATA.glob("*.csv")}
 
 
+@pytest.mark.full
 def test_the_page_shows_the_numbers_kept(kept):
     page = (DATA.parents[1] / "precision_study.md").read_text()
     assert report.cells_table(kept["accuracy"], kept["ceilings"]) in page
     assert report.recipes_table(kept["recipes"], kept["recipe_ceilings"]) in page
 
 
+@pytest.mark.full
 def test_nothing_answers_more_than_its_ceiling_beyond_chance(kept):
     of_paper = kept["accuracy"].join(kept["ceilings"], on=["n", "seed"])
     of_recipes = kept["recipes"].join(kept["recipe_ceilings"], on=["precision", "n", "seed"])
@@ -116,12 +123,14 @@ def test_nothing_answers_more_than_its_ceiling_beyond_chance(kept):
         assert (both["accuracy"] - both["ceiling"] <= 4.5 * both["deviation"] + 1e-3).all()
 
 
+@pytest.mark.full
 def test_errors_at_short_lengths_are_ties(kept):
     softmax = kept["accuracy"].filter(normalizer="softmax").group_by("n").agg(pl.mean("wrong_untied", "accuracy"))
     for n, wrong_untied, accuracy in softmax.rows():
         assert wrong_untied < 0.1 * (100 - accuracy), n
 
 
+@pytest.mark.full
 def test_both_published_rows_are_met_as_fixed_before(kept):
     summary = summarize(kept["accuracy"])
     cells = {name: compare(summary.filter(normalizer=name), row) for name, row in ACCURACY.items()}

@@ -24,6 +24,7 @@ def test_the_choice_is_the_sharpest_within_the_tolerance_of_the_best(accuracies,
     assert sharpest(dict(zip("abcd", accuracies)), tolerance) == choice
 
 
+@pytest.mark.full
 def test_temperatures_are_in_order_from_soft_to_sharp():
     thetas = [float(found.group(1)) for name in SOFT_TO_SHARP if (found := re.search(r"\((.*)\)", name))]
     assert thetas == sorted(thetas, reverse=True)

@@ -15,6 +15,7 @@ from softmax_jax.tasks.signal import Signal
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import Interrupted
 from softmax_jax.training.run_directory import RunDirectory
+from tests.studies.test_shootout_report import made
 
 TASK = Signal(length=8, features=16, sequences=16, sets=8, hidden=8, heads=2)
 CONFIG = Config(TASK, steps=4, chunk=2, seeds=3, l2=0.0)
@@ -71,6 +72,20 @@ def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, t
     assert logged[3:] == [("ssmax", 4)]
     assert again.losses.equals(first[1].losses)
     assert again.tests.equals(first[1].tests)
+
+
+def test_a_row_has_the_loss_of_the_last_epoch_and_the_test_at_the_length_of_training(tmp_path):
+    """Of three epochs, and of lengths of which training saw the second."""
+    outcomes = made(*NAMES, lengths=(4, TASK.length))
+    path, *_ = write_outcomes(tmp_path, {}, changed(CONFIG, steps=6), outcomes)
+    rows = {(row["normalizer"], row["seed"]): row for row in csv.DictReader(path.read_text().splitlines())}
+    assert len(rows) == 6
+    for (name, seed), row in rows.items():
+        of_seed = {"normalizer": name, "seed": int(seed)}
+        (accuracy,) = outcomes.tests.filter(**of_seed, n=TASK.length)["accuracy"]
+        (loss,) = outcomes.losses.filter(**of_seed, epoch=3)["loss"]
+        found = [float(row[column]) for column in ("test_accuracy", "train_loss", "seconds")]
+        assert found == pytest.approx([accuracy, loss, outcomes.seconds[name] / 3])
 
 
 @pytest.mark.full

@@ -52,6 +52,7 @@ def cells(table):
     return {row[0]: dict(zip(headers[1:], row[1:])) for row in rows}
 
 
+@pytest.mark.full
 def test_the_formulas_come_with_numbers_and_sources():
     rows = cells(looks.formula_table(["softmax", "entmax(alpha=1.2)"]))
     assert rows["softmax"]["formula"] == METHODS["softmax"].entry.formula
@@ -60,6 +61,7 @@ def test_the_formulas_come_with_numbers_and_sources():
     assert rows["entmax(alpha=1.2)"]["source"] == METHODS["entmax"].entry.source
 
 
+@pytest.mark.full
 def test_the_weights_of_a_row_are_shown_with_their_sum():
     scores = (0.0, 1.0, -2.0)
     rows = cells(looks.weight_table(NAMED, scores, "A row"))
@@ -87,6 +89,7 @@ def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     }
 
 
+@pytest.mark.full
 def test_results_are_means_with_their_intervals_at_the_length_of_training():
     rows = cells(report.results_table(OUTCOMES, 32))
     half = scipy.stats.t.ppf(0.975, 2) * np.std(ACCURACIES["softmax"], ddof=1) / np.sqrt(3)
@@ -103,6 +106,7 @@ def test_the_best_of_each_column_is_marked_and_no_other():
         assert [name for name in rows if rows[name][column].startswith("* ")] == [winner]
 
 
+@pytest.mark.full
 def test_equal_bests_are_all_marked():
     alone = made("ssmax")
     twin = alone.tests.with_columns(normalizer=pl.lit("twin")), alone.losses.with_columns(normalizer=pl.lit("twin"))
@@ -124,12 +128,14 @@ def test_p_compares_with_softmax_by_seed_and_softmax_has_none():
     assert [row["p"] for row in without.values()] == ["–", "–"]
 
 
+@pytest.mark.full
 def test_learned_numbers_are_means_by_layer():
     rows = cells(report.results_table(OUTCOMES, 32))
     assert rows["ssmax"]["learned"] == "s = 1.50, 0.50"
     assert rows["softmax"]["learned"] == "–"
 
 
+@pytest.mark.full
 def test_one_seed_has_neither_interval_nor_p():
     single = made(*NAMED, seeds=1)
     for table in (report.results_table(single, 32), report.lengths_table(single)):
@@ -140,6 +146,7 @@ def test_one_seed_has_neither_interval_nor_p():
     assert {row["p"] for row in rows.values()} == {"–"}
 
 
+@pytest.mark.full
 def test_accuracy_by_length_has_a_column_for_each():
     rows = cells(report.lengths_table(OUTCOMES))
     assert list(rows) == list(NAMED)
@@ -148,6 +155,7 @@ def test_accuracy_by_length_has_a_column_for_each():
     assert rows["ssmax"]["128"].startswith("91.9±")
 
 
+@pytest.mark.full
 def test_published_accuracies_stand_under_their_multiples():
     rows = cells(report.published_table("multi_query"))
     assert rows["asentmax"]["1024 ×"] == "95.3"
@@ -156,6 +164,7 @@ def test_published_accuracies_stand_under_their_multiples():
     assert cells(report.published_table("sort"))["entmax15"]["8 ×"] == "0.0"
 
 
+@pytest.mark.full
 def test_all_looks_are_printed():
     text = printed(looks.print_looks, NAMED, looks.sweep(NAMED), width=200)
     titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")
@@ -163,12 +172,14 @@ def test_all_looks_are_printed():
     assert "…" not in text
 
 
+@pytest.mark.full
 def test_there_is_a_chart_by_length_if_there_is_more_than_one():
     shared = {"accuracy", "loss", "time", "losses"}
     assert set(report.outcome_charts(OUTCOMES, 32)) == shared | {"lengths"}
     assert set(report.outcome_charts(made("softmax", lengths=(32,)), 32)) == shared
 
 
+@pytest.mark.full
 def test_bars_and_bands_hold_the_mean_and_its_interval():
     half = half_width(ACCURACIES["softmax"])
     assert half is not None

@@ -12,8 +12,6 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrievalModel, sample
 
-pytestmark = pytest.mark.full
-
 WIDTH = 128
 
 
@@ -36,19 +34,22 @@ class StockModel(linen.Module):
         return linen.Dense(10)(out)
 
 
-@pytest.fixture(scope="module")
-def batch():
+def sets():
     return sample(jax.random.key(1), 8, 32, jnp.arange(1, 33, 4))
 
 
 @pytest.fixture(scope="module")
-def stock_parameters(batch):
-    parameters = StockModel("softmax").init(jax.random.key(0), batch.items, batch.query, batch.mask)["params"]
-    # Biases start at 0; random ones show whether each arrives at its place.
-    leaves, structure = jax.tree.flatten(parameters)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    noisy = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves)]
-    return jax.tree.unflatten(structure, noisy)
+def batch():
+    return sets()
+
+
+@pytest.fixture(scope="module")
+def stock_parameters():
+    """Random numbers in each place, biases too, so that each must arrive at its own."""
+    like = jax.eval_shape(sets)
+    shapes = jax.eval_shape(StockModel("softmax").init, jax.random.key(0), like.items, like.query, like.mask)["params"]
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.1 * random.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
 def ours(data, batch, name):
@@ -56,6 +57,7 @@ def ours(data, batch, name):
     return nnx.merge(structure, from_bytes(data))(batch, normalizer(name)).scores
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["softmax", "adaptive", "softpick"])
 @pytest.mark.parametrize("level", [False, True])
 def test_imported_parameters_give_the_stock_models_scores(stock_parameters, batch, name, level):
@@ -72,6 +74,7 @@ def test_export_inverts_import(stock_parameters):
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(exported), jax.tree.leaves(expected)))
 
 
+@pytest.mark.full
 def test_other_bytes_are_refused_in_one_line(stock_parameters):
     wrong = dict(stock_parameters)
     wrong["Dense_5"] = {"kernel": jnp.zeros((WIDTH, 7)), "bias": jnp.zeros(7)}

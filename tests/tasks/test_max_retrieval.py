@@ -10,7 +10,7 @@ from flax import nnx
 
 from softmax_jax.attention.dense import dot_product_attention
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import priorities
+from softmax_jax.tasks import max_retrieval, priorities
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
@@ -21,6 +21,7 @@ from softmax_jax.tasks.max_retrieval import (
     set_block,
     set_query,
 )
+from tests.tiers import full_except
 
 KEY = jax.random.key(7)
 CHANCE = 1e-4
@@ -78,6 +79,15 @@ def test_blocks_join_to_the_whole_sample():
     assert np.array_equal(blocks[-1].answer, whole.answer)
 
 
+def test_of_equal_items_the_first_is_the_answer_in_blocks_too(monkeypatch):
+    def alike(key, index, sets, size, priority=priorities.UNIFORM):
+        return jnp.full((sets, size), 0.5), jnp.full((sets, size), 3 + jnp.asarray(index), jnp.int32)
+
+    monkeypatch.setattr(max_retrieval, "_draw_block", alike)
+    *_, last = sample_blocks(KEY, 2, BLOCK + 1)
+    assert last.answer.tolist() == sample(KEY, 2, BLOCK + 1).answer.tolist() == [3, 3]
+
+
 @pytest.mark.full
 def test_any_block_of_a_set_is_drawn_alone():
     items = 2 * BLOCK + 100
@@ -112,7 +122,7 @@ def model():
     return MaxRetrievalModel(width=16, rngs=nnx.Rngs(0))
 
 
-both_sums = pytest.mark.parametrize("name", ["softmax", "signed_l1"])
+both_sums = pytest.mark.parametrize("name", full_except(["softmax", "signed_l1"], "softmax"))
 """Weights that sum to 1 and others: of a normalizer, the projections see the sum alone."""
 
 folded = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))

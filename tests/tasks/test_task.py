@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from softmax_jax.measures.sets import key_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks import TASKS
 from softmax_jax.tasks.clrs_text import ClrsText
@@ -14,6 +15,7 @@ from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import build_model
+from tests.tiers import methods
 
 SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
 OTHERS = {
@@ -49,6 +51,12 @@ def test_training_batches_are_functions_of_seed_and_step(task):
     assert len(once.answer) == task.sets
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(again)))
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
+
+
+def test_every_seed_is_tested_on_its_own_sets_under_every_key(task):
+    keys = [task.test_keys(jnp.int32(seed), 5, 4, key) for seed in (3, 4) for key in (None, key_of(1), key_of(2))]
+    drawn = {tuple(one) for of_draw in keys for one in jax.random.key_data(of_draw).tolist()}
+    assert len(drawn) == 6 * 4
 
 
 def test_no_training_batch_comes_twice(task):
@@ -88,7 +96,7 @@ def test_dropout_needs_keys_and_is_left_out_of_tests():
     assert np.abs(kept - dropped).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.learned])
+@pytest.mark.parametrize("name", methods(name for name, method in METHODS.items() if method.learned))
 def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_there(name):
     task = Signal(length=6, hidden=8, heads=2)
     _, initialize = build_model(task, name)
@@ -100,7 +108,7 @@ def test_every_number_that_is_to_be_learned_is_one_of_its_method_and_starts_ther
         np.testing.assert_allclose(values, METHODS[name].numbers[number], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("asentmax", {"weight", "power"}), ("ssmax", set())])
+@pytest.mark.parametrize(("name", "numbers"), methods([("asentmax", {"weight", "power"}), ("ssmax", set())]))
 def test_models_train_numbers_of_the_query_where_the_method_was_published_with_them(name, numbers):
     _, initialize = build_model(Signal(length=6, hidden=8, heads=2), name)
     attention = initialize(jax.random.key(0))["blocks"][1]["attention"]
@@ -120,3 +128,7 @@ def test_sequences_are_tested_in_whole_batches_that_leave_memory(length):
         assert batch == 1 or batch * length**2 <= 2**22
         assert task.test_sets(length) % min(batch, task.test_sets(length)) == 0
     assert Signal().test_sets(length) >= 200
+
+
+def test_long_sequences_are_fewer_as_their_logits_are_more():
+    assert [Sort().test_sets(length) for length in (64, 512, 1024, 2048, 4096, 2**14)] == [200, 208, 64, 16, 4, 4]

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.temperature import Rows, curves, fit, fitting, optimum, search
-from softmax_jax.temperature.optimum import GRID_SIZE, LOG_THETA
+from softmax_jax.temperature.optimum import GRID_SIZE, LOG_THETA, SPACING
 
 TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
 """A polynomial between 1.8 and 4.6 over the entropies drawn here."""
@@ -64,8 +65,13 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def found(rows):
-    return fit({ITEMS: rows}, {ITEMS: drawn_rows(1, seeds=8, rows=500)}, seeds=range(8))
+def held_out():
+    return drawn_rows(1, seeds=8, rows=500)
+
+
+@pytest.fixture(scope="module")
+def found(rows, held_out):
+    return fit({ITEMS: rows}, {ITEMS: held_out}, seeds=range(8))
 
 
 @pytest.mark.full
@@ -136,6 +142,33 @@ def test_a_known_polynomial_is_recovered(found):
     assert found.r_squared > 0.5
 
 
+def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, held_out, found):
+    low, high = found.entropy_range
+    by_rule = rows.entropy <= curves.THRESHOLD
+    covered = by_rule | (low <= rows.entropy) & (rows.entropy <= high)
+    assert 0 < by_rule.mean() < covered.mean()
+    assert found.coverage == {str(ITEMS): pytest.approx(100 * covered.mean())}
+    assert found.border == {str(ITEMS): pytest.approx(100 * rows.border.mean())}
+    points = curves.points(held_out, "bins")(np.ones(8))
+    assert found.r_squared == pytest.approx(curves.r_squared(found.curve, points))
+    assert found.beta_at_ends == pytest.approx(np.polyval(found.coefficients, found.entropy_range))
+
+
+def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
+    """The curve is a constant, the mean number of its hundred seeds, so nearly normal: 1.96 deviations to each side."""
+    numbers = np.arange(100.0)
+
+    def by_copies(copies):
+        return curves.Points(np.arange(2.0), np.full(2, copies @ numbers / 100), np.ones(2), (0.0, 1.0))
+
+    intervals, band = fitting.bootstrap(by_copies, 0, 100, np.array([0.5]))
+    assert intervals is not None
+    assert band is not None
+    off = 1.96 * numbers.std() / 10
+    np.testing.assert_allclose(intervals, [[49.5 - off, 49.5 + off]], atol=0.07 * off)
+    np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
+
+
 def test_the_band_is_narrower_than_the_curve_is_high(found):
     assert found.band is not None
     low, high = np.array(found.band["low"]), np.array(found.band["high"])
@@ -154,9 +187,31 @@ def test_rows_alone_say_less_than_rows_pooled(rows):
     assert mean_alone < 0.7 * mean_pooled
 
 
-def test_the_accuracy_criterion_finds_fewest_errors(rows):
+def rows_alike(losses, errors, count=300):
+    """Rows of one seed and of one entropy, all with these losses and errors on the grid."""
+    at = np.full((1, count), 1.02)
+    curves_of = [np.broadcast_to(curve.astype(np.float32), (1, count, GRID_SIZE)) for curve in (losses, errors)]
+    return Rows(at, np.exp(0 * at), at < 0, np.ones_like(at), *curves_of)
+
+
+def test_the_accuracy_criterion_finds_fewest_errors_and_the_others_least_loss(rows):
     found = curves.points(rows, "accuracy")(np.ones(8))
     assert (np.diff(found.entropy) > 0).all()
+    grid = np.arange(GRID_SIZE)
+    alike = rows_alike((grid - 20.0) ** 2, np.abs(grid - 30) > 3)
+    for criterion, least in (("bins", 20), ("accuracy", 30)):
+        np.testing.assert_allclose(
+            curves.points(alike, criterion)(np.ones(1)).beta, np.exp(-LOG_THETA[least]), rtol=1e-3
+        )
+
+
+def test_a_row_alone_is_worth_its_curvature_in_beta_as_often_as_its_seed_counts(rows):
+    """The search gives the curvature in log θ: with β = 1/θ it is that over β²."""
+    two = Rows(*(column[:2] for column in rows))
+    found = curves.points(two, "inputs")(np.array([1.0, 3.0]))
+    inside = ~two.border & (two.curvature > 0) & (two.entropy > curves.THRESHOLD)
+    worth = two.curvature * two.theta**2 * np.array([[1], [3]])
+    np.testing.assert_allclose(found.weight, worth[inside], rtol=1e-5)
 
 
 def test_a_bin_on_the_border_joins_the_next():
@@ -175,6 +230,21 @@ def test_a_bin_on_the_border_joins_the_next():
     assert found.entropy_range == (0.9, 3.1)
 
 
+def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
+    counts = np.array([199.0, 1.0, 300.0, 199.0])
+    at = np.array([20.0, 20.0, 25.0, 40.0])
+    entropies = np.array([1.0, 2.0, 3.0, 4.0])
+    sums = counts[:, None] * (np.arange(GRID_SIZE) - at[:, None]) ** 2
+    found = curves.points_of_bins(
+        curves.Bins(counts[None], (counts * entropies)[None], entropies - 0.1, entropies + 0.1, sums[None]), np.ones(1)
+    )
+    np.testing.assert_allclose(found.entropy, [(199 + 2) / 200, (900 + 796) / 499])
+    minima = np.array([20, (300 * 25 + 199 * 40) / 499])
+    np.testing.assert_allclose(found.beta, np.exp(-np.interp(minima, np.arange(GRID_SIZE), LOG_THETA)), rtol=1e-5)
+    assert found.entropy_range == (0.9, 4.1)
+    np.testing.assert_allclose(found.weight * found.beta**2, 2 * np.array([200, 499]) / SPACING**2, rtol=1e-6)
+
+
 def test_an_isotonic_curve_never_falls_and_a_spline_follows_it(rows):
     found = curves.points(rows, "bins")(np.ones(8))
     entropies = np.linspace(0, 4, 200)
@@ -191,6 +261,20 @@ def test_cross_validation_judges_every_form(rows):
     assert quartic.loss <= straight.loss + 1e-4
     losses, _ = curves.apply_curve(lambda entropy: np.ones_like(entropy), rows)
     assert quartic.loss < losses[rows.entropy > curves.THRESHOLD].mean()
+
+
+def test_cross_validation_judges_on_seeds_that_the_fit_did_not_see(rows):
+    """Half of the seeds ask for weights twice as sharp, so that a fit that saw them would look better than it is."""
+    first, second = (Rows(*(column[half] for column in rows)) for half in (slice(4), slice(4, 8)))
+    second = second._replace(losses=np.roll(second.losses, -8, -1))
+    one, other = (curves.points(half, "bins")(np.ones(4)) for half in (first, second))
+    expected: list[Any] = [
+        fitting.judge(curves.polynomial_curve(seen, 1), left_out, truth)
+        for seen, left_out, truth in ((one, second, other), (other, first, one))
+    ]
+    both = Rows(*map(np.concatenate, zip(first, second)))
+    (_, *found), *_ = fitting.cross_validate(both, "bins", folds=2)
+    np.testing.assert_allclose(np.array(found, float), np.mean(expected, 0), rtol=1e-6)
 
 
 def test_applying_a_curve_keeps_the_rules_of_the_method(rows):

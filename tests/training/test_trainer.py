@@ -1,3 +1,4 @@
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from flax import nnx
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.signal import Signal
+from softmax_jax.tasks.task import dropout_key
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.optimizers import ELEMENTWISE, build_optimizer, build_schedule, elementwise
@@ -109,6 +111,35 @@ def test_loss_is_cross_entropy_plus_the_penalty():
     assert np.isclose(loss - cross_entropy, SMALL.l2 * squares, rtol=1e-4)
     penalty = jax.tree.map(lambda a, b: a - b, gradient, bare_gradient)
     assert all_close(penalty, jax.tree.map(lambda leaf: 2 * SMALL.l2 * leaf, parameters), atol=1e-6)
+
+
+class Numbered(MaxRetrieval):
+    """Whose batches are the number of their step, and their seed."""
+
+    def training_batch(self, seed, step) -> Any:
+        return jnp.stack([step, seed])
+
+
+def test_every_step_of_a_chunk_has_its_own_batch_and_key_of_the_dropout(monkeypatch):
+    """Drawn at once or one by one: the gradient is what is seen of them, and plain descent adds it up."""
+    task = Numbered(sets=16, min_items=2, max_items=4, width=8)
+    config = Config(task, steps=40, seeds=2, chunk=20, l2=0.0, optimizer="sgd", learning_rate=1.0)
+    seed, parameters = jnp.int32(7), {"seen": jnp.zeros(3)}
+    state = training.TrainState(parameters, build_optimizer(config).init(parameters), seed)
+
+    def seen(batch, key):
+        return jnp.append(batch.astype(jnp.float32), jax.random.uniform(key))
+
+    def gradient(parameters, *batch_and_key):
+        return (jnp.float32(0), jnp.float32(0)), {"seen": seen(*batch_and_key)}
+
+    by_hand = jax.jit(jax.vmap(lambda step: seen(jnp.stack([step, seed]), dropout_key(seed, step))))(jnp.arange(5, 9))
+    assert len(set(by_hand[:, 2].tolist())) == 4
+    for at_once in (1, 4):
+        monkeypatch.setattr(training, "drawn_at_once", lambda config, steps, count=at_once: count)
+        run = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(5), steps=4)
+        after, _ = jax.jit(run)(state)
+        np.testing.assert_allclose(after.parameters["seen"], -by_hand.sum(0), rtol=1e-6)
 
 
 class OfAbsoluteScores(MaxRetrieval):

@@ -33,6 +33,21 @@ def test_numbers_per_head_are_found_by_gradient():
     assert jax.jit(lambda *qkv: distance(sj.swap(attention, found), qkv))(*QKV) < 1e-4
 
 
+def test_every_batch_is_a_step_in_its_order():
+    loss = lambda apply, batch: batch[0] * distance(apply, batch[1])  # noqa: E731
+    batches = [(jnp.float32(weight), QKV) for weight in (1.0, 5.0, 2.0)]
+    (found,) = calibrate(batches=batches, loss=loss, optimizer=optax.sgd(0.5)).values()
+    numbers = jnp.full((HEADS, 1, 1), sj.normalizer("ssmax").scale.s)  # pyright: ignore
+
+    @jax.jit
+    def step(s, batch):
+        return s - 0.5 * jax.grad(lambda s: loss(sj.swap(attention, sj.normalizer("ssmax", s=s)), batch))(s)
+
+    for batch in batches:
+        numbers = step(numbers, batch)
+    np.testing.assert_allclose(found.scale.s, numbers, rtol=1e-5)  # pyright: ignore
+
+
 @pytest.mark.full
 def test_weights_stay_and_loops_share_a_number():
     parameters, tokens = bert(), jnp.arange(12).reshape(2, 6)

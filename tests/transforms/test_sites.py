@@ -3,12 +3,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import linen
 from jax.experimental import pallas as pl
 
 import softmax_jax as sj
 from softmax_jax.transforms.sites import checks_callable
+from tests.tiers import full_except
 
-from .models import BATCH, CAUSAL, FORMS, HEADS, LENGTH, QKV, apply_bert, attention, bert, divided_last, normal
+from .models import (
+    BATCH,
+    CAUSAL,
+    FORMS,
+    HEADS,
+    LENGTH,
+    QKV,
+    apply_bert,
+    attention,
+    bert,
+    close,
+    divided_last,
+    normal,
+)
 
 SHAPE = (BATCH, HEADS, LENGTH, LENGTH)
 
@@ -64,10 +79,138 @@ def test_a_sink_that_is_dropped_after_the_softmax_leaves_attention():
     assert (site.use, site.shape[-1]) == ("attention", LENGTH + 1)
 
 
+X, W = normal(4, 8), normal(8, 8, seed=1)
+EXPERTS = normal(4, 8, 3, seed=2)
+Z = normal(2, 3, 5, 5)
+
+
+def weigh(w, v=None):
+    return jnp.einsum("bhqk,bhkd->bhqd", w, normal(*w.shape[:2], w.shape[-1], 4) if v is None else v)
+
+
+def one_hot_router(g):
+    top, index = jax.lax.top_k(g, 2)
+    weights = (jax.nn.one_hot(index, 8) * jax.nn.softmax(top)[..., None]).sum(-2)
+    return jnp.einsum("te,ted->td", weights, EXPERTS)
+
+
+def gathered_router(g):
+    top, index = jax.lax.top_k(g, 2)
+    return jnp.einsum("tk,tkd->td", jax.nn.softmax(top / 2), jnp.take_along_axis(EXPERTS, index[..., None], 1))
+
+
+def sorted_router(g):
+    index = jnp.argsort(-g, -1)[:, :2]
+    weights = jax.nn.softmax(jnp.take_along_axis(g, index, -1))
+    return jnp.einsum("tk,tkd->td", weights, jnp.take_along_axis(EXPERTS, index[..., None], 1))
+
+
+def switch_router(g):
+    weights = jax.nn.softmax(g)
+    return jnp.einsum("te,ted->td", weights * jax.nn.one_hot(weights.argmax(-1), 8), EXPERTS)
+
+
+def attention_over_the_largest(z):
+    return weigh(jax.nn.softmax(jnp.where(z >= jax.lax.top_k(z, 3)[0][..., -1:], z, -1e9)))
+
+
+def aligned(z):
+    weights = jax.nn.softmax(z)
+    return weigh(weights), weights.argmax(-1)
+
+
+USES: dict[str, tuple[str, Any, Any]] = {
+    "top k, then softmax": ("choice", one_hot_router, X),
+    "top k, then softmax, experts gathered": ("choice", gathered_router, X),
+    "sorted, then softmax": ("choice", sorted_router, X),
+    "softmax, then the largest": ("choice", switch_router, X),
+    "dense mixture": ("attention", lambda g: jnp.einsum("te,ted->td", jax.nn.softmax(g), EXPERTS), X),
+    "largest logits, chosen by a threshold": ("attention", attention_over_the_largest, Z),
+    "attention whose largest weight is returned too": ("attention", aligned, Z),
+    "value head": ("expectation", lambda x: jax.nn.softmax(x) @ jnp.arange(8.0), X),
+    "value head, summed": ("expectation", lambda x: (jax.nn.softmax(x) * jnp.arange(8.0)[None]).sum(-1), X),
+    "distillation": ("expectation", lambda x: jnp.einsum("bv,bv->b", jax.nn.softmax(x), x @ W), X),
+    "head mask": ("attention", lambda z: weigh(jnp.einsum("bhqk,h->bhqk", jax.nn.softmax(z), jnp.ones(3))), Z),
+    "talking heads": ("attention", lambda z: weigh(jnp.einsum("bhqk,hg->bgqk", jax.nn.softmax(z), W[:3, :3])), Z),
+    "talking heads last": (
+        "attention",
+        lambda z: weigh((jax.nn.softmax(z).transpose(0, 2, 3, 1) @ W[:3, :3]).transpose(0, 3, 1, 2)),
+        Z,
+    ),
+    "keys first": ("attention", lambda z: weigh(jnp.einsum("gh,bhqk->bgkq", W[:2, :3], jax.nn.softmax(z)).mT), Z),
+    "mean of heads": ("attention", lambda z: weigh(jax.nn.softmax(z).sum(1, keepdims=True)), Z),
+    "split": ("attention", lambda z: [weigh(w) for w in jnp.split(jax.nn.softmax(z), [2], -1)], Z),
+    "second of a split": ("attention", lambda z: weigh(jnp.split(jax.nn.softmax(z), [2], -1)[1]), Z),
+    "weights out of a map": ("attention", lambda z: weigh(jax.lax.map(jax.nn.softmax, z)), Z),
+    "weights out of a branch": ("attention", lambda z: weigh(jax.lax.cond(True, jax.nn.softmax, jnp.sin, z)), Z),
+    "weights into a checkpoint": ("attention", lambda z: jax.checkpoint(weigh)(jax.nn.softmax(z)), Z),
+    "product of the other axis": ("other", lambda x: jax.nn.softmax(x, 0) @ W, X),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_use_of_weights_that_meet_other_things_first(name: str):
+    use, function, x = USES[name]
+    (site,) = sj.sites(function)(x)
+    assert site.use == use
+    if use == "attention":
+        jax.eval_shape(sj.swap(function, "entmax15"), x)
+    else:
+        with pytest.raises(ValueError, match="no site is chosen"):
+            jax.eval_shape(sj.swap(function, "entmax15"), x)
+
+
+IDS = jnp.array([0, 0, 1, 2])
+BODIES: dict[str, Any] = {
+    "add": lambda x: x.at[0].add(1),
+    "max": lambda x: x.at[0].max(1),
+    "multiply": lambda x: x.at[0].multiply(2),
+    "segment_sum": lambda x: jax.ops.segment_sum(x, IDS, 3),
+    "segment_max": lambda x: jax.ops.segment_max(x, IDS, 3),
+    "bincount": lambda x: jnp.bincount(IDS, length=3),
+    "nonzero": lambda x: jnp.nonzero(x[0] > 0, size=3)[0],
+    "inv": lambda x: jnp.linalg.inv(x[:, :4]),
+    "cg": lambda x: jax.scipy.sparse.linalg.cg(lambda y: 2 * y, x)[0],
+    "reduce": lambda x: jax.lax.reduce(x, 0.0, lambda a, b: a + 2 * b, (1,)),
+    "gradient of a gather": lambda x: jax.grad(lambda y: (y[IDS] ** 2).sum())(x),
+    "linear attention": lambda x: (jnp.exp(x) @ (jnp.exp(x).T @ x)) / (jnp.exp(x) @ jnp.exp(x).sum(0))[:, None],
+    "linear attention, summed": lambda x: (
+        (jnp.exp(x) @ (jnp.exp(x).T @ x)) / (jnp.exp(x) * jnp.exp(x).sum(0)[None]).sum(-1, keepdims=True)
+    ),
+    "logsumexp": lambda x: (jax.nn.logsumexp(x, -1) - x[:, 0]).mean(),
+    "softplus": lambda x: jax.nn.softplus(x) + jax.nn.sigmoid(x) + jnp.exp(x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", full_except(BODIES, "segment_sum", "inv", "linear attention"))
+def test_what_is_no_softmax_is_not_listed_and_not_refused(name: str):
+    function = BODIES[name]
+    model = lambda x: (jax.nn.softmax(x) @ W, function(x))  # noqa: E731
+    (site,) = sj.sites(model)(X)
+    assert site.use == "attention"
+    close(sj.swap(model, "hardmax")(X), (sj.hardmax(X) @ W, function(X)))
+
+
+def test_a_body_that_is_not_read_and_takes_exponentials_is_listed():
+    model = lambda x: jax.lax.reduce(jax.nn.softmax(x) @ W, -jnp.inf, jnp.logaddexp, (1,))  # noqa: E731
+    assert [(site.use, site.what) for site in sj.sites(model)(X)] == [("attention", "softmax"), ("kernel", "reduce")]
+
+
+def test_the_line_is_that_of_the_call_of_a_layer_and_the_scope_that_of_the_user():
+    layer = linen.MultiHeadDotProductAttention(4)
+    variables = layer.init(jax.random.key(0), X[None])
+    apply: Any = layer.apply
+    loss = lambda v: apply(v, X[None]).sum()  # noqa: E731
+    for function in (loss, jax.grad(loss)):
+        (site,) = sj.sites(function)(variables)
+        assert site.line.startswith("test_sites.py:")
+        assert site.scope == "MultiHeadDotProductAttention"
+    (site,) = sj.sites(jax.grad(lambda x: jax.vmap(jax.nn.softmax)(x).max()))(X)
+    assert site.scope == "site_0"
+
+
 def test_what_is_no_softmax_is_not_listed():
     for function in (
-        lambda z: jnp.exp(z) / (1 + jnp.exp(z).sum(-1, keepdims=True)),  # softmax1
-        lambda z: jnp.exp(z) / jnp.exp(2 * z).sum(-1, keepdims=True),
         lambda z: z / z.sum(-1, keepdims=True),
         lambda z: jax.nn.logsumexp(z, -1),
         jax.nn.sigmoid,
@@ -82,8 +225,10 @@ def test_what_is_no_softmax_is_not_listed():
         (lambda z: z, "none"),
         (lambda z: 2 * jnp.tanh(z / 2), "none"),
         (lambda z: jnp.where(CAUSAL, z, -1e30), "select"),
+        (lambda z: jnp.where(CAUSAL, z, -100.0), "select"),
+        (lambda z: jnp.where(CAUSAL, z, -99.0), "values"),
         (lambda z: jnp.where(CAUSAL, z, jnp.finfo(z.dtype).min), "select"),
-        (lambda z: z + jnp.where(CAUSAL, 0, -1e9), "values"),
+        (lambda z: z + jnp.where(CAUSAL, 0, -1e9), "select and values"),
         (lambda z: jnp.where(CAUSAL, z + normal(1, 1, LENGTH, LENGTH), -jnp.inf), "select and values"),
     ],
 )
@@ -156,6 +301,16 @@ def test_rows_on_several_devices_are_named():
     specs = {"in_specs": (jax.P(None, "keys"), jax.P("keys")), "out_specs": jax.P()}
     (site,) = sj.sites(jax.shard_map(each, mesh=mesh, check_vma=False, **specs))(normal(3, 4), normal(4, 2))
     assert (site.use, site.shape) == ("blocks", (3, 2))
+
+    def heads_and_keys_at_once(z, v):
+        exponentials = jnp.exp(z - jax.lax.pmax(z.max(-1, keepdims=True), "keys"))
+        total = jax.lax.psum(exponentials.sum(-1, keepdims=True), "keys")
+        return jax.lax.psum(jnp.einsum("hqk,hkd->qd", exponentials / total, v), "keys")
+
+    specs["in_specs"] = jax.P(None, None, "keys"), jax.P(None, "keys")
+    divided = jax.shard_map(heads_and_keys_at_once, mesh=mesh, check_vma=False, **specs)
+    (site,) = sj.sites(divided)(normal(2, 3, 4), normal(2, 4, 5))
+    assert (site.use, site.shape) == ("blocks", (2, 3, 2))
 
 
 def test_bad_input_is_named_in_one_line():

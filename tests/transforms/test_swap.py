@@ -8,6 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import softmax_jax as sj
+from tests.tiers import full_except
 
 from .models import (
     BATCH,
@@ -32,12 +33,7 @@ def by_hand(name: str):
     return lambda z: sj.normalizer(name)(z, where=visible(z))
 
 
-def some(names: Any, *default: Any) -> list[Any]:
-    """All of these names, of which the default tier runs some."""
-    return [name if name in default else pytest.param(name, marks=pytest.mark.full) for name in names]
-
-
-@pytest.mark.parametrize("name", some(FORMS, "jax.nn.softmax"))
+@pytest.mark.parametrize("name", full_except(FORMS, "jax.nn.softmax"))
 def test_the_swap_to_softmax_changes_nothing(name: str):
     model = lambda *qkv: attention(*qkv, softmax=FORMS[name])  # noqa: E731
     one, same, other = (
@@ -47,8 +43,8 @@ def test_the_swap_to_softmax_changes_nothing(name: str):
     close(one, other)
 
 
-@pytest.mark.parametrize("normalizer", some(("hardmax", "entmax15"), "hardmax"))
-@pytest.mark.parametrize("name", some(FORMS, "reciprocal", "log_sum_exp"))
+@pytest.mark.parametrize("normalizer", full_except(("hardmax", "entmax15"), "hardmax"))
+@pytest.mark.parametrize("name", full_except(FORMS, "reciprocal", "log_sum_exp"))
 def test_any_form_is_swapped_as_if_edited_by_hand(name: str, normalizer: str):
     swapped = lambda *qkv: sj.swap(attention, normalizer)(*qkv, softmax=FORMS[name])  # noqa: E731
     edited = lambda *qkv: attention(*qkv, softmax=sj.normalizer(normalizer))  # noqa: E731
@@ -80,7 +76,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("how", ["chosen", "added"])
-@pytest.mark.parametrize("name", some(MASKS, "gemma"))
+@pytest.mark.parametrize("name", full_except(MASKS, "gemma"))
 def test_the_mask_is_that_of_the_model(name: str, how: str):
     number = MASKS[name]
 
@@ -109,7 +105,7 @@ def test_masks_of_half_precision():
     close(got, wanted, atol=2e-3)
 
 
-@pytest.mark.parametrize("name", some(("softmax", "adaptive", "softpick"), "adaptive"))
+@pytest.mark.parametrize("name", full_except(("softmax", "adaptive", "softpick"), "adaptive"))
 def test_a_mask_within_jax_nn_softmax(name: str):
     masked = lambda z: jax.nn.softmax(z, where=CAUSAL)  # noqa: E731
     normalizer = sj.normalizer(name)
@@ -138,7 +134,7 @@ def divided_last_and_masked(q, k, v):
     return jnp.einsum("bhqk,bhkd->bhqd", exponentials, v) / exponentials.sum(-1)[..., None]
 
 
-@pytest.mark.parametrize("name", some(("softmax", "ssmax"), "ssmax"))
+@pytest.mark.parametrize("name", full_except(("softmax", "ssmax"), "ssmax"))
 def test_a_mask_of_the_exponentials_alone(name: str):
     normalizer = sj.normalizer(name)
 
@@ -157,7 +153,7 @@ def test_a_mask_of_the_exponentials_alone(name: str):
     assert sj.sites(attention)(*QKV, softmax=masked_exponentials)[0].mask == "select"
 
 
-@pytest.mark.parametrize("name", some(("softmax", "ssmax", "softpick", "entmax15"), "softpick"))
+@pytest.mark.parametrize("name", full_except(("softmax", "ssmax", "softpick", "entmax15"), "softpick"))
 def test_a_row_with_nothing_visible(name: str):
     seen = CAUSAL.at[..., 2, :].set(False)
     identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
@@ -176,6 +172,52 @@ def test_a_row_with_nothing_visible(name: str):
     assert not np.any(zeros[:, :, 2])
     close(np.delete(as_the_model, 2, 2), np.delete(zeros, 2, 2))
     assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", full_except(("ssmax", "entmax15"), "ssmax"))
+def test_a_row_that_two_masks_empty_together(name: str):
+    """One chooses by a predicate, the other adds a low number: the model gives all weight to what is less low."""
+    first, second = (jnp.arange(LENGTH) < 2)[None, None, None], CAUSAL.at[..., 1, :].set(jnp.arange(LENGTH) >= 2)
+    identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
+    hide = lambda z: jnp.where(first, z + jnp.where(second, 0.0, -1e9), -1e30)  # noqa: E731
+
+    def all_of_them(q, k):
+        swapped = [sj.swap(attention, name, empty=empty)(q, k, identity, hide=hide) for empty in ("model", "zeros")]
+        by_where = attention(q, k, identity, softmax=lambda z: sj.normalizer(name)(z, where=first & second))
+        return *swapped, attention(q, k, identity, hide=hide), by_where
+
+    as_the_model, zeros, model, by_where = run(all_of_them, *QKV[:2])
+    close(as_the_model[:, :, 1], model[:, :, 1])
+    np.testing.assert_allclose(model[:, :, 1, :2].sum(-1), 1, rtol=1e-6)
+    close(np.delete(as_the_model, 1, 2), np.delete(by_where, 1, 2))
+    close(zeros, by_where)
+    assert not np.any(zeros[:, :, 1])
+
+
+FACTORS = (
+    (3, lambda z, m: jnp.exp((z - m) * 3)),
+    (1 / 4, lambda z, m: jnp.exp((z - m) / 4)),
+    (np.log(2), lambda z, m: jnp.exp2(z - m)),
+    (2 / 0.7 * np.log(2), lambda z, m: jnp.exp2((z - m) / 0.7 * 2)),
+    (np.log(2), lambda z, m: jnp.exp2(z)),
+    (1 / 4, lambda z, m: jnp.exp(z / 4)),
+)
+"""What a model multiplies its logits by, and how it does: before or after the maximum is taken off, or by the base."""
+
+
+def test_the_factor_of_the_logits_is_that_of_the_model():
+    normalizer = sj.normalizer("ssmax", s=1.5)
+
+    def swapped_and_edited(factor, exponentials, *qkv):
+        def softmax(z):
+            powers = exponentials(z, jnp.max(z, -1, keepdims=True))
+            return powers / powers.sum(-1, keepdims=True)
+
+        edited = attention(*qkv, softmax=lambda z: normalizer(jnp.float32(factor) * z))
+        return sj.swap(attention, normalizer)(*qkv, softmax=softmax), edited
+
+    for swapped, edited in run(lambda *qkv: [swapped_and_edited(*one, *qkv) for one in FACTORS], *QKV):
+        close(swapped, edited, atol=3e-6)
 
 
 @pytest.mark.full

@@ -1,0 +1,151 @@
+"""Objects of `flax.nnx` among the arguments of a function: taken apart while it is traced, and updated afterwards.
+
+A function may write to such an object: the index of a cache, counts of random numbers, statistics, sown values. While
+it is traced it gets copies that hold tracers. What it writes to them leaves the program as further results, and goes to
+the objects themselves when the program has run, as under `nnx.jit`. The caller has imported Flax; this module does not.
+"""
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from softmax_jax.normalizers import checks
+
+
+def _nnx() -> Any:
+    """Returns `flax.nnx` if anything has imported it, in a version that has what is used here."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx if hasattr(nnx, "Pytree") else None
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is a module, a variable, or another object of NNX that a function may write to."""
+    nnx = _nnx()
+    return nnx is not None and isinstance(value, nnx.Pytree | nnx.Variable)
+
+
+def transformations(tree: Any) -> Any:
+    """Returns `flax.nnx` where a tree holds objects, whose `jit` and `grad` carry what is written to them, or `jax`."""
+    return _nnx() if objects_in(tree) else jax
+
+
+def objects_in(tree: Any) -> list[Any]:
+    """Returns the objects among the leaves of a tree."""
+    return list(filter(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+
+
+def unbound(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns a function and its arguments, with the objects that it is bound to among them."""
+    while True:
+        if is_object(fun):
+            fun, args = type(fun).__call__, (fun, *args)
+        elif inspect.ismethod(fun) and is_object(fun.__self__):
+            fun, args = fun.__func__, (fun.__self__, *args)
+        elif isinstance(fun, functools.partial) and objects_in((fun.func, fun.args, fun.keywords)):
+            fun, args, kwargs = fun.func, (*fun.args, *args), fun.keywords | kwargs
+        else:
+            return fun, args, kwargs
+
+
+class Apart:
+    """A tree whose objects are taken apart. `parts` is the same as a pytree of arrays and values."""
+
+    def __init__(self, tree: Any, **index: Any) -> None:
+        leaves, self.structure = jax.tree.flatten(tree, is_leaf=is_object)
+        self.held = list(map(is_object, leaves))
+        objects = [leaf for leaf, held in zip(leaves, self.held) if held]
+        self.graph, values = _nnx().flatten(objects, with_paths=False, graph=True, **index) if objects else (None, [])
+        self.parts = [None if held else leaf for leaf, held in zip(leaves, self.held)], values
+
+    def together(self, parts: Any, **index: Any) -> Any:
+        """Returns the tree with other arrays in its parts, and with objects made or updated by what they hold."""
+        leaves, values = parts
+        objects = iter(() if self.graph is None else _nnx().unflatten(self.graph, values, **index))
+        return self.structure.unflatten([next(objects) if held else leaf for leaf, held in zip(leaves, self.held)])
+
+
+class Carried:
+    """Calls a function on copies of the objects in its arguments, and puts what it writes into the objects."""
+
+    def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.fun, *arguments = unbound(fun, args, kwargs)
+        self.named = fun
+        self.originals = _nnx().graphlib.RefMap() if _nnx() else None
+        self.arguments = Apart(arguments, ref_index=self.originals)
+        self.parts = self.arguments.parts
+
+    def call(self, parts: Any) -> Any:
+        """Returns the parts of what the function writes and returns, from those of its arguments."""
+        by_index = _nnx().graphlib.IndexMap() if _nnx() else None
+        args, kwargs = self.arguments.together(parts, index_ref=by_index)
+        given = objects_in((args, kwargs))
+        before = list(map(_content, given))
+        with refusing(self.named, _held(self.named)):
+            output = self.fun(*args, **kwargs)
+        written = [one for one, content in zip(given, before) if not _same(content, _content(one))]
+        copies = _nnx().graphlib.RefMap.from_indexmap(by_index) if given else {}
+        inside = _nnx().iter_graph(objects_in((written, output)), graph=True) if given else ()
+        self.updated = [copies[one] for _, one in inside if one in copies]
+        self.results = Apart((written, output), **{"ref_outer_index": copies} if given else {})
+        return self.results.parts
+
+    def returned(self, parts: Any) -> Any:
+        """Returns what the function returns, and updates the objects that it writes to."""
+        if not self.originals:
+            return self.results.together(parts)[1]
+        by_index = _nnx().graphlib.IndexMap.from_refmap(self.originals)
+        with refusing(self.named, OUTSIDE):
+            for index in self.updated:  # first of all, as Flax empties an object before it finds that it cannot
+                _check_writable(by_index[index])
+        return self.results.together(parts, outer_index_outer_ref=by_index)[1]
+
+
+def _content(one: Any) -> tuple[Any, list[Any]]:
+    """Returns the structure of an object and the arrays that it holds."""
+    graph, values = _nnx().flatten(one, with_paths=False, graph=True)
+    return graph, jax.tree.leaves(values)
+
+
+def _same(content: tuple[Any, list[Any]], other: tuple[Any, list[Any]]) -> bool:
+    """Whether two contents have the same structure and hold the very same arrays."""
+    return content[0] == other[0] and all(one is another for one, another in zip(content[1], other[1]))
+
+
+def _check_writable(one: Any) -> None:
+    """Raises Flax's TraceContextError for an object that was made outside of a transformation around this call."""
+    if isinstance(one, _nnx().Variable):
+        one.set_raw_value(one.get_raw_value())
+    else:
+        with contextlib.suppress(AttributeError):  # of one that is frozen, whose variables are checked
+            one.written_to = None
+            del one.written_to
+
+
+OUTSIDE = (
+    "was made outside of a transformation around it: let the function that is transformed take it as an argument, as "
+    "in nnx.jit(lambda model, x: swapped(model, x)), and calibrate in each batch"
+)
+
+
+def _held(fun: Callable[..., Any]) -> str:
+    """Says what a function writes to that is no argument, and what to write instead."""
+    around = inspect.getclosurevars(fun)[:2] if inspect.isfunction(fun) else ()
+    names = [name for variables in around for name, value in variables.items() if is_object(value)]
+    holds = f" (it holds {', '.join(names)})" if names else ""
+    return f"is none of its arguments{holds}: pass it, as in swap(lambda model, x: model(x), 'ssmax')(model, x)"
+
+
+@contextlib.contextmanager
+def refusing(fun: Callable[..., Any], why: str) -> Iterator[None]:
+    """Raises ValueError with the reason where an object is written to that was made outside of what is traced."""
+    try:
+        yield
+    except Exception as error:
+        if not _nnx() or not isinstance(error, sys.modules["flax.errors"].TraceContextError):
+            raise
+        raise ValueError(f"{checks.shown(fun)} writes to an object of flax.nnx that {why}") from error

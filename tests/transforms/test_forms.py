@@ -1,0 +1,364 @@
+"""Forms of softmax that models have: which are read, and swapped as if edited by hand; which are listed and refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from tests.tiers import full_except
+
+from .models import close, normal, run
+
+X = normal(2, 3, 5, 4)
+SINK = 0.3
+
+
+def scores(x):
+    return jnp.einsum("bhqd,bhkd->bhqk", x, x)
+
+
+def weigh(w, x):
+    return jnp.einsum("bhqk,bhkd->bhqd", w, x)
+
+
+def exponentials(z, axis: int = -1):
+    e = jnp.exp(z - z.max(axis, keepdims=True))
+    return e, e.sum(axis, keepdims=True)
+
+
+def grouped(x):
+    """Grouped keys: the exponentials are reshaped before the product, and what comes out after it."""
+    e, s = exponentials(scores(x))
+    values = jnp.einsum("bngqk,bnkd->bngqd", e.reshape(2, 1, 3, 5, 5), x[:, :1])
+    return values.reshape(2, 3, 5, 4) / s
+
+
+def grouped_by_hand(x, softmax):
+    return jnp.einsum("bhqk,bkd->bhqd", softmax(scores(x)), x[:, 0])
+
+
+def moved_sum(x):
+    """As in a decoder of five axes: sum and product are brought to the layout of the output, then divided."""
+    z = jnp.einsum("bngqd,bnkd->bngqk", x.reshape(2, 1, 3, 5, 4), x[:, :1])
+    e, s = exponentials(z)
+    s = jnp.moveaxis(s, 3, 1).reshape(2, 5, 3, 1)
+    return (jnp.einsum("bngqk,bnkd->bqngd", e, x[:, :1]).reshape(2, 5, 3, 4) / s).transpose(0, 2, 1, 3)
+
+
+def moved_sum_by_hand(x, softmax):
+    return jnp.einsum("bhqk,bkd->bhqd", softmax(jnp.einsum("bhqd,bkd->bhqk", x, x[:, 0])), x[:, 0])
+
+
+def transposed(x):
+    e, s = exponentials(scores(x))
+    return jnp.einsum("bhkq,bhkd->bhqd", e.mT, x) * (1 / s)
+
+
+def other_axis(x):
+    e, s = exponentials(scores(x), -2)
+    return jnp.einsum("bhkq,bhkd->bqhd", e, x).transpose(0, 2, 1, 3) / s.mT
+
+
+def other_axis_by_hand(x, softmax):
+    return weigh(softmax(scores(x).mT), x)
+
+
+def quotient_after_reshape(x):
+    e, s = exponentials(scores(x))
+    w = e.reshape(6, 5, 5) / s.reshape(6, 5, 1)
+    return jnp.einsum("nqk,nkd->nqd", w, x.reshape(6, 5, 4)).reshape(x.shape)
+
+
+def sliced(x):
+    """A sink as one more column, dropped before the division."""
+    z = jnp.concatenate([scores(x), jnp.full((2, 3, 5, 1), SINK)], -1)
+    e, s = exponentials(z)
+    return weigh(e[..., :-1], x) / s
+
+
+def sink_by_hand(x, softmax):
+    z = jnp.concatenate([scores(x), jnp.full((2, 3, 5, 1), SINK)], -1)
+    return weigh(softmax(z)[..., :-1], x)
+
+
+def split(x):
+    z = jnp.concatenate([scores(x), jnp.full((2, 3, 5, 1), SINK)], -1)
+    e, s = exponentials(z)
+    return weigh(jnp.split(e, [5], -1)[0], x) / s
+
+
+def by_hand(x, softmax):
+    return weigh(softmax(scores(x)), x)
+
+
+def half(x):
+    e, s = exponentials(scores(x))
+    return weigh(e.astype(jnp.bfloat16).reshape(2, 3, 5, 5), x.astype(jnp.bfloat16)).astype(x.dtype) / s
+
+
+def half_by_hand(x, softmax):
+    return weigh(softmax(scores(x)).astype(jnp.bfloat16), x.astype(jnp.bfloat16)).astype(x.dtype)
+
+
+LAID_OUT = {
+    "grouped": (grouped, grouped_by_hand),
+    "sum moved": (moved_sum, moved_sum_by_hand),
+    "transposed": (transposed, by_hand),
+    "other axis": (other_axis, other_axis_by_hand),
+    "quotient after a reshape": (quotient_after_reshape, by_hand),
+    "sliced": (sliced, sink_by_hand),
+    "split": (split, sink_by_hand),
+    "half": (half, half_by_hand),
+    "grouped under vmap": (jax.vmap(lambda x: grouped(jnp.stack([x, x]))[0]), grouped_by_hand),
+    "grouped under remat": (jax.checkpoint(grouped), grouped_by_hand),
+    "moved under jit": (jax.jit(moved_sum), moved_sum_by_hand),
+}
+
+
+def denominator(z, sink: Any = SINK):
+    m = jnp.maximum(z.max(-1, keepdims=True), sink)
+    e = jnp.exp(z - m)
+    return e / (e.sum(-1, keepdims=True) + jnp.exp(sink - m))
+
+
+def softmax1(z):
+    m = jnp.maximum(jax.lax.stop_gradient(z.max(-1, keepdims=True)), 0)
+    e = jnp.exp(z - m)
+    return e / (e.sum(-1, keepdims=True) + jnp.exp(-m))
+
+
+def softmax1_plain(z):
+    return jnp.exp(z) / (1 + jnp.exp(z).sum(-1, keepdims=True))
+
+
+def log_add_exp(z, sink=SINK):
+    return jnp.exp(z - jnp.logaddexp(jax.nn.logsumexp(z, -1, keepdims=True), sink))
+
+
+def soft_plus(z):
+    return jnp.exp(z - jax.nn.softplus(jax.nn.logsumexp(z, -1, keepdims=True)))
+
+
+def base_two(z, sink=SINK):
+    m = z.max(-1, keepdims=True)
+    e = jnp.exp2((z - m) * np.log2(np.e))
+    return e * (1 / (e.sum(-1, keepdims=True) + jnp.exp2((sink - m) * np.log2(np.e)) + 1e-9))
+
+
+def per_head(z, sink=None):
+    return denominator(z, jnp.array([0.1, -0.2, 0.5])[:, None, None][None])
+
+
+EXTRA: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "sink": (denominator, SINK),
+    "softmax1": (softmax1, 0.0),
+    "softmax1 without a maximum": (softmax1_plain, 0.0),
+    "logaddexp": (log_add_exp, SINK),
+    "softplus": (soft_plus, 0.0),
+    "base two": (base_two, SINK),
+    "sink of each head": (per_head, jnp.array([0.1, -0.2, 0.5])[:, None, None]),
+    "under remat": (jax.checkpoint(denominator), SINK),
+}
+
+
+def with_column(z, softmax, sink):
+    column = jnp.broadcast_to(jnp.asarray(sink, z.dtype), (*z.shape[:-1], 1))
+    return softmax(jnp.concatenate([z, column], -1))[..., :-1]
+
+
+def swapped_as_edited(model, edited, names=("softmax", "ssmax(s=0.7)", "hardmax", "softpick"), atol=2e-6):
+    """One site of attention; swaps are the model edited by hand, softmax changes no bit."""
+    (site,) = sj.sites(model)(X)
+    assert site.use == "attention"
+
+    def every(x):
+        pairs = [(sj.swap(model, name)(x), edited(x, sj.normalizer(name))) for name in names]
+        zeros = sj.swap(model, "softmax", empty="zeros")(x)
+        return model(x), sj.swap(model, "softmax")(x), zeros, edited(x, jax.nn.softmax), pairs
+
+    one, same, zeros, wanted, pairs = run(every, X)
+    np.testing.assert_array_equal(one, same)
+    close((one, zeros), (wanted, wanted), atol)
+    for got, by_hand in pairs:
+        close(got, by_hand, atol)
+    return site
+
+
+@pytest.mark.parametrize("name", full_except(LAID_OUT, "grouped", "sum moved", "sliced"))
+def test_exponentials_and_sum_may_be_laid_out_otherwise(name: str):
+    model, edited = LAID_OUT[name]
+    swapped_as_edited(model, edited, atol=2e-2 if name == "half" else 2e-6)
+
+
+@pytest.mark.parametrize("name", full_except(EXTRA, "sink", "softmax1", "logaddexp"))
+def test_an_extra_logit_is_one_more_entry(name: str):
+    softmax, sink = EXTRA[name]
+    model = lambda x: weigh(softmax(scores(x)), x)  # noqa: E731
+    site = swapped_as_edited(model, lambda x, other: weigh(with_column(scores(x), other, sink), x))
+    assert (site.what, site.shape) == ("softmax with an extra logit", (2, 3, 5, 6))
+    _, (rows,) = run(sj.probe(model, also=lambda w: w.sum(-1)), X)
+    np.testing.assert_allclose(rows.also, 1, rtol=1e-6)
+    np.testing.assert_array_equal(rows.visible, 6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["grouped", "sum moved"])
+def test_they_are_swapped_within_any_transformation(name: str):
+    model, edited = LAID_OUT[name]
+    swapped = sj.swap(model, "ssmax(s=0.7)")
+    edited_model = lambda x: edited(x, sj.normalizer("ssmax(s=0.7)"))  # noqa: E731
+
+    def every(x):
+        both = []
+        for apply in (swapped, edited_model):
+            loss = lambda x, apply=apply: (apply(x) ** 2).sum()  # noqa: E731
+            turns = jax.lax.scan(lambda x, _, apply=apply: (apply(x), None), x, length=2)[0]
+            both.append((jax.grad(loss)(x), jax.vmap(apply)(jnp.stack([x, 2 * x])), turns, jax.checkpoint(apply)(x)))
+        inside = sj.swap(lambda x: jax.lax.scan(lambda x, _: (model(x), None), x, length=2)[0], "ssmax(s=0.7)")(x)
+        mapped = sj.swap(lambda x: jax.vmap(model)(x), "ssmax(s=0.7)")(jnp.stack([x, 2 * x]))
+        return *both, inside, mapped
+
+    got, wanted, inside, mapped = run(every, X)
+    close(got, wanted, 1e-5)
+    close((inside, mapped), (wanted[2], wanted[1]), 1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EXTRA)
+def test_the_gradient_of_a_sink_is_that_of_the_model_edited_by_hand(name: str):
+    softmax, sink = EXTRA[name]
+    normalizer = sj.normalizer("ssmax(s=0.7)")
+    swapped = sj.swap(lambda x: weigh(softmax(scores(x)), x), normalizer)
+    edited = lambda x: weigh(with_column(scores(x), normalizer, sink), x)  # noqa: E731
+    losses: list[Callable[[Any], Any]] = [lambda x: (swapped(x) ** 2).sum(), lambda x: (edited(x) ** 2).sum()]
+    close(*run(lambda x: [jax.grad(loss)(x) for loss in losses], X), atol=1e-5)
+
+
+SEEN = jnp.tril(jnp.ones((1, 1, 5, 5), bool))
+VALID = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+OUTER = (VALID[:, :, None] & VALID[:, None])[:, None]
+
+
+def column(z):
+    return jnp.concatenate([z, jnp.full((2, 3, 5, 1), SINK)], -1)
+
+
+HIDES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "product of numbers": (lambda z, m: z + (1 - jnp.einsum("bq,bk->bqk", m, m))[:, None] * -1e9, OUTER),
+    "outer product": (lambda z, m: z - 1e9 * (1 - m[:, None, :, None] * m[:, None, None, :]), OUTER),
+    "product of two sides": (lambda z, m: z * m[:, None, None] - 1e10 * (1 - m[:, None, None]), VALID[:, None, None]),
+    "logarithm": (lambda z, m: z + jnp.log(m)[:, None, None], VALID[:, None, None]),
+    "select before a sink": (lambda z, m: column(jnp.where(SEEN, z, -1000.0)), SEEN),
+    "select before a pad": (lambda z, m: jnp.pad(jnp.where(SEEN, z, -1000.0), [(0, 0)] * 3 + [(0, 1)]), SEEN),
+    "select before two columns": (
+        lambda z, m: jnp.concatenate([column(jnp.where(SEEN, z, -1000.0)), jnp.ones((2, 3, 5, 1))], -1),
+        SEEN,
+    ),
+    "select before a transpose": (
+        lambda z, m: column(
+            jnp.where(SEEN, z, -1000.0).reshape(6, 5, 5).transpose(1, 0, 2).swapaxes(0, 1).reshape(z.shape)
+        ),
+        SEEN,
+    ),
+    "half of the row": (
+        lambda z, m: jnp.concatenate([jnp.where(SEEN[..., :3], z[..., :3], -1000.0), z[..., 3:]], -1),
+        SEEN | (jnp.arange(5) > 2)[None, None, None],
+    ),
+    "added where a predicate says": (lambda z, m: z + jnp.where(SEEN, 0, -200.0), SEEN),
+}
+
+
+@pytest.mark.parametrize("name", full_except(HIDES, "product of numbers", "select before a sink"))
+def test_a_mask_is_seen_however_it_is_made(name: str):
+    hide, visible = HIDES[name]
+    m = VALID.astype(jnp.float32)
+    normalizer = sj.normalizer("ssmax(s=0.7)")
+
+    def model(x, softmax=jax.nn.softmax):
+        return weigh(softmax(hide(scores(x), m))[..., :5], x)
+
+    def where(z):
+        beside = jnp.ones((*z.shape[:-1], z.shape[-1] - 5), bool)
+        return jnp.concatenate([jnp.broadcast_to(visible, (*z.shape[:-1], 5)), beside], -1)
+
+    by_hand = lambda x: model(x, lambda z: normalizer(z, where=where(z)))  # noqa: E731
+    swapped = sj.swap(model, normalizer, empty="zeros")
+    got, wanted, (_, (rows,)) = run(lambda x: (swapped(x), by_hand(x), sj.probe(model)(x)), X)
+    close(got, wanted)
+    np.testing.assert_array_equal(rows.visible, where(jnp.zeros((2, 3, 5, hide(scores(X), m).shape[-1]))).sum(-1))
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda z: z + 1e-3 * jnp.where(SEEN, 0, -200.0),
+        lambda z: z - jnp.where(SEEN, 0, -200.0),
+        lambda z: jnp.where(SEEN, z, -200.0) / 100,
+    ],
+)
+def test_low_numbers_that_end_up_visible_hide_nothing(hide: Any):
+    _, (rows,) = sj.probe(lambda x: weigh(jax.nn.softmax(hide(scores(x))), x))(X)
+    np.testing.assert_array_equal(rows.visible, 5)
+
+
+def e_over(total: Any):
+    return lambda z, v: jnp.exp(z) / total(z, v)
+
+
+def unrolled_blocks(z, v):
+    one, other = jnp.split(jnp.exp(z), 2, -1)
+    return (one @ v[:2] + other @ v[2:]) / (one.sum(-1, keepdims=True) + other.sum(-1, keepdims=True))
+
+
+def with_ones_appended(z, v):
+    output = jnp.exp(z) @ jnp.concatenate([v, jnp.ones((4, 1))], -1)
+    return output[:, :-1] / output[:, -1:]
+
+
+def sum_over_segments(z, v):
+    e = jnp.exp(z[0])
+    ids = jnp.array([0, 0, 1, 1])
+    return e / (jax.ops.segment_sum(e, ids, 2)[ids] + 1e-9)
+
+
+UNREAD = {
+    "another exponential": e_over(lambda z, v: jnp.exp(2 * z).sum(-1, keepdims=True)),
+    "the sum of another row": e_over(lambda z, v: jnp.exp(z).sum(-1)[None]),
+    "two sums": e_over(lambda z, v: jnp.exp(z).sum(-1, keepdims=True) + jnp.exp(2 * z).sum(-1, keepdims=True)),
+    "a sum less one": e_over(lambda z, v: jnp.exp(z).sum(-1, keepdims=True) - 1),
+    "a product with ones": e_over(lambda z, v: (jnp.exp(z) @ jnp.ones(4))[:, None]),
+    "ones appended": with_ones_appended,
+    "blocks written out": unrolled_blocks,
+    "values summed by hand": lambda z, v: (jnp.exp(z)[..., None] * v[None]).sum(1) / jnp.exp(z).sum(-1)[:, None],
+    "a prior": lambda z, v: (v[:, :1] * jnp.exp(z)) / (v[:, :1] * jnp.exp(z)).sum(-1, keepdims=True),
+    "a running sum": e_over(lambda z, v: jnp.cumsum(jnp.exp(z), -1)),
+    "logarithms over parts": lambda z, v: jnp.exp(z - jax.nn.logsumexp(z.reshape(4, 2, 2), (1, 2))[:, None]),
+    "a maximum that was not added": lambda z, v: jnp.exp(
+        z - jnp.log(jnp.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+    ),
+    "another scale": lambda z, v: jnp.exp(z - jnp.log(jnp.exp(0.5 * z).sum(-1, keepdims=True))),
+    "a product used besides": lambda z, v: (lambda n: (n.max(), n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
+    "a product returned too": lambda z, v: (lambda n: (n, n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
+    "segments": sum_over_segments,
+}
+
+
+@pytest.mark.parametrize("name", full_except(UNREAD, "another exponential", "the sum of another row", "segments"))
+def test_an_exponential_whose_sum_divides_is_listed_and_refused(name: str):
+    form = UNREAD[name]
+
+    def model(z, v):
+        return jax.nn.softmax(z) @ v, form(z, v)
+
+    z, v = normal(4, 4), normal(4, 3, seed=1)
+    found = sj.sites(model)(z, v)
+    assert found[0].use == "attention"
+    assert {site.use for site in found[1:]} == {"segments" if name == "segments" else "unread"}
+    with pytest.raises(ValueError, match=r"site \d at test_forms.py:\d+ is .*: choose the model's plain attention"):
+        jax.eval_shape(sj.swap(model, "hardmax"), z, v)
+    left = sj.swap(model, "hardmax", where=lambda site: site.use == "attention")
+    close(left(z, v), (sj.hardmax(z) @ v, form(z, v)))

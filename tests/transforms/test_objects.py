@@ -1,0 +1,228 @@
+"""What a function writes to objects of NNX among its arguments is there after a swap, as it is without one."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import softmax_jax as sj
+
+from .models import normal
+
+X = normal(2, 5, 16)
+
+
+class Block(nnx.Module):
+    """Attention with dropout, beside state of every other kind: statistics, sown values, a count, a plain number."""
+
+    def __init__(self, seed: int = 0) -> None:
+        rngs = nnx.Rngs(seed)
+        options: Any = {"dropout_rate": 0.5, "deterministic": False, "decode": False, "rngs": rngs}
+        self.attention = nnx.MultiHeadAttention(4, 16, **options)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.seen = nnx.Variable(jnp.zeros((), jnp.int32))
+        self.calls = 0
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.norm(x + self.attention(x))
+        self.seen[...] += 1
+        self.calls += 1
+        self.last = nnx.Intermediate(y)
+        return y
+
+
+def call(model, x):
+    return model(x)
+
+
+def loss(model, x):
+    return jnp.sum(model(x) ** 2)
+
+
+def in_turn(first, second, x):
+    return second(first(x))
+
+
+def grown(variable: nnx.Variable) -> jax.Array:
+    variable[...] += 1
+    return variable[...]
+
+
+def sharing() -> tuple[Block, Block]:
+    first, second = Block(), Block(1)
+    second.attention = first.attention
+    return first, second
+
+
+def decoder() -> nnx.MultiHeadAttention:
+    layer = nnx.MultiHeadAttention(4, 16, decode=True, rngs=nnx.Rngs(0))
+    layer.init_cache(X.shape)
+    return layer
+
+
+def twice() -> tuple[Block, Block]:
+    block = Block()
+    return block, block
+
+
+def content(*objects: Any) -> tuple[Any, list[Any]]:
+    """The structure of objects and all that they hold."""
+    structure, state = nnx.split(objects)
+    return structure, numbers(state)
+
+
+def numbers(tree: Any) -> list[Any]:
+    keys = lambda a: jnp.issubdtype(a.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return [jax.random.key_data(leaf) if keys(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+RUNS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], Callable[..., Any]]] = {
+    "nnx.jit": (call, lambda: (Block(),), nnx.jit),
+    "plain": (call, lambda: (Block(),), lambda fun: fun),
+    "jax.jit": (call, lambda: (Block(),), jax.jit),
+    "trees": (call, lambda: (Block(),), functools.partial(nnx.jit, graph_updates=False)),
+    "nnx.grad": (loss, lambda: (Block(),), lambda fun: nnx.jit(nnx.grad(fun))),
+    "nnx.remat": (loss, lambda: (Block(),), lambda fun: nnx.jit(nnx.grad(nnx.remat(fun)))),
+    "two": (in_turn, lambda: (Block(), Block(1)), nnx.jit),
+    "sharing": (in_turn, sharing, nnx.jit),
+    "the same twice": (in_turn, twice, nnx.jit),
+    "nested": (lambda d, x: d["a"][0](x), lambda: ({"a": [Block()], "name": "b", "number": 3},), lambda fun: fun),
+    "random numbers": (lambda m, r, x: m.attention(x, rngs=r), lambda: (Block(), nnx.Rngs(5)), nnx.jit),
+    "a variable": (lambda m, v, x: m(x) * grown(v), lambda: (Block(), nnx.Variable(jnp.ones(()))), nnx.jit),
+    "captured": (lambda m, x: nnx.capture(m, nnx.Intermediate)(x), lambda: (Block(),), nnx.jit),
+    "decoding": (lambda m, x: m(x[:, :1]), lambda: (decoder(),), nnx.jit),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "nnx.jit" else pytest.param(name, marks=pytest.mark.full) for name in RUNS]
+)
+def test_state_is_written_as_without_a_swap(name: str):
+    fun, make, transform = RUNS[name]
+
+    def run(fun):
+        objects, transformed = make(), transform(fun)
+        return [numbers(transformed(*objects, X)) for _ in range(2)], content(*objects)
+
+    (outputs, state), (stock, expected) = run(sj.swap(fun, "softmax")), run(fun)
+    assert_same(outputs, stock)
+    assert state[0] == expected[0]
+    assert_same(state[1], expected[1])
+
+
+def test_a_cache_fills_and_another_normalizer_is_swapped_in():
+    def decode(fun):
+        layer: Any = decoder()
+        return jnp.concatenate([fun(layer, X[:, i : i + 1]) for i in range(5)], 1), layer.cache_index[...]
+
+    swapped, at = decode(nnx.jit(sj.swap(call, "ssmax")))
+    layer = decoder()
+    layer.attention_fn = sj.attention_fn("ssmax")
+    np.testing.assert_allclose(swapped, layer(X, mask=nnx.make_causal_mask(X[..., 0]), decode=False), atol=1e-5)
+    assert at == 5
+
+
+@pytest.mark.full
+def test_loops_over_stacked_modules_carry_their_state():
+    @nnx.vmap
+    def stack(rngs):
+        return nnx.MultiHeadAttention(4, 16, decode=False, rngs=rngs, dropout_rate=0.5, deterministic=False)
+
+    def in_turn_of(fun):
+        return nnx.scan(lambda x, model: fun(model, x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+
+    def run(fun):
+        model = stack(nnx.Rngs(0).split(3))
+        return [in_turn_of(fun)(X, model) for _ in range(2)], content(model)[1]
+
+    (outputs, state), (stock, expected) = run(sj.swap(call, "softmax")), run(call)
+    np.testing.assert_allclose(jnp.stack(outputs), jnp.stack(stock), atol=1e-5)
+    assert_same(state, expected)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("bind", [lambda m: m, lambda m: m.__call__, lambda m: functools.partial(call, m)])
+def test_a_module_may_be_the_function_or_bound_to_it(bind: Any):
+    ours, stock = Block(), Block()
+    assert_same(sj.swap(bind(ours), "softmax")(X), stock(X))
+    assert_same(content(ours)[1], content(stock)[1])
+
+
+@pytest.mark.full
+def test_a_function_returns_modules():
+    block = Block()
+    same, new = sj.swap(lambda block, x: (block, nnx.Variable(block(x))), "softmax")(block, X)
+    assert same is block
+    assert_same(new[...], Block()(X))
+
+
+@pytest.mark.full
+def test_probe_writes_state_and_sites_none():
+    ours, stock = Block(), Block()
+    assert len(sj.sites(call)(ours, X)) == 1
+    assert_same(content(ours)[1], content(stock)[1])
+    output, probed = nnx.jit(sj.probe(call))(ours, X)
+    assert_same(output, nnx.jit(call)(stock, X))
+    assert_same(content(ours)[1], content(stock)[1])
+    assert probed[0].entropy.shape == (2, 4, 5)
+
+
+@pytest.mark.full
+def test_calibrate_carries_the_objects_of_its_batches():
+    block = Block()
+    options: Any = {"learn": ("s",), "optimizer": optax.sgd(0.1), "batches": [(block, X)] * 3}
+    sj.calibrate(call, "ssmax", loss=lambda fun, batch: loss(lambda x: fun(batch[0], x), batch[1]), **options)
+    assert [int(block.seen[...]), block.calls] == [3, 3]
+
+
+def refused(given: Block) -> dict[str, Callable[[], Any]]:
+    closed, options = sj.swap(lambda x: given(x), "ssmax"), {"learn": ("s",), "optimizer": optax.sgd(0.1)}
+    return {
+        "is none of its arguments (it holds given): pass it": lambda: closed(X),
+        "is none of its arguments (it holds given): pass": lambda: nnx.jit(closed)(X),
+        "is none of its arguments (it holds given)": lambda: sj.sites(lambda x: given(x))(X),
+        "was made outside of a transformation": lambda: nnx.jit(lambda x: sj.swap(call, "ssmax")(given, x))(X),
+        "was made outside of a transformation around it": lambda: jax.jit(sj.swap(given, "ssmax"))(X),
+        "and calibrate in each batch": lambda: sj.calibrate(
+            call, "ssmax", loss=lambda fun, x: loss(functools.partial(fun, given), x), batches=[X], **options
+        ),
+    }
+
+
+@pytest.mark.parametrize("line", refused(Block()))
+def test_an_object_that_is_not_given_is_refused_and_stays_as_it_is(line: str):
+    block = Block()
+    before = content(block)[1]
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        refused(block)[line]()
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+    assert_same(content(block)[1], before)
+
+
+def test_a_variable_from_outside_of_a_transformation_is_refused():
+    variable = nnx.Variable(jnp.ones(()))
+    swapped = sj.swap(lambda variable, x: jax.nn.softmax(x) @ x.mT * grown(variable), "ssmax")
+    with pytest.raises(ValueError, match="was made outside of a transformation"):
+        jax.eval_shape(lambda x: swapped(variable, x), X)
+    assert variable[...] == 1
+
+
+@pytest.mark.full
+def test_an_object_that_is_only_read_may_come_from_anywhere():
+    model, block = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0)), Block()
+    closed = nnx.jit(sj.swap(lambda x: model(x), "softmax"))(X)
+    beside = nnx.jit(lambda block, x: sj.swap(in_turn, "softmax")(model, block, x))(block, X)
+    np.testing.assert_allclose(closed, model(X), atol=1e-6)
+    np.testing.assert_allclose(beside, Block()(model(X)), atol=1e-5)
+    assert block.seen[...] == 1

@@ -1,6 +1,6 @@
 """Writes the table of models in docs/any_model.md from a run of their tests: python -m tests.models.table.
 
-A model that is not installed keeps the row that it has. Where a test fails nothing is written.
+Options are those of pytest. A model that is not run keeps the row that it has. Where a test fails nothing is written.
 """
 
 import importlib.metadata
@@ -46,7 +46,7 @@ def row(name: str, measured: dict[str, Any]) -> str:
 
 def main() -> int:
     run = Run()
-    if status := pytest.main(["-m", "models", "tests/models/test_models.py"], plugins=[run]):
+    if status := pytest.main(["-m", "models", "tests/models/test_models.py", *sys.argv[1:]], plugins=[run]):
         return status
     before, table, after = re.split(f"{START}|{END}", PAGE.read_text())
     rows = {line.split("|")[1].strip(): line for line in table.splitlines()}

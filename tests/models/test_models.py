@@ -57,7 +57,7 @@ def edited(model: Model, normalizer: str, calls: list[Any] | None = None) -> Cal
     stock = jax.nn.softmax
 
     def softmax(logits, axis=-1, **named):
-        if logits.shape[axis] == model.experts:
+        if logits.shape[-1] == model.experts:
             return stock(logits, axis, **named)
         where = logits > HIDDEN
         weights = sj.normalizer(normalizer)(logits, axis, where)

@@ -23,7 +23,7 @@ LENGTH, WIDTH, HEADS, WORDS = 6, 32, 4, 32
 TOKENS = 1 + jnp.arange(LENGTH)[None]  # 0 may be padding
 PRESENT = jnp.arange(LENGTH)[None] < LENGTH - 1
 CAUSAL = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
-NONE, VALUES, SELECT, BOTH = (frozenset({how}) for how in ("none", "values", "select", "select and values"))
+NONE, SELECT, BOTH = (frozenset({how}) for how in ("none", "select", "select and values"))
 ROUTED = ("attention", "choice") * 2
 """Uses of two layers with a mixture of experts."""
 DECODERS = 'pip install penzai gemma google-tunix "sentencepiece<0.2.1"'
@@ -253,7 +253,7 @@ def equimo_tabpfn(dtype: Any) -> Model:
     model = tabular.TabPFN(**sizes, **small, key=jax.random.key(0))
     x, labels = normal(LENGTH, 4, dtype=dtype), jnp.arange(LENGTH) % 4
     apply = lambda model, x: model(x, labels, 4, key=jax.random.key(0), inference=True)  # noqa: E731
-    return equinox_model(model, apply, dtype, x)
+    return equinox_model(model, apply, dtype, x)._replace(uses=("attention",) * 6)
 
 
 # Decoders of libraries for large ones
@@ -318,7 +318,7 @@ def penzai(dtype: Any) -> Model:
         return named.unwrap("batch", "seq", "vocabulary")
 
     parameters = [variable.value for variable in variables]
-    return Model(apply, parameters, (TOKENS,), masks=VALUES)
+    return Model(apply, parameters, (TOKENS,), masks=SELECT)
 
 
 # Attention of libraries that are not on the index, as the smallest function of the same form

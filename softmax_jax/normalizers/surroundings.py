@@ -20,7 +20,7 @@ def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
     arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
     meshes = [jax.typeof(array).sharding.mesh for array in arrays.values()]
     mesh = next((mesh for mesh in meshes if mesh.explicit_axes), None)
-    debugging = jax.config.jax_debug_nans or jax.config.jax_debug_infs
+    debugging = jax.debug_nans.value or jax.debug_infs.value
     if mesh is None and not debugging:
         return function(*operands)
 
@@ -28,11 +28,11 @@ def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
         # Plain numbers stay plain, as what is computed may hang on them.
         return function(*structure.unflatten([arrays.get(place, leaf) for place, leaf in enumerate(leaves)]))
 
-    of_arrays = jax.jit(of_arrays) if debugging else of_arrays
-    if mesh is not None:
-        out = jax.tree.map(lambda spec: NamedSharding(mesh, spec), out, is_leaf=lambda x: isinstance(x, PartitionSpec))
-        of_arrays = jax.sharding.auto_axes(of_arrays, axes=mesh.explicit_axes, out_sharding=out)
-    return of_arrays(arrays)
+    whole = jax.jit(of_arrays) if debugging else of_arrays
+    if mesh is None:
+        return whole(arrays)
+    out = jax.tree.map(lambda spec: NamedSharding(mesh, spec), out, is_leaf=lambda x: isinstance(x, PartitionSpec))
+    return jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=out)(whole)(arrays)
 
 
 def spec_of(array: Any, without: int | tuple[int, ...] = ()) -> PartitionSpec:

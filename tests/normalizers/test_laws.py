@@ -177,6 +177,17 @@ def test_finite_at_both_ends_of_the_type(name, dtype, row):
     assert np.isfinite(gradient).all()
 
 
+@every_method
+@pytest.mark.parametrize("low", [-8999.0, -1e38, -2.4e38, float(jnp.finfo("float32").min)])
+def test_gradients_are_finite_where_logits_lie_far_apart(name, low):
+    rows, cotangent = jnp.tile(jnp.array([0.0, 0.5, low]), (ROWS, N // 3)), jnp.arange(ROWS * N).reshape(ROWS, N) % 5.0
+    normalizer = by_name(name)
+    _, slopes = jax.jvp(normalizer, (rows,), (cotangent,))
+    of_numbers, of_rows = jax.grad(lambda n, z: jnp.sum(n(z) * cotangent), (0, 1), allow_int=True)(normalizer, rows)
+    for gradient in [slopes, of_rows, *jax.tree.leaves(of_numbers)]:
+        assert gradient.dtype == jax.dtypes.float0 or np.isfinite(gradient).all()
+
+
 @every_dtype
 @every_method
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 4096, 65536])

@@ -20,7 +20,7 @@ FORMS = {
 every_form = pytest.mark.parametrize(
     ("name", "form"),
     [
-        (name, form)
+        pytest.param(name, form, marks=[] if name == "adaptive" else pytest.mark.full)
         for name in ("adaptive", "entmax15", "softmax")
         for form in FORMS
         if (name, form) != ("entmax15", "fused")
@@ -107,10 +107,10 @@ def test_debug_flags_do_not_stop_on_finite_results(name, form):
         assert_same(output_and_gradients(name, form)(QUERY, KEY, VALUE, MASK), anywhere(name))
 
 
-@pytest.mark.parametrize("low", [-8999.0, -1e38, float(jnp.finfo("float32").min)])
+@pytest.mark.parametrize("low", [pytest.param(-8999.0, marks=pytest.mark.full), float(jnp.finfo("float32").min)])
 @pytest.mark.parametrize("form", ["dense", "queries", "keys"])
 @pytest.mark.parametrize("name", ["adaptive", "adaptive_entmax15"])
 def test_an_added_mask_of_any_depth_has_the_gradients_of_a_given_one(name, form, low):
     mask = MASK.at[..., 0].set(True)
-    added = output_and_gradients(name, form, bias=jnp.where(mask, 0, low))(QUERY, KEY, VALUE, None)
-    assert_same(added, output_and_gradients(name, form)(QUERY, KEY, VALUE, mask))
+    added = jax.jit(output_and_gradients(name, form, bias=jnp.where(mask, 0, low)))(QUERY, KEY, VALUE, None)
+    assert_same(added, jax.jit(output_and_gradients(name, form))(QUERY, KEY, VALUE, mask))

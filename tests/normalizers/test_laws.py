@@ -177,15 +177,19 @@ def test_finite_at_both_ends_of_the_type(name, dtype, row):
     assert np.isfinite(gradient).all()
 
 
+@jax.jit
+def all_slopes(normalizer, rows, cotangent):
+    """Derivatives along one direction, and gradients in the numbers and the logits."""
+    along = jax.jvp(normalizer, (rows,), (cotangent,))[1]
+    return along, jax.grad(lambda n, z: jnp.sum(n(z) * cotangent), (0, 1), allow_int=True)(normalizer, rows)
+
+
 @every_method
-@pytest.mark.parametrize("low", [-8999.0, -1e38, -2.4e38, float(jnp.finfo("float32").min)])
-def test_gradients_are_finite_where_logits_lie_far_apart(name, low):
-    rows, cotangent = jnp.tile(jnp.array([0.0, 0.5, low]), (ROWS, N // 3)), jnp.arange(ROWS * N).reshape(ROWS, N) % 5.0
-    normalizer = by_name(name)
-    _, slopes = jax.jvp(normalizer, (rows,), (cotangent,))
-    of_numbers, of_rows = jax.grad(lambda n, z: jnp.sum(n(z) * cotangent), (0, 1), allow_int=True)(normalizer, rows)
-    for gradient in [slopes, of_rows, *jax.tree.leaves(of_numbers)]:
-        assert gradient.dtype == jax.dtypes.float0 or np.isfinite(gradient).all()
+def test_derivatives_are_finite_where_logits_lie_far_apart(name):
+    lows = [-8999.0, -1e38, -2.4e38, float(jnp.finfo("float32").min)]
+    rows = jnp.array([[0.0, 0.5, low] for low in lows])
+    for slope in jax.tree.leaves(all_slopes(by_name(name), rows, jnp.full((4, 3), 10.0).at[:, 1].set(-7.0))):
+        assert slope.dtype == jax.dtypes.float0 or np.isfinite(slope).all()
 
 
 @every_dtype

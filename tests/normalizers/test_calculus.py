@@ -349,9 +349,9 @@ def test_vmap_and_jit():
         np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "n"), [("int8", 300), ("int16", 40_000), ("uint8", 300)])
+@pytest.mark.parametrize(("dtype", "n"), [("int8", 300), ("int16", 40_000)])
 def test_labels_of_small_types_go_unchanged(dtype, n):
-    labels = jnp.array([3, 3 if dtype == "uint8" else -1], dtype)
+    labels = jnp.array([3, -1], dtype)
     losses = sj.cross_entropy(jnp.zeros((2, n)), labels)
     np.testing.assert_allclose(losses[0], np.log(n), rtol=1e-6)
-    assert jnp.isnan(losses[1]) == (dtype != "uint8")
+    assert jnp.isnan(losses[1])

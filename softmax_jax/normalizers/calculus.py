@@ -151,14 +151,14 @@ def cross_entropy(
     """
     axis, where = axis_and_mask(logits, axis, where)
     axis = checks.one_axis(axis)
-    labels = checks.indices("labels", labels)
+    found = checks.indices("labels", labels)
     rows = tuple(np.delete(jnp.shape(logits), axis).tolist())
-    checks.same_shape("labels", labels, "the logits less the axis", rows)
+    checks.same_shape("labels", found, "the logits less the axis", rows)
     z = visible_logits(logits, where)
-    labels = jnp.expand_dims(labels, axis)
+    places = jnp.expand_dims(found, axis)
     # An index past the end reads NaN by itself; one below 0 would count from the end.
-    labels = jnp.where(labels < 0, z.shape[axis], labels)
-    chosen = jnp.take_along_axis(log_softmax(z, axis, where), labels, axis, mode="fill")
+    places = jnp.where(places < 0, z.shape[axis], places)
+    chosen = jnp.take_along_axis(log_softmax(z, axis, where), places, axis, mode="fill")
     return jnp.where(jnp.any(_possible(z, where), axis), -jnp.squeeze(chosen, axis), 0)
 
 

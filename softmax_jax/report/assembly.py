@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from softmax_jax.files import versions, write_whole
+from softmax_jax.files import read_text, versions, write_whole
 from softmax_jax.measures.dispersion import HARDMAX, AttentionMaps, attention_maps, sets_at
 from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, task_of
 from softmax_jax.measures.fits import fits_beside, named_normalizers
@@ -102,7 +102,7 @@ def make_report(
     runs = [evaluated(name, run, lengths, sets) for name, run in zip(names_of(paths), all_loaded)]
     study = look_closer(runs[0], all_loaded[0], lengths, sets)
     weights = show_maps(study.maps, output / "weights.html")
-    sections = report_sections(runs, study, weights.read_text())
+    sections = report_sections(runs, study, read_text(weights))
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
     saved = (write_figure(output, figure, paper) for figure in figures)
     names = [figure.name for figure in figures]

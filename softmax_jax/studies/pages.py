@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.files import write_whole
+from softmax_jax.files import read_text, write_whole
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import one_line_errors, parse
 
@@ -42,7 +42,7 @@ def chart_modules(source: str) -> list[str]:
 
 def signature(name: str) -> str:
     """The fingerprint of the code that draws the pictures of a notebook's page."""
-    source = (ROOT / "notebooks" / f"{name}.py").read_text()
+    source = read_text(ROOT / "notebooks" / f"{name}.py")
     paths = [ROOT / f"{module.replace('.', '/')}.py" for module in chart_modules(source)]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
@@ -70,7 +70,7 @@ def main() -> None:
     with one_line_errors():
         for name in asked.names:
             page = ROOT / "docs" / f"{name}.md"
-            text = SIGNATURE.sub("", page.read_text())
+            text = SIGNATURE.sub("", read_text(page))
             write_whole(page, f"{text.rstrip()}\n\n<!-- pictures by {signature(name)} -->\n")
 
 

@@ -102,7 +102,7 @@ print(f"{sum(leaf[0].size for leaf in jax.tree.leaves(state.parameters)):,} para
 # ## Training
 #
 # Each step draws 128 new sets of 5 to 16 items and follows the gradient of the cross-entropy under softmax, plus a small
-# penalty on large parameters; the learning rate falls along a cosine. This is the recipe of `configs/paper.py`, with fewer
+# penalty on large parameters; the learning rate falls along a cosine. This is the recipe of `softmax_jax/configs/paper.py`, with fewer
 # seeds and steps. The loop is compiled and comes back for a look a few times on its way; accuracy is that of the training
 # sets.
 

@@ -84,7 +84,8 @@ def streaming_attention(
     """
     inputs = Inputs.checked(query, key, value, bias, mask, options)
     is_causal, window, size = _static(inputs, inputs.shape[-1], block_size)
-    queries = queries_of_block(inputs) if block_size is None else None
+    empty = 0 in (*inputs.shape, inputs.query.shape[-1])  # which `jax.lax.map` cannot cut
+    queries = queries_of_block(inputs) if block_size is None and not empty else None
 
     def attend(inputs: Inputs) -> Outputs:
         if queries:

@@ -44,7 +44,7 @@ def queries_of_block(inputs: Inputs) -> int | None:
     if not all(map(is_known, (heads, queries, keys))):
         return None
     most = ROWS_ENTRIES // max(heads * keys, 1)
-    if not queries or not keys or most < min(LEAST_QUERIES, queries) or not _reads_again(inputs.normalizer):
+    if not queries or most < min(LEAST_QUERIES, queries) or not _reads_again(inputs.normalizer):
         return None
     # Rows are named by their place among all of them, and have their own numbers there.
     if naming() or any(_of_each_row(leaf) for leaf in jax.tree.leaves(inputs.normalizer)):

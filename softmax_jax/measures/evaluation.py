@@ -225,7 +225,7 @@ def row_facts(
     """The inverse temperature of each row, NaN unless the map is softmax; whether a fit is asked beyond its range."""
     scale, logits = one.scale, one.capped(logits)
     is_softmax = isinstance(one.map, maps.Softmax) and one.shift_invariant
-    beta = jnp.ones(()) if scale is None else scale(logits, -1, where)
+    beta = jnp.ones((), jnp.float32) if scale is None else scale(logits, -1, where)
     beyond = jnp.zeros((), bool)
     if isinstance(scale, EntropyPolynomial) and scale.entropy_range is not None:
         beyond = scale.extrapolates(logits, -1, where)

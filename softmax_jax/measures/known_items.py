@@ -28,7 +28,7 @@ def entry_of(items: Float[Array, "*items features"]) -> Int[Array, "*items"]:
     True
     """
     bits = jax.lax.bitcast_convert_type(items[..., 0].astype(jnp.bfloat16), jnp.uint16).astype(jnp.int32)
-    kappa = sum((k * items[..., 1 + k] for k in range(1, CLASSES)), jnp.zeros(()))  # faster than argmax
+    kappa = sum((k * items[..., 1 + k] for k in range(1, CLASSES)), jnp.zeros((), items.dtype))  # faster than argmax
     return jnp.maximum(bits - LEAST + 1, 0) * CLASSES + kappa.astype(jnp.int32)
 
 
@@ -36,8 +36,8 @@ def every_item() -> Float[Array, "entries features"]:
     """The items that differ after rounding, in the order of `entry_of`: ρ is 0, or from 2⁻²³ to 1."""
     bits = jnp.arange(LEAST, ONE + 1).astype(jnp.uint16)
     above = jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(jnp.float32)
-    rho = jnp.concatenate([jnp.zeros(1), above])
-    return jnp.concatenate([jnp.repeat(rho, CLASSES)[:, None], jnp.tile(jnp.eye(CLASSES), (len(rho), 1))], 1)
+    rho, classes = jnp.concatenate([jnp.zeros(1, jnp.float32), above]), jnp.eye(CLASSES, dtype=jnp.float32)
+    return jnp.concatenate([jnp.repeat(rho, CLASSES)[:, None], jnp.tile(classes, (len(rho), 1))], 1)
 
 
 class KnownItems(MaxRetrievalModel):

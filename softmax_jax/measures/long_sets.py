@@ -37,10 +37,10 @@ def read_by_blocks(
 
     def draw(_: None, index: Array) -> tuple[None, tuple[Array, ...]]:
         rho, kappa, inside = set_block(key, index, room, priority)
-        mask = inside & (index * BLOCK + jnp.arange(rho.size) < length)
+        mask = inside & (index * BLOCK + jnp.arange(rho.size, dtype=jnp.int32) < length)
         return None, (rho, kappa.astype(jnp.int8), mask, encode(rho, kappa, mask).logits[0])
 
-    _, drawn = jax.lax.scan(draw, None, jnp.arange(-(-room // BLOCK)))
+    _, drawn = jax.lax.scan(draw, None, jnp.arange(-(-room // BLOCK), dtype=jnp.int32))
     rho, kappa, mask, logits = (leaf.reshape(-1) for leaf in drawn)
     visible_rho = jnp.where(mask, priorities.QUANTILES[priority](rho), -jnp.inf)
     weights = jnp.stack([normalizer(logits, where=mask) for normalizer in normalizers_of(visible_rho[None])])
@@ -61,7 +61,7 @@ def read_by_blocks(
         start, _ = state
         return (start < rho.size) & (places[start] < rho.size)
 
-    start = jnp.int32(0), jnp.zeros((len(weights), model.item_out.out_features))
+    start = jnp.int32(0), jnp.zeros((len(weights), model.item_out.out_features), jnp.float32)
     _, pooled = jax.lax.while_loop(unfinished, add_block, start)
     scores = model.read_pooled(pooled, weights.sum(-1))
     answer = kappa[visible_rho.argmax()].astype(jnp.int32)

@@ -34,10 +34,10 @@ def resolution(
 ) -> Resolution:
     """Logits of single items over a grid of ρ, once over its whole range and once where classes begin to differ."""
     structure, _ = build_model(task_of(parameters, task))
-    queries = jnp.full((1, 1), query)
+    queries = jnp.full((1, 1), query, jnp.float32)
 
     def logits_at(of_seed: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
-        items = jnp.concatenate([jnp.full((CLASSES, 1), rho), jnp.eye(CLASSES)], 1)
+        items = jnp.concatenate([jnp.full((CLASSES, 1), rho, jnp.float32), jnp.eye(CLASSES, dtype=jnp.float32)], 1)
         return nnx.merge(structure, of_seed).encode(items[None], queries).logits[0]
 
     @jax.jit
@@ -47,8 +47,8 @@ def resolution(
     @jax.jit
     def at_end() -> tuple[Float[Array, "seeds classes"], Float[Array, "seeds classes"]]:
         def of_one(of_seed: Parameters) -> tuple[Float[Array, " classes"], Float[Array, " classes"]]:
-            logits, derivative = jax.vjp(lambda rho: logits_at(of_seed, rho), jnp.ones(()))
-            return logits, jax.vmap(derivative)(jnp.eye(CLASSES))[0]
+            logits, derivative = jax.vjp(lambda rho: logits_at(of_seed, rho), jnp.ones((), jnp.float32))
+            return logits, jax.vmap(derivative)(jnp.eye(CLASSES, dtype=jnp.float32))[0]
 
         return jax.vmap(of_one)(parameters)
 

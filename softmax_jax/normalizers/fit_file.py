@@ -62,7 +62,7 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
     coefficients, entropy_range = content["coefficients"], content["entropy_range"]
     for key in ("coefficients", "entropy_range"):
         numbers = content[key]
-        if not _are_finite_numbers(numbers):
+        if not are_finite_numbers(numbers):
             raise ValueError(f"{name}: {key} is {shown(numbers)}; it must be a list of finite numbers")
         if len(numbers) > LARGEST_DEGREE + 1:
             raise ValueError(f"{name}: {key} has {len(numbers)} numbers; it must have at most {LARGEST_DEGREE + 1}")
@@ -80,7 +80,7 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
     at_ends = content.get("beta_at_ends")
     if at_ends is None:
         return
-    if not _are_finite_numbers(at_ends) or len(at_ends) != 2:
+    if not are_finite_numbers(at_ends) or len(at_ends) != 2:
         raise ValueError(f"{name}: beta_at_ends is {shown(at_ends)}; it must be β at both ends of entropy_range")
     if not np.allclose(at_ends, betas[[0, -1]], rtol=1e-6, atol=1e-6):
         raise ValueError(
@@ -89,7 +89,9 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
         )
 
 
-def _are_finite_numbers(values: Any) -> bool:
+def are_finite_numbers(values: Any) -> bool:
+    """Whether a value is a list of numbers, and not an empty one."""
+
     def is_finite(value: Any) -> bool:
         # A comparison, for an integer may be too large for a float.
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

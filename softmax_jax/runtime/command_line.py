@@ -260,16 +260,28 @@ def one_line_errors() -> Iterator[None]:
     """Turns bad input into one line on stderr and exit status 2, Ctrl-C into 130."""
     try:
         yield
-    except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
+    except (ValueError, OSError, MemoryError, RuntimeError, AssertionError) as error:
         said = " ".join(str(error).split())
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in said:
             said = f"this takes more memory than there is ({said[:200]}): ask for less at once, as fewer sets or seeds"
-        elif isinstance(error, jax.errors.JaxRuntimeError):
+        elif isinstance(error, RuntimeError | AssertionError) and not (said := device_problem()):
             raise
         print_error(said)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def device_problem() -> str:
+    """Returns why there is no device to compute on, or nothing. JAX tells by an error of any of these kinds."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError):
+        platforms = jax.config.values["jax_platforms"]
+        return (
+            f"JAX_PLATFORMS is {platforms!r}, and JAX finds no such device here: leave it out, or install a JAX for it"
+        )
+    return ""
 
 
 def with_progress(

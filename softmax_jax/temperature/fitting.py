@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softmax_jax.files import versions, write_json
-from softmax_jax.normalizers.fit_file import check_polynomial, read_fit, signed
+from softmax_jax.normalizers.fit_file import are_finite_numbers, check_polynomial, read_fit, signed
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.temperature.curves import (
     THRESHOLD,
@@ -75,10 +75,18 @@ class TemperatureFit:
     @classmethod
     def load(cls, path: Path | str) -> "TemperatureFit":
         """The fit that `save` wrote. Raises ValueError for a file that is missing or no such fit."""
+        content = read_fit(Path(path))
         try:
-            return cls(**read_fit(Path(path)))
+            fit = cls(**content)
+            band = {**(fit.band or {})}
         except TypeError as error:
             raise ValueError(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
+        lists = {"lengths": fit.lengths, "seeds": fit.seeds, "beta_at_ends": fit.beta_at_ends, **band}
+        wrong = [name for name, values in lists.items() if not are_finite_numbers(values)]
+        if wrong or len({len(values) for values in band.values()}) > 1 or not band.keys() <= {"entropy", "low", "high"}:
+            named = wrong[0] if wrong else "band"
+            raise ValueError(f"{path} is no whole temperature fit: {named} must be lists of numbers, of equal length")
+        return fit
 
 
 class Polynomial(NamedTuple):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import glob
 import json
 import sys
 from collections.abc import Callable
@@ -68,6 +69,9 @@ class RunDirectory:
 
     def __init__(self, path: Path | str, config: Config):
         self.path = Path(path).absolute()
+        if glob.has_magic(str(self.path)):
+            rule = "which Orbax takes for a pattern, and would lose what it writes"
+            raise ValueError(f"{self.path} has one of * ? [, {rule}: choose another --workdir")
         self.config = config
         self._lock: FileLock | None = None
         self._saved: int | None = None

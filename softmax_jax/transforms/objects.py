@@ -18,8 +18,9 @@ from softmax_jax.normalizers import checks
 
 
 def _nnx() -> Any:
-    """Returns `flax.nnx` if anything has imported it."""
-    return sys.modules.get("flax.nnx")
+    """Returns `flax.nnx` if anything has imported it, in a version that has what is used here."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx if hasattr(nnx, "Pytree") else None
 
 
 def is_object(value: Any) -> bool:

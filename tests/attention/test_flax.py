@@ -675,10 +675,10 @@ def test_nnx_layers_meet_in_trees_and_branches():
         jax.tree.map(jnp.add, one, nnx_layer(bias=0.5))
 
 
-def lifted(wrap: Callable[..., Any], attention: Any) -> jax.Array:
-    """What a Linen layer makes of the inputs under a transformation of Flax, with the parameters it has without one."""
+def lifted(layer: Any, attention: Any) -> jax.Array:
+    """What a Linen layer makes of the inputs, lifted by Flax or not, with the parameters it has if it is not."""
     variables = linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention).init(jax.random.key(0), inputs())
-    return wrap(linen.MultiHeadDotProductAttention)(HEADS, attention_fn=attention).apply(variables, inputs())
+    return layer(HEADS, attention_fn=attention).apply(variables, inputs())
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -686,13 +686,14 @@ def lifted(wrap: Callable[..., Any], attention: Any) -> jax.Array:
     "wrap", [linen.jit, *(pytest.param(wrap, marks=pytest.mark.full) for wrap in (linen.remat, lambda layer: layer))]
 )
 def test_linen_lifts_layers_with_numbers_of_any_kind(wrap, learn):
+    stock = linen.MultiHeadDotProductAttention
+    layer = wrap(stock)
+
     def output(bias):
         fixed = sj.normalizer("ssmax", bias=bias)
-        return lifted(wrap, LinenAttention(fixed, learn=("s",), heads=HEADS) if learn else attention_fn(fixed))
+        return lifted(layer, LinenAttention(fixed, learn=("s",), heads=HEADS) if learn else attention_fn(fixed))
 
-    expected = {
-        bias: lifted(lambda layer: layer, attention_fn(sj.normalizer("ssmax", bias=bias))) for bias in (0.0, 0.7)
-    }
+    expected = {bias: lifted(stock, attention_fn(sj.normalizer("ssmax", bias=bias))) for bias in (0.0, 0.7)}
     for kind in (float, np.array, jnp.float32, lambda b: jnp.full((HEADS, 1, 1), b)):
         for bias, right in expected.items():  # of which a stale program would give the first twice
             np.testing.assert_allclose(output(kind(bias)), right, atol=1e-5)
@@ -700,11 +701,14 @@ def test_linen_lifts_layers_with_numbers_of_any_kind(wrap, learn):
 
 @pytest.mark.full
 def test_a_traced_number_goes_through_linens_jit():
-    def total(s, wrap):
-        return jnp.sum(lifted(wrap, attention_fn(sj.normalizer("ssmax", s=s))) ** 2)
+    stock = linen.MultiHeadDotProductAttention
+    compiled = linen.jit(stock)
 
-    for s in (jnp.float32(0.4), jnp.float32(0.8)):
-        slope, expected = (jax.grad(total)(s, wrap) for wrap in (linen.jit, lambda layer: layer))
+    def total(s, layer):
+        return jnp.sum(lifted(layer, attention_fn(sj.normalizer("ssmax", s=s))) ** 2)
+
+    for s in (jnp.float32(0.4), jnp.float32(0.8), jnp.float32(0.4)):
+        slope, expected = (jax.grad(total)(s, layer) for layer in (compiled, stock))
         np.testing.assert_allclose(slope, expected, rtol=1e-4)
 
 

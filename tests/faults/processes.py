@@ -219,7 +219,7 @@ def check_finished(workdir: Path, expected: dict[int, TrainState], metrics: byte
     """The directory is that of a run which was never stopped: the same bits, and no file more or less."""
     check_whole(workdir, expected, metrics)
     assert metrics_of(workdir) == metrics
-    names = {"config.json", "versions.json", "metrics.jsonl", "lock", "parameters", "checkpoints"}
+    names = {"config.json", "versions.json", "metrics.jsonl", "parameters", "checkpoints"}
     assert {path.name for path in workdir.iterdir()} == names
     assert saved_steps(workdir) == sorted(expected)[-3::2]
     assert len(list((workdir / "checkpoints").iterdir())) == 2

@@ -18,7 +18,7 @@ import pytest
 from softmax_jax import files
 from softmax_jax.files import PARTIAL
 from softmax_jax.runtime.command_line import check_directory
-from softmax_jax.runtime.locks import lock_directory
+from softmax_jax.runtime.locks import lock_directory, unlock
 from softmax_jax.training.run_directory import load_checkpoint
 from tests.faults.processes import (
     SMALL,
@@ -234,7 +234,7 @@ def test_a_run_on_a_disk_with_any_number_of_free_blocks(disk, tmp_path, expected
     """As one run that is continued with ever more room, and as a fresh run for each."""
     refused = run_out_of_disk(disk, range(200), tmp_path, expected, metrics)
     print(f"refused to write {sorted(refused)}")
-    assert {"lock", "config.json", "4"} <= refused
+    assert {"run", "config.json", "4"} <= refused
     for free in range(0, 200, 5):
         for path in sorted(disk.path.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -291,7 +291,7 @@ def test_a_second_run_in_a_directory_is_refused_and_a_dead_one_is_not_in_the_way
     assert metrics_of(workdir).startswith(before)
     first.send(signal.SIGKILL)
     assert first.status() == -signal.SIGKILL
-    assert f"process {first.pid} " in (workdir / "lock").read_text()
+    assert f"process {first.pid} " in (tmp_path / ".run.lock").read_text()
     assert train(workdir, tmp_path / "second").status() == 0
     check_finished(workdir, expected, metrics)
 
@@ -300,9 +300,9 @@ def test_a_lock_keeps_others_out_until_it_is_released(tmp_path):
     lock = lock_directory(tmp_path)
     with pytest.raises(ValueError, match=rf"in use by process {os.getpid()} on .* since .*another --workdir"):
         lock_directory(tmp_path)
-    lock.release()
-    lock.release()
-    lock_directory(tmp_path).release()
+    unlock(lock)
+    unlock(lock)
+    unlock(lock_directory(tmp_path))
 
 
 # Files

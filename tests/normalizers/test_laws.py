@@ -196,6 +196,25 @@ def test_finite_at_both_ends_of_the_type(name, dtype, row):
     assert np.isfinite(gradient).all()
 
 
+@jax.jit
+def all_slopes(normalizer, rows, cotangent):
+    """Derivatives along one direction, and gradients in the numbers and the logits."""
+    along = jax.jvp(normalizer, (rows,), (cotangent,))[1]
+    return along, jax.grad(lambda n, z: jnp.sum(n(z) * cotangent), (0, 1), allow_int=True)(normalizer, rows)
+
+
+@every_method
+def test_derivatives_are_finite_where_logits_lie_far_apart(name):
+    lows = [-8999.0, -1e38, -2.4e38, float(jnp.finfo("float32").min)]
+    near = jnp.linspace(0, 1, 8)  # of an entropy that moves β
+    rows = jnp.stack([jnp.append(near, far) for low in lows for far in (low, -low)])
+    rows = jnp.concatenate([rows, -jnp.sign(rows) * lows[-1]])
+    for slope in jax.tree.leaves(
+        all_slopes(by_name(name), rows, 1e3 * jnp.cos(jnp.arange(float(rows.size))).reshape(rows.shape))
+    ):
+        assert slope.dtype == jax.dtypes.float0 or np.isfinite(slope).all()
+
+
 @pytest.mark.full
 @every_dtype
 @every_method

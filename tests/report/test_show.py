@@ -1,4 +1,5 @@
 import re
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -60,3 +61,39 @@ def test_names_that_do_not_fit_leave_no_page(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         sj.show(WEIGHTS, tmp_path / "page.html", **options)
     assert not list(tmp_path.iterdir())
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and what its scripts are."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.names, self.scripts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+
+    def handle_data(self, data):
+        if self.names[-1:] == ["script"]:
+            self.scripts.append(data)
+
+
+HURT = "</script><script>hurt()</script><img src=x onerror=hurt()>"
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        (WEIGHTS, {"axes": (HURT, "b", "c"), "labels": {HURT: (HURT, "y")}, "columns": (HURT,)}),
+        ({HURT: WEIGHTS, "k": [HURT, {HURT: HURT}]}, {}),
+        (type(HURT, (), {})(), {}),
+    ],
+)
+def test_a_text_is_no_html(tmp_path, value, options):
+    page = sj.show(value, tmp_path / "page.html", **options).read_text()
+    for text in (page, sj.show(value, **options)._repr_html_()):
+        tags = Tags(text)
+        assert "img" not in tags.names
+        assert not [script for script in tags.scripts if script.startswith("hurt")]
+    assert "default-src 'none'" in page

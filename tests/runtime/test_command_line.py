@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from softmax_jax.runtime.command_line import results_of
+from softmax_jax.runtime import command_line
+from softmax_jax.runtime.command_line import one_line_errors, plain_console, results_of
 
 FLAGS = ("--xla_cpu_multi_thread_eigen", "--xla_force_host_platform_device_count")
 """How many devices and threads there are; nothing that changes what the compiler makes of a program."""
@@ -54,3 +55,21 @@ def test_a_failure_leaves_no_directory_of_results_and_no_link(tmp_path, monkeypa
     with pytest.raises(IsADirectoryError), results_of("report", None) as output:
         output.write_text("no file")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_printed_is_no_markup(capsys):
+    plain_console().print("[red]a[/b] :x:")
+    assert capsys.readouterr().out == "[red]a[/b] :x:\n"
+
+
+def test_a_device_that_is_not_there_is_said_in_one_line(monkeypatch, capsys):
+    def devices():
+        raise RuntimeError("Unable to initialize backend")
+
+    monkeypatch.setattr(command_line.jax, "devices", devices)
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        devices()
+    assert ended.value.code == 2
+    assert re.fullmatch(
+        r"error: JAX_PLATFORMS is '\w+', and JAX finds no such device here: .*\n", capsys.readouterr().err
+    )

@@ -289,3 +289,21 @@ def test_a_checkpoint_of_other_shapes_is_refused(uninterrupted, tmp_path):
     (copy / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"settings are not those of .*: width is 8 there and 4 here"):
         load_checkpoint(copy)
+
+
+def test_a_directory_that_is_removed_and_made_again_is_still_in_use(tmp_path):
+    first = RunDirectory(tmp_path / "run", SMALL)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"run is in use by process .* choose another --workdir"):
+        RunDirectory(tmp_path / "run", SMALL)
+    assert not (tmp_path / "run").exists()
+    first.close()
+    RunDirectory(tmp_path / "run", SMALL).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("name", ["a[/b]", "a*", "a?"])
+def test_a_directory_that_orbax_takes_for_a_pattern_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=r"has one of \* \? \[, .* choose another --workdir$"):
+        RunDirectory(tmp_path / name, SMALL)
+    assert not list(tmp_path.iterdir())

@@ -91,8 +91,8 @@ RUNS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], Callabl
     "plain": (call, lambda: (Block(),), lambda fun: fun),
     "jax.jit": (call, lambda: (Block(),), jax.jit),
     "trees": (call, lambda: (Block(),), functools.partial(nnx.jit, graph_updates=False)),
-    "nnx.grad": (loss, lambda: (Block(),), nnx.grad),
-    "nnx.remat": (loss, lambda: (Block(),), lambda fun: nnx.grad(nnx.remat(fun))),
+    "nnx.grad": (loss, lambda: (Block(),), lambda fun: nnx.jit(nnx.grad(fun))),
+    "nnx.remat": (loss, lambda: (Block(),), lambda fun: nnx.jit(nnx.grad(nnx.remat(fun)))),
     "two": (in_turn, lambda: (Block(), Block(1)), nnx.jit),
     "sharing": (in_turn, sharing, nnx.jit),
     "the same twice": (in_turn, twice, nnx.jit),
@@ -208,6 +208,14 @@ def test_an_object_that_is_not_given_is_refused_and_stays_as_it_is(line: str):
     assert line in str(error.value)
     assert "\n" not in str(error.value)
     assert_same(content(block)[1], before)
+
+
+def test_a_variable_from_outside_of_a_transformation_is_refused():
+    variable = nnx.Variable(jnp.ones(()))
+    swapped = sj.swap(lambda variable, x: jax.nn.softmax(x) @ x.mT * grown(variable), "ssmax")
+    with pytest.raises(ValueError, match="was made outside of a transformation"):
+        jax.eval_shape(lambda x: swapped(variable, x), X)
+    assert variable[...] == 1
 
 
 @pytest.mark.full

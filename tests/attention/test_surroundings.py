@@ -1,0 +1,116 @@
+"""Attention is the same wherever it runs, in every form: see the laws of this name for normalizers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import softmax_jax as sj
+
+FORMS = {
+    "dense": {"implementation": "dense"},
+    "queries": {"implementation": "streaming"},
+    "keys": {"implementation": "streaming", "block_size": 5},
+    "fused": {"implementation": "xla"},
+}
+every_form = pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        pytest.param(name, form, marks=[] if name == "adaptive" else pytest.mark.full)
+        for name in ("adaptive", "entmax15", "softmax")
+        for form in FORMS
+        if (name, form) != ("entmax15", "fused")
+    ],
+)
+QUERY, KEY, VALUE = (jnp.asarray(array, jnp.float32) for array in np.random.default_rng(0).normal(size=(3, 2, 8, 2, 4)))
+MASK = jnp.asarray(np.random.default_rng(1).random((2, 1, 8, 8)) < 0.7).at[0, :, 3].set(False)
+
+
+def output_and_gradients(name, form, **more):
+    """A function of query, key, value and mask: the output, and the gradients of the sum of its squares."""
+
+    def compute(query, key, value, mask):
+        def loss(*arrays):
+            output = sj.dot_product_attention(
+                *arrays, mask=mask, normalizer=name, is_causal=True, **FORMS[form], **more
+            )
+            return jnp.sum(output**2), output
+
+        (_, output), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(query, key, value)
+        return output, gradients
+
+    return compute
+
+
+@functools.cache
+def anywhere(name):
+    return jax.jit(output_and_gradients(name, "dense"))(QUERY, KEY, VALUE, MASK)
+
+
+def assert_same(actual, wanted):
+    assert jax.tree.map(jnp.shape, actual) == jax.tree.map(jnp.shape, wanted)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), actual, wanted)
+
+
+@every_form
+def test_in_shard_map_with_its_checks(name, form):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    heads, batch = PartitionSpec(None, None, "x"), PartitionSpec("x")
+    for specs in (heads, heads, heads, PartitionSpec()), (batch,) * 4:
+        out = specs[0], specs[:3]
+        divided = jax.shard_map(output_and_gradients(name, form), mesh=mesh, in_specs=specs, out_specs=out)
+        assert_same(jax.jit(divided)(QUERY, KEY, VALUE, MASK), anywhere(name))
+
+
+@every_form
+def test_on_an_explicit_mesh(name, form):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,))
+    for spec in [("x",), (None, None, "x"), (None, "x")]:
+        divided = NamedSharding(mesh, PartitionSpec(*spec))
+        arrays = jax.device_put((QUERY, KEY, VALUE), divided)
+        mask = jax.device_put(MASK, NamedSharding(mesh, PartitionSpec()))
+        assert_same(jax.jit(output_and_gradients(name, form))(*arrays, mask), anywhere(name))
+
+
+@every_form
+def test_exported_with_symbolic_sizes(name, form, symbols_pass):
+    batch, length, heads = export.symbolic_shape("batch, length, heads")
+    array = jax.ShapeDtypeStruct((batch, length, heads, 4), jnp.float32)
+    mask = jax.ShapeDtypeStruct((batch, 1, length, length), bool)
+    exported = export.export(jax.jit(output_and_gradients(name, form)))(array, array, array, mask)
+    assert_same(exported.call(QUERY, KEY, VALUE, MASK), anywhere(name))
+
+
+@every_form
+@pytest.mark.parametrize("cut", ["batch", "queries", "keys", "size"])
+def test_without_batch_queries_keys_or_size(name, form, cut):
+    arrays = {
+        "batch": (QUERY[:0], KEY[:0], VALUE[:0], MASK[:0]),
+        "queries": (QUERY[:, :0], KEY, VALUE, MASK[:, :, :0]),
+        "keys": (QUERY, KEY[:, :0], VALUE[:, :0], MASK[..., :0]),
+        "size": (QUERY[..., :0], KEY[..., :0], VALUE[..., :0], MASK),
+    }[cut]
+    output, gradients = jax.jit(output_and_gradients(name, form))(*arrays)
+    assert output.shape == arrays[0].shape
+    for gradient, array in zip(gradients, arrays):
+        assert gradient.shape == array.shape
+        assert not np.any(gradient)
+
+
+@every_form
+def test_debug_flags_do_not_stop_on_finite_results(name, form):
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert_same(output_and_gradients(name, form)(QUERY, KEY, VALUE, MASK), anywhere(name))
+
+
+@pytest.mark.parametrize("low", [pytest.param(-8999.0, marks=pytest.mark.full), float(jnp.finfo("float32").min)])
+@pytest.mark.parametrize("form", ["dense", "queries", "keys"])
+@pytest.mark.parametrize("name", ["adaptive", "adaptive_entmax15"])
+def test_an_added_mask_of_any_depth_has_the_gradients_of_a_given_one(name, form, low):
+    mask = MASK.at[..., 0].set(True)
+    added = jax.jit(output_and_gradients(name, form, bias=jnp.where(mask, 0, low)))(QUERY, KEY, VALUE, None)
+    assert_same(added, jax.jit(output_and_gradients(name, form))(QUERY, KEY, VALUE, mask))

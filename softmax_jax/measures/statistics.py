@@ -24,12 +24,18 @@ def _standard_error(values: Sequence[float] | Float[np.ndarray, " values"]) -> f
 
 
 def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs or where all differ alike."""
+    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs or where all differ alike.
+
+    Differences count as alike within the rounding of the values. None also where a value is not finite.
+    """
     if len(values) < 2 or len(values) != len(reference):
         return None
     differences = np.subtract(values, reference)
-    if np.ptp(differences) == 0:
-        return 1.0 if differences[0] == 0 else None
+    if not np.isfinite(differences).all():
+        return None
+    rounding = 4 * np.finfo(np.float64).eps * max(np.abs(values).max(), np.abs(reference).max())
+    if np.ptp(differences) <= rounding:
+        return 1.0 if np.abs(differences).max() <= rounding else None
     return float(2 * stdtr(len(values) - 1, -abs(np.mean(differences)) / _standard_error(differences)))
 
 

@@ -155,7 +155,8 @@ def cross_entropy(
     rows = tuple(np.delete(jnp.shape(logits), axis).tolist())
     checks.same_shape("labels", found, "the logits less the axis", rows)
     z = visible_logits(logits, where)
-    places = jnp.expand_dims(found, axis)
+    # A small type may not hold n, which stands for a label below 0.
+    places = jnp.expand_dims(found.astype(jnp.int32) if found.dtype.itemsize < 4 else found, axis)
     # An index past the end reads NaN by itself; one below 0 would count from the end.
     places = jnp.where(places < 0, z.shape[axis], places)
     chosen = jnp.take_along_axis(log_softmax(z, axis, where), places, axis, mode="fill")

@@ -81,7 +81,8 @@ def ends(
     scale = y["scale"].to_dict()
     bend, straighten = (math.log, math.exp) if scale.get("type") == "log" else (float, float)
     low, high = map(bend, scale["domain"])
-    wanted = [(min(max(bend(value), low), high) - low) / (high - low) for value in last["value"]]
+    inner = last["value"].clip(*scale["domain"])
+    wanted = [(bend(value) - low) / (high - low) for value in inner]
     placed = [straighten(low + place * (high - low)) for place in apart(wanted, LINE_HEIGHT / height)]
     inside = [straighten(low + place * (high - low)) for place in wanted]
     last = last.with_columns(text=pl.col(text or field), end=pl.Series(inside), place=pl.Series(placed))
@@ -182,7 +183,7 @@ def percent_axis(title: str) -> alt.Y:
 
 def log_axis(title: str, values: Iterable[float], base: float = 10.0) -> alt.Y:
     """The column `value`, on a logarithmic scale that these fill."""
-    values = [value for value in values if value > 0]
+    values = [value for value in values if value > 0] or [1.0]
     domain = [min(values) / 1.1, max(values) * 1.1]
     return alt.Y("value:Q", title=title, scale=alt.Scale(type="log", base=base, domain=domain, nice=False))
 

@@ -45,11 +45,13 @@ class Node:
     outputs: list[Value] = dataclasses.field(default_factory=list)
     frames: "list[Frame]" = dataclasses.field(default_factory=list)
     """Of its bodies."""
+    identity: bool = False
+    """Whether it returns its first operand, under a rule for derivatives of its own."""
 
     @property
     def name(self) -> str:
         """Of the primitive."""
-        return self.equation.primitive.name
+        return "identity" if self.identity else self.equation.primitive.name
 
     @property
     def params(self) -> dict[str, Any]:
@@ -134,6 +136,8 @@ class Graph:
             node.frames.append(self._frame(body, node, node.inputs, inlined=bool(kind and kind.inlined)))
         if bodies and bodies[0].returned:
             node.outputs = list(node.frames[0].outputs)
+            if node.name.startswith("custom_"):
+                _separate(node)
         else:
             node.outputs = [_fresh(var, node) for var in equation.outvars]
         for within in node.frames:
@@ -142,6 +146,15 @@ class Graph:
             for position, value in enumerate(node.inputs):
                 value.users.append((node, position))
         values.update(zip(equation.outvars, node.outputs))
+
+
+def _separate(node: Node) -> None:
+    """Makes results that are operands values of their own, as they have a rule for derivatives of their own."""
+    node.identity = node.outputs == node.inputs[:1]
+    for place, (var, value) in enumerate(zip(node.equation.outvars, node.outputs)):
+        if value in node.inputs:
+            value.users.append((node, node.inputs.index(value)))
+            node.outputs[place] = _fresh(var, node)
 
 
 def _tie(node: Node, frame: Frame) -> None:

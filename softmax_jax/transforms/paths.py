@@ -6,7 +6,7 @@ from softmax_jax.transforms.graph import Node, Value
 
 SAME = frozenset(
     {"convert_element_type", "stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
-    | {"name", "pvary", "pcast", "reshard", "sharding_constraint"}
+    | {"name", "pvary", "pcast", "reshard", "sharding_constraint", "identity"}
 )
 """Primitives whose result is their first operand, but for its type."""
 MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from softmax_jax.normalizers import checks
 from softmax_jax.transforms.graph import Graph, Node, Value
-from softmax_jax.transforms.paths import MOVED, constant
+from softmax_jax.transforms.paths import MOVED, SAME, constant
 
 Use = Literal["attention", "choice", "log", "expectation", "output", "other", "kernel", "blocks", "segments", "unread"]
 """Attention: the weights enter a product that sums vectors over their axis. Choice: the largest are chosen, as a router
@@ -171,7 +171,8 @@ def _multiplied(product: Node, position: int, axis: int) -> int:
 
 def _elementwise(node: Node, shape: tuple[int, ...]) -> bool:
     operands = (operand.shape for operand in node.inputs)
-    return not node.frames and all(operand == () or checks.broadcasts(operand, shape) for operand in operands)
+    entry_by_entry = all(operand == () or checks.broadcasts(operand, shape) for operand in operands)
+    return (not node.frames or node.name in SAME) and entry_by_entry
 
 
 def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axis: int) -> int | None:

@@ -49,3 +49,9 @@ def test_groups_keep_their_order_and_those_without_values_are_left_out():
 def test_intervals_are_cut_to_what_the_quantity_can_be():
     _, wide = over_seeds(FRAME, ["normalizer"], "weight", low=0.9, high=1.0).rows(named=True)
     assert (wide["low"], wide["high"]) == (0.9, 1.0)
+
+
+def test_differences_that_are_alike_but_for_rounding_or_not_finite_are_no_test():
+    assert paired_p_value([98.3, 97.1, 96.4], [98.2, 97.0, 96.3]) is None
+    assert paired_p_value([0.1 + 0.2, 1.0], [0.3, 1.0]) == 1.0
+    assert paired_p_value([98.3, float("nan"), 96.4], [98.2, 97.0, 96.3]) is None

@@ -347,3 +347,11 @@ def test_vmap_and_jit():
         together = function(z, where, labels, targets, g)
         mapped = jax.jit(jax.vmap(function))(z, where, labels, targets, g)
         np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "n"), [("int8", 300), ("int16", 40_000)])
+def test_labels_of_small_types_go_unchanged(dtype, n):
+    labels = jnp.array([3, -1], dtype)
+    losses = sj.cross_entropy(jnp.zeros((2, n)), labels)
+    np.testing.assert_allclose(losses[0], np.log(n), rtol=1e-6)
+    assert jnp.isnan(losses[1])

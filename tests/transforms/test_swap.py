@@ -353,6 +353,48 @@ def test_a_kernel_may_be_left_as_it_is():
     close(*run(lambda *qkv: (swapped(*qkv), attention(*qkv, softmax=sj.hardmax) + 1), *QKV))
 
 
+@jax.custom_vjp
+def reversed_gradient(x):
+    """Its operand, with the gradient of another sign."""
+    return x
+
+
+reversed_gradient.defvjp(lambda x: (x, None), lambda _, g: (-g,))
+
+
+@jax.custom_vjp
+def chosen(low, x):
+    """Its second operand, with twice the gradient."""
+    return x
+
+
+chosen.defvjp(lambda low, x: (x, None), lambda _, g: (None, 2 * g))
+
+REVERSED = {
+    "logits": lambda x: jax.nn.softmax(reversed_gradient(x) @ x.T) @ x,
+    "weights": lambda x: reversed_gradient(jax.nn.softmax(x @ x.T)) @ x,
+    "values": lambda x: jax.nn.softmax(x @ x.T) @ reversed_gradient(x) + x,
+    "second operand": lambda x: jax.nn.softmax(chosen(jnp.float32(0), x) @ x.T) @ x,
+    "scan": lambda x: jax.lax.scan(lambda c, _: (jax.nn.softmax(reversed_gradient(c) @ c.T) @ c, None), x, None, 2)[0],
+    "jit": lambda x: jax.nn.softmax(jax.jit(reversed_gradient)(x) @ x.T) @ x,
+    "checkpoint": jax.checkpoint(lambda x: jax.nn.softmax(reversed_gradient(x) @ x.T) @ x),
+}
+
+
+@pytest.mark.parametrize("name", full_except(REVERSED, "logits", "second operand"))
+def test_an_identity_with_a_rule_for_derivatives_keeps_it(name: str):
+    model, x = REVERSED[name], normal(6, 4)
+    same = sj.swap(model, "softmax", empty="zeros")
+    swapped, probed, wanted = (
+        run(jax.value_and_grad(lambda x, f=f: (f(x) ** 2).sum()), x)
+        for f in (same, lambda x: sj.probe(model)(x)[0], model)
+    )
+    for value, gradient in (swapped, probed):
+        close(value, wanted[0], atol=1e-5)
+        close(gradient, wanted[1], atol=1e-5)
+    assert [site.use for site in sj.sites(model)(x)] == ["attention"]
+
+
 def bad(*arguments: Any, **options: Any):
     return lambda: sj.swap(two_blocks, *arguments, **options)(*QKV)
 

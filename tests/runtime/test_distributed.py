@@ -201,7 +201,7 @@ def test_a_process_without_work_is_refused():
 
 def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"lock cannot be written: Not a directory"):
+    with pytest.raises(ValueError, match=r"file/run cannot be written: File exists"):
         RunDirectory(tmp_path / "file" / "run", TINY)
     monkeypatch.setattr(distributed, "any_process", lambda flag: True)
     with pytest.raises(ValueError, match="another process cannot go on"):

@@ -30,7 +30,7 @@ KINDS = {
     **{name: kind(**SIZES, **NUMBERS.get(name, {})) for name, kind in TASKS.items() if kind is not MaxRetrieval},
     "characters": ClrsText(**SIZES, lengths=(4, 5), tokenizer="character"),
 }
-HEART = ("max_retrieval", "multi_query", "signal")
+HEART = ("max_retrieval",)
 
 
 def numbers(tree):
@@ -77,6 +77,7 @@ def test_every_task_draws_the_same(name):
     check_the_same(jax.jit(lambda: drawn(KINDS[name])))
 
 
+@pytest.mark.full
 def test_sets_that_are_drawn_otherwise_are_the_same():
     key = jax.random.key(2)
     check_the_same(lambda: [notebook_batches([0], 4), set_query(key), set_block(key, 1, 1500)])

@@ -140,8 +140,8 @@ def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low
     added, weigh = jnp.where(mask != 0, 0, low), sj.normalizer("ssmax")
     wanted = attend(weigh, x, x, x, mask=mask)
     np.testing.assert_array_equal(wanted[0, 2], 0)
-    learned = NnxAttention(weigh, learn=("s",))
-    for output in attend(weigh, x, x, x, added), attention_fn(weigh)(x, x, x, bias=added), learned(x, x, x, bias=added):
+    layers: list[Any] = [attention_fn(weigh), NnxAttention(weigh, learn=("s",))]
+    for output in attend(weigh, x, x, x, added), *(layer(x, x, x, bias=added) for layer in layers):
         np.testing.assert_allclose(output, wanted, atol=1e-6)
     with pytest.raises(ValueError, match=r"the mask of float32 holds -.* as bias="):
         attend(weigh, x, x, x, mask=added)

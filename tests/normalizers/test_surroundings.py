@@ -154,7 +154,7 @@ def test_debug_flags_do_not_stop_on_finite_results(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", OTHERS.keys() - {"log_softmax"})  # which is -inf behind the mask
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "log_softmax"])  # which is -inf behind the mask
 def test_debug_flags_do_not_stop_other_functions_of_rows(name):
     with jax.debug_nans(True), jax.debug_infs(True):
         OTHERS[name](LOGITS, VISIBLE if name != "critical_beta" else None)

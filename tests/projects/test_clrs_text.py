@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from projects.clrs_text.algorithms import ALGORITHMS
+from projects.clrs_text.rows import NONE
+from projects.clrs_text.task import ClrsText
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS
-from softmax_jax.tasks.clrs_rows import NONE
-from softmax_jax.tasks.clrs_text import ClrsText
 
 SEED = jnp.int32(3)
 SMALL = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 7), hidden=16, heads=2, layers=1)

@@ -19,12 +19,12 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from projects.clrs_text.algorithms import ALGORITHMS, Kind
+from projects.clrs_text.rows import NONE, Packed, packed_rows, slots_of, tokenizer_of
+from projects.clrs_text.tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_parts, question_parts
+from projects.decoder import Decoder
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
-from softmax_jax.tasks.clrs_rows import NONE, Packed, packed_rows, slots_of, tokenizer_of
-from softmax_jax.tasks.clrs_tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_parts, question_parts
-from softmax_jax.tasks.decoder import Decoder
 from softmax_jax.tasks.sequences import attention_of, sequence_key
 from softmax_jax.tasks.task import Reading, Task
 
@@ -68,6 +68,7 @@ class ClrsText(Task):
     name: ClassVar[str] = "clrs_text"
     divides_batches: ClassVar[bool] = True
     least_sets: ClassVar[int | None] = 1
+    evaluation: ClassVar[str] = "projects.clrs_text.answers"
 
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
     """What to learn, by the names of CLRS."""

@@ -6,7 +6,7 @@ tenth of its steps under each, from the same parameters ("tuned"), as the paper 
 trained under it from its first step ("throughout"). What its heads do is read at the end of each question of `minimum`:
 the entropy of their weights, and the weight of the entry that is the answer.
 
-    python -m softmax_jax.studies.clrs_text
+    python -m projects.clrs_text.study
 """
 
 import dataclasses
@@ -24,9 +24,15 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 from rich.console import Console
 
+from projects.clrs_text import report
+from projects.clrs_text.algorithms import ALGORITHMS, Kind
+from projects.clrs_text.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
+from projects.clrs_text.report import HEADS, SWAPPED, THROUGHOUT, TUNED
+from projects.clrs_text.task import ClrsText, Texts
+from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_parts
+from projects.decoder import Decoder
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_bytes, read_json, read_text, write_csv, write_json, write_whole
-from softmax_jax.measures.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
 from softmax_jax.measures.fits import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.learned import initial_numbers, with_numbers
@@ -37,12 +43,6 @@ from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.studies import clrs_text_report as report
-from softmax_jax.studies.clrs_text_report import HEADS, SWAPPED, THROUGHOUT, TUNED
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
-from softmax_jax.tasks.clrs_text import ClrsText, Texts
-from softmax_jax.tasks.clrs_tokens import TOKENIZERS, CharacterTokenizer, question_parts
-from softmax_jax.tasks.decoder import Decoder
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import one_line_ends, run
 from softmax_jax.training.run_directory import load_checkpoint

@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 from flax import nnx
 
-from softmax_jax.measures.answers import ROW
+from projects.clrs_text import report, study
+from projects.clrs_text.answers import ROW
+from projects.clrs_text.task import ClrsText
 from softmax_jax.normalizers.learned import with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.studies import clrs_text as study, clrs_text_report as report
-from softmax_jax.tasks.clrs_text import ClrsText
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import build_model
 

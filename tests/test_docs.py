@@ -15,7 +15,7 @@ import pytest
 from flax import linen, nnx
 
 import softmax_jax
-from softmax_jax.studies import pages
+from docs import pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

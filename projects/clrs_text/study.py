@@ -14,8 +14,9 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import altair as alt
 import jax
 import jax.numpy as jnp
 import optax
@@ -24,30 +25,28 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 from rich.console import Console
 
-from projects.clrs_text import report
 from projects.clrs_text.algorithms import ALGORITHMS, Kind
-from projects.clrs_text.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
-from projects.clrs_text.report import HEADS, SWAPPED, THROUGHOUT, TUNED
-from projects.clrs_text.task import ClrsText, Texts
+from projects.clrs_text.answers import COLUMNS, evaluate_answers, lengths_of, summarize_answers
+from projects.clrs_text.task import PUBLISHED_LENGTHS, TEST_SETS, ClrsText, Texts
 from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_parts
 from projects.decoder import Decoder
 from softmax_jax.configs import load_preset
-from softmax_jax.files import read_bytes, read_json, read_text, write_csv, write_json, write_whole
+from softmax_jax.files import read_bytes, read_json, write_csv, write_json
 from softmax_jax.measures.fits import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.report.drawing import PaperOption, save_chart
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import by_size, palette, reader_name
 from softmax_jax.runtime import command_line
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.training.config import Config, changed
-from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters, build_model
 from softmax_jax.transforms.probe import probe
+from studies.common import Options, start
 
 ASKED = "minimum"
 """The algorithm whose questions the heads are read at."""
@@ -57,11 +56,31 @@ TUNED_STEPS, TUNED_RATE = 10, 0.3
 REFIT_STEPS, REFIT_RATE = 100, 0.02
 PLAIN = Normalizer(jax.nn.softmax)
 """What `probe` finds in a model, where the model itself would put what it was trained under."""
+SWAPPED, TUNED, THROUGHOUT = "swapped", "tuned", "throughout"
+LEARNED = 50.0
+"""Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims on lengths."""
+SHOWN = (4, 12, 31, 64, 256)
+BEYOND = (40, 48, 56, 64)
+"""Lengths at which enough answers are of those that training has."""
+SIGNIFICANT = 0.05
+
+HeadRow = tuple[int, int, int, int, float, float]
+HEADS = {
+    "n": pl.Int64,
+    "seed": pl.Int64,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "entropy": pl.Float64,
+    "weight": pl.Float64,
+}
+"""Of each head where an answer is read: the entropy of its weights in nats, and the source's weight in percent."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
     """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("learned", "regimes", "seen")
 
     steps: command_line.UnlessGiven[int | None] = None
     """Training steps of each model; those of the preset by default."""
@@ -79,13 +98,9 @@ class Arguments:
     """Test sets of every algorithm and length of each seed."""
     workdir: Path = Path("runs") / "clrs_text_study"
     """Directory for the runs, which are continued where they were stopped; what is finished is kept."""
-    output: command_line.UnlessGiven[Path | None] = None
-    """Directory for the tables and the charts; results/clrs_text/TIME by default."""
-    page: Path | None = None
-    """A Markdown page to put the tables into, between its marks."""
-    paper: PaperOption = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("--tokenizer", self.tokenizer, TOKENIZERS)
         command_line.each_once("--algorithms", self.algorithms)
         for name in self.algorithms:
@@ -96,13 +111,10 @@ class Arguments:
         command_line.within("--sets", self.sets, 1, 2**14, TEST_SETS)
         command_line.normalizer_names(self.normalizers)
         command_line.check_directory("--workdir", self.workdir)
-        command_line.check_directory("--output", self.output or command_line.RESULTS)
-        if self.page:
-            put_into(read_text(self.page), self.marked(dict.fromkeys(report.TABLES, "")))  # has places, or raises
 
-    def marked(self, tables: dict[str, str]) -> dict[str, str]:
-        """Tables by their marks on a page, which has those of either tokenizer."""
-        return {f"{self.tokenizer}_{name}": table for name, table in tables.items()}
+    def marks(self) -> tuple[str, ...]:
+        """Returns the marks of the tables on a page, which has those of either tokenizer."""
+        return tuple(f"{self.tokenizer}_{name}" for name in self.tables)
 
     def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
         """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
@@ -181,10 +193,12 @@ def as_texts(config: Config) -> ClrsText:
 def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     """A frame of answers that is measured once, and then read from its file."""
     if not path.exists():
-        rows = [(*row[:-1], "".join("01"[right] for right in row[-1])) for row in measure().rows()]
+        answers = measure().select(*COLUMNS[:-1], "right")
+        rows = [(*row[:-1], "".join("01"[right] for right in row[-1])) for row in answers.rows()]
         write_csv(path, (*COLUMNS[:-1], "right"), rows)
     frame = pl.read_csv(read_bytes(path), schema_overrides={"right": pl.String})
-    return frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
+    frame = frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
+    return frame.with_columns(accuracy=100 * pl.col("right").list.mean())
 
 
 def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> Int[Array, "sets places"]:
@@ -227,7 +241,7 @@ def source_of(task: ClrsText, batch: Texts, places: Int[Array, " sets"]) -> Bool
     return inside & (number == places[:, None])
 
 
-def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], sets: int) -> Iterator[report.HeadRow]:
+def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], sets: int) -> Iterator[HeadRow]:
     """What each head does where the answer to `minimum` is read, for one seed: means over fresh questions."""
     task = dataclasses.replace(as_texts(config), algorithms=(ASKED,))
     structure = build_model(task, config.normalizer)[0]
@@ -272,28 +286,123 @@ def measured(asked: Arguments, console: Console) -> tuple[pl.DataFrame, pl.DataF
     return pl.concat(frames), pl.DataFrame(heads, HEADS, orient="row")
 
 
-def main() -> None:
+def summarize(answers: pl.DataFrame) -> pl.DataFrame:
+    """Accuracy, interval and p of each regime, against softmax in the same regime on the same sets."""
+    parts = [
+        summarize_answers(part.drop("regime")).with_columns(regime=pl.lit(str(regime)))
+        for (regime,), part in answers.group_by("regime", maintain_order=True)
+    ]
+    return pl.concat(parts)
+
+
+def at_training_lengths(summary: pl.DataFrame) -> dict[str, float]:
+    """The mean accuracy of each algorithm at the lengths of training, as trained under softmax."""
+    trained = summary.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), regime=SWAPPED, normalizer="softmax")
+    return dict(trained.group_by("algorithm", maintain_order=True).agg(pl.mean("accuracy")).rows())
+
+
+def learned_table(summary: pl.DataFrame) -> str:
+    """What the models trained under softmax answer right, by algorithm and length."""
+    means, rows = at_training_lengths(summary), []
+    for algorithm, mean in means.items():
+        found = summary.filter(algorithm=algorithm, regime=SWAPPED, normalizer="softmax")
+        by_length = dict(found.select("n", "accuracy").rows())
+        rows.append([algorithm, f"{mean:.1f}", *(_or_dash(by_length.get(n)) for n in SHOWN)])
+    return markdown.table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
+
+
+def regimes_table(summary: pl.DataFrame) -> str:
+    """The accuracy under each normalizer in each regime. Bold: differs from softmax in the same regime."""
+    rows = []
+    for algorithm in _learned(summary):
+        of_one = summary.filter(algorithm=algorithm)
+        for (regime, name), cells in of_one.group_by("regime", "normalizer", maintain_order=True):
+            found = {n: (accuracy, p) for n, accuracy, p in cells.select("n", "accuracy", "p").rows()}
+            row = [algorithm, str(regime), reader_name(str(name))]
+            for n in SHOWN:
+                accuracy, p = found.get(n, (None, None))
+                shown = _or_dash(accuracy)
+                row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
+            rows.append(row)
+    return markdown.table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
+
+
+def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
+    """Beyond training, in percent: answers that training has, and right ones among these and among the others."""
+    each = answers.explode("right", "seen").filter(pl.col("algorithm").is_in(_learned(summary)))
+    each = each.filter(pl.col("n").is_in(BEYOND), regime=SWAPPED, normalizer="softmax")
+    rows: list[list[str]] = []
+    share = {"seen": pl.col("seen").mean(), "right, seen": pl.col("right").filter("seen").mean()}
+    share["right, not seen"] = pl.col("right").filter(~pl.col("seen")).mean()
+    for (algorithm,), of_one in each.group_by("algorithm", maintain_order=True):
+        for name, mean in share.items():
+            by_length = dict(of_one.group_by("n").agg(100 * mean).rows())
+            rows.append([str(algorithm), name, *(_or_dash(by_length.get(n)) for n in BEYOND)])
+    return markdown.table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
+
+
+def _learned(summary: pl.DataFrame) -> list[str]:
+    """The algorithms that are learned, or the first where none is, for something to look at."""
+    means = at_training_lengths(summary)
+    return [algorithm for algorithm, mean in means.items() if mean >= LEARNED] or list(means)[:1]
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
+    """Accuracy by length: a row for each algorithm that is learned, a panel for each regime."""
+    algorithms = _learned(summary)
+    shown = summary.filter(pl.col("algorithm").is_in(algorithms)).rename({"accuracy": "value"})
+    colour = charts.colour_by("normalizer", palette(shown["normalizer"]))
+    x, y = charts.length_axis(sorted(set(shown["n"])), "length"), charts.percent_axis("right answers (%)")
+    rows = []
+    for algorithm in algorithms:
+        panels = [
+            alt.layer(*charts.lines(of_one, x, y, colour)).properties(
+                width=240, height=170, title=charts.panel_title(f"{algorithm}, {regime}")
+            )
+            for (regime,), of_one in shown.filter(algorithm=algorithm).group_by("regime", maintain_order=True)
+        ]
+        rows.append(alt.hconcat(*panels))
+    title = charts.chart_title(
+        "Must the normalizer be there in training?",
+        "trained under softmax and swapped in the test, or trained on under it; 95 % intervals over sets",
+    )
+    return alt.vconcat(*rows).properties(title=title)
+
+
+def heads_chart(heads: pl.DataFrame) -> charts.Chart:
+    """Of every head of the first model, by length: the entropy of its weights, and the weight of the answer's entry."""
+    first = heads.filter(pl.col("seed") == pl.col("seed").min())
+    means = first.group_by("layer", "head", "n", maintain_order=True).agg(pl.mean("entropy", "weight"))
+    means = means.with_columns(layer=pl.format("layer {}", pl.col("layer") + 1))
+    colour = charts.colour_by("layer", by_size(sorted(set(means["layer"]))), None)
+    x = charts.length_axis(sorted(set(means["n"])), "numbers in the question")
+    panels = []
+    for field, axis in (("entropy", "entropy (nats)"), ("weight", "weight of the smallest number (%)")):
+        y = alt.Y("value:Q", title=axis)
+        frame = means.rename({field: "value"}).select("layer", "head", "n", "value")
+        marks = alt.Chart(charts.data(frame)).mark_line(point=True)
+        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=280, height=240))
+    title = charts.chart_title(
+        "What do the heads see where the answer to minimum is read?",
+        f"a line for each head of one model; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
+    )
+    return alt.hconcat(*panels).properties(title=title)
+
+
+def study(asked: Arguments) -> None:
     """Trains, tests, draws, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
-    with one_line_ends():
-        keep_compiled_programs()
-        answers, heads = measured(asked, command_line.plain_console())
-        summary = report.summarize(answers)
-        seen = report.seen_table(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
-        tables = {"learned": report.learned_table(summary), "regimes": report.regimes_table(summary), "seen": seen}
-        with command_line.results_of("clrs_text", asked.output) as output:
-            of_sets = answers.with_columns(accuracy=100 * pl.col("right").list.mean()).select(*COLUMNS, "regime")
-            write_csv(output / "accuracy.csv", of_sets.columns, of_sets.rows())
-            write_csv(output / "regimes.csv", summary.columns, summary.rows())
-            write_csv(output / "heads.csv", tuple(HEADS), heads.rows())
-            save_chart(report.regimes_chart(summary), output / "regimes", asked.paper)
-            save_chart(report.heads_chart(heads), output / "heads", asked.paper)
-            write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
-        if asked.page:
-            write_whole(asked.page, put_into(read_text(asked.page), asked.marked(tables)))
-    print(f"wrote {output}")
+    answers, heads = measured(asked, command_line.plain_console())
+    summary = summarize(answers)
+    seen = seen_table(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
+    frames = {"accuracy": answers.select(*COLUMNS, "regime"), "regimes": summary, "heads": heads}
+    drawn = {"regimes": regimes_chart(summary), "heads": heads_chart(heads)}
+    tables = dict(zip(asked.marks(), (learned_table(summary), regimes_table(summary), seen)))
+    asked.write("clrs_text", frames, drawn, tables)
 
 
 if __name__ == "__main__":
-    main()
+    start(Arguments, __doc__, study)

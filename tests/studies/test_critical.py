@@ -1,11 +1,11 @@
 import numpy as np
 import polars as pl
 import pytest
-
 from softmax_jax.studies import critical, critical_report as report
 from softmax_jax.studies.ablation import SOFT_TO_SHARP
 from softmax_jax.studies.critical_report import ACCURACIES, BETAS, CHOICES, RULE
-from softmax_jax.studies.pictures import DOCS
+
+from docs.pictures import DOCS
 from softmax_jax.training.run_directory import SHIPPED
 from tests.report.charts import values_of
 

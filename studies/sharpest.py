@@ -1,13 +1,13 @@
 """Chooses the constant temperature to test with, on sets of the length of training alone.
 
-    python -m softmax_jax.studies.sharpest --checkpoint checkpoints/paper
+    python -m studies.sharpest --checkpoint checkpoints/paper
 
 Weights only disperse as rows grow, so a lower temperature is never worse for that. It is worse where an imprecise key
 gains from an average of several items, and that shows at the length of training already. Hence the rule: of θ = 1,
 1/2, …, 1/256 and hardmax, the sharpest that answers at most one set in a thousand less than the best of them.
 
-Ordinary sets of 16 items hardly tell these apart. With `--nearest-of 64` each set is drawn so many times, and the draw
-is kept whose two largest items are nearest, as they are in long sets.
+Ordinary sets of 16 items hardly tell these apart. With `--nearest-of 64` each set is drawn 64 times, and the draw is
+kept whose two largest items are nearest, as they are in long sets.
 """
 
 import dataclasses
@@ -24,25 +24,17 @@ from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
-from softmax_jax.runtime.command_line import (
-    TrustCode,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    plain_console,
-    within,
-)
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.studies.ablation import SOFT_TO_SHARP
+from softmax_jax.runtime.command_line import TrustCode, plain_console, within
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.common import SOFT_TO_SHARP, start
 
 TOLERANCE = 0.1
 """Percentage points of accuracy at the length of training to give for the reach of a sharper row."""
 
 
 def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> str:
-    """The last, of normalizers in order from soft to sharp, that is within the tolerance of the most accurate.
+    """Returns the last, of normalizers in order from soft to sharp, that is within the tolerance of the most accurate.
 
     >>> sharpest({"softmax": 99.90, "temperature(0.5)": 99.85, "hardmax": 99.5})
     'temperature(0.5)'
@@ -64,7 +56,7 @@ class NearTies(MaxRetrieval):
 def at_training_length(
     checkpoint: Path, names: Sequence[str], measure: str, sets: int, nearest_of: int = 1
 ) -> pl.DataFrame:
-    """A measure of each seed of a run on sets of the length of training, under each of these normalizers.
+    """Returns a measure of each seed of a run on sets of the length of training, under each of these normalizers.
 
     Each set is the nearest tie of so many draws, of uniform ρ; 1 keeps all.
     """
@@ -88,21 +80,16 @@ class Arguments:
     sets: int = 2**17
     """Sets per seed, of the most items of a set in training."""
     nearest_of: int = 1
-    """So many draws are made of each set, and the one kept whose two largest ρ are nearest. 1 keeps all."""
+    """Draw each set so often and keep the draw whose two largest ρ are nearest. 1 turns this off."""
 
     def __post_init__(self) -> None:
         within("--sets", self.sets, 1, 2**20, 2**17)
         within("--nearest-of", self.nearest_of, 1, 2**10, 64)
 
 
-def main() -> None:
+def study(asked: Arguments) -> None:
     """Measures, prints the table and the choice."""
-    arguments = parse(Arguments, description=__doc__)
-    one_device_per_core()
-    with one_line_errors():
-        keep_compiled_programs()
-        of = {"sets": arguments.sets, "nearest_of": arguments.nearest_of}
-        frame = at_training_length(arguments.checkpoint, SOFT_TO_SHARP, "accuracy", **of)
+    frame = at_training_length(asked.checkpoint, SOFT_TO_SHARP, "accuracy", asked.sets, asked.nearest_of)
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
     best = max(accuracies.values())
     table = new_table("", "", "accuracy (%)", "below the best")
@@ -110,10 +97,10 @@ def main() -> None:
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
     plain_console().print(table)
     items, seeds = frame["n"][0], frame["seed"].n_unique()
-    ties = f", each the nearest tie of {arguments.nearest_of}" if arguments.nearest_of > 1 else ""
-    count = f"{items} items, {arguments.sets * seeds:,} sets{ties}"
+    ties = f", each the nearest tie of {asked.nearest_of}" if asked.nearest_of > 1 else ""
+    count = f"{items} items, {asked.sets * seeds:,} sets{ties}"
     print(f"{count}; the sharpest within {TOLERANCE:g} points of the best: {sharpest(accuracies)}")
 
 
 if __name__ == "__main__":
-    main()
+    start(Arguments, __doc__, study)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from docs.pictures import DOCS, PICTURES
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report.drawing import drawn_from, fingerprint
-from softmax_jax.studies.pictures import DOCS, PICTURES
 
 IMAGES = DOCS / "images"
 
@@ -17,4 +17,4 @@ def test_there_is_a_picture_of_each_name_and_no_other():
 @pytest.mark.parametrize("name", [name for name in PICTURES if name.split("/")[-1] not in METHODS])
 def test_a_picture_is_drawn_from_what_the_code_makes_of_the_data(name):
     kept = drawn_from((IMAGES / f"{name}.svg").read_text())
-    assert kept == fingerprint(PICTURES[name]()), f"run python -m softmax_jax.studies.pictures {name}"
+    assert kept == fingerprint(PICTURES[name]()), f"run python -m docs.pictures {name}"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import softmax_jax as sj
+from docs import catalogue
 from softmax_jax.normalizers import registry
-from softmax_jax.report import catalogue
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ $$\text{accuracy}(n) = \frac{1}{K} \sum_c \exp\Big(-\frac{n}{K} \sum_k \max(0, b
 Where ρ is rounded to multiples of a spacing first, whole cells of it compete, and among those that share one the bias
 decides, however small. The biases of a trained model are its logits at ρ = 1 over their slope there.
 
-    python -m softmax_jax.studies.competition --checkpoints checkpoints/paper
+    python -m studies.competition --checkpoints checkpoints/paper
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ from softmax_jax.measures.resolution import Resolution, resolution
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.runtime import command_line
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.tasks.products import SPACING
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.common import start
 
 RARE = 40.0
 """Gaps of so many means are left out: their probability is below that of rounding in float64."""
 
 
 def key_accuracy(bias: Float[np.ndarray, " classes"], n: int, spacing: float = 0.0) -> float:
-    """The accuracy in percent at n items of a key with a bias in ρ for each class, all different.
+    """Returns the accuracy in percent at n items of a key with a bias in ρ for each class, all different.
 
     ρ is first rounded to multiples of `spacing`, unless that is 0.
 
@@ -79,7 +79,7 @@ class Arguments:
 def compared(
     checkpoint: Path, lengths: Sequence[int], sets: int
 ) -> tuple[Resolution, list[tuple[int, float, float, float | None]]]:
-    """What the key tells apart; for each length, in percent: predicted, under hardmax, and half its 95 % interval."""
+    """Returns what the key tells apart, and by length, in percent: predicted, under hardmax, half its 95 % interval."""
     config, parameters = load_checkpoint(checkpoint)
     task = task_of(parameters, config.task)
     found, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
@@ -90,28 +90,23 @@ def compared(
     return found, [(n, predicted[n], *rest) for n, *rest in measured]
 
 
-def main() -> None:
+def study(asked: Arguments) -> None:
     """Predicts, measures, prints."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
-    console = command_line.plain_console()
-    with command_line.one_line_errors():
-        keep_compiled_programs()
-        table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
-        keys = new_table("The key at ρ = 1, mean over seeds (least to most)", "", "class offset (nats)", "one nat in ρ")
-        for checkpoint in asked.checkpoints:
-            found, rows = compared(checkpoint, asked.lengths, asked.sets)
-            for n, predicted, measured, half in rows:
-                interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
-                table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
-            keys.add_row(checkpoint.name, *map(with_range, (found.offset, 1 / found.slope)))
-        console.print(table, keys)
+    table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
+    keys = new_table("The key at ρ = 1, mean over seeds (least to most)", "", "class offset (nats)", "one nat in ρ")
+    for checkpoint in asked.checkpoints:
+        found, rows = compared(checkpoint, asked.lengths, asked.sets)
+        for n, predicted, measured, half in rows:
+            interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
+            table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
+        keys.add_row(checkpoint.name, *map(with_range, (found.offset, 1 / found.slope)))
+    command_line.plain_console().print(table, keys)
 
 
 def with_range(of_seeds: Float[np.ndarray, " seeds"]) -> str:
-    """Their mean, and the least and the largest of them."""
+    """Returns their mean, and the least and the largest of them."""
     return f"{of_seeds.mean():.2g} ({of_seeds.min():.2g} to {of_seeds.max():.2g})"
 
 
 if __name__ == "__main__":
-    main()
+    start(Arguments, __doc__, study)

@@ -4,7 +4,7 @@ A model is trained under softmax, under SSMax, which learns s for each head, and
 linear in the query. Each is tested as trained, and with another normalizer swapped into both layers by `swap`; and
 with one number for each head learned on sequences of training lengths, by `calibrate`, while the parameters stay.
 
-    python -m softmax_jax.studies.trained_or_swapped
+    python -m studies.trained_or_swapped
 """
 
 import dataclasses
@@ -12,10 +12,12 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import altair as alt
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import polars as pl
 from flax import nnx
@@ -23,23 +25,22 @@ from jaxtyping import Array, Float
 from rich.console import Console
 
 from softmax_jax.configs import load_preset
-from softmax_jax.files import read_bytes, read_text, write_csv, write_whole
+from softmax_jax.files import read_bytes, write_csv
 from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batches, on_devices, set_by_set
+from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.drawing import PaperOption, save_chart
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import palette, reader_name
 from softmax_jax.runtime import command_line
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.studies import trained_or_swapped_report as report
-from softmax_jax.studies.trained_or_swapped_report import CALIBRATED, OWN
 from softmax_jax.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.training.config import Config, changed
-from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters, build_model
 from softmax_jax.transforms.calibrate import calibrate
 from softmax_jax.transforms.swap import Normalizers, swap
+from studies.common import Options, start, with_interval
 
 TASKS = ("multi_query", "sort")
 TRAINED = ("softmax", "ssmax", "asentmax")
@@ -51,11 +52,18 @@ CALIBRATION_RATE = 0.05
 Row = tuple[str, str, str, int, int, int, float]
 COLUMNS = ("task", "trained", "test", "n", "seed", "sequence", "accuracy")
 """The accuracy in percent of the queries of one sequence."""
+OWN = "as trained"
+CALIBRATED = {"temperature": ("theta",), "ssmax": ("s",)}
+"""The normalizers that are calibrated, and the number of each head that is."""
+TESTS = (OWN, "softmax", "ssmax", "asentmax", "adaptive", *(f"{name}, calibrated" for name in CALIBRATED))
+SIGNIFICANT = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
     """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("accuracy", "lengths")
 
     quick: bool = False
     """A look in five minutes: one seed of half the steps on one task, up to 256 items."""
@@ -63,22 +71,10 @@ class Arguments:
     """Test at 4,096 items too."""
     workdir: Path = Path("runs") / "trained_or_swapped"
     """Directory for the runs, which are continued where they were stopped; what is finished is kept."""
-    output: command_line.UnlessGiven[Path | None] = None
-    """Directory for the tables and the chart; results/trained_or_swapped/TIME by default."""
-    page: Path | None = None
-    """A Markdown page to put the tables into, between its marks."""
-    paper: PaperOption = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         command_line.check_directory("--workdir", self.workdir)
-        command_line.check_directory("--output", self.output or command_line.RESULTS)
-        if self.page:
-            put_into(read_text(self.page), dict.fromkeys(report.TABLES, ""))  # which has a place for each, or raises
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The presets of the tasks."""
-        return TASKS[:1] if self.quick else TASKS
 
     def config(self, task: str, trained: str) -> Config:
         """The recipe of a model: that of the preset, half as long."""
@@ -172,7 +168,7 @@ def of_model(config: Config, checkpoint: Path, lengths: Sequence[int], console: 
 def measured(asked: Arguments, console: Console) -> pl.DataFrame:
     """Trains and tests what is not there yet; the accuracy of every sequence."""
     frames = []
-    for task in asked.tasks:
+    for task in TASKS[:1] if asked.quick else TASKS:
         for trained in TRAINED:
             config = asked.config(task, trained)
             lengths = asked.lengths(as_sequences(config))
@@ -185,24 +181,89 @@ def measured(asked: Arguments, console: Console) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def main() -> None:
+def by_seed(frame: pl.DataFrame) -> pl.DataFrame:
+    """The mean accuracy of the sequences of each seed, in percent."""
+    keys = ("task", "trained", "test", "n", "seed")
+    return frame.group_by(keys, maintain_order=True).agg(pl.mean("accuracy"))
+
+
+def compared(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each test beside the model as trained, on the same sequences: the difference in points, and p.
+
+    p is of the paired t-test over the sequences of all seeds, which takes the trained models as given, corrected by
+    Holm for all tests of the frame; 1 where no sequence differs.
+    """
+    keys = ["task", "trained", "n", "seed", "sequence"]
+    own = frame.filter(test=OWN).select(*keys, own="accuracy")
+    pairs = frame.filter(pl.col("test") != OWN).join(own, on=keys, maintain_order="left")
+    groups = pairs.group_by("task", "trained", "test", "n", maintain_order=True)
+    cells = groups.agg(difference=(pl.col("accuracy") - pl.col("own")))
+    differences = [np.asarray(values) for values in cells["difference"].to_list()]
+    p_values = [paired_p_value(values.tolist(), [0.0] * len(values)) for values in differences]
+    means = [float(values.mean()) for values in differences]
+    return cells.with_columns(
+        pl.Series("difference", means), pl.Series("p_value", corrected(p_values), dtype=pl.Float64)
+    )
+
+
+def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
+    """The accuracy beyond the lengths of training: a row for each training and length, a column for each test.
+
+    Bold is what differs from the model as trained.
+    """
+    p_values = {tuple(row[:4]): row[-1] for row in tests.rows()}
+    lengths = sorted(set(frame["n"]))
+    beyond, rows = frame.filter(pl.col("n").is_in(lengths[1:] or lengths)), []
+    for (task, trained, n), cells in beyond.group_by("task", "trained", "n", maintain_order=True):
+        values = {str(test): of_test["accuracy"].to_list() for (test,), of_test in cells.group_by("test")}
+        row = [str(task).replace("_", " "), reader_name(str(trained)), f"{n:,}"]
+        for test in TESTS:
+            shown = with_interval(values[test]) if test in values else "–"
+            p = p_values.get((task, trained, test, n))
+            row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
+        rows.append(row)
+    return markdown.table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
+
+
+def lengths_table(frame: pl.DataFrame) -> str:
+    """The accuracy of every model as trained, by length."""
+    lengths = sorted(set(frame["n"]))
+    rows = []
+    for (task, trained), cells in frame.filter(test=OWN).group_by("task", "trained", maintain_order=True):
+        values = [cells.filter(n=n)["accuracy"].to_list() for n in lengths]
+        rows.append([str(task).replace("_", " "), reader_name(str(trained)), *map(with_interval, values)])
+    return markdown.table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
+
+
+def chart(frame: pl.DataFrame) -> charts.Chart:
+    """Accuracy by length: a row for each task, a panel for each training, a line for each test."""
+    frame = frame.rename({"test": "normalizer"})
+    colours = palette([test for test in TESTS if test in set(frame["normalizer"])])
+    colour = charts.colour_by("normalizer", colours, title="in the test", symbolLimit=0)
+    x, y = charts.length_axis(sorted(set(frame["n"])), "items"), charts.percent_axis("accuracy (%)")
+    rows = []
+    for (task,), of_task in frame.group_by("task", maintain_order=True):
+        panels = []
+        for (trained,), of_model in of_task.group_by("trained", maintain_order=True):
+            means = over_seeds(of_model, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+            title = charts.panel_title(f"{str(task).replace('_', ' ')}, trained under {reader_name(str(trained))}")
+            panel = alt.layer(*charts.lines(means, x, y, colour))
+            panels.append(panel.properties(width=220, height=200, title=title))
+        rows.append(alt.hconcat(*panels))
+    title = charts.chart_title(
+        "Does the normalizer of the training decide, or that of the test?",
+        f"{charts.mean_of(frame['seed'].n_unique(), ', 95 % band')}; trained on at most {frame['n'].min()} items",
+    )
+    return alt.vconcat(*rows).properties(title=title)
+
+
+def study(asked: Arguments) -> None:
     """Trains, tests, draws, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
-    with one_line_ends():
-        keep_compiled_programs()
-        frame = measured(asked, command_line.plain_console())
-        by_seed, tests = report.by_seed(frame), report.compared(frame)
-        tables = {"accuracy": report.accuracy_table(by_seed, tests), "lengths": report.lengths_table(by_seed)}
-        with command_line.results_of("trained_or_swapped", asked.output) as output:
-            write_csv(output / "accuracy.csv", by_seed.columns, by_seed.rows())
-            write_csv(output / "tests.csv", tests.columns, tests.rows())
-            save_chart(report.chart(by_seed), output / "trained_or_swapped", asked.paper)
-            write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
-        if asked.page:
-            write_whole(asked.page, put_into(read_text(asked.page), tables))
-    print(f"wrote {output}")
+    frame = measured(asked, command_line.plain_console())
+    seeds, tests = by_seed(frame), compared(frame)
+    tables = {"accuracy": accuracy_table(seeds, tests), "lengths": lengths_table(seeds)}
+    asked.write("trained_or_swapped", {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}, tables)
 
 
 if __name__ == "__main__":
-    main()
+    start(Arguments, __doc__, study)

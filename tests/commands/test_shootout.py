@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from softmax_jax.commands.shootout import compete, write_outcomes
 from softmax_jax.configs import load_preset
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.studies.shootout import compete, write_outcomes
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import Interrupted
 from softmax_jax.training.run_directory import RunDirectory
-from tests.studies.test_shootout_report import made
+from tests.report.test_shootout import made
 
 TASK = Signal(length=8, features=16, sequences=16, sets=8, hidden=8, heads=2)
 CONFIG = Config(TASK, steps=4, chunk=2, seeds=3, l2=0.0)

@@ -1,27 +1,21 @@
-"""Signs the pages of notebooks with the code that draws their pictures: python -m softmax_jax.studies.pages NAME ...
+"""Signs the pages of notebooks with the code that draws their pictures: python -m docs.pages NAME ...
 
 `docs/render` calls it on every page that it writes. The tests compare the signature with the code as it is, and so find
 a page whose pictures may be out of date without running its notebook, which takes minutes.
 """
 
-import dataclasses
 import hashlib
 import importlib.util
 import re
+import sys
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from softmax_jax.files import read_text, write_whole
-from softmax_jax.normalizers.checks import one_of
-from softmax_jax.runtime.command_line import one_line_errors, parse
 
-ROOT = Path(__file__).parents[2]
-NOTEBOOKS = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.py")))
+ROOT = Path(__file__).parents[1]
 EVERYWHERE = ("softmax_jax.report.charts", "softmax_jax.report.colours")
 """What every chart is made with."""
-IMPORT = re.compile(r"^from (softmax_jax\.(?:report|studies)[\w.]*) import (.*)$", re.MULTILINE)
+IMPORT = re.compile(r"^from (softmax_jax\.report[\w.]*) import (.*)$", re.MULTILINE)
 SIGNATURE = re.compile(r"\n<!-- pictures by (\w+) -->\n\Z")
 
 
@@ -52,26 +46,12 @@ def signed(page: str) -> str | None:
     return found[1] if (found := SIGNATURE.search(page)) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """What the command line may say."""
-
-    names: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Notebooks whose pages were just written, such as max_retrieval."""
-
-    def __post_init__(self) -> None:
-        for name in self.names:
-            one_of("NAME", name, NOTEBOOKS)
-
-
 def main() -> None:
-    """Signs the pages."""
-    asked = parse(Arguments, description=__doc__)
-    with one_line_errors():
-        for name in asked.names:
-            page = ROOT / "docs" / f"{name}.md"
-            text = SIGNATURE.sub("", read_text(page))
-            write_whole(page, f"{text.rstrip()}\n\n<!-- pictures by {signature(name)} -->\n")
+    """Signs the pages of the notebooks that are named."""
+    for name in sys.argv[1:]:
+        page = ROOT / "docs" / f"{name}.md"
+        text = SIGNATURE.sub("", read_text(page))
+        write_whole(page, f"{text.rstrip()}\n\n<!-- pictures by {signature(name)} -->\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What came of a shoot-out, as tables for a terminal and as charts."""
+"""The results of a shoot-out as tables for a terminal and as charts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
 import polars as pl
+from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table
 
@@ -13,7 +15,6 @@ from softmax_jax.measures.statistics import half_width, over_seeds
 from softmax_jax.report import charts
 from softmax_jax.report.colours import palette
 from softmax_jax.report.tables import new_table, number_or_dash
-from softmax_jax.studies.shootout import Outcomes
 from softmax_jax.tasks.published import SPARSE_ATTENTION
 from softmax_jax.training.config import Config
 
@@ -23,6 +24,19 @@ CAPTION = (
     "against softmax, corrected by Holm for all in the table; the inference is over trained models"
 )
 BANDS = "mean of the seeds, 95 % band"
+
+
+class Outcomes(NamedTuple):
+    """What the normalizers came to."""
+
+    tests: pl.DataFrame
+    """A row for each normalizer, length and seed: n, accuracy in percent and loss in nats."""
+    losses: pl.DataFrame
+    """A row for each normalizer, seed and epoch: the mean training loss in nats, with dropout."""
+    learned: dict[str, dict[str, Float[np.ndarray, "seeds layers heads"]]]
+    """By normalizer, the numbers that it learned."""
+    seconds: dict[str, float]
+    """By normalizer, the time of the training of all seeds together, without compiling."""
 
 
 def print_outcomes(console: Console, config: Config, outcomes: Outcomes) -> None:

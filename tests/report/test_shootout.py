@@ -7,10 +7,9 @@ from rich.console import Console
 
 from softmax_jax.measures.statistics import corrected, half_width
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import looks
+from softmax_jax.report import looks, shootout as report
 from softmax_jax.report.drawing import save_chart
-from softmax_jax.studies import shootout_report as report
-from softmax_jax.studies.shootout import Outcomes
+from softmax_jax.report.shootout import Outcomes
 from tests.report.charts import printed, texts_of, values_of
 
 NAMED = {name: normalizer(name) for name in ("softmax", "ssmax", "signed_l1")}

@@ -31,6 +31,4 @@ def test_a_method_that_somebody_registers_has_a_row_and_no_entry(monkeypatch):
 def test_the_page_is_printed():
     command = [sys.executable, "-m", "docs.catalogue"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        [sys.executable, "-m", "docs.catalogue"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     assert done.stdout == catalogue.markdown()

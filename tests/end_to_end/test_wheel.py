@@ -24,7 +24,15 @@ for words in [], *([name] for name in COMMANDS), *(["train", preset] for preset 
         script.load()()
     print(words[-1:], said.getvalue().split("\\n")[0])
 """
-TINY = ("--steps", 10, "--chunk", 5, "--batch", 4, "--min-items", 2, "--max-items", 3, "--width", 8)
+RUN = """
+import shlex, sys
+from softmax_jax.commands.__main__ import main
+for line in sys.argv[1:]:
+    sys.argv = shlex.split(line)
+    main()
+"""
+TRAIN = "softmax-jax train quick --steps 10 --chunk 5 --batch 4 --min-items 2 --max-items 3 --width 8"
+EVALUATE = "softmax-jax evaluate --checkpoint runs/quick --lengths 4 --sets 8 --normalizers softmax"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +52,10 @@ def run(installed, tmp_path):
     """Runs a Python on the installed package, somewhere else, and returns what it said."""
 
     def run(*words):
-        environment = {**os.environ, "PYTHONPATH": str(installed)}
-        environment.pop("XLA_FLAGS", None)
+        one_device = (
+            "--xla_cpu_multi_thread_eigen=false"  # or each command would make devices, which a process does once
+        )
+        environment = {**os.environ, "PYTHONPATH": str(installed), "XLA_FLAGS": one_device}
         command = (sys.executable, *map(str, words))
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -72,8 +82,6 @@ def test_every_command_and_every_preset_has_its_help(run):
 
 
 def test_it_trains_and_evaluates(run, tmp_path):
-    said = run("-m", "softmax_jax.commands", "train", "quick", *TINY)
-    assert "softmax-jax evaluate --checkpoint runs/quick" in said
-    options = ("--checkpoint", "runs/quick", "--lengths", 4, "--sets", 8, "--normalizers", "softmax")
-    run("-m", "softmax_jax.commands", "evaluate", *options)
+    """In one process, as most of the time goes into imports."""
+    assert "softmax-jax evaluate --checkpoint runs/quick" in run("-c", RUN, TRAIN, EVALUATE)
     assert (tmp_path / "results/evaluate/latest/evaluation.csv").is_file()

@@ -29,9 +29,8 @@ from rich.console import Console
 
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import looks
-from softmax_jax.studies import shootout_report as report
-from softmax_jax.studies.shootout import compete
+from softmax_jax.commands.shootout import compete
+from softmax_jax.report import looks, shootout as report
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.training.config import Config
 

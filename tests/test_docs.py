@@ -15,7 +15,7 @@ import pytest
 from flax import linen, nnx
 
 import softmax_jax
-from softmax_jax.studies import pages
+from docs import pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -216,7 +216,6 @@ INTERNAL = {
     for name in (
         *(f"runtime.{name}" for name in ("command_line", "locks", "pipeline")),
         *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
-        "studies.ablation_run",
         "training.interruption",
         *(
             f"transforms.{name}"
@@ -233,7 +232,8 @@ INTERNAL = {
 
 
 def modules() -> set[str]:
-    """The modules of the package, less packages, private ones, presets and commands."""
-    paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "softmax_jax").rglob("*.py"))
+    """The modules of the package, of studies and of projects, less packages, private ones, presets and commands."""
+    folders = ("softmax_jax", "studies", "projects")
+    paths = (path.relative_to(ROOT).with_suffix("") for name in folders for path in (ROOT / name).rglob("*.py"))
     shown = (path for path in paths if not path.name.startswith("_") and path.parts[1] not in ("configs", "commands"))
     return {".".join(path.parts) for path in shown}

@@ -1,6 +1,7 @@
 """The house: imports point down, and `import softmax_jax` loads the library alone."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ FLOORS = (
     ("training",),
     ("configs", "measures"),
     ("report",),
-    ("studies",),
     ("commands",),
 )
 LIBRARY = {name for floor in FLOORS[:2] for name in floor}
@@ -49,6 +49,12 @@ def test_imports_point_down():
         own = FLOOR_OF[path.relative_to(PACKAGE).with_suffix("").parts[0]]
         upward += [f"{path.relative_to(PACKAGE)}: {part}" for part in imported(path) if FLOOR_OF[part] > own]
     assert not upward
+
+
+def test_the_package_imports_nothing_that_stands_beside_it():
+    """A task of the table is imported by its name, when somebody asks for it."""
+    beside = re.compile(r"^\s*(?:from|import) (?:benchmarks|docs|projects|studies|tests)\b", re.MULTILINE)
+    assert [path for path in PACKAGE.rglob("*.py") if beside.search(path.read_text())] == []
 
 
 def test_the_root_holds_little():

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from softmax_jax.measures.known_items import KnownItems, pays
 from softmax_jax.measures.long_sets import LONGEST_WHOLE, read_by_blocks
 from softmax_jax.measures.sets import (
+    NOTEBOOK_LENGTHS,
     as_given,
     draw_with_room,
     for_each_seed,
@@ -38,6 +39,8 @@ SHARED = 128, 512, 2048
 """Sets of at most so many items are read sooner by one program, among more masked ones, than by one for each length."""
 LENGTHS = tuple(2**power for power in range(1, 15))
 PROTOCOLS = "fresh", "notebook"
+SETS = 512
+"""Of each seed and length, unless the task or the caller says otherwise."""
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
 BASELINE = "softmax"
 TRUE_ITEM = "the true item alone"
@@ -78,7 +81,7 @@ def evaluate(
     *,
     seeds: Sequence[int],
     lengths: Sequence[int] = LENGTHS,
-    sets: int | Mapping[int, int] = 512,
+    sets: int | Mapping[int, int] = SETS,
     measures: Sequence[str] = tuple(EVALUATION),
     references: Sequence[str] = (),
     protocol: str = "fresh",
@@ -137,6 +140,34 @@ def evaluate(
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
     names = (*normalizers, *references)
     return (_gathered(items, names, tuple(seeds), values, measures) for items, values in zip(lengths, at_each))
+
+
+class Plan(NamedTuple):
+    """An evaluation that yields a frame at each length, in this order."""
+
+    sets: int
+    lengths: list[int]
+    frames: Iterator[pl.DataFrame]
+
+
+def planned(
+    parameters: Parameters,
+    normalizers: Mapping[str, Normalizer | None],
+    *,
+    task: Task,
+    lengths: Sequence[int],
+    sets: int | None,
+    protocol: str,
+    **options: Any,
+) -> Plan:
+    """The evaluation of the table of measures: at the task's own lengths without `lengths`, on `SETS` without `sets`.
+
+    The options are those of `evaluate`, and it raises the same.
+    """
+    asked = list(lengths or (NOTEBOOK_LENGTHS if protocol == "notebook" else task.test_lengths))
+    options |= {"lengths": asked, "sets": sets or SETS, "measures": (*EVALUATION, "extrapolated")}
+    measured = evaluate(parameters, normalizers, task=task, protocol=protocol, **options)
+    return Plan(sets or SETS, asked, (of_length.frame() for of_length in measured))
 
 
 def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:

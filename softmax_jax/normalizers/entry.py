@@ -1,7 +1,5 @@
 """What the documentation says of a method, and what a page needs to compute it."""
 
-import inspect
-import re
 from typing import Any, NamedTuple
 
 
@@ -11,12 +9,12 @@ class Entry(NamedTuple):
     formula: str
     """In plain text."""
     latex: str
-    """In LaTeX."""
+    """In LaTeX; of a map it stands in the docstring of its class."""
     largest_weight: str
     """As n → ∞, of one logit δ > 0 above n - 1 equal ones: it disperses if this goes to 0."""
     source: str
     use: str
-    """When to use it."""
+    """When to use it; of a map it stands in the docstring of its class."""
 
 
 DISPERSES = "Θ(1/n)"
@@ -25,14 +23,10 @@ UNWRITTEN = Entry("–", "", "–", "–", "")
 
 
 def entry_of(map: Any) -> Entry:
-    """The entry of a map, from its class and its docstring; `UNWRITTEN` if it has no formula."""
+    """Returns the entry of a map, from its class; `UNWRITTEN` if it has no formula."""
     if not getattr(map, "formula", ""):
         return UNWRITTEN
-    docstring = inspect.getdoc(map) or ""
-    latex = re.search(r"\$\$(.*?)\$\$", docstring, re.DOTALL)
-    use = re.search(r"When to use it\. (.*?)\n\n", docstring, re.DOTALL)
-    said = (" ".join(found[1].split()) if found else "" for found in (latex, use))
-    return Entry(map.formula, next(said), map.largest_weight, map.source, next(said))
+    return Entry(map.formula, "", map.largest_weight, map.source, "")
 
 
 class Written(NamedTuple):

@@ -1,6 +1,5 @@
 """How normalizers look before any training: their formulas, the weights of a few rows, and of one logit among many."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,16 +7,13 @@ import altair as alt
 import jax
 import jax.numpy as jnp
 import numpy as np
-import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax import theory
-from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import method_of
 from softmax_jax.report import charts
-from softmax_jax.report.colours import GREY, palette
+from softmax_jax.report.colours import palette
 from softmax_jax.report.tables import new_table
 
 SCORES = (0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2)
@@ -105,39 +101,6 @@ def sweep_chart(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = L
     y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
     question = "Who still sees one logit of 3 among many near 0?"
     return charts.of_normalizers(weights, charts.length_axis(lengths, "logits in the row"), y, question)
-
-
-def lead_panel(named: Named, lead: float, lengths: Sequence[int] = LOOK_LENGTHS) -> Any:
-    """The largest weight of a row whose first logit leads all others, which are equal, by its length."""
-    row = jnp.zeros(max(lengths)).at[0].set(lead)
-    weigh = jax.jit(lambda normalizer, n: normalizer(row, where=jnp.arange(max(lengths)) < n)[0])
-    weights = np.array([[float(weigh(normalizer, n)) for n in lengths] for normalizer in named.values()])
-    forced = math.ceil(theory.length_forced_below(0.5, spread=lead))
-    mark = alt.Chart(alt.Data(values=[{"n": forced, "text": f"softmax: below one half from n = {forced}"}]))
-    x = charts.length_axis(lengths, "logits in the row")
-    marks = [
-        mark.mark_rule(color=GREY).encode(x=x),
-        mark.mark_text(align="left", dx=6, baseline="top").encode(x=x, y=alt.value(34), text="text:N"),
-    ]
-    frame = charts.long_frame({"normalizer": list(named), "n": lengths}, value=weights)
-    return weight_panel(frame, x, f"One logit leads all others by {lead:g}", marks)
-
-
-def weight_panel(frame: pl.DataFrame, x: alt.X, title: str, marks: Sequence[alt.Chart] = ()) -> Any:
-    """Largest weights as lines."""
-    y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
-    colour, height = charts.colour_by("normalizer", palette(frame["normalizer"]), legend=False), 210
-    layers = [*charts.lines(frame, x, y, colour), *marks, *charts.ends(frame, x, y, colour, height)]
-    return alt.layer(*layers).properties(width=480, height=height, title=charts.panel_title(title))
-
-
-def weight_charts(named: Named, lead: float, measured: pl.DataFrame, trained: str) -> charts.Chart:
-    """The largest weight by n: of a row with one logit in the lead, and as measured in a trained model."""
-    of_model = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
-    x = charts.length_axis(sorted(set(measured["n"])), "items in the set")
-    title = charts.chart_title("What is left for the item that gets most?")
-    panels = alt.vconcat(lead_panel(named, lead), weight_panel(of_model, x, trained))
-    return panels.resolve_scale(color="independent").properties(title=title)
 
 
 def print_looks(console: Console, named: Named, swept: Mapping[str, Sequence[float]]) -> None:

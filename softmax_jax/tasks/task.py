@@ -64,6 +64,9 @@ class Task(abc.ABC):
     least_sets: ClassVar[int | None] = None
     """Sets that a device must keep for dividing them to be worthwhile, where that is not for `habits` to say."""
 
+    evaluation: ClassVar[str] = ""
+    """The module that evaluates the task in its own way, with `planned` and `show_and_write`, where there is one."""
+
     sets: SetsPerBatch
     """Sets of a training batch."""
 

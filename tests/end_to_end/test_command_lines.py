@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from softmax_jax.studies.ablation_run import TABLES
-
 ROOT = Path(__file__).parents[2]
 TINY = ["--steps", "20", "--chunk", "10", "--batch", "8", "--min-items", "2", "--max-items", "3", "--width", "8"]
 
@@ -184,12 +182,10 @@ COMMANDS = (
     "fit_temperature.py",
     "shootout.py",
     "report.py",
-    "ablate.py",
 )
 MODULES = (
-    "softmax_jax.normalizers",
     "softmax_jax.runtime.checkpoints",
-    *(f"softmax_jax.studies.{name}" for name in ("competition", "precision", "sharpest")),
+    *(f"studies.{name}" for name in ("ablation", "competition", "precision", "sharpest")),
     *(f"benchmarks.{name}" for name in ("all", "attention", "table")),
 )
 
@@ -205,25 +201,6 @@ def test_help_holds_no_example_of_python_and_no_default_that_is_nothing():
     for command, said in answers.items():
         assert "--help" in said, command
         assert not [word for word in (">>>", "Traceback", "Raises", "(default: )") if word in said], command
-
-
-@pytest.mark.slow
-def test_the_ablation_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("".join(f"# {name}\n<!-- {name} -->\n<!-- /{name} -->\n" for name in TABLES))
-    sizes = ("--steps", 16, "--batch", 4, "--seeds", 2, "--lengths", 16, 32, "--sets", 8)
-    groups = ("--groups", "steps", "width")
-    done = script("ablate.py", *sizes, *groups, "--output", "out", "--page", page, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    tables = page.read_text()
-    assert "| steps | 8 steps |" in tables
-    assert "| as shipped | paper |" in tables
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {"accuracy.csv", "losses.csv", "ablation.json", "ablation.md", "losses.png"}
-    again = script("ablate.py", *sizes, *groups, "--output", "out", "--page", page, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "measuring" not in again.stdout
-    assert page.read_text() == tables
 
 
 @pytest.mark.slow

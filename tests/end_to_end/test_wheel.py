@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+BESIDE = ("clrs_text", "clrs_text_100m")
+"""Presets whose task stands beside the package."""
 HELP = """
 import contextlib, io, sys
 from importlib.metadata import entry_points
@@ -18,12 +20,19 @@ from softmax_jax.configs import preset_summaries
 presets = list(preset_summaries())
 for words in [], *([name] for name in COMMANDS), *(["train", preset] for preset in presets):
     sys.argv, said = ["softmax-jax", *words, "--help"], io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
         script.load()()
-    assert said.getvalue().startswith("usage: softmax-jax"), words
-print(*presets)
+    print(words[-1:], said.getvalue().split("\\n")[0])
 """
-TINY = ("--steps", 10, "--chunk", 5, "--batch", 4, "--min-items", 2, "--max-items", 3, "--width", 8)
+RUN = """
+import shlex, sys
+from softmax_jax.commands.__main__ import main
+for line in sys.argv[1:]:
+    sys.argv = shlex.split(line)
+    main()
+"""
+TRAIN = "softmax-jax train quick --steps 10 --chunk 5 --batch 4 --min-items 2 --max-items 3 --width 8"
+EVALUATE = "softmax-jax evaluate --checkpoint runs/quick --lengths 4 --sets 8 --normalizers softmax"
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +52,10 @@ def run(installed, tmp_path):
     """Runs a Python on the installed package, somewhere else, and returns what it said."""
 
     def run(*words):
-        environment = {**os.environ, "PYTHONPATH": str(installed)}
-        environment.pop("XLA_FLAGS", None)
+        one_device = (
+            "--xla_cpu_multi_thread_eigen=false"  # or each command would make devices, which a process does once
+        )
+        environment = {**os.environ, "PYTHONPATH": str(installed), "XLA_FLAGS": one_device}
         command = (sys.executable, *map(str, words))
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -53,13 +64,24 @@ def run(installed, tmp_path):
     return run
 
 
+def test_the_wheel_holds_the_package_alone(installed):
+    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"softmax_jax"}
+
+
 def test_every_command_and_every_preset_has_its_help(run):
-    assert run("-c", HELP).split() == sorted(path.stem for path in (ROOT / "softmax_jax/configs").glob("[!_]*.py"))
+    said = dict(line.split("] ", 1) for line in run("-c", HELP).splitlines())
+    presets = {f"['{path.stem}'" for path in (ROOT / "softmax_jax/configs").glob("[!_]*.py")}
+    assert len(presets) > 10
+    assert presets < set(said)
+    for words, line in said.items():
+        if words in {f"['{name}'" for name in BESIDE}:
+            assert line.startswith("error: the task clrs_text stands in projects/"), words
+            assert "run this in a checkout" in line
+        else:
+            assert line.startswith("usage: softmax-jax"), words
 
 
 def test_it_trains_and_evaluates(run, tmp_path):
-    said = run("-m", "softmax_jax.commands", "train", "quick", *TINY)
-    assert "softmax-jax evaluate --checkpoint runs/quick" in said
-    options = ("--checkpoint", "runs/quick", "--lengths", 4, "--sets", 8, "--normalizers", "softmax")
-    run("-m", "softmax_jax.commands", "evaluate", *options)
+    """In one process, as most of the time goes into imports."""
+    assert "softmax-jax evaluate --checkpoint runs/quick" in run("-c", RUN, TRAIN, EVALUATE)
     assert (tmp_path / "results/evaluate/latest/evaluation.csv").is_file()

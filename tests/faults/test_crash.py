@@ -253,7 +253,7 @@ def test_a_read_only_disk_is_refused_before_anything_is_computed(disk, tmp_path)
         script = train(workdir, tmp_path / "logs")
         assert script.status() == 2
         one_line(script, f"--workdir is {workdir}", "must be a directory to write to", "name another")
-    for name in ("evaluate.py", "fit_temperature.py", "report.py", "shootout.py", "ablate.py"):
+    for name in ("evaluate.py", "fit_temperature.py", "report.py", "shootout.py"):
         script = Script(name, ["--output", str(disk.path / "before")], tmp_path / "logs")
         assert script.status() == 2
         one_line(script, f"--output is {disk.path / 'before'}", "must be a directory to write to", "name another")

@@ -1,19 +1,28 @@
+import json
+from pathlib import Path
+
 import polars as pl
 import pytest
+from rich.console import Console
 
 from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
+from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.studies import ablation
+from softmax_jax.report.drawing import save_chart
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, settings_of
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies import ablation
+from studies.ablation import ACCURACIES, BASE, PAIRS, Recipe, losses
+from studies.common import SOFT_TO_SHARP, start
+from tests.report.charts import texts_of
 
 TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 
 
 def test_every_recipe_differs_from_the_base_in_what_its_group_says():
     every = ablation.recipes(TINY)
-    names = [(recipe.group, recipe.name) for recipe in every]
-    assert len(set(names)) == len(names)
+    assert len({(recipe.group, recipe.name) for recipe in every}) == len(every)
     fields = {
         "penalty": {"l2", "optimizer", "optimizer_options"},
         "schedule": {"schedule", "learning_rate"},
@@ -30,34 +39,102 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
     assert every[0].config == TINY
     for group, _, config in every[1:]:
         changed = {name for name, value in settings_of(config).items() if value != base[name]}
-        assert changed
-        assert changed <= fields[group]
+        assert set() < changed <= fields[group]
     assert {group for group, _, _ in every[1:]} == set(fields)
     assert {recipe.config.normalizer for recipe in every} == set(METHODS)
 
 
-@pytest.mark.full
-def test_losses_add_up_and_name_the_best_temperature():
-    names = (*ablation.SOFT_TO_SHARP, TRUE_ITEM, TRUE_KEY)
-    accuracy = dict.fromkeys(names, 40.0) | {"softmax": 30.0, "temperature(0.25)": 70.0, "hardmax": 60.0}
-    accuracy |= {TRUE_ITEM: 95.0, TRUE_KEY: 50.0}
-    made = [
-        (name, 64, seed, value + spread) for name, value in accuracy.items() for seed, spread in ((0, 1.0), (1, -1.0))
+def accuracies(of_seeds: dict[str, tuple[float, float]], lengths: tuple[int, ...] = (64,)) -> pl.DataFrame:
+    """The accuracy of each normalizer for two seeds, alike at every length."""
+    rows = [
+        (name, n, seed, value) for name, both in of_seeds.items() for n in lengths for seed, value in enumerate(both)
     ]
-    lost = ablation.losses(pl.DataFrame(made, ablation.ACCURACIES, orient="row"))
+    return pl.DataFrame(rows, ACCURACIES, orient="row")
+
+
+def test_losses_add_up_and_the_best_temperature_of_a_seed_is_that_of_the_others():
+    names = (*SOFT_TO_SHARP, TRUE_ITEM, TRUE_KEY)
+    alike = dict.fromkeys(names, (41.0, 39.0)) | {"softmax": (31.0, 29.0), "temperature(0.25)": (71.0, 69.0)}
+    lost = losses(accuracies(alike | {"hardmax": (61.0, 59.0), TRUE_ITEM: (96.0, 94.0), TRUE_KEY: (51.0, 49.0)}))
     assert lost.rows() == [
         (64, 0, 31.0, 40.0, 20.0, 5.0, 4.0, "temperature(0.25)"),
         (64, 1, 29.0, 40.0, 20.0, 5.0, 6.0, "temperature(0.25)"),
     ]
-    assert (lost.select(pl.sum_horizontal(ablation.LOSSES)).to_series() == 100).all()
+    own = {"temperature(0.5)": (90.0, 50.0), "temperature(0.25)": (50.0, 90.0)}
+    lost = losses(accuracies(dict.fromkeys(names, (50.0, 50.0)) | own))
+    assert lost["best"].to_list() == ["temperature(0.25)", "temperature(0.5)"]
+    assert lost["dispersion"].to_list() == [0.0, 0.0]
+
+
+def outcome(group: str, name: str, softmax: float, trained: str = "softmax") -> tuple[Recipe, pl.DataFrame]:
+    """Made so that at any length 10 % are lost to dispersion alone, 5 % to value, 5 % to both, the rest to the key."""
+    means = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax)
+    means |= {"hardmax": softmax + 10, TRUE_ITEM: 95.0, TRUE_KEY: 80.0}
+    frame = accuracies({name: (mean + 1, mean - 1) for name, mean in means.items()}, (64, 256))
+    return Recipe(group, name, Config(normalizer=trained)), frame
+
+
+FOUND = [outcome(BASE, BASE, 60.0), outcome("width", "width 32", 40.0), outcome(PAIRS, "entmax15", 50.0, "entmax15")]
+ACCURACY = pl.concat(recipe.frame(frame) for recipe, frame in FOUND)
+LOST = pl.concat(recipe.frame(losses(frame)) for recipe, frame in FOUND)
 
 
 @pytest.mark.full
-def test_the_best_temperature_of_a_seed_is_that_of_the_others():
-    """Each of two seeds likes another temperature; neither is given its own."""
-    own = {0: "temperature(0.5)", 1: "temperature(0.25)"}
-    names = (*ablation.SOFT_TO_SHARP, TRUE_ITEM, TRUE_KEY)
-    made = [(name, 64, seed, 90.0 if name == own[seed] else 50.0) for name in names for seed in own]
-    lost = ablation.losses(pl.DataFrame(made, ablation.ACCURACIES, orient="row"))
-    assert lost["best"].to_list() == [own[1], own[0]]
-    assert lost["dispersion"].to_list() == [0.0, 0.0]
+def test_the_tables_have_every_recipe_with_its_losses_and_the_best_pair():
+    head, _, base, width, _ = ablation.losses_table(LOST).splitlines()
+    assert head.count("|") == base.count("|")
+    assert "64: dispersion / key / both / value" in head
+    assert base.startswith("| base | base | 60.0 ± 12.7 |")
+    assert "10.0 ± 0.0 / 20.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in base
+    assert "10.0 ± 0.0 / 40.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in width
+    pairs = ablation.pairs_table(ACCURACY, 256).splitlines()
+    assert pairs[2:] == ["| softmax | 60.0 | 60.0 | 70.0 (hardmax) |", "| entmax15 | 50.0 | 50.0 | 60.0 (hardmax) |"]
+
+
+@pytest.mark.full
+def test_charts_name_what_they_compare(tmp_path: Path):
+    texts = {
+        "losses": {"64 items", "dispersion", "key", "% of sets", "width 32", f"{PAIRS}: entmax15"},
+        "pairs": {"normalizer in training", "normalizer in the test", "entmax15", "accuracy (%)"},
+    }
+    charts = {"losses": ablation.losses_chart(LOST), "pairs": ablation.pairs_chart(ACCURACY, 256)}
+    for name, chart in charts.items():
+        assert texts[name] <= texts_of(save_chart(chart, tmp_path / name)[1].read_text())
+    assert ablation.pairs_chart(ACCURACY.filter(pl.col("group") != PAIRS), 64) is None
+
+
+@pytest.mark.full
+def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "evaluate", None)  # which cannot be called
+    config, parameters = load_checkpoint(SHIPPED / "paper")
+    asked = ablation.Arguments(lengths=(16,), sets=8)
+    settings = {"lengths": [16], "sets": 8, "normalizers": [*SOFT_TO_SHARP, "adaptive"]}
+    settings |= {"versions": ablation.versions()}
+    arguments = Recipe("as shipped", "paper", config), SHIPPED / "paper", tmp_path, asked, Console(quiet=True)
+    for digest, kept in [(checkpoint_sha256(parameters), True), ("of others", False)]:
+        content = {"settings": settings | {"checkpoint_sha256": digest}, "rows": [["softmax", 16, 0, 99.0]]}
+        (tmp_path / "accuracies.json").write_text(json.dumps(content))
+        if kept:
+            assert ablation.measured(*arguments).rows() == [("softmax", 16, 0, 99.0)]
+        else:
+            with pytest.raises(TypeError, match="NoneType"):
+                ablation.measured(*arguments)
+
+
+@pytest.mark.slow
+def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ablation.Arguments.tables))
+    sizes = "--steps 16 --batch 4 --seeds 2 --lengths 16 32 --sets 8 --groups steps width"
+    places = f"--output {tmp_path}/out --workdir {tmp_path}/runs --page {page}"
+    monkeypatch.setattr("sys.argv", ["ablation", *sizes.split(), *places.split()])
+    start(ablation.Arguments, "", ablation.study)
+    tables = page.read_text()
+    assert "| steps | 8 steps |" in tables
+    assert "| as shipped | paper |" in tables
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"accuracy.csv", "losses.csv", "ablation.json", "tables.md", "losses.png"}
+    capsys.readouterr()
+    start(ablation.Arguments, "", ablation.study)
+    assert "measuring" not in capsys.readouterr().out
+    assert page.read_text() == tables

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from softmax_jax.studies.competition import compared, key_accuracy
 from softmax_jax.training.run_directory import SHIPPED
+from studies.competition import compared, key_accuracy
 
 BIAS = np.random.default_rng(1).normal(size=10) * 1e-3
 
@@ -20,10 +20,6 @@ def test_the_formula_is_what_a_drawn_competition_gives(n, spacing):
 def test_no_bias_loses_nothing_and_a_long_row_goes_to_the_class_of_the_largest():
     assert key_accuracy(np.zeros(10), 10**6) == 100
     assert np.isclose(key_accuracy(BIAS, 10**9), 10)
-
-
-@pytest.mark.full
-def test_fine_rounding_changes_nothing():
     assert np.isclose(key_accuracy(BIAS, 1024, 1e-7), key_accuracy(BIAS, 1024), atol=0.01)
 
 

@@ -2,11 +2,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.studies import critical, critical_report as report
-from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.studies.critical_report import ACCURACIES, BETAS, CHOICES, RULE
-from softmax_jax.studies.pictures import DOCS
+from docs.pictures import DOCS
 from softmax_jax.training.run_directory import SHIPPED
+from studies import critical
+from studies.common import SOFT_TO_SHARP, start
+from studies.critical import ACCURACIES, BETAS, CHOICES, RULE
 from tests.report.charts import values_of
 
 
@@ -41,24 +41,24 @@ def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
 
 def test_what_is_chosen_and_what_it_costs():
     choices, betas, accuracies = frames(sharper=-4.0)
-    found = report.chosen(choices)
+    found = critical.chosen(choices)
     assert found["a", 64] == SOFT_TO_SHARP[1]  # a tenth of a point below softmax
     assert {found["a", 1], found["b", 1], found["b", 64]} == {"hardmax"}
-    means = report.behind(accuracies)
+    means = critical.behind(accuracies)
     assert set(means["best"]) == {"hardmax"}
     assert means.filter(normalizer="softmax")["ahead"].to_list() == [-9.0] * 4
     assert means.filter(normalizer=RULE)["ahead"].to_list() == [-2.0] * 4
-    assert "| a | 64 | 0.900 | temperature(0.5) | -8.00 | -8.00 |" in report.choices_table(choices, accuracies)
-    row = report.rules_table(betas, accuracies).splitlines()[2]
+    assert "| a | 64 | 0.900 | temperature(0.5) | -8.00 | -8.00 |" in critical.choices_table(choices, accuracies)
+    row = critical.rules_table(betas, accuracies).splitlines()[2]
     assert row == "| a | 64 | 1 | 2 | 50.50 | 60.50 | 59.50 (hardmax) | 57.50 | -2.00 ± 0.00 |"
 
 
 @pytest.mark.full
 def test_the_chart_has_a_panel_for_each_checkpoint_and_every_way():
     choices, _, accuracies = frames()
-    chart = report.rules_chart(choices, accuracies).to_dict()
+    chart = critical.rules_chart(choices, accuracies).to_dict()
     assert [panel["title"]["text"] for panel in chart["concat"]] == ["a", "b"]
-    ways = {record["way"] for record in values_of(report.rules_chart(choices, accuracies))}
+    ways = {record["way"] for record in values_of(critical.rules_chart(choices, accuracies))}
     assert len(ways) == 5
     assert "the sharpest on nearest ties of 64" in ways
 
@@ -70,8 +70,8 @@ def test_the_page_has_the_tables_of_its_data():
         for name, columns in (("choices", CHOICES), ("betas", BETAS), ("accuracy", ACCURACIES))
     )
     page = (DOCS / "frontier.md").read_text()
-    assert report.choices_table(choices, accuracies) in page
-    assert report.rules_table(betas, accuracies) in page
+    assert critical.choices_table(choices, accuracies) in page
+    assert critical.rules_table(betas, accuracies) in page
 
 
 @pytest.mark.full
@@ -80,7 +80,7 @@ def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, capsys):
     places = ["--workdir", str(tmp_path / "runs"), "--output", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["critical", *sizes, *places])
     monkeypatch.setattr(critical, "NEAREST_OF", (1, 4))
-    critical.main()
+    start(critical.Arguments, "", critical.study)
     assert (tmp_path / "out" / "rules.png").is_file()
     betas = pl.read_csv(tmp_path / "out" / "betas.csv")
     assert betas["n"].unique().sort().to_list() == [16, 32]
@@ -88,7 +88,7 @@ def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, capsys):
     measured = (tmp_path / "out" / "accuracy.csv").read_text()
     monkeypatch.setattr(critical, "evaluate", None)  # nothing is measured again
     monkeypatch.setattr(critical, "at_training_length", None)
-    critical.main()
+    start(critical.Arguments, "", critical.study)
     assert (tmp_path / "out" / "accuracy.csv").read_text() == measured
     assert np.isfinite(betas["critical"].to_numpy()).all()
     assert "wrote" in capsys.readouterr().out

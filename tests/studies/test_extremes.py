@@ -3,10 +3,11 @@ import math
 import polars as pl
 import pytest
 
-from softmax_jax.studies import extremes, extremes_growth, extremes_report
-from softmax_jax.studies.extremes_growth import BETAS, COLUMNS, PERFECT, growth, half_weight, least_loss, off_by
 from softmax_jax.tasks.priorities import QUANTILES
 from softmax_jax.training.config import changed
+from studies import extremes
+from studies.common import start
+from studies.extremes import BETAS, COLUMNS, PERFECT, growth, half_weight, least_loss, off_by
 
 LENGTHS = (256, 1024, 4096)
 
@@ -55,14 +56,14 @@ def test_a_rule_is_off_by_what_it_grows_too_much():
     ("priority", "power"), [("uniform", 1.0), ("beta_2", 0.5), ("beta_4", 0.25), ("exponential", 0)]
 )
 def test_a_perfect_key_needs_the_growth_that_extreme_values_say(priority, power):
-    rows = extremes_growth.of_perfect_key(priority, LENGTHS, 200)
+    rows = extremes.of_perfect_key(priority, LENGTHS, 200)
     (found,) = growth(frame_of(rows), "half", 256)["power"]
     assert found == pytest.approx(power, abs=0.06)
 
 
 @pytest.mark.full
 def test_a_needle_needs_the_logarithm():
-    rows = extremes_growth.of_perfect_key("needle", LENGTHS, 20)
+    rows = extremes.of_perfect_key("needle", LENGTHS, 20)
     # The others are uniform below 1: their terms sum to n·exp(-β·lead)·(1 - exp(-β))/β.
     for _, _, n, beta, _ in rows:
         others = (n - 1) * math.exp(-beta * 0.2) * (1 - math.exp(-beta)) / beta
@@ -73,11 +74,11 @@ def test_a_needle_needs_the_logarithm():
 def test_the_tables_and_the_chart(tmp_path):
     rows = [row for name in QUANTILES for row in rows_of(lambda n: n**0.5, name, seeds=(PERFECT, 0, 1))]
     frame = frame_of([(*row[:3], abs(row[3]) + 1e-3, row[4]) for row in rows])
-    table = extremes_report.growth_table(frame, 256)
+    table = extremes.growth_table(frame, 256)
     assert table.count("\n") == 1 + 2 * len(QUANTILES)
     assert "–" in table
-    assert extremes_report.rules_table(frame, 256).count("\n") == 1 + len(QUANTILES)
-    assert "perfect key" in extremes_report.growth_chart(frame).to_json()
+    assert extremes.rules_table(frame, 256).count("\n") == 1 + len(QUANTILES)
+    assert "perfect key" in extremes.growth_chart(frame).to_json()
 
 
 @pytest.mark.full
@@ -88,7 +89,7 @@ def test_the_study_trains_measures_and_draws(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(extremes.Arguments, "config", lambda asked, name: changed(config(asked, name), **shorter))
     arguments = ["--lengths", "16", "64", "--sets", "4", "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
     monkeypatch.setattr("sys.argv", ["extremes", *arguments])
-    extremes.main()
+    start(extremes.Arguments, "", extremes.study)
     assert pl.read_csv(tmp_path / "betas.csv").shape == (6, 5)
     assert (tmp_path / "growth.png").is_file()
     assert "wrote" in capsys.readouterr().out

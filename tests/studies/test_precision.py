@@ -9,12 +9,12 @@ from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.sets import fresh_batches
 from softmax_jax.report.accuracy import compare
 from softmax_jax.report.drawing import save_chart
-from softmax_jax.studies import precision_report as report
-from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.studies.precision import ceilings, of_recipes, ties
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.products import PRECISIONS
 from softmax_jax.tasks.published import ACCURACY
+from studies import precision
+from studies.common import SOFT_TO_SHARP
+from studies.precision import ceilings, of_recipes, ties
 from tests.report.charts import texts_of
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
@@ -67,7 +67,7 @@ TOP = pl.DataFrame(
 
 @pytest.mark.full
 def test_the_table_of_recipes_has_ceilings_and_the_best_temperature():
-    _, _, ceiling, recipe, *_ = report.recipes_table(made(), TOP).splitlines()
+    _, _, ceiling, recipe, *_ = precision.recipes_table(made(), TOP).splitlines()
     assert ceiling == "| bfloat16 |  | *ceiling* | *80.0* | *80.0* |"
     assert recipe == "| bfloat16 | all | falling | 40.0 / 40.0 / 70.0 | 40.0 / 40.0 / 70.0 |"
 
@@ -77,7 +77,7 @@ def test_the_table_of_cells_says_what_chose_and_what_agrees():
     columns = ["normalizer", "n", "seed", "accuracy"]
     accuracy = pl.DataFrame([(name, n, seed, x) for name, n, x in rows for seed in (0, 1)], columns, orient="row")
     top = pl.DataFrame({"n": [16, 32], "ceiling": [99.0, 98.0]})
-    table = report.cells_table(accuracy, top)
+    table = precision.cells_table(accuracy, top)
     assert "| softmax | 16 | choice | 98.6 | 98.0 ± 0.0 | -0.6 | yes | 99.0 |" in table
     assert "| softmax | 32 | test | 97.1* | 90.0 ± 0.0 | -7.1 | **no** | 98.0 |" in table
     assert "3 of 4 cells agree" in table
@@ -86,7 +86,7 @@ def test_the_table_of_cells_says_what_chose_and_what_agrees():
 @pytest.mark.full
 def test_the_charts_name_what_they_compare(tmp_path):
     accuracy = made().filter(precision="bfloat16").select("normalizer", "n", "seed", "accuracy")
-    charts = {"published": report.published_chart(accuracy, TOP), "steps": report.steps_chart(made(), TOP)}
+    charts = {"published": precision.published_chart(accuracy, TOP), "steps": precision.steps_chart(made(), TOP)}
     texts = {name: texts_of(save_chart(chart, tmp_path / name)[1].read_text()) for name, chart in charts.items()}
     assert {"ceiling of bfloat16", "softmax, published", "adaptive, published"} <= texts["published"]
     assert {"items × spacing of ρ below 1", "best constant θ", "float8_e4m3"} <= texts["steps"]
@@ -94,7 +94,7 @@ def test_the_charts_name_what_they_compare(tmp_path):
 
 @pytest.mark.full
 def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what `ablate.py --groups precision`"):
+    with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what studies.ablation --groups precision"):
         of_recipes(tmp_path)
 
 
@@ -110,8 +110,8 @@ def kept():
 @pytest.mark.full
 def test_the_page_shows_the_numbers_kept(kept):
     page = (DATA.parents[1] / "precision_study.md").read_text()
-    assert report.cells_table(kept["accuracy"], kept["ceilings"]) in page
-    assert report.recipes_table(kept["recipes"], kept["recipe_ceilings"]) in page
+    assert precision.cells_table(kept["accuracy"], kept["ceilings"]) in page
+    assert precision.recipes_table(kept["recipes"], kept["recipe_ceilings"]) in page
 
 
 @pytest.mark.full

@@ -1,15 +1,13 @@
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from softmax_jax.studies.ablation import SOFT_TO_SHARP
-from softmax_jax.studies.sharpest import NearTies, at_training_length, sharpest
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import SHIPPED
+from studies.common import SOFT_TO_SHARP, start
+from studies.sharpest import Arguments, NearTies, at_training_length, sharpest, study
 
 
 @pytest.mark.parametrize(
@@ -46,14 +44,11 @@ def test_near_ties_are_harder_than_ordinary_sets_and_one_draw_is_an_ordinary_set
     assert hard["accuracy"].to_numpy().mean() < plain["accuracy"].to_numpy().mean()
 
 
-@pytest.mark.slow
-def test_the_command_names_its_choice():
-    ran = subprocess.run(
-        [sys.executable, "-m", "softmax_jax.studies.sharpest", "--sets", "512"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert re.search(r"16 items, 5,120 sets; the sharpest within 0.1 points of the best: \S+", ran.stdout)
-    assert "hardmax" in ran.stdout
-    assert "below the best" in ran.stdout
+@pytest.mark.full
+def test_the_command_names_its_choice(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["sharpest", "--sets", "512"])
+    start(Arguments, "", study)
+    said = capsys.readouterr().out
+    assert re.search(r"16 items, 5,120 sets; the sharpest within 0.1 points of the best: \S+", said)
+    assert "hardmax" in said
+    assert "below the best" in said

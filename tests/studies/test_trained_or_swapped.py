@@ -7,10 +7,11 @@ import scipy.stats
 from flax import nnx
 
 import softmax_jax as sj
-from softmax_jax.studies import trained_or_swapped as study, trained_or_swapped_report as report
 from softmax_jax.tasks.retrieval import MultiQuery
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import build_model, initial_state
+from studies import trained_or_swapped as study
+from studies.common import start
 
 TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, sets=4)
 CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
@@ -73,12 +74,12 @@ def frame_of(cells):
 
 def test_a_difference_is_tested_on_the_same_sequences():
     start = [50.0, 60.0, 70.0, 80.0, 90.0]
-    cells = {("softmax", report.OWN): start, ("softmax", "adaptive"): start}
+    cells = {("softmax", study.OWN): start, ("softmax", "adaptive"): start}
     cells |= {
         ("softmax", "ssmax"): [50.0, 41.0, 49.0, 60.0, 71.0],
         ("softmax", "asentmax"): [52.0, 58.0, 70.0, 81.0, 89.0],
     }
-    tests = report.compared(frame_of(cells))
+    tests = study.compared(frame_of(cells))
     alone = scipy.stats.ttest_rel(2 * cells["softmax", "ssmax"], 2 * start).pvalue
     assert tests.filter(test="ssmax")["p_value"].item() == pytest.approx(3 * alone)  # by Holm, the least of three
     by_test = {test: (difference, p) for _, _, test, _, difference, p in tests.rows()}
@@ -89,15 +90,15 @@ def test_a_difference_is_tested_on_the_same_sequences():
 
 @pytest.mark.full
 def test_the_tables_mark_what_differs():
-    cells = {("softmax", report.OWN): [90.0, 92.0] * 9, ("softmax", "ssmax"): [50.0, 55.0] * 9}
-    cells |= {("ssmax", report.OWN): [90.0, 92.0] * 9, ("ssmax", "softmax"): [90.0, 92.0] * 9}
+    cells = {("softmax", study.OWN): [90.0, 92.0] * 9, ("softmax", "ssmax"): [50.0, 55.0] * 9}
+    cells |= {("ssmax", study.OWN): [90.0, 92.0] * 9, ("ssmax", "softmax"): [90.0, 92.0] * 9}
     frame = frame_of(cells)
-    by_seed = report.by_seed(frame)
-    softmax, ssmax = report.accuracy_table(by_seed, report.compared(frame)).splitlines()[2:]
+    by_seed = study.by_seed(frame)
+    softmax, ssmax = study.accuracy_table(by_seed, study.compared(frame)).splitlines()[2:]
     assert "**52.5 ± 0.0**" in softmax
     assert "**" not in ssmax
-    assert report.lengths_table(by_seed).splitlines()[-1] == "| sort | SSMax | 91.0 ± 0.0 |"
-    assert "trained under SSMax" in report.chart(by_seed).to_json()
+    assert study.lengths_table(by_seed).splitlines()[-1] == "| sort | SSMax | 91.0 ± 0.0 |"
+    assert "trained under SSMax" in study.chart(by_seed).to_json()
 
 
 @pytest.mark.full
@@ -110,11 +111,11 @@ def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkey
     monkeypatch.setattr(study, "TASKS", ("sort",))
     arguments = ["--quick", "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
     monkeypatch.setattr("sys.argv", ["trained_or_swapped", *arguments])
-    study.main()
-    assert pl.read_csv(tmp_path / "accuracy.csv").height == 2 * (len(report.TESTS) - 1)
+    start(study.Arguments, "", study.study)
+    assert pl.read_csv(tmp_path / "accuracy.csv").height == 2 * (len(study.TESTS) - 1)
     assert (tmp_path / "trained_or_swapped.png").is_file()
     capsys.readouterr()
-    study.main()
+    start(study.Arguments, "", study.study)
     said = capsys.readouterr().out
     assert "seed 0" not in said
     assert "wrote" in said

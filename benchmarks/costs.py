@@ -1,0 +1,52 @@
+r"""What training costs, as formulas.
+
+With width $w$, $n$ items per set and $S$ sets per batch, a step of one seed takes
+$S\,(n\,(3w^2 + 28w) + 18w^2 + 38w)$ multiply-adds. Divided over $d$ devices each takes a $d$-th of them.
+
+A decoder of $L$ layers and width $h$, over $R$ rows of $t$ tokens of which $a$ have answers behind them, takes
+$3\,(L\,R\,t\,(12h^2 + 2th) + avh + 2vfh)$ with $v$ tokens to choose from, each known by $f$ features.
+"""
+
+from projects.clrs_text.task import ClrsText
+from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
+
+
+def item_multiply_adds(width: int, normalizers: int = 1) -> int:
+    """Multiply-adds that one more item costs forward: two layers, its logit, and its place in every weighted sum.
+
+    >>> item_multiply_adds(width=128)
+    18048
+    """
+    return FEATURES * width + width**2 + (1 + normalizers) * width
+
+
+def step_multiply_adds(items: int | float, sets: int, width: int) -> int | float:
+    """Multiply-adds of the matrix products in one training step of one seed, forward and backward.
+
+    The backward pass takes twice the forward one, less what would be the gradient of the data. The biases of key and
+    value enter by products. The penalty Σw², a sum over the parameters, is left out.
+
+    >>> step_multiply_adds(items=16, sets=128, width=128)
+    146374656
+    """
+    forward = items * item_multiply_adds(width) + 6 * width**2 + (1 + 2 + CLASSES) * width
+    of_data = items * FEATURES * width + width
+    return sets * (3 * forward - of_data)
+
+
+def decoder_multiply_adds(task: ClrsText) -> int:
+    """Multiply-adds of the matrix products in one training step of one decoder, forward and backward.
+
+    Those of the optimizer are left out.
+
+    >>> round(decoder_multiply_adds(ClrsText()) / 1e9, 1)
+    12.1
+    >>> task = ClrsText(hidden=768, heads=12, layers=14, sets=32)  # of the preset clrs_text_100m
+    >>> round(2 * decoder_multiply_adds(task) * 20_000 / 1e18, 2)  # exaflop
+    0.8
+    """
+    rows, width = task.packed.slots.shape
+    tokens, answers = task.sets * rows * width, task.sets * len(task.packed.answers)
+    choices, features = task.vocabulary.features().shape
+    of_layers = task.layers * tokens * (12 * task.hidden**2 + 2 * width * task.hidden)
+    return 3 * (of_layers + (answers + 2 * features) * choices * task.hidden)

@@ -1,0 +1,58 @@
+"""Signs the pages of notebooks with the code that draws their pictures: python -m docs.pages NAME ...
+
+`docs/render` calls it on every page that it writes. The tests compare the signature with the code as it is, and so find
+a page whose pictures may be out of date without running its notebook, which takes minutes.
+"""
+
+import hashlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+from softmax_jax.files import read_text, write_whole
+
+ROOT = Path(__file__).parents[1]
+EVERYWHERE = ("softmax_jax.report.charts", "softmax_jax.report.colours")
+"""What every chart is made with."""
+IMPORT = re.compile(r"^from (softmax_jax\.report[\w.]*) import (.*)$", re.MULTILINE)
+SIGNATURE = re.compile(r"\n<!-- pictures by (\w+) -->\n\Z")
+
+
+def chart_modules(source: str) -> list[str]:
+    r"""The modules of charts and tables that the source of a notebook imports, and those of every chart.
+
+    >>> chart_modules("from softmax_jax.report import looks\nfrom softmax_jax.report.tables import print_groups")[-2:]
+    ['softmax_jax.report.looks', 'softmax_jax.report.tables']
+    """
+    found: set[str] = set(EVERYWHERE)
+    for package, names in IMPORT.findall(source):
+        for name in names.split(","):
+            inner = f"{package}.{name.split()[0]}"
+            is_package = getattr(importlib.util.find_spec(package), "submodule_search_locations", None)
+            found.add(inner if is_package else package)
+    return sorted(found)
+
+
+def signature(name: str) -> str:
+    """The fingerprint of the code that draws the pictures of a notebook's page."""
+    source = read_text(ROOT / "notebooks" / f"{name}.py")
+    paths = [ROOT / f"{module.replace('.', '/')}.py" for module in chart_modules(source)]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+
+def signed(page: str) -> str | None:
+    """The fingerprint that a page holds."""
+    return found[1] if (found := SIGNATURE.search(page)) else None
+
+
+def main() -> None:
+    """Signs the pages of the notebooks that are named."""
+    for name in sys.argv[1:]:
+        page = ROOT / "docs" / f"{name}.md"
+        text = SIGNATURE.sub("", read_text(page))
+        write_whole(page, f"{text.rstrip()}\n\n<!-- pictures by {signature(name)} -->\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Draws the pictures of the documentation from their data: python -m docs.pictures [NAME ...].
+
+The data are the CSV files of docs/data, which other commands wrote, the fits beside the checkpoints, and the
+normalizers themselves. A picture holds the fingerprint of its chart, by which the tests find one that is out of date.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+
+from projects.clrs_text import study as clrs_text
+from softmax_jax import theory
+from softmax_jax.files import write_whole
+from softmax_jax.measures.fits import FITS
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.report import accuracy, charts, looks, probed, temperature
+from softmax_jax.report.colours import BASELINE, GREY, palette
+from softmax_jax.report.drawing import svg
+from softmax_jax.tasks import published
+from softmax_jax.temperature import TemperatureFit
+from softmax_jax.training.run_directory import SHIPPED
+from studies import ablation, critical, extremes, precision, trained_or_swapped
+
+DOCS = Path(__file__).parent
+SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
+"""Of the picture that says what helps; none of them saw a longer set than those of training."""
+BAND = "mean of 10 seeds, 95 % band"
+RUNS = {"paper_float32": "paper's recipe", "frontier": "frontier", "near_ties": "near ties"}
+MASS = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
+LENGTHS = looks.LOOK_LENGTHS[::2]
+DIGITS = 4
+
+
+def table(name: str) -> pl.DataFrame:
+    """One of the CSV files."""
+    return pl.read_csv(DOCS / "data" / f"{name}.csv")
+
+
+def causes() -> Any:
+    """What falls, why, and what helps."""
+    return accuracy.causes_chart(
+        table("paper_float32"),
+        SWAPS,
+        "Why does attention lose the largest item, and what helps?",
+        f"in float32, trained under softmax on at most 16 items; only the normalizer changes in the test; {BAND}",
+    )
+
+
+def replication() -> Any:
+    """Ours beside the published rows."""
+    frame = table("paper").filter(pl.col("normalizer").is_in(list(published.ACCURACY)), pl.col("n") >= 16)
+    return accuracy.accuracy_chart(frame, "Does the replication give the published numbers?")
+
+
+def reach() -> Any:
+    """Three recipes, as far as 65,536 items."""
+    frames = {called: table(f"reach/{run}") for run, called in RUNS.items()}
+    title = "How far can attention reach that was trained on sixteen items?"
+    return accuracy.reach_chart(frames, title, f"only the recipe of the training differs; {BAND}")
+
+
+def largest_weight() -> Any:
+    """Dispersion, in theory and in a trained model."""
+    named = {name: normalizer(name) for name in ("softmax", "adaptive", "ssmax", "entmax15", "hardmax")}
+    measured = table("paper_float32").filter(pl.col("normalizer").is_in(SWAPS))
+    of_model = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
+    x = charts.length_axis(sorted(set(measured["n"])), "items in the set")
+    title = charts.chart_title("What is left for the item that gets most?")
+    with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
+        upper = lead_panel(named, 3.0)
+    panels = alt.vconcat(upper, weight_panel(of_model, x, f"A trained head on max retrieval; {BAND}"))
+    return panels.resolve_scale(color="independent").properties(title=title)
+
+
+def lead_panel(named: looks.Named, lead: float, lengths: Sequence[int] = looks.LOOK_LENGTHS) -> Any:
+    """The largest weight of a row whose first logit leads all others, which are equal, by its length."""
+    row = jnp.zeros(max(lengths)).at[0].set(lead)
+    weigh = jax.jit(lambda normalizer, n: normalizer(row, where=jnp.arange(max(lengths)) < n)[0])
+    weights = np.array([[float(weigh(normalizer, n)) for n in lengths] for normalizer in named.values()])
+    forced = math.ceil(theory.length_forced_below(0.5, spread=lead))
+    mark = alt.Chart(alt.Data(values=[{"n": forced, "text": f"softmax: below one half from n = {forced}"}]))
+    x = charts.length_axis(lengths, "logits in the row")
+    marks = [
+        mark.mark_rule(color=GREY).encode(x=x),
+        mark.mark_text(align="left", dx=6, baseline="top").encode(x=x, y=alt.value(34), text="text:N"),
+    ]
+    frame = charts.long_frame({"normalizer": list(named), "n": lengths}, value=weights)
+    return weight_panel(frame, x, f"One logit leads all others by {lead:g}", marks)
+
+
+def weight_panel(frame: pl.DataFrame, x: alt.X, title: str, marks: Sequence[alt.Chart] = ()) -> Any:
+    """Largest weights as lines."""
+    y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
+    colour, height = charts.colour_by("normalizer", palette(frame["normalizer"]), legend=False), 210
+    layers = [*charts.lines(frame, x, y, colour), *marks, *charts.ends(frame, x, y, colour, height)]
+    return alt.layer(*layers).properties(width=480, height=height, title=charts.panel_title(title))
+
+
+def refits() -> Any:
+    """The temperature fits of three shipped runs."""
+    called = {"paper": "paper: products rounded", "frontier": "frontier", "paper_float32": "paper in float32"}
+    fits = {
+        shown: {name: TemperatureFit.load(SHIPPED / run / file) for name, file in FITS.items()}
+        for run, shown in called.items()
+    }
+    return temperature.fits_chart(
+        fits, "Which temperature is best for a row of given entropy?", "it depends on the model; 95 % bands over seeds"
+    )
+
+
+def needle() -> Any:
+    """Retrieval by a pretrained model."""
+    model = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
+    return probed.found_chart(table("needle/accuracy"), "Is one of 32 needles found in running text?", model)
+
+
+def of_precision(name: str) -> pl.DataFrame:
+    """Returns a table of the study of precision."""
+    return table(f"precision_study/{name}")
+
+
+def of_pairs(n: int) -> Any:
+    """Returns the accuracy at n items under each normalizer of each training."""
+    return ablation.pairs_chart(table("frontier/accuracy"), n)
+
+
+def of_normalizer(name: str) -> Any:
+    """Weights of ten logits as bars and of one logit by length as a line, beside those of softmax."""
+    named = {one: normalizer(one) for one in dict.fromkeys((BASELINE, name))}
+    with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
+        rows = {one: weights.tolist() for one, weights in looks.weights_of(named, looks.SCORES).items()}
+        lengths = looks.sweep(named, LENGTHS)
+    weight = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[-0.1, 1]))
+    logit = alt.X("logit:O", title="logit", sort="descending", axis=alt.Axis(labelAngle=0, format=".1f"))
+    n = alt.X("n:Q", title="logits in the row", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=LENGTHS))
+
+    def points(key: str, values: Sequence[float] | Sequence[int], weights: Sequence[float]) -> alt.Chart:
+        data = [{key: value, "weight": round(float(weight), DIGITS)} for value, weight in zip(values, weights)]
+        return alt.Chart(alt.Data(values=data))
+
+    colours = palette([BASELINE, name])
+    bars = points("logit", looks.SCORES, rows[name]).mark_bar(color=colours[name]).encode(x=logit, y=weight)
+    ticks = points("logit", looks.SCORES, rows[BASELINE]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
+    own = points("n", LENGTHS, lengths[name]).mark_line(color=colours[name], strokeWidth=2)
+    softmax = points("n", LENGTHS, lengths[BASELINE]).mark_line(color=colours[BASELINE], strokeWidth=4)
+    lines = [own.encode(x=n, y=weight), softmax.encode(x=n, y=weight)]
+    left = alt.layer(bars, ticks.encode(x=logit, y=weight), title="What does it make of ten logits?")
+    right = alt.layer(*(lines if name != BASELINE else lines[1:]), title="Does it hold on to one logit of 3?")
+    return alt.hconcat(left.properties(width=300, height=130), right.properties(width=300, height=130))
+
+
+PICTURES: Mapping[str, Callable[[], Any]] = {
+    "accuracy": causes,
+    "replication": replication,
+    "reach": reach,
+    "largest_weight": largest_weight,
+    "refits": refits,
+    "needle_accuracy": needle,
+    "needle_mass": lambda: probed.mass_chart(table("needle/mass"), MASS),
+    "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
+    "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
+    "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
+    "clrs_text": lambda: clrs_text.regimes_chart(table("clrs_text/regimes")),
+    "clrs_text_heads": lambda: clrs_text.heads_chart(table("clrs_text/heads")),
+    "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
+    "precision_published": lambda: precision.published_chart(of_precision("accuracy"), of_precision("ceilings")),
+    "precision_steps": lambda: precision.steps_chart(of_precision("recipes"), of_precision("recipe_ceilings")),
+    "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses")),
+    **{f"frontier_pairs_{n}": functools.partial(of_pairs, n) for n in (1024, 4096, 16384)},
+    **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},
+}
+"""How the chart of each picture is made, by its name."""
+
+
+def main() -> None:
+    """Draws the pictures that are named, or all."""
+    names = sys.argv[1:] or PICTURES
+    if unknown := [name for name in names if name not in PICTURES]:
+        raise SystemExit(f"error: {unknown[0]} is no picture: it must be one of {', '.join(PICTURES)}")
+    for name in names:
+        write_whole(DOCS / "images" / f"{name}.svg", svg(PICTURES[name](), readers=True))
+    print(f"drew {len(names)} pictures into {DOCS / 'images'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""CLRS-Text: algorithms asked in words, answered token by token by a decoder, at lengths that it was not trained at.
+
+A set is a question and its answer. A training batch has equally many of every algorithm and length, packed into rows
+in which no token sees another set's.
+
+Source: Veličković et al., "softmax is not enough (for sharp out-of-distribution)", arXiv 2410.01104, whose second
+experiment trains Gemma 2B on it; Markeeva et al., arXiv 2406.04229, for the texts and the lengths.
+"""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from projects.clrs_text.algorithms import ALGORITHMS, Kind
+from projects.clrs_text.rows import NONE, Packed, packed_rows, slots_of, tokenizer_of
+from projects.clrs_text.tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_parts, question_parts
+from projects.decoder import Decoder
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.tasks.sequences import attention_of, sequence_key
+from softmax_jax.tasks.task import Reading, Task
+
+PUBLISHED_LENGTHS = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)
+"""Those of training in the paper."""
+TEST_LENGTHS = (*PUBLISHED_LENGTHS, 40, 48, 56, 64)
+LONGEST_TESTS = (128, 256)
+"""Of the algorithms whose answer is one number."""
+TEST_SETS = 125
+ROOMS = (32, 64, 256, INTEGERS)
+
+
+class Purpose(enum.IntEnum):
+    """What the key of a seed is folded with."""
+
+    TRAINING = 0
+    TEST = 1
+
+
+class Texts(NamedTuple):
+    """Questions and answers in rows, and where the answers are read."""
+
+    tokens: Int[Array, "sets rows width"]
+    text: Int[Array, "sets rows width"]
+    """Which text of the row a slot belongs to; `NONE` where there is no token."""
+    places: Int[Array, "sets rows width"] | None
+    """Positions, for a model that has them."""
+    read: Int[Array, "sets answers"]
+    """The slot, counted through the rows, after which each token of an answer follows."""
+    answer: Int[Array, "sets answers"]
+    weight: Float[Array, "sets answers"]
+    """One over the tokens of the answer it belongs to; 0 where there is no token."""
+    of_text: Int[Array, "sets answers"]
+    """Which of the texts it belongs to, counted through the rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClrsText(Task):
+    """The texts, the decoder and its sizes. Raises ValueError for sizes that make none."""
+
+    name: ClassVar[str] = "clrs_text"
+    divides_batches: ClassVar[bool] = True
+    least_sets: ClassVar[int | None] = 1
+    evaluation: ClassVar[str] = "projects.clrs_text.answers"
+
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    """What to learn, by the names of CLRS."""
+    lengths: tuple[int, ...] = PUBLISHED_LENGTHS
+    """Nodes of the instances in training."""
+    tokenizer: str = "number"
+    """One token for each number, or for each character."""
+    decimals: int = 3
+    """Decimals of the numbers."""
+    sets: int = 2
+    """Texts of every algorithm and length in a batch."""
+    hidden: int = 128
+    """Width of the decoder."""
+    heads: int = 4
+    """Attention heads in each of its layers."""
+    layers: int = 4
+    """Blocks of attention and perceptron."""
+    positions: int = 0
+    """Positions for RoPE, of which a text takes as many as it needs at random; 0 for a decoder without positions."""
+
+    def __post_init__(self) -> None:
+        for name in self.algorithms:
+            checks.one_of("--algorithms", name, ALGORITHMS)
+        checks.one_of("--tokenizer", self.tokenizer, TOKENIZERS)
+        most = TOKENIZERS[self.tokenizer].most_decimals
+        bounds = {"decimals": (1, most), "positions": (0, 2**20)}
+        for field in dataclasses.fields(self):
+            if field.type is int:
+                ends = bounds.get(field.name, (1, 2**14))
+                checks.whole(
+                    f"--{field.name}", getattr(self, field.name), ends[0], getattr(type(self), field.name), ends[1]
+                )
+        if self.hidden % (2 * self.heads):
+            nearest = 2 * self.heads * max(round(self.hidden / self.heads / 2), 1)
+            rule = f"it must be an even multiple of --heads, {self.heads}, such as {nearest}"
+            raise ValueError(f"--hidden is {self.hidden}: {rule}")
+        for length in self.lengths:
+            self.check_length("--lengths", length)
+
+    def check_length(self, option: str, length: int) -> None:
+        """Raises ValueError for a length at which an algorithm has no instance, or that is beyond the positions."""
+        for name in self.algorithms:
+            least = ALGORITHMS[name].least
+            if not least <= length <= INTEGERS:
+                raise ValueError(
+                    f"{option} has {length}: {name} must have from {least} to {INTEGERS} nodes, such as 16"
+                )
+            if self.positions and (tokens := sum(self.slots(name, length))) > self.positions:
+                rule = f"{name} takes {tokens} tokens there, which must be at most --positions, {self.positions}"
+                raise ValueError(f"{option} has {length}: {rule}")
+
+    @property
+    def vocabulary(self) -> Tokenizer:
+        """The tokens, of all algorithms whichever are learned."""
+        return tokenizer_of(self.tokenizer, self.decimals)
+
+    @property
+    def longest(self) -> int:
+        """The most nodes in training."""
+        return max(self.lengths)
+
+    def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
+        """The batch of a step: new texts each time, as many of each algorithm as of each length."""
+        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), Purpose.TRAINING), step)
+        lengths = jnp.tile(jnp.asarray(self.lengths, jnp.int32), self.sets)
+        drawn, taken = [], []
+        for index, name in enumerate(self.algorithms):
+            keys = jax.random.split(jax.random.fold_in(key, index), len(lengths))
+            text = jax.vmap(functools.partial(self._text, name, self.longest))(keys, lengths)
+            for tokens, there in zip(*text):
+                drawn.append(tokens.reshape(self.sets, -1))
+                taken.append(there.reshape(self.sets, -1))
+        tokens, there = jnp.concatenate(drawn, 1), jnp.concatenate(taken, 1)
+        return self._texts(self.packed, tokens, there, jax.random.fold_in(key, len(self.algorithms)))
+
+    def _text(
+        self, algorithm: str, room: int, key: Key[Array, ""], length: Int[Array, ""]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Tokens of a question, against the right of its room, and an answer, against the left, and which there are."""
+        solve, draw = ALGORITHMS[algorithm].solve, ALGORITHMS[algorithm].draw
+        inputs = draw(key, length, room, self.decimals)
+        question = self.vocabulary.compiled(question_parts(algorithm), inputs, length)
+        answer = self.vocabulary.compiled(answer_parts(algorithm), solve(inputs, length, self.decimals), length)
+        orders = jnp.argsort(question[1]), jnp.argsort(~answer[1])
+        # What stands where there is no token may be no token at all, which no score could be the best of.
+        known = [(jnp.where(taken, tokens, 0), taken) for tokens, taken in (question, answer)]
+        tokens, there = zip(*((part[0][order], part[1][order]) for part, order in zip(known, orders)))
+        return tokens, there
+
+    def slots(self, algorithm: str, length: int) -> tuple[int, int]:
+        """The most tokens of a question and of an answer at a length."""
+        return slots_of(self.tokenizer, self.decimals, algorithm, length)
+
+    @property
+    def packed(self) -> Packed:
+        """Where the texts of a batch lie."""
+        return packed_rows(self.tokenizer, self.decimals, self.algorithms, self.lengths)
+
+    def _texts(
+        self, packed: Packed, tokens: Int[Array, "sets slots"], there: Bool[Array, "sets slots"], key: Key[Array, ""]
+    ) -> Texts:
+        """The texts where they belong."""
+        sets = len(tokens)
+        text = jnp.where(there[:, packed.slots] & (packed.text >= 0)[None], packed.text[None], NONE)
+        of_text = jnp.broadcast_to(packed.of_text[None], (sets, len(packed.of_text)))
+        counts = there[:, packed.answers].astype(jnp.float32)
+        texts = int(packed.of_text.max()) + 1
+        totals = jax.vmap(lambda count: jax.ops.segment_sum(count, packed.of_text, texts))(counts)
+        return Texts(
+            tokens[:, packed.slots],
+            text,
+            self._places(text, key) if self.positions else None,
+            jnp.broadcast_to(packed.read[None], of_text.shape),
+            tokens[:, packed.answers],
+            counts / totals[:, packed.of_text],
+            of_text,
+        )
+
+    def _places(self, text: Int[Array, "sets rows width"], key: Key[Array, ""]) -> Int[Array, "sets rows width"]:
+        """Ascending positions within each text, any of all there are.
+
+        Source: Ruoss et al., "Randomized positional encodings boost length generalization", arXiv 2305.16843.
+        """
+
+        def of_row(key: Key[Array, ""], text: Int[Array, " width"]) -> Int[Array, " width"]:
+            slots = jnp.arange(len(text), dtype=jnp.int32)
+            same = (text[:, None] == text[None, :]) & (text >= 0)[None, :]
+            before = (same & (slots[None, :] < slots[:, None])).sum(1, dtype=jnp.int32)
+            spare = self.positions - same.sum(1, dtype=jnp.int32)
+            number = text.astype(jnp.float32)
+            chosen = jnp.sort(number + jax.random.uniform(key, text.shape, jnp.float32, maxval=0.999))
+            # The slots of a text are neighbours, in the order of the texts, with those of none before them all.
+            chosen = chosen[jnp.argsort(jnp.argsort(text))] - number
+            return before + (chosen * (spare + 1).astype(jnp.float32)).astype(jnp.int32)
+
+        keys = jax.random.split(key, text.shape[:2])
+        return jax.vmap(jax.vmap(of_row))(keys, text)
+
+    def build(self, normalizer: str, rngs: nnx.Rngs) -> Decoder:
+        """The decoder, with the numbers that the normalizer learns among its parameters."""
+        sizes = {"hidden": self.hidden, "heads": self.heads, "layers": self.layers}
+        return Decoder(self.vocabulary.features(), *attention_of(normalizer), **sizes, rngs=rngs)
+
+    def scores(
+        self, model: Decoder, batch: Texts, rngs: nnx.Rngs | None, normalizer: Normalizer | None = None
+    ) -> Float[Array, "sets answers classes"]:
+        """The scores of every token of the answers, each after the right ones before it.
+
+        Where an answer has no token, the one that stands there scores best.
+        """
+        sets, _, width = batch.tokens.shape
+        text, tokens = (rows.reshape(-1, width) for rows in (batch.text, batch.tokens))
+        mask = (text[:, :, None] == text[:, None, :]) & (text >= 0)[:, None, :] & jnp.tri(width, dtype=bool)[None]
+        places = None if batch.places is None else batch.places.reshape(-1, width)
+        hidden = model(tokens, mask, places, normalizer).reshape(sets, -1, self.hidden)
+        scores = model.scores(jnp.take_along_axis(hidden, batch.read[..., None], 1))
+        return jnp.where(batch.weight[..., None] > 0, scores, jax.nn.one_hot(batch.answer, scores.shape[-1]))
+
+    def loss(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Float[Array, ""]:
+        """The cross-entropy in nats of a token of an answer, an answer counting as the root of its tokens.
+
+        If all answers counted alike, a token of a long one would hardly count, which is wrong if one of them is; if
+        all tokens did, there would be little but long answers.
+        """
+        losses = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer)
+        weight = jnp.sqrt(batch.weight)
+        return (losses * weight).sum() / weight.sum()
+
+    def accuracy(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Float[Array, ""]:
+        """Answers that are right to their end, in percent."""
+        wrong = (scores.argmax(-1) != batch.answer).astype(jnp.int32)
+        in_text = jax.vmap(functools.partial(jax.ops.segment_max, num_segments=wrong.shape[1]))(wrong, batch.of_text)
+        return 100 - 100 * (in_text > 0).sum(dtype=jnp.float32) / batch.weight.sum().round()
+
+    @property
+    def test_lengths(self) -> tuple[int, ...]:
+        """The published ones up to 64; two beyond where all answers are single numbers."""
+        single = all(Kind.INTEGER in ALGORITHMS[name].outputs.values() for name in self.algorithms)
+        return TEST_LENGTHS + LONGEST_TESTS * single
+
+    def test_sets(self, length: int) -> int:
+        """As many as were published for each of five seeds."""
+        return TEST_SETS
+
+    def test_keys(
+        self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
+    ) -> Key[Array, " sets"]:
+        """A key for each test set of a seed. Raises as `check_length`."""
+        self.check_length("--lengths", length)
+        key = sequence_key(seed) if key is None else jax.random.fold_in(key, seed)
+        for part in (Purpose.TEST, length, list(ALGORITHMS).index(self.algorithms[0])):
+            key = jax.random.fold_in(key, part)
+        return jax.random.split(key, sets)
+
+    def room(self, length: int) -> int:
+        """One of a few sizes, so that as few programs are compiled."""
+        return next(room for room in ROOMS if room >= length)
+
+    def at_once(self, length: int) -> int:
+        """As many texts as leave their scores in memory; a divisor of the usual number of sets."""
+        return 25 if length <= 64 else 5
+
+    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Texts:
+        """A text of the first algorithm for each key, in a row of its own; an evaluation names one at a time."""
+        tokens, there = jax.vmap(functools.partial(self._text, self.algorithms[0], room))(keys, lengths)
+        alone = dataclasses.replace(self, algorithms=self.algorithms[:1], lengths=(room,))
+        return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1), keys[0])
+
+    def read(self, model: Decoder, normalizers: Sequence[Normalizer | None], batch: Texts) -> Reading:
+        """One pass for each normalizer, as what a layer sees depends on the attention of those before it."""
+        passes = [self.scores(model, batch, None, normalizer) for normalizer in normalizers]
+        return Reading(jnp.stack(passes, 1), batch.answer)

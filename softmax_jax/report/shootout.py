@@ -1,0 +1,159 @@
+"""The results of a shoot-out as tables for a terminal and as charts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import altair as alt
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from rich.console import Console
+from rich.table import Table
+
+from softmax_jax.measures.evaluation import summarize
+from softmax_jax.measures.statistics import half_width, over_seeds
+from softmax_jax.report import charts
+from softmax_jax.report.colours import palette
+from softmax_jax.report.tables import new_table, number_or_dash
+from softmax_jax.tasks.published import SPARSE_ATTENTION
+from softmax_jax.training.config import Config
+
+CAPTION = (
+    "mean of the seeds ± half its 95 % interval (t); * best of its column; loss in nats; seconds of all seeds "
+    "together, without compiling; learned: mean over seeds and heads, by layer; p: paired t-test of the accuracy "
+    "against softmax, corrected by Holm for all in the table; the inference is over trained models"
+)
+BANDS = "mean of the seeds, 95 % band"
+
+
+class Outcomes(NamedTuple):
+    """What the normalizers came to."""
+
+    tests: pl.DataFrame
+    """A row for each normalizer, length and seed: n, accuracy in percent and loss in nats."""
+    losses: pl.DataFrame
+    """A row for each normalizer, seed and epoch: the mean training loss in nats, with dropout."""
+    learned: dict[str, dict[str, Float[np.ndarray, "seeds layers heads"]]]
+    """By normalizer, the numbers that it learned."""
+    seconds: dict[str, float]
+    """By normalizer, the time of the training of all seeds together, without compiling."""
+
+
+def print_outcomes(console: Console, config: Config, outcomes: Outcomes) -> None:
+    """The table of the results, that by length if there are several, and what is published on the task."""
+    console.print(results_table(outcomes, config.task.longest))
+    if outcomes.tests["n"].n_unique() > 1:
+        console.print(lengths_table(outcomes))
+    if config.task.name in SPARSE_ATTENTION:
+        console.print(published_table(config.task.name))
+
+
+def by_normalizer(frame: pl.DataFrame, column: str) -> dict[str, list[float]]:
+    """The values of every seed."""
+    return dict(frame.group_by("normalizer", maintain_order=True).agg(column).rows())
+
+
+def with_interval(values: Sequence[float], form: str) -> str:
+    """The mean, and half its 95 % interval where there are two values or more."""
+    half = half_width(values)
+    return format(np.mean(values), form) + ("" if half is None else f"±{format(half, form)}")
+
+
+def results_table(outcomes: Outcomes, length: int) -> Table:
+    """Every normalizer at the length of training; the best of each column is marked."""
+    tests = outcomes.tests.filter(n=length)
+    accuracies = by_normalizer(tests, "accuracy")
+    last = outcomes.losses.filter(pl.col("epoch") == pl.max("epoch"))
+    columns = {
+        "accuracy (%)": with_best_marked(accuracies, max, ".2f"),
+        "test loss": with_best_marked(by_normalizer(tests, "loss"), min, ".4f"),
+        "train loss": with_best_marked(by_normalizer(last, "loss"), min, ".4f"),
+        "train seconds": with_best_marked({name: [seconds] for name, seconds in outcomes.seconds.items()}, min, ".1f"),
+    }
+    table = new_table(f"Trained and tested at length {length}", "normalizer", *columns, "learned", "p")
+    table.columns[-2].justify = "left"
+    table.caption = CAPTION
+    p_values = dict(summarize(tests).select("normalizer", "p_value").rows())
+    for name, numbers in outcomes.learned.items():
+        learned = [
+            f"{number} = {', '.join(f'{mean:.2f}' for mean in values.mean((0, 2)))}"
+            for number, values in numbers.items()
+        ]
+        p_cell = number_or_dash(p_values[name], ".2g")
+        table.add_row(name, *(cells[name] for cells in columns.values()), "; ".join(learned) or "–", p_cell)
+    return table
+
+
+def with_best_marked(values: Mapping[str, Sequence[float]], best_of: Callable[..., float], form: str) -> dict[str, str]:
+    """The cells of a column, with a star before those that print as the best does."""
+    best = format(best_of(np.mean(of_seeds) for of_seeds in values.values()), form)
+    return {
+        name: ("* " if format(np.mean(of_seeds), form) == best else "") + with_interval(of_seeds, form)
+        for name, of_seeds in values.items()
+    }
+
+
+def lengths_table(outcomes: Outcomes) -> Table:
+    """Test accuracy of every normalizer by length."""
+    lengths = sorted(set(outcomes.tests["n"]))
+    table = new_table("Test accuracy (%) by length", "normalizer", *map(str, lengths))
+    for name in outcomes.learned:
+        at_length = [outcomes.tests.filter(normalizer=name, n=n)["accuracy"].to_list() for n in lengths]
+        table.add_row(name, *[with_interval(accuracies, ".1f") for accuracies in at_length])
+    return table
+
+
+def outcome_charts(outcomes: Outcomes, length: int) -> dict[str, charts.Chart]:
+    """What came of the training, by the name of the file."""
+    at_training = outcomes.tests.filter(n=length)
+    seconds = pl.DataFrame(list(outcomes.seconds.items()), ["normalizer", "seconds"], orient="row")
+    drawn = {
+        "accuracy": bar_chart(at_training, "accuracy", "test accuracy (%)", "Which normalizer classifies best?"),
+        "loss": bar_chart(at_training, "loss", "test loss (nats)", "Which normalizer has the lowest test loss?"),
+        "time": bar_chart(seconds, "seconds", "seconds to train all seeds", "What does each normalizer cost?"),
+        "losses": curve_chart(outcomes),
+    }
+    return drawn | ({"lengths": length_chart(outcomes)} if outcomes.tests["n"].n_unique() > 1 else {})
+
+
+def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> charts.Chart:
+    """A horizontal bar for each normalizer with its 95 % interval."""
+    means = over_seeds(frame, ["normalizer"], column)
+    colour = charts.colour_by("normalizer", palette(means["normalizer"]), legend=False)
+    base = alt.Chart(charts.data(means)).encode(y=alt.Y("normalizer:N", title=None, sort=None))
+    bars = base.mark_bar().encode(x=alt.X("value:Q", title=quantity), color=colour)
+    intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    return (bars + intervals).properties(width=520, height=26 * len(means), title=charts.chart_title(title))
+
+
+def curve_chart(outcomes: Outcomes) -> charts.Chart:
+    """Training loss by epoch with 95 % bands."""
+    means = over_seeds(outcomes.losses, ["normalizer", "epoch"], "loss")
+    # On a logarithmic scale a band cannot reach 0.
+    means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
+    y = charts.log_axis("training loss (nats)", [*means["low"], *means["high"]])
+    return charts.of_normalizers(means, x, y, "How fast does each learn?", BANDS, point=False)
+
+
+def length_chart(outcomes: Outcomes) -> charts.Chart:
+    """Test accuracy by length with 95 % bands."""
+    means = over_seeds(outcomes.tests, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    x = charts.length_axis(sorted(set(means["n"])), "length at test time")
+    y = charts.percent_axis("test accuracy (%)")
+    return charts.of_normalizers(means, x, y, "Trained short, tested long: who holds?", BANDS)
+
+
+def published_table(task: str) -> Table:
+    """What the paper on sparse attention reports on a task of that name, and how its setting differs."""
+    rows = SPARSE_ATTENTION[task]
+    multiples = sorted({multiple for row in rows.values() for multiple in row})
+    table = new_table(f"Published: {task} (arXiv 2506.16640)", "normalizer", *(f"{n} ×" for n in multiples))
+    for name, row in rows.items():
+        table.add_row(name, *[number_or_dash(row.get(multiple), ".1f") for multiple in multiples])
+    table.caption = (
+        "by multiple of the longest training length, 64 tokens. Another setting than ours: % of sequences answered "
+        "wholly right, written token by token by a larger causal model, 20 to 50 million training sequences; quoted "
+        "at second hand"
+    )
+    return table

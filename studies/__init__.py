@@ -1,0 +1,1 @@
+"""Studies of the documentation, one script each: python -m studies.NAME."""

@@ -1,0 +1,315 @@
+"""Trains recipes that differ from one base in one thing each, and measures where each of them loses accuracy.
+
+python -m studies.ablation
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import altair as alt
+import polars as pl
+from rich.console import Console
+
+from softmax_jax.commands.shootout import directory_name
+from softmax_jax.configs import load_preset, preset_summaries
+from softmax_jax.files import versions
+from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of, task_of
+from softmax_jax.measures.fits import checkpoint_sha256
+from softmax_jax.measures.long_sets import LONGEST_WHOLE
+from softmax_jax.normalizers.checks import one_of
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import BY_CAUSE
+from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_within, plain_console, within
+from softmax_jax.tasks import products
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.config import Config, changed, settings_of
+from softmax_jax.training.run import NotFiniteError, run
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, start, with_interval
+
+BASE = "base"
+PAIRS = "normalizer in training"
+PRECISION = "precision"
+"""A study of its own, with a page of its own; varied only if asked for."""
+LOSSES = ("accuracy", "dispersion", "key", "both", "value")
+ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
+
+
+class Recipe(NamedTuple):
+    """One run of the ablation."""
+
+    group: str
+    """What is varied."""
+    name: str
+    """To what; `BASE` is in every group and named so."""
+    config: Config
+
+    def frame(self, of_recipe: pl.DataFrame) -> pl.DataFrame:
+        """Returns a frame of this recipe with its group and name, and the normalizer of its training."""
+        first = {"group": self.group, "recipe": self.name, "trained": self.config.normalizer}
+        return of_recipe.select(*(pl.lit(value).alias(name) for name, value in first.items()), pl.all())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("losses", "pairs")
+
+    preset: str = "frontier"
+    """The preset whose recipe is the base."""
+    steps: int = 20_000
+    """Training steps of the base; fewer than the preset's, as there are many runs."""
+    batch: int = 32
+    """Sets in a batch of the base. As many steps of small batches reach further than fewer of large ones."""
+    seeds: int = 4
+    """Models per recipe, at least two."""
+    groups: UnlessGiven[tuple[str, ...]] = ()
+    """What to vary, as in `width steps`; everything but `precision` by default, which has a study of its own."""
+    lengths: tuple[int, ...] = (1024, 4096, 16384)
+    """Items per set to test at."""
+    sets: int = 256
+    """Sets per seed and length."""
+    workdir: Path = Path("runs") / "ablate"
+    """Directory for the runs, which are continued where they were stopped; finished ones are kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("--preset", self.preset, preset_summaries())
+        within("--steps", self.steps, 16, 2**28, 20_000)  # an eighth of which some recipes train
+        within("--batch", self.batch, 4, 2**20, 32)  # of which some take a quarter
+        within("--seeds", self.seeds, 2, 2**10, 4)  # the best temperature of one is that of the others
+        within("--sets", self.sets, 1, 2**20, 256)
+        each_within("--lengths", self.lengths, 2, LONGEST_WHOLE, 1024)
+        for group in self.groups:
+            one_of("--groups", group, {recipe.group for recipe in self.recipes()})
+        check_directory("--workdir", self.workdir)
+
+    def recipes(self) -> list[Recipe]:
+        """Returns the base and all that can be varied."""
+        base = load_preset(self.preset)
+        return recipes(changed(base, steps=self.steps, sets=self.batch, seeds=self.seeds))
+
+    def chosen(self) -> list[Recipe]:
+        """Returns the base and what is varied."""
+        every = self.recipes()
+        groups = self.groups or {recipe.group for recipe in every} - {PRECISION}
+        return [recipe for recipe in every if recipe.group in (BASE, *groups)]
+
+
+def recipes(base: Config) -> list[Recipe]:
+    """Returns the base, and for each thing that is varied the base with it changed, unless that is the base again.
+
+    Longer training, another width and another batch change the compute, all others leave it nearly alone.
+    """
+    rate, steps = base.learning_rate, base.steps
+    adamw, one_cycle = {"optimizer": "adamw", "l2": 0.0}, {"schedule": "cosine_onecycle_schedule"}
+    constant = {"schedule": "constant_schedule", "learning_rate": rate / 3}
+    groups: dict[str, dict[str, dict[str, Any]]] = {
+        "penalty": {
+            **{f"λ = {l2:g}": {"l2": l2} for l2 in (1e-4, 5e-4, 1e-3)},
+            **{f"AdamW, decay {d:g}": adamw | {"optimizer_options": {"weight_decay": d}} for d in (1e-4, 1e-2)},
+        },
+        "schedule": {
+            f"constant {rate / 3:g}": constant,
+            f"cosine from {rate / 3:g}": constant | {"schedule": "cosine_decay_schedule"},
+            **{f"one cycle to {peak:g}": one_cycle | {"learning_rate": peak} for peak in (1 / 3 * rate, 3 * rate)},
+        },
+        "schedule and penalty": {
+            f"constant {rate / 3:g}, λ = 0.001": constant | {"l2": 1e-3},
+            f"cosine from {rate / 3:g}, λ = 0.001": constant | {"schedule": "cosine_decay_schedule", "l2": 1e-3},
+        },
+        "steps": {f"{steps // part:,} steps": {"steps": steps // part} for part in (8, 4, 2)},
+        "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (base.task.sets // 4, 4 * base.task.sets)},
+        "width": {f"width {width}": {"width": width} for width in (32, 64, 256)},
+        "items in training": {
+            "5 to 16 items": {"min_items": 5},
+            "2 to 16 items": {"min_items": 2},
+            "8 items": {"min_items": 8, "max_items": 8},
+            "2 items": {"min_items": 2, "max_items": 2},
+        },
+        "ties": {f"nearest of {count}": {"nearest_of": count} for count in (4, 16, 64)},
+        PRECISION: {
+            f"{matmul}, {rounded}{'' if falling else ', constant'}": {"matmul": matmul, "rounded": rounded}
+            | ({} if falling else constant)
+            for matmul in products.PRECISIONS
+            for rounded in (products.PLACES if matmul != products.FLOAT32 else products.PLACES[-1:])
+            for falling in (True, False)
+        },
+        PAIRS: {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
+    }
+    varied = [
+        Recipe(group, name, changed(base, **changes))
+        for group, variants in groups.items()
+        for name, changes in variants.items()
+    ]
+    return [Recipe(BASE, BASE, base), *(recipe for recipe in varied if recipe.config != base)]
+
+
+def shipped() -> list[Recipe]:
+    """Returns the recipes of the trained models of max retrieval that come with the repository."""
+    presets = {name: load_preset(name) for name in preset_summaries() if (SHIPPED / name).is_dir()}
+    return [Recipe("as shipped", *one) for one in presets.items() if one[1].task.name == MaxRetrieval.name]
+
+
+def measured(recipe: Recipe, checkpoint: Path, kept_in: Path, asked: Arguments, console: Console) -> pl.DataFrame:
+    """Returns the accuracy of a recipe by normalizer or reference, n and seed; measures it if that was not done yet."""
+    config, parameters = load_checkpoint(checkpoint)
+    names = (*METHODS, *TEMPERATURES) if recipe.group in (BASE, PAIRS) else (*SOFT_TO_SHARP, "adaptive")
+    settings = {"lengths": list(asked.lengths), "sets": asked.sets, "normalizers": list(names)}
+    settings |= {"checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
+
+    def measure() -> list[tuple[Any, ...]]:
+        console.print(f"measuring {recipe.group}: {recipe.name}", soft_wrap=True)
+        named = {name: normalizer(name) for name in names}
+        options: dict[str, Any] = {"measures": ("accuracy",), "references": tuple(REFERENCES)}
+        options |= {"seeds": config.all_seeds, "lengths": asked.lengths, "sets": asked.sets}
+        frame = frame_of(evaluate(parameters, named, task=task_of(parameters, config.task), **options))
+        return frame.sort("n", "seed", maintain_order=True).rows()
+
+    return pl.DataFrame(kept(kept_in / "accuracies.json", settings, measure), ACCURACIES, orient="row")
+
+
+def losses(frame: pl.DataFrame) -> pl.DataFrame:
+    """Returns where the accuracy of softmax goes, for each length and seed, in percent of sets; five add up to 100.
+
+    `dispersion` is regained by the best constant temperature alone, `key` by a key alone that gives the true item the
+    largest logit of its row, `both` by the two together and by neither alone, `value` by no weights at all. A share
+    may be negative by chance, and `both` where either remedy would do. The temperature of a seed is the `best` of the
+    other seeds, so nothing is chosen on the sets that it is tested on. Needs two seeds.
+    """
+    wide = frame.pivot("normalizer", index=["n", "seed"], values="accuracy").sort("n", "seed")
+    rows = []
+    for (n,), at_length in wide.group_by("n", maintain_order=True):
+        sharpened = at_length.select(SOFT_TO_SHARP).to_numpy()
+        best_of_others = (sharpened.sum(0) - sharpened).argmax(1)
+        for own, best, one in zip(sharpened, best_of_others, at_length.to_dicts()):
+            softmax, true_item = one["softmax"], one[TRUE_ITEM]
+            dispersion, key = own[best] - softmax, one[TRUE_KEY] - softmax
+            both = true_item - softmax - dispersion - key
+            rows.append((n, one["seed"], softmax, dispersion, key, both, 100 - true_item, SOFT_TO_SHARP[best]))
+    return pl.DataFrame(rows, ("n", "seed", *LOSSES, "best"), orient="row")
+
+
+def losses_table(lost: pl.DataFrame) -> str:
+    """Returns a table of the accuracy under softmax of every recipe and where the rest goes, by length."""
+    lengths, causes = lost["n"].unique().sort().to_list(), LOSSES[1:]
+    columns = ["varied", "recipe", *(f"n = {n}: softmax ±" for n in lengths)]
+    columns += [f"{n}: {' / '.join(causes)}" for n in lengths]
+    rows = []
+    for (group, recipe), of_recipe in lost.group_by("group", "recipe", maintain_order=True):
+        by_length = of_recipe.group_by("n", maintain_order=True).agg(LOSSES)
+        cells = {name: [with_interval(values) for values in by_length[name].to_list()] for name in LOSSES}
+        rows.append([group, recipe, *cells["accuracy"], *map(" / ".join, zip(*(cells[name] for name in causes)))])
+    return markdown.table(columns, rows)
+
+
+def losses_chart(lost: pl.DataFrame) -> charts.Chart:
+    """Returns a bar of 100 % for every recipe and length: answered right, and what would regain the rest."""
+    shares = (
+        lost.group_by("group", "recipe", "n", maintain_order=True)
+        .agg(pl.mean(*LOSSES))
+        .with_columns(label())
+        .unpivot(list(BY_CAUSE), index=["recipe", "n"], variable_name="kind", value_name="share")
+    )
+    order = pl.col("kind").replace_strict(list(BY_CAUSE), range(len(BY_CAUSE)))
+    shares = shares.with_columns(pl.col("share").clip(0), order=order)
+    colour = charts.colour_by("kind", BY_CAUSE, "answered right, and lost to").legend(orient="top")
+    panels = [
+        alt.Chart(charts.data(of_length))
+        .mark_bar(clip=True)
+        .encode(
+            x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero"),
+            y=alt.Y("recipe:N", title=None, sort=None, axis=alt.Axis(labelLimit=320, labels=index == 0)),
+            color=colour,
+            order="order:Q",
+        )
+        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n:,} items"))
+        for index, ((n,), of_length) in enumerate(
+            shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
+        )
+    ]
+    title = charts.chart_title(
+        "Where does softmax attention lose, recipe by recipe?", "mean over seeds; trained on few items"
+    )
+    return alt.hconcat(*panels, spacing=10).properties(title=title)
+
+
+def label() -> pl.Expr:
+    """Returns the name of a recipe on an axis."""
+    named = (pl.col("group") == BASE) | pl.col("recipe").str.contains(pl.col("group"), literal=True)
+    return pl.when(named).then("recipe").otherwise(pl.concat_str("group", "recipe", separator=": ")).alias("recipe")
+
+
+def pair_means(accuracies: pl.DataFrame, n: int) -> dict[tuple[str, str], float]:
+    """Returns the mean accuracy at n for each pair of a normalizer in training and one in the test."""
+    rows = accuracies.filter(pl.col("group").is_in([BASE, PAIRS]), pl.col("normalizer").is_in(METHODS.keys()), n=n)
+    means = rows.group_by("trained", "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
+    return {(train, test): mean for train, test, mean in means.iter_rows()}
+
+
+def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
+    """Returns a heat map of the pairs at one length; nothing if training has been under one normalizer only."""
+    means = pair_means(accuracies, n)
+    if len({train for train, _ in means}) < 2:
+        return None
+    records = [{"train": train, "test": test, "accuracy": value} for (train, test), value in means.items()]
+    base = alt.Chart(alt.Data(values=records)).encode(
+        x=alt.X("test:N", title="normalizer in the test", sort=None, axis=alt.Axis(labelAngle=-60, labelLimit=200)),
+        y=alt.Y("train:N", title="normalizer in training", sort=None, axis=alt.Axis(labelLimit=200)),
+    )
+    scale = alt.Scale(domain=[10, 100], scheme="viridis")
+    cells = base.mark_rect().encode(color=alt.Color("accuracy:Q", title="accuracy (%)", scale=scale))
+    dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
+    text = base.mark_text(fontSize=8).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
+    size = {"width": alt.Step(22), "height": alt.Step(18)}
+    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n:,} items", "mean over seeds")
+    return alt.layer(cells, text).properties(title=title, **size)
+
+
+def pairs_table(accuracies: pl.DataFrame, n: int) -> str:
+    """Returns a table of each normalizer in training: the accuracy under itself, under softmax, and the best."""
+    means = pair_means(accuracies, n)
+    rows = []
+    for train in dict.fromkeys(train for train, _ in means):
+        best = max(METHODS, key=lambda test: means[train, test])
+        itself = f"{means[train, train]:.1f}" if (train, train) in means else ""
+        rows.append([train, itself, f"{means[train, 'softmax']:.1f}", f"{means[train, best]:.1f} ({best})"])
+    return markdown.table([f"trained under (tested at n = {n})", "itself", "softmax", "best in the test"], rows)
+
+
+def frames_of(asked: Arguments) -> tuple[Sequence[Recipe], pl.DataFrame, pl.DataFrame]:
+    """Trains and measures what is not done yet; returns the recipes, their accuracies and their losses."""
+    console, done = plain_console(), []
+    chosen = asked.chosen()
+    for index, recipe in enumerate(chosen):
+        console.print(f"recipe {index + 1} of {len(chosen)}: {recipe.group}: {recipe.name}", soft_wrap=True)
+        directory = asked.workdir / directory_name(f"{recipe.group} {recipe.name}")
+        try:
+            run(recipe.config, directory, console)
+            done.append((recipe, directory, directory))
+        except NotFiniteError as error:
+            console.print(f"left out: {error}", soft_wrap=True)
+    done += [(one, SHIPPED / one.name, asked.workdir / directory_name(f"{one.group} {one.name}")) for one in shipped()]
+    found = [(recipe, measured(recipe, path, kept_in, asked, console)) for recipe, path, kept_in in done]
+    accuracies = pl.concat(recipe.frame(frame) for recipe, frame in found)
+    return [recipe for recipe, _ in found], accuracies, pl.concat(one.frame(losses(frame)) for one, frame in found)
+
+
+def study(asked: Arguments) -> None:
+    """Trains, measures, draws, writes."""
+    done, accuracies, lost = frames_of(asked)
+    drawn = {"losses": losses_chart(lost)}
+    drawn |= {f"pairs_{n}": chart for n in asked.lengths if (chart := pairs_chart(accuracies, n))}
+    tables = {"losses": losses_table(lost), "pairs": pairs_table(accuracies, max(asked.lengths))}
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
+    described = {f"{group}: {name}": settings_of(config) for group, name, config in done}
+    kept_settings = {"settings": settings, "recipes": described, "versions": versions()}
+    asked.write("ablation", {"accuracy": accuracies, "losses": lost}, drawn, tables, kept_settings)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

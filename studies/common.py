@@ -1,0 +1,99 @@
+"""What the studies share: their options, how they start, what they keep between runs, and how they write results."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import polars as pl
+
+from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
+from softmax_jax.measures.statistics import half_width
+from softmax_jax.report.charts import Chart
+from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.markdown import put_into
+from softmax_jax.runtime import command_line
+from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.training.run import one_line_ends
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
+"""Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
+SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of every study that writes files."""
+
+    tables: ClassVar[tuple[str, ...]]
+    """Marks of the tables on a page."""
+
+    output: command_line.UnlessGiven[Path | None] = None
+    """Directory for the CSV files, the tables and the charts; results/STUDY/TIME by default."""
+    page: Path | None = None
+    """A Markdown page to put the tables into, between its marks."""
+    paper: PaperOption = None
+
+    def __post_init__(self) -> None:
+        command_line.check_directory("--output", self.output or command_line.RESULTS)
+        if self.page:
+            put_into(read_text(self.page), dict.fromkeys(self.marks(), ""))  # which has a place for each, or raises
+
+    def marks(self) -> tuple[str, ...]:
+        """Returns the marks of this run's tables."""
+        return self.tables
+
+    def write(
+        self,
+        study: str,
+        frames: Mapping[str, pl.DataFrame],
+        charts: Mapping[str, Chart],
+        tables: Mapping[str, str],
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes CSV files, charts, tables and settings, and puts the tables into the page if one is named."""
+        with command_line.results_of(study, self.output) as output:
+            for name, frame in frames.items():
+                write_csv(output / f"{name}.csv", frame.columns, frame.rows())
+            for name, chart in charts.items():
+                save_chart(chart, output / name, self.paper)
+            write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
+            if settings is not None:
+                write_json(output / f"{study}.json", settings)
+        if self.page:
+            write_whole(self.page, put_into(read_text(self.page), tables))
+        print(f"wrote {output}")
+
+
+def start(arguments: type[T], description: str | None, study: Callable[[T], None]) -> None:
+    """Parses the command line and runs the study with it, a device per core; bad input ends in one line."""
+    asked = command_line.parse(arguments, description=description)
+    command_line.one_device_per_core()
+    with one_line_ends():
+        keep_compiled_programs()
+        study(asked)
+
+
+def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:
+    """Returns the rows in a file if they were computed with the same settings; computes and writes them otherwise."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = read_json(path)
+        if found["settings"] == settings:
+            return [tuple(row) for row in found["rows"]]
+    rows = compute()
+    write_json(path, {"settings": settings, "rows": rows})
+    return rows
+
+
+def with_interval(values: Sequence[float], form: str = ".1f") -> str:
+    """Returns the mean of the seeds with half its 95 % interval, which one seed has not.
+
+    >>> with_interval([50.0, 52.0]), with_interval([50.0])
+    ('51.0 ± 12.7', '50.0')
+    """
+    half = half_width(values)
+    return f"{np.mean(values):{form}}" + ("" if half is None else f" ± {half:{form}}")

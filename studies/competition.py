@@ -1,0 +1,112 @@
+r"""How far a key reaches, predicted from its biases alone, with nothing fitted; and beside it what hardmax reaches.
+
+Of the K classes of items, the best item of class c lies $g_c$ below ρ = 1, which is distributed exponentially with the
+rate n/K. A key that adds $b_c$ to ρ for items of class c takes the class of the largest $b_c - g_c$, which is right if
+that class has the least gap:
+
+$$\text{accuracy}(n) = \frac{1}{K} \sum_c \exp\Big(-\frac{n}{K} \sum_k \max(0, b_k - b_c)\Big).$$
+
+Where ρ is rounded to multiples of a spacing first, whole cells of it compete, and among those that share one the bias
+decides, however small. The biases of a trained model are its logits at ρ = 1 over their slope there.
+
+    python -m studies.competition --checkpoints checkpoints/paper
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from softmax_jax.measures.dispersion import HARDMAX
+from softmax_jax.measures.evaluation import evaluate, frame_of, summarize, task_of
+from softmax_jax.measures.resolution import Resolution, resolution
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report.tables import new_table, number_or_dash
+from softmax_jax.runtime import command_line
+from softmax_jax.tasks.products import SPACING
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.common import start
+
+RARE = 40.0
+"""Gaps of so many means are left out: their probability is below that of rounding in float64."""
+
+
+def key_accuracy(bias: Float[np.ndarray, " classes"], n: int, spacing: float = 0.0) -> float:
+    """Returns the accuracy in percent at n items of a key with a bias in ρ for each class, all different.
+
+    ρ is first rounded to multiples of `spacing`, unless that is 0.
+
+    >>> key_accuracy(np.array([0.0, 0.001]), 1000)  # (1 + exp(-0.5)) / 2
+    80.32653298563167
+    >>> round(key_accuracy(1e-9 * np.arange(10), 1024, spacing=2.0**-8), 1)  # the best that bfloat16 leaves
+    58.0
+    """
+    rate = n / len(bias)
+    ahead = bias[:, None] - bias  # of class k over class c, in row k and column c
+    if not spacing:
+        return float(100 * np.exp(-rate * np.maximum(ahead, 0).sum(0)).mean())
+    cells = spacing * np.arange(1 + int(RARE / rate / spacing))[:, None]
+    low, high = np.maximum(cells - spacing / 2, 0), cells + spacing / 2
+    # Class k must lie beyond the last cell from which its lead over class c wins.
+    lead = np.where(ahead > 0, spacing * (np.floor(ahead / spacing) + 0.5), 0).sum(0)
+    leading, others = (ahead > 0).sum(0), (ahead <= 0).sum(0)
+    beyond = np.exp(-rate * (leading * cells + lead))
+    within = (np.exp(-rate * others * low) - np.exp(-rate * others * high)) / others
+    return float(100 * (beyond * within).sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command line may say."""
+
+    checkpoints: tuple[Path, ...] = tuple(
+        SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties")
+    )
+    """Directories of runs, or Flax msgpack files."""
+    lengths: tuple[int, ...] = (256, 1024, 4096, 16384)
+    """Items per set."""
+    trust_code: command_line.TrustCode = False
+    sets: int = 512
+    """Sets per seed and length."""
+
+    def __post_init__(self) -> None:
+        command_line.each_within("--lengths", self.lengths, 1, 2**20, 1024)
+        command_line.within("--sets", self.sets, 1, 2**20, 512)
+
+
+def compared(
+    checkpoint: Path, lengths: Sequence[int], sets: int
+) -> tuple[Resolution, list[tuple[int, float, float, float | None]]]:
+    """Returns what the key tells apart, and by length, in percent: predicted, under hardmax, half its 95 % interval."""
+    config, parameters = load_checkpoint(checkpoint)
+    task = task_of(parameters, config.task)
+    found, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
+    options = {"seeds": config.all_seeds, "lengths": lengths, "sets": sets, "measures": ("accuracy",), "task": task}
+    summary = summarize(frame_of(evaluate(parameters, {HARDMAX: normalizer(HARDMAX)}, **options)), HARDMAX)
+    measured = summary.select("n", "accuracy", "interval").rows()
+    predicted = {n: float(np.mean([key_accuracy(bias, n, spacing) for bias in found.bias])) for n in lengths}
+    return found, [(n, predicted[n], *rest) for n, *rest in measured]
+
+
+def study(asked: Arguments) -> None:
+    """Predicts, measures, prints."""
+    table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
+    keys = new_table("The key at ρ = 1, mean over seeds (least to most)", "", "class offset (nats)", "one nat in ρ")
+    for checkpoint in asked.checkpoints:
+        found, rows = compared(checkpoint, asked.lengths, asked.sets)
+        for n, predicted, measured, half in rows:
+            interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
+            table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
+        keys.add_row(checkpoint.name, *map(with_range, (found.offset, 1 / found.slope)))
+    command_line.plain_console().print(table, keys)
+
+
+def with_range(of_seeds: Float[np.ndarray, " seeds"]) -> str:
+    """Returns their mean, and the least and the largest of them."""
+    return f"{of_seeds.mean():.2g} ({of_seeds.min():.2g} to {of_seeds.max():.2g})"
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

@@ -1,0 +1,260 @@
+r"""Can the temperature for long sets be told from sets of 16 items? Two rules, beside what knows the long sets.
+
+- **Near ties.** Choose as `studies.sharpest` does, on sets of the length of training, each the nearest tie of N draws.
+- **Critical β.** Measure the critical inverse temperature of the rows at the length n₀ of training, as
+  `softmax_jax.theory.critical_beta` has it, its median over the sets. The gaps at the top of n uniform draws shrink as
+  1/n, so the critical β grows as n; twice it guarantees a largest weight of 0.6. Hence
+
+$$\beta(n) = \max\Big(1,\; 2\,\beta_c(n_0)\,\frac{n}{n_0}\Big).$$
+
+Beside them stand softmax, the adaptive temperature, and the best constant β, chosen on the long sets themselves.
+
+    python -m studies.critical
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import altair as alt
+import numpy as np
+import polars as pl
+from rich.console import Console
+
+from softmax_jax.files import versions
+from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
+from softmax_jax.measures.fits import checkpoint_sha256
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.scales import InverseTemperature
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import BY_NORMALIZER
+from softmax_jax.runtime import command_line
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.common import SOFT_TO_SHARP, Options, Rows, kept, start
+from studies.sharpest import at_training_length, sharpest
+
+NEAREST_OF = (1, 4, 16, 64)
+SHARPER = 2.0
+"""β over the critical β; the largest weight is then at least 1 / ζ(2) = 0.608."""
+RULE = "critical rule"
+"""In the place of a normalizer's name: softmax at the β that the critical rule gives for the length."""
+CHOICES = {
+    "checkpoint": pl.String,
+    "nearest_of": pl.Int64,
+    "normalizer": pl.String,
+    "seed": pl.Int64,
+    "accuracy": pl.Float64,
+}
+BETAS = {"checkpoint": pl.String, "n": pl.Int64, "seed": pl.Int64, "critical": pl.Float64, "rule": pl.Float64}
+ACCURACIES = {
+    "checkpoint": pl.String,
+    "n": pl.Int64,
+    "normalizer": pl.String,
+    "seed": pl.Int64,
+    "accuracy": pl.Float64,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("near_tie_rule", "critical_rule")
+
+    checkpoints: tuple[Path, ...] = tuple(
+        SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties")
+    )
+    """Directories of runs."""
+    quick: bool = False
+    """A look in a few minutes: an eighth of the sets."""
+    lengths: tuple[int, ...] = (1024, 4096, 16384)
+    """Items per set to test the rules at."""
+    trust_code: command_line.TrustCode = False
+    sets: int = 64
+    """Sets per seed and length; of the length of training 64 times as many."""
+    workdir: Path = Path("runs") / "critical"
+    """Directory for what is measured, so that the study continues where it was stopped."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        command_line.each_within("--lengths", self.lengths, 32, 2**20, 1024)
+        command_line.within("--sets", self.sets, 8, 2**14, 64)
+        command_line.check_directory("--workdir", self.workdir)
+
+
+def beta_at(n: int, critical: float, trained: int) -> float:
+    """The β of the critical rule for n items, from the critical β at the length of training.
+
+    >>> beta_at(1024, critical=0.25, trained=16), beta_at(16, critical=0.25, trained=16)
+    (32.0, 1.0)
+    """
+    return max(1.0, SHARPER * critical * n / trained)
+
+
+def ties(checkpoint: Path, sets: int) -> Rows:
+    """Accuracy of each candidate and seed at the length of training, on ordinary sets and on near ties."""
+    frames = {count: at_training_length(checkpoint, SOFT_TO_SHARP, "accuracy", sets, count) for count in NEAREST_OF}
+    return [
+        (count, *row)
+        for count, frame in frames.items()
+        for row in frame.select("normalizer", "seed", "accuracy").rows()
+    ]
+
+
+def criticals(checkpoint: Path, sets: int) -> Rows:
+    """The critical β of each seed at the length of training."""
+    frame = at_training_length(checkpoint, ("softmax",), "critical_beta", sets)
+    return frame.select("n", "seed", "critical_beta").rows()
+
+
+def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
+    """Accuracy at n items of each seed under each constant β, the adaptive temperature and the rule; the critical β."""
+    config, parameters = load_checkpoint(checkpoint)
+    named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
+    named[RULE] = Normalizer(softmax, InverseTemperature(beta))
+    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": task_of(parameters, config.task)}
+    frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **of))
+    return frame.select("n", "normalizer", "seed", "accuracy", "critical_beta").rows()
+
+
+def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
+    """Rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
+    name, sets = checkpoint.name, asked.sets // 8 if asked.quick else asked.sets
+    config, parameters = load_checkpoint(checkpoint)
+    trained = task_of(parameters, config.task).longest
+    settings = {"sets": sets, "checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
+
+    def of(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:
+        console.print(f"{name}: {part}")
+        return kept(asked.workdir / name / f"{part}.json", settings | more, compute)
+
+    choices = of("ties", lambda: ties(checkpoint, 64 * sets), nearest_of=list(NEAREST_OF))
+    betas = of("criticals", lambda: criticals(checkpoint, 64 * sets))
+    critical = float(np.median([beta for *_, beta in betas]))
+    accuracies = []
+    for n in asked.lengths:
+        beta = beta_at(n, critical, trained)
+        accuracies += of(f"at_{n}", lambda n=n, beta=beta: tested(checkpoint, n, beta, sets), beta=beta)
+    betas = [(*row, beta_at(row[0], critical, trained)) for row in betas]
+    betas += [(n, seed, found, beta_at(n, critical, trained)) for n, one, seed, _, found in accuracies if one == RULE]
+    choices, betas, accuracies = (
+        [(name, *row) for row in rows] for rows in (choices, betas, [row[:4] for row in accuracies])
+    )
+    return choices, betas, accuracies
+
+
+def chosen(choices: pl.DataFrame) -> dict[tuple[str, int], str]:
+    """The candidate that the rule of `sharpest` takes, by checkpoint and by how many draws a set is the nearest of."""
+    means = choices.group_by("checkpoint", "nearest_of", "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
+    return {
+        (checkpoint, count): sharpest(dict(of_one.select("normalizer", "accuracy").rows()))
+        for (checkpoint, count), of_one in means.group_by("checkpoint", "nearest_of", maintain_order=True)
+    }
+
+
+def behind(accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Accuracy by checkpoint, n and normalizer, mean over seeds; `best`, the candidate that is most accurate there; and
+    by how many points each is `ahead` of it, below 0 where it is behind.
+    """
+    keys = ["checkpoint", "n"]
+    means = accuracies.group_by(*keys, "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
+    constants = means.filter(pl.col("normalizer").is_in(SOFT_TO_SHARP)).sort("accuracy", descending=True)
+    best = constants.group_by(keys, maintain_order=True).first().rename({"normalizer": "best", "accuracy": "most"})
+    return means.join(best, keys, maintain_order="left").with_columns(ahead=pl.col("accuracy") - pl.col("most"))
+
+
+def choices_table(choices: pl.DataFrame, accuracies: pl.DataFrame) -> str:
+    """For each checkpoint and number of draws: how far the candidates lie apart, which is chosen, and what it costs."""
+    found, means = chosen(choices), behind(accuracies)
+    lengths = means["n"].unique().sort().to_list()
+    rows = []
+    for (checkpoint, count), name in found.items():
+        of_one = choices.filter(checkpoint=checkpoint, nearest_of=count)
+        spread = of_one.group_by("normalizer").agg(pl.mean("accuracy"))["accuracy"].to_numpy()
+        cost = means.filter(checkpoint=checkpoint, normalizer=name).sort("n")["ahead"].to_list()
+        rows.append([checkpoint, str(count), f"{np.ptp(spread):.3f}", name, *(f"{points:+.2f}" for points in cost)])
+    columns = ["checkpoint", "nearest of", "candidates lie within", "chosen", *(f"at {n:,}" for n in lengths)]
+    return markdown.table(columns, rows)
+
+
+def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
+    """By how many points a normalizer is `ahead` of another, by n and seed."""
+    keys = ["n", "seed"]
+    both = accuracies.filter(normalizer=name).join(accuracies.filter(normalizer=other), keys, suffix="_other")
+    return both.select(*keys, ahead=pl.col("accuracy") - pl.col("accuracy_other"))
+
+
+def rules_table(betas: pl.DataFrame, accuracies: pl.DataFrame) -> str:
+    """For each checkpoint and length: the critical β, median of the seeds, that of the rule, and the accuracies."""
+    keys = ["checkpoint", "n", "best", "most"]
+    rows = []
+    for (checkpoint, n, best, most), means in behind(accuracies).group_by(keys, maintain_order=True):
+        of_rule = betas.filter(checkpoint=checkpoint, n=n)
+        accuracy = dict(means["normalizer", "accuracy"].rows())
+        against = ahead_of(accuracies.filter(checkpoint=checkpoint, n=n), RULE, str(best))
+        ((ahead, high),) = over_seeds(against, ["n"], "ahead")["value", "high"].rows()
+        cells = [f"{np.median(of_rule['critical'].to_numpy()):.3g}", f"{of_rule['rule'][0]:.3g}"]
+        cells += [f"{accuracy[name]:.2f}" for name in ("softmax", "adaptive")]
+        cells += [f"{most:.2f} ({best})", f"{accuracy[RULE]:.2f}", f"{ahead:+.2f} ± {high - ahead:.2f}"]
+        rows.append([str(checkpoint), f"{n:,}", *cells])
+    columns = ["checkpoint", "items", "critical β", "β of the rule", "softmax", "adaptive", "best constant"]
+    return markdown.table([*columns, RULE, "against the best constant"], rows)
+
+
+def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart:
+    """By how many points each rule is ahead of the best constant at each length: a panel for each checkpoint."""
+    found, most = chosen(choices), int(choices["nearest_of"].to_numpy().max())
+    means = behind(accuracies)
+    parts = []
+    for checkpoint in means["checkpoint"].unique(maintain_order=True):
+        ways = {
+            "no rule: softmax": "softmax",
+            "no rule: adaptive temperature": "adaptive",
+            "the sharpest on ordinary sets": found[checkpoint, min(choices["nearest_of"])],
+            f"the sharpest on nearest ties of {most}": found[checkpoint, most],
+            "β by the critical rule": RULE,
+        }
+        of_one = means.filter(checkpoint=checkpoint)
+        parts += [of_one.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
+    frame = pl.concat(parts).select("checkpoint", "n", "way", value="ahead")
+    names = frame["way"].unique(maintain_order=True).to_list()
+    x = charts.length_axis(sorted(set(frame["n"])))
+    drawn = frame["value"].to_numpy()
+    scale = alt.Scale(type="symlog", constant=1, domain=[1.2 * drawn.min(), 1.5 * max(1, drawn.max())], nice=False)
+    y = alt.Y("value:Q", title="points", scale=scale, axis=alt.Axis(values=[-50, -20, -10, -5, -2, -1, 0, 1, 2]))
+    colours = dict(zip(names, (BY_NORMALIZER[of] for of in ("softmax", "adaptive", "hardmax", "softpick", "ssmax"))))
+    colour = charts.colour_by("way", colours, "").legend(orient="top", columns=3, labelLimit=300)
+    panels = [
+        alt.layer(*charts.lines(of_one, x, y, colour)).properties(
+            width=230, height=170, title=charts.panel_title(str(checkpoint))
+        )
+        for (checkpoint,), of_one in frame.group_by("checkpoint", maintain_order=True)
+    ]
+    title = charts.chart_title(
+        "Can the temperature for long sets be told from sets of 16 items?",
+        "accuracy against that of the best constant β, which is chosen on the long sets themselves; mean of the seeds",
+    )
+    return alt.concat(*panels, columns=2).properties(title=title)
+
+
+def study(asked: Arguments) -> None:
+    """Measures, draws, writes."""
+    parts = [measured(asked, checkpoint, command_line.plain_console()) for checkpoint in asked.checkpoints]
+    choices, betas, accuracies = (
+        pl.DataFrame([row for rows in of_part for row in rows], columns, orient="row")
+        for of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
+    )
+    tables = {
+        "near_tie_rule": choices_table(choices, accuracies),
+        "critical_rule": rules_table(betas, accuracies),
+    }
+    frames = {"choices": choices, "betas": betas, "accuracy": accuracies}
+    asked.write("critical", frames, {"rules": rules_chart(choices, accuracies)}, tables)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

@@ -1,0 +1,273 @@
+r"""How fast must β grow with n? As the inverse of the gap between the largest logits, which their distribution decides.
+
+The weight of the largest logit is one half where the others sum to as much as it does:
+
+$$\operatorname{mean}_{\text{rows}} \Big(\sum_j e^{-\beta_{1/2} (z_{(1)} - z_j)}\Big)^{-1} = \tfrac12 .$$
+
+A head is trained on sets of 16 items whose ρ has one of several distributions, and β½ is measured at each length.
+Beside it stands that of a perfect key, whose logits are ρ itself: nothing is trained there and nothing fitted.
+
+    python -m studies.extremes
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import altair as alt
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from rich.console import Console
+
+from softmax_jax.configs import load_preset
+from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.scales import InverseTemperature
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import palette
+from softmax_jax.runtime import command_line
+from softmax_jax.tasks.priorities import NEEDLE, QUANTILES
+from softmax_jax.training.config import Config, changed
+from softmax_jax.training.run import run
+from softmax_jax.training.run_directory import load_checkpoint
+from studies.common import Options, start, with_interval
+
+BETAS = tuple(2.0 ** (power / 2) for power in range(-24, 33))
+"""From 1/4,096, for models, whose logits are steep, to 65,536, for a perfect key; β½ is found between them."""
+RULES: Mapping[str, Callable[[float], float]] = {
+    "constant": lambda n: 1.0,
+    "(log n)^½": lambda n: math.log(n) ** 0.5,
+    "log n": math.log,
+    "(log n)²": lambda n: math.log(n) ** 2,
+    "n^¼": lambda n: n**0.25,
+    "n^½": lambda n: n**0.5,
+    "n": float,
+}
+"""How β grows by the rules that are in use, and by those of extreme values."""
+Row = tuple[str, int, int, float, float]
+"""A priority, a seed (-1 for the perfect key), n, β½, and the β of the least loss, NaN where there is none."""
+COLUMNS = {"priority": pl.String, "seed": pl.Int64, "n": pl.Int64, "half": pl.Float64, "best": pl.Float64}
+PERFECT = -1
+EXPECTED = {
+    "uniform": "n",
+    "beta_2": "n^½",
+    "beta_4": "n^¼",
+    "gaussian": "(log n)^½",
+    "exponential": "constant",
+    "needle": "log n",
+}
+"""What extreme values say of each distribution, as n grows without bound."""
+MEASURED = {"half": "β½", "best": "β of the least loss"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("growth", "rules")
+
+    quick: bool = False
+    """A look in a few minutes: two seeds, a tenth of the steps, up to 4,096 items."""
+    lengths: tuple[int, ...] = tuple(4**power for power in range(2, 9))
+    """Items per set, from 16 to 65,536."""
+    sets: int = 64
+    """Sets per seed and length; of the perfect key four times as many."""
+    workdir: Path = Path("runs") / "extremes"
+    """Directory for the runs, which are continued where they were stopped; finished ones are kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        command_line.each_within("--lengths", self.lengths, 16, 2**20, 1024)
+        command_line.within("--sets", self.sets, 1, 2**14, 64)
+        command_line.check_directory("--workdir", self.workdir)
+
+    def config(self, priority: str) -> Config:
+        """The recipe of a model: that of the frontier, shorter."""
+        steps, seeds = (2_000, 2) if self.quick else (20_000, 4)
+        return changed(load_preset("frontier"), steps=steps, sets=32, seeds=seeds, priority=priority)
+
+
+def half_weight(betas: Sequence[float], weights: Sequence[float]) -> float:
+    """The β at which the mean largest weight, which rises with β, is one half; NaN beyond these β.
+
+    Linear in log β and in the log odds of the weight between two of them.
+
+    >>> half_weight((1.0, 4.0), (0.25, 0.75))
+    2.0
+    """
+    odds = [math.log(max(weight, 1e-9) / max(1 - weight, 1e-9)) for weight in weights]
+    if not odds[0] <= 0 <= odds[-1]:
+        return math.nan
+    return float(np.exp(np.interp(0.0, odds, np.log(betas))))
+
+
+def least_loss(betas: Sequence[float], losses: Sequence[float]) -> float:
+    """The β of the least loss, by the parabola in log β through the least and its neighbours; NaN at either end.
+
+    >>> least_loss((0.5, 1.0, 2.0), (2.0, 1.0, 2.0))
+    1.0
+    """
+    at = int(np.argmin(losses))
+    if at in (0, len(losses) - 1):
+        return math.nan
+    below, least, above = losses[at - 1 : at + 2]
+    step = math.log(betas[at + 1] / betas[at])
+    return betas[at] * math.exp(step * (below - above) / 2 / (below - 2 * least + above))
+
+
+def of_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
+    """β½ of logits that are ρ itself, by length."""
+    rows = []
+    for n in lengths:
+        weights = np.mean([largest_weights(priority, n, index) for index in range(sets)], 0)
+        rows.append((priority, PERFECT, n, half_weight(BETAS, weights.tolist()), math.nan))
+    return rows
+
+
+def largest_weights(priority: str, n: int, index: int) -> Float[np.ndarray, " betas"]:
+    """The largest weight of one row of n draws of ρ, for each of `BETAS`."""
+    draws = np.random.default_rng((n, index)).random(n)
+    if priority == NEEDLE:
+        draws[0] = 1.0
+    with jax.enable_x64(True):
+        rho = np.asarray(QUANTILES[priority](jnp.asarray(draws)), np.float64)
+    gaps = rho.max() - rho
+    return np.array([1 / np.exp(-beta * gaps).sum() for beta in BETAS])
+
+
+def growth(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
+    """How a β grows from `shortest` to the longest: `power`, its slope in log n, and `log_power`, in log log n.
+
+    Least squares over the lengths, for each priority and seed; null where a β is missing.
+    """
+    rows = []
+    long = frame.filter(pl.col("n") >= shortest)
+    for (priority, seed), of_seed in long.group_by("priority", "seed", maintain_order=True):
+        log_beta, log_n = np.log(of_seed[field].to_numpy()), np.log(of_seed["n"].to_numpy())
+        missing = np.isnan(log_beta).any() or len(log_n) < 2
+        slopes = [None if missing else float(np.polyfit(x, log_beta, 1)[0]) for x in (log_n, np.log(log_n))]
+        rows.append((priority, seed, *slopes))
+    columns = {"priority": pl.String, "seed": pl.Int64, "power": pl.Float64, "log_power": pl.Float64}
+    return pl.DataFrame(rows, columns, orient="row")
+
+
+def off_by(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
+    """By which factor each rule misses the β of the longest length if it is right at `shortest`: rule over β.
+
+    Above 1 it is too sharp, below 1 too soft.
+    """
+    longest = max(frame["n"].to_list())
+    ends = frame.filter(pl.col("n").is_in([shortest, longest])).pivot("n", index=["priority", "seed"], values=field)
+    grown = ends[str(longest)] / ends[str(shortest)]
+    rules = {name: rule(longest) / rule(shortest) for name, rule in RULES.items()}
+    return ends.select("priority", "seed").with_columns(**{name: factor / grown for name, factor in rules.items()})
+
+
+def of_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
+    """β½ and the best constant β of each seed of a run, by length."""
+    config, parameters = load_checkpoint(checkpoint)
+    named = {f"{beta:g}": Normalizer(softmax, InverseTemperature(beta)) for beta in BETAS}
+    measured = evaluate(
+        parameters,
+        named,
+        seeds=config.all_seeds,
+        lengths=lengths,
+        sets=sets,
+        measures=("accuracy", "loss", "max_weight"),
+        task=config.task,
+    )
+    rows = []
+    for of_length in measured:
+        for (seed,), frame in of_length.frame().group_by("seed", maintain_order=True):
+            found = half_weight(BETAS, frame["max_weight"].to_list()), least_loss(BETAS, frame["loss"].to_list())
+            rows.append((priority, int(str(seed)), of_length.n, *found))
+    return rows
+
+
+def measured(asked: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
+    """Trains what is not trained yet; the rows of each distribution, those of the perfect key first."""
+    for priority in QUANTILES:
+        console.print(f"ρ {priority}")
+        yield from of_perfect_key(priority, lengths, 4 * asked.sets)
+        directory = asked.workdir / f"{priority}{'_quick' if asked.quick else ''}"
+        run(asked.config(priority), directory, console)
+        yield from of_model(directory, priority, lengths, asked.sets)
+
+
+def shortest_of(lengths: Sequence[int]) -> int:
+    """From where growth is measured: 256 items, or the shortest length there is beyond."""
+    return min((n for n in lengths if n >= 256), default=min(lengths))
+
+
+def growth_table(frame: pl.DataFrame, shortest: int) -> str:
+    """The slopes of log β in log n and in log log n: of a perfect key, and of the models with their intervals."""
+    columns = ["ρ", "expected", "slope in", "perfect key, β½", *(f"models, {name}" for name in MEASURED.values())]
+    found = {field: growth(frame, field, shortest) for field in MEASURED}
+    rows = []
+    for priority in frame["priority"].unique(maintain_order=True):
+        for slope, name in (("power", "log n"), ("log_power", "log log n")):
+            of_priority = {field: table.filter(priority=priority) for field, table in found.items()}
+            perfect = of_priority["half"].filter(seed=PERFECT)[slope].to_list()
+            models = [table.filter(pl.col("seed") != PERFECT)[slope].to_list() for table in of_priority.values()]
+            rows.append([priority, EXPECTED[priority], name, mean_of(perfect), *map(mean_of, models)])
+    return markdown.table(columns, rows)
+
+
+def rules_table(frame: pl.DataFrame, shortest: int) -> str:
+    """By which factor each rule misses β½ at the longest length, if it is right at the shortest."""
+    missed = off_by(frame, "half", shortest).filter(pl.col("seed") != PERFECT)
+    rows = [
+        [str(priority), *(mean_of(of_priority[rule].to_list(), ".2g") for rule in RULES)]
+        for (priority,), of_priority in missed.group_by("priority", maintain_order=True)
+    ]
+    return markdown.table(["ρ", *RULES], rows)
+
+
+def mean_of(values: Sequence[float | None], form: str = ".2f") -> str:
+    """Returns the mean of the seeds, with half its interval where there are several; a dash where one is missing."""
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return with_interval(known, form) if known and len(known) == len(values) else "–"
+
+
+def growth_chart(frame: pl.DataFrame) -> charts.Chart:
+    """β½ by length, relative to that at the shortest: a line for each distribution, thin for a perfect key."""
+    shortest = frame["n"].min()
+    first = frame.filter(n=shortest).select("priority", "seed", first="half")
+    relative = frame.join(first, on=["priority", "seed"]).with_columns(relative=pl.col("half") / pl.col("first"))
+    relative = relative.filter(pl.col("relative").is_finite())
+    colours = palette(frame["priority"].unique(maintain_order=True))
+    colour, height = charts.colour_by("priority", colours, legend=False), 380
+    scale = alt.Scale(type="log", base=2, domain=[0.5, float(relative["relative"].to_numpy().max())], nice=False)
+    x = charts.length_axis(sorted(set(frame["n"])))
+    y = alt.Y("value:Q", title=f"β½, relative to that at {shortest} items", scale=scale)
+    perfect, models = (
+        over_seeds(part, ["priority", "n"], "relative", 0.0)
+        for _, part in relative.group_by(pl.col("seed") != PERFECT, maintain_order=True)
+    )
+    layers = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)
+    layers += [*charts.lines(models, x, y, colour), *charts.ends(models, x, y, colour, height)]
+    title = charts.chart_title(
+        "How must β grow for the largest weight to stay at one half?",
+        "models trained on 16 items, mean and 95 % band; thin: a perfect key, nothing fitted",
+    )
+    return alt.layer(*layers).properties(width=520, height=height, title=title)
+
+
+def study(asked: Arguments) -> None:
+    """Trains, measures, draws, writes."""
+    lengths = sorted(n for n in asked.lengths if n <= 4096 or not asked.quick)
+    frame = pl.DataFrame(list(measured(asked, lengths, command_line.plain_console())), COLUMNS, orient="row")
+    shortest = shortest_of(lengths)
+    tables = {"growth": growth_table(frame, shortest), "rules": rules_table(frame, shortest)}
+    asked.write("extremes", {"betas": frame}, {"growth": growth_chart(frame)}, tables)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

@@ -1,0 +1,272 @@
+r"""What rounded products leave of max retrieval: the best that any model can answer, beside what models do answer.
+
+A product that reads ρ rounded to a spacing δ cannot tell items of one step apart. The answer is then the class of one
+of those that share the highest step, and the best guess is the commonest class among them:
+
+$$\text{ceiling} = \operatorname{mean}_{\text{sets}} \; \max_c \frac{\#\{i \text{ at the top}: \kappa_i = c\}}{\#\{i
+\text{ at the top}\}}.$$
+
+It is computed on the very sets that models are tested on, with nothing trained and nothing fitted.
+
+    python -m studies.ablation --groups precision --seeds 2 --sets 512 --lengths 16 64 256 1024 4096 16384 \
+        --output recipes
+    python -m studies.precision --recipes recipes
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import altair as alt
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from jaxtyping import Array, Bool, Float, Key
+
+from softmax_jax.files import read_bytes, read_json
+from softmax_jax.measures.evaluation import REFERENCES, evaluate, summarize, task_of
+from softmax_jax.measures.fits import named_normalizers
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.normalizers.masking import reaches
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.accuracy import accuracy_chart, compare, published_cells, verdict
+from softmax_jax.report.colours import BASELINE, palette
+from softmax_jax.runtime import command_line
+from softmax_jax.tasks import products, published
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.ablation import BASE, PRECISION
+from studies.common import SOFT_TO_SHARP, Options, start
+
+NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
+CHOSEN_BY = (16, 64, 256, 1024, 4096)
+"""Lengths whose published accuracies under softmax chose the recipe of `paper`, on sets of another key."""
+BEST = "best constant θ"
+RECIPE = ["precision", "rounded", "rate"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("cells", "precisions")
+
+    recipes: Path
+    """Directory that `python -m studies.ablation --groups precision` wrote."""
+    checkpoint: Path = SHIPPED / "paper"
+    """Directory of the run to hold against the published table."""
+    lengths: tuple[int, ...] = published.LENGTHS
+    """Items per set to test it at."""
+    trust_code: command_line.TrustCode = False
+    sets: int = 1024
+    """Sets per seed and length."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        command_line.each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        command_line.within("--sets", self.sets, 1, 2**20, 1024)
+
+
+class Ties(NamedTuple):
+    """What rounding leaves of each set."""
+
+    chance: Float[np.ndarray, "*sets"]
+    """That the best guess is right: the share of the commonest class among the items that share the largest ρ."""
+    tied: Bool[np.ndarray, "*sets"]
+    """Whether there is more than one such item."""
+
+
+def ties(task: MaxRetrieval, precision: str, *, seeds: Sequence[int], n: int, sets: int) -> Ties:
+    """Of the sets that an evaluation draws, in its order: arrays over seeds and sets."""
+    keys = jax.vmap(lambda seed: task.test_keys(seed, n, sets))(jnp.asarray(seeds, jnp.int32))
+    found = _ties(task, precision, n, keys.ravel())
+    return Ties(*(np.asarray(values).reshape(keys.shape) for values in found))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _ties(
+    task: MaxRetrieval, precision: str, n: int, keys: Key[Array, " sets"]
+) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
+    def of_set(key: Key[Array, ""]) -> tuple[Array, Array]:
+        items = task.draw(key[None], jnp.full(1, n), n).items[0]
+        rho = items[:, 0] if precision == products.FLOAT32 else products.rounded_to(precision, items[:, 0])
+        at_top = jnp.where(reaches(rho, rho.max())[:, None], items[:, 1:], 0).sum(0)
+        return at_top.max() / at_top.sum(), at_top.sum() > 1
+
+    return jax.lax.map(of_set, keys, batch_size=task.at_once(n))
+
+
+def ceilings(
+    task: MaxRetrieval, precisions: Sequence[str], *, seeds: Sequence[int], lengths: Sequence[int], sets: int
+) -> pl.DataFrame:
+    """By precision, n and seed in percent of sets: the `ceiling`, its standard `deviation` by chance, and those `tied`.
+
+    The best guesser of all is right in each set by chance, so it may exceed the ceiling by a few deviations.
+    """
+    rows = []
+    for precision in precisions:
+        for n in lengths:
+            chance, tied = ties(task, precision, seeds=seeds, n=n, sets=sets)
+            deviation = 100 * np.sqrt((chance * (1 - chance)).sum(1)) / sets
+            of_seeds = zip(seeds, 100 * chance.mean(1), deviation, 100 * tied.mean(1))
+            rows += [(precision, n, *map(float, of_seed)) for of_seed in of_seeds]
+    columns = {"precision": pl.String, "n": pl.Int64, "seed": pl.Int64}
+    columns |= dict.fromkeys(("ceiling", "deviation", "tied"), pl.Float64)
+    return pl.DataFrame(rows, columns, orient="row")
+
+
+def accuracies(checkpoint: Path, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Accuracy of a run and errors in sets that rounding leaves decidable, in percent of sets; and its ceilings."""
+    config, parameters = load_checkpoint(checkpoint)
+    task, seeds = task_of(parameters, config.task), config.all_seeds
+    named = named_normalizers(NORMALIZERS, checkpoint, parameters)
+    frames = []
+    for measured in evaluate(
+        parameters, named, seeds=seeds, lengths=lengths, sets=sets, measures=("accuracy",), task=task
+    ):
+        tied = ties(task, task.matmul, seeds=seeds, n=measured.n, sets=sets).tied
+        wrong = 100 - measured.values["accuracy"]
+        untied = np.where(tied[..., None], 0, wrong).mean(1).T.ravel()
+        frames.append(measured.frame().with_columns(wrong_untied=pl.Series(untied, dtype=pl.Float64)))
+    return pl.concat(frames), ceilings(task, [task.matmul], seeds=seeds, lengths=lengths, sets=sets)
+
+
+def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The accuracies that `studies.ablation --groups precision` wrote, and the ceilings of their sets.
+
+    Raises ValueError for a directory that holds none.
+    """
+    try:
+        measured = pl.read_csv(read_bytes(directory / "accuracy.csv")).filter(pl.col("group").is_in([BASE, PRECISION]))
+        measured = measured.filter(~pl.col("normalizer").is_in(REFERENCES))  # which is told by the exact ρ
+        written = read_json(directory / "ablation.json")
+    except (OSError, ValueError, pl.exceptions.PolarsError):
+        measured, written = pl.DataFrame({"group": []}), {}
+    if PRECISION not in measured["group"]:
+        raise ValueError(f"--recipes is {directory}: it must hold what studies.ablation --groups {PRECISION} wrote")
+    recipe = measured.select(pl.format("{}: {}", "group", "recipe")).to_series()
+    settings = {name: written["recipes"][name] for name in recipe.unique()}
+    rates = {name: "constant" if "constant" in one["schedule"] else "falling" for name, one in settings.items()}
+    frame = measured.select(
+        precision=recipe.replace_strict({name: one["matmul"] for name, one in settings.items()}),
+        rounded=recipe.replace_strict({name: one["rounded"] for name, one in settings.items()}),
+        rate=recipe.replace_strict(rates),
+        **{name: pl.col(name) for name in ("normalizer", "n", "seed", "accuracy")},
+    )
+    asked: dict[str, Any] = {"lengths": written["settings"]["lengths"], "sets": written["settings"]["sets"]}
+    seeds, precisions = (frame[name].unique(maintain_order=True).to_list() for name in ("seed", "precision"))
+    return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **asked)
+
+
+def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
+    """The published rows beside ours, cell by cell, with the ceiling; and the verdict."""
+    compared, rows = {}, []
+    of_ceiling = dict(ceiling.group_by("n").agg(pl.mean("ceiling")).rows())
+    summary = summarize(accuracy.sort("n", maintain_order=True))
+    for name, row in published.ACCURACY.items():
+        ours = summary.filter(normalizer=name)
+        compared[name] = compare(ours, row)
+        cells = published_cells(row, ours["n"].to_list())
+        means = dict(ours.select("n", "accuracy").rows())
+        for n, difference, agrees, half in compared[name]:
+            used = "choice" if name == BASELINE and n in CHOSEN_BY else "test"
+            our = f"{means[n]:.1f} ± {half:.1f}"
+            said = "yes" if agrees else "**no**"
+            rows.append(
+                [name, str(n), used, cells[n], our, f"{round(difference, 1) + 0.0:+.1f}", said, f"{of_ceiling[n]:.1f}"]
+            )
+    columns = ["normalizer", "items", "used for", "published", "ours", "difference", "agrees", "ceiling"]
+    return markdown.table(columns, rows) + f"\n\n{verdict(compared)}."
+
+
+def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
+    """Accuracy of every recipe under softmax, the adaptive temperature and the best constant one, by length."""
+    lengths = sorted(set(recipes["n"]))
+    columns = ["products", "rounded", "rate", *(f"{n:,} items" for n in lengths)]
+    ceiling = {(precision, n): mean for precision, n, mean in _means(ceilings, ["precision", "n"], "ceiling")}
+    rows = []
+    for (precision, *recipe), of_recipe in with_best(recipes).group_by(RECIPE, maintain_order=True):
+        if precision not in {row[0] for row in rows}:
+            rows.append([str(precision), "", "*ceiling*", *(f"*{ceiling[precision, n]:.1f}*" for n in lengths)])
+        means = {(name, n): mean for name, n, mean in _means(of_recipe, ["normalizer", "n"], "accuracy")}
+        shown = [" / ".join(f"{means[name, n]:.1f}" for name in ("softmax", "adaptive", BEST)) for n in lengths]
+        rows.append([str(precision), *map(str, recipe), *shown])
+    return markdown.table(columns, rows)
+
+
+def _means(frame: pl.DataFrame, keys: list[str], field: str) -> list[tuple]:
+    return over_seeds(frame, keys, field).select(*keys, "value").rows()
+
+
+def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
+    """Softmax, adaptive, and at each length that constant temperature whose mean over seeds is the best of nine."""
+    sharp = recipes.filter(pl.col("normalizer").is_in(SOFT_TO_SHARP))
+    mean = pl.mean("accuracy").over([*RECIPE, "n", "normalizer"])
+    best = sharp.with_columns(mean=mean).filter(pl.col("mean") == pl.max("mean").over([*RECIPE, "n"]))
+    best = best.unique([*RECIPE, "n", "seed"], keep="first", maintain_order=True)
+    named = best.drop("mean").with_columns(normalizer=pl.lit(BEST))
+    return pl.concat([recipes.filter(pl.col("normalizer").is_in(["softmax", "adaptive"])), named])
+
+
+def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Chart:
+    """Both published rows, ours, and the ceiling, by number of items."""
+    precision = ceiling["precision"][0]
+    top = ceiling.select(pl.lit(f"ceiling of {precision}").alias("normalizer"), "n", "seed", accuracy=pl.col("ceiling"))
+    ours = accuracy.filter(pl.col("normalizer").is_in(list(published.ACCURACY))).select(top.columns)
+    return accuracy_chart(pl.concat([ours, top]), f"How much of the published table is {precision}?")
+
+
+def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
+    """Accuracy by the number of items times the spacing of ρ: all precisions on one axis, at a falling rate."""
+    falling = with_best(recipes).filter(pl.col("rate") == "falling", pl.col("rounded") == products.PLACES[-1])
+    names = [name for name in products.PRECISIONS if name in set(falling["precision"]) - {products.FLOAT32}]
+    colour = charts.colour_by("precision", palette(names), "products")
+    panels = []
+    for name in ("softmax", BEST):
+        ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy").drop("low", "high")
+        top = over_seeds(ceilings, ["precision", "n"], "ceiling").drop("low", "high")
+        drawn = [
+            *charts.lines(in_steps(ours), steps_axis(), charts.percent_axis("accuracy (% of sets)"), colour),
+            *charts.lines(
+                in_steps(top),
+                steps_axis(),
+                charts.percent_axis("accuracy (% of sets)"),
+                colour,
+                point=False,
+                width=1.0,
+            ),
+        ]
+        panels.append(alt.layer(*drawn).properties(width=330, height=300, title=charts.panel_title(name)))
+    title = charts.chart_title(
+        "Is it one curve in items times spacing?",
+        f"mean of {falling['seed'].n_unique()} seeds; thin: the ceiling; products all rounded, a falling rate",
+    )
+    return alt.hconcat(*panels).properties(title=title)
+
+
+def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
+    """With the items of a set times the spacing of ρ near 1 as `steps`; without float32, which has none to speak of."""
+    spacing = pl.col("precision").replace_strict(products.SPACING, default=None, return_dtype=pl.Float64)
+    return frame.with_columns(steps=pl.col("n") * spacing).drop_nulls("steps")
+
+
+def steps_axis() -> alt.X:
+    """The column `steps`, on a scale of powers of two."""
+    return alt.X("steps:Q", title="items × spacing of ρ below 1", scale=alt.Scale(type="log", base=2))
+
+
+def study(asked: Arguments) -> None:
+    """Measures, draws, writes."""
+    recipes, of_their_sets = of_recipes(asked.recipes)
+    accuracy, ceiling = accuracies(asked.checkpoint, asked.lengths, asked.sets)
+    frames = {"accuracy": accuracy, "ceilings": ceiling, "recipes": recipes, "recipe_ceilings": of_their_sets}
+    drawn = {"published": published_chart(accuracy, ceiling), "steps": steps_chart(recipes, of_their_sets)}
+    tables = {"cells": cells_table(accuracy, ceiling), "precisions": recipes_table(recipes, of_their_sets)}
+    asked.write("precision", frames, drawn, tables)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

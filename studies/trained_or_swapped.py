@@ -1,0 +1,269 @@
+"""Is it the normalizer of the training that decides, or that of the test? In a small transformer, on two tasks.
+
+A model is trained under softmax, under SSMax, which learns s for each head, and under ASEntmax, whose numbers are
+linear in the query. Each is tested as trained, and with another normalizer swapped into both layers by `swap`; and
+with one number for each head learned on sequences of training lengths, by `calibrate`, while the parameters stay.
+
+    python -m studies.trained_or_swapped
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import altair as alt
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import polars as pl
+from flax import nnx
+from jaxtyping import Array, Float
+from rich.console import Console
+
+from softmax_jax.configs import load_preset
+from softmax_jax.files import read_bytes, write_csv
+from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batches, on_devices, set_by_set
+from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.report import charts, markdown
+from softmax_jax.report.colours import palette, reader_name
+from softmax_jax.runtime import command_line
+from softmax_jax.tasks.sequences import Sequences, SequenceTask
+from softmax_jax.training.config import Config, changed
+from softmax_jax.training.run import run
+from softmax_jax.training.run_directory import load_checkpoint
+from softmax_jax.training.trainer import Parameters, build_model
+from softmax_jax.transforms.calibrate import calibrate
+from softmax_jax.transforms.swap import Normalizers, swap
+from studies.common import Options, start, with_interval
+
+TASKS = ("multi_query", "sort")
+TRAINED = ("softmax", "ssmax", "asentmax")
+PLAIN = Normalizer(jax.nn.softmax)
+"""What `swap` finds in a model, where the model itself would put what it was trained under."""
+CALIBRATION_STEPS = 60
+CALIBRATION_RATE = 0.05
+
+Row = tuple[str, str, str, int, int, int, float]
+COLUMNS = ("task", "trained", "test", "n", "seed", "sequence", "accuracy")
+"""The accuracy in percent of the queries of one sequence."""
+OWN = "as trained"
+CALIBRATED = {"temperature": ("theta",), "ssmax": ("s",)}
+"""The normalizers that are calibrated, and the number of each head that is."""
+TESTS = (OWN, "softmax", "ssmax", "asentmax", "adaptive", *(f"{name}, calibrated" for name in CALIBRATED))
+SIGNIFICANT = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """What the command line may say."""
+
+    tables: ClassVar[tuple[str, ...]] = ("accuracy", "lengths")
+
+    quick: bool = False
+    """A look in five minutes: one seed of half the steps on one task, up to 256 items."""
+    long: bool = False
+    """Test at 4,096 items too."""
+    workdir: Path = Path("runs") / "trained_or_swapped"
+    """Directory for the runs, which are continued where they were stopped; what is finished is kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        command_line.check_directory("--workdir", self.workdir)
+
+    def config(self, task: str, trained: str) -> Config:
+        """The recipe of a model: that of the preset, half as long."""
+        steps, seeds = (750, 1) if self.quick else (1_500, 3)
+        return changed(load_preset(task), steps=steps, seeds=seeds, normalizer=trained, chunk=50)
+
+    def lengths(self, task: SequenceTask) -> tuple[int, ...]:
+        """That of training and its multiples."""
+        multiples = (1, 4) if self.quick else (1, 4, 16, 64) if self.long else (1, 4, 16)
+        return tuple(multiple * task.length for multiple in multiples)
+
+
+def swapped_in(task: SequenceTask) -> dict[str, Normalizer]:
+    """What takes the place of the normalizer of training; SSMax with β = 1 for the longest rows of training."""
+    return {
+        "softmax": PLAIN,
+        "ssmax": normalizer("ssmax", s=1 / math.log(task.length)),
+        "asentmax": normalizer("asentmax"),
+        "adaptive": normalizer("adaptive"),
+    }
+
+
+def scores_of(model: Any, task: SequenceTask, own: bool = False) -> Callable[..., Any]:
+    """The scores of the answers as a function for `swap`, under softmax; or under what the model learned."""
+    return lambda inputs, mask: task.answers(model(inputs, mask, normalizer=None if own else PLAIN))
+
+
+@functools.cache
+def reader(task: SequenceTask, own: bool) -> Callable[[Any, Any, Sequences], Float[Array, " sequences"]]:
+    """The accuracy of each sequence; one function object each, so that the compiled code is found again."""
+
+    def read(model: Any, normalizers: Normalizers, batch: Sequences) -> Float[Array, " sequences"]:
+        scores = scores_of(model, task, own)
+        scores = scores if own else swap(scores, normalizers)
+        return 100 * jnp.mean(scores(batch.inputs, batch.mask).argmax(-1) == batch.answer, -1, dtype=jnp.float32)
+
+    return read
+
+
+def accuracies(
+    config: Config, parameters: Parameters, seed: int, n: int, normalizers: Normalizers | None
+) -> list[float]:
+    """Of fresh sequences, in percent, for one seed, whose parameters have a leading axis of 1; None: as trained."""
+    task = as_sequences(config)
+    batches = fresh_batches(task, [seed], n, task.test_sets(n))
+    arguments = on_devices(parameters, batches, {} if normalizers is None else normalizers)
+    options: dict[str, Any] = {"structure": build_model(task, config.normalizer)[0], "draw": draw_with_room(task, n)}
+    return set_by_set(for_each_seed(reader(task, normalizers is None), *arguments, **options))[0].tolist()
+
+
+def as_sequences(config: Config) -> SequenceTask:
+    """The task of a run, known to be one on sequences."""
+    assert isinstance(config.task, SequenceTask)
+    return config.task
+
+
+def calibrated(config: Config, parameters: Parameters, seed: int, name: str) -> dict[int, Normalizer]:
+    """A normalizer for each layer with one number per head, learned on sequences that training would have seen next."""
+    task = as_sequences(config)
+    structure, learn = build_model(task, config.normalizer)[0], CALIBRATED[name]
+    start = swapped_in(task).get(name) or normalizer(name)
+    scores = scores_of(nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters)), task)
+
+    def loss(scores: Callable[..., Any], batch: Sequences) -> Float[Array, ""]:
+        found = scores(batch.inputs, batch.mask)
+        return optax.softmax_cross_entropy_with_integer_labels(found, batch.answer).mean()
+
+    draw = jax.jit(lambda step: task.training_batch(jnp.int32(seed), step))
+    batches = (draw(jnp.int32(config.steps + step)) for step in range(CALIBRATION_STEPS))
+    options: dict[str, Any] = {"learn": learn, "loss": loss, "batches": batches}
+    return calibrate(scores, start, optimizer=optax.adam(CALIBRATION_RATE), **options)
+
+
+def of_model(config: Config, checkpoint: Path, lengths: Sequence[int], console: Console) -> Iterator[Row]:
+    """The rows of all tests of one training; the models are those of the checkpoint."""
+    _, parameters = load_checkpoint(checkpoint)
+    task = as_sequences(config)
+    others = {name: one for name, one in swapped_in(task).items() if name != config.normalizer}
+    for index, seed in enumerate(config.all_seeds):
+        own = jax.tree.map(lambda leaf, index=index: leaf[index : index + 1], parameters)
+        tests: dict[str, Normalizers | None] = {OWN: None, **others}
+        tests |= {f"{name}, calibrated": calibrated(config, own, seed, name) for name in CALIBRATED}
+        for n in lengths:
+            for test, normalizers in tests.items():
+                found = accuracies(config, own, seed, n, normalizers)
+                for sequence, accuracy in enumerate(found):
+                    yield task.name, config.normalizer, test, n, seed, sequence, accuracy
+            console.print(f"{task.name}, trained under {config.normalizer}: seed {seed}, {n} items", highlight=False)
+
+
+def measured(asked: Arguments, console: Console) -> pl.DataFrame:
+    """Trains and tests what is not there yet; the accuracy of every sequence."""
+    frames = []
+    for task in TASKS[:1] if asked.quick else TASKS:
+        for trained in TRAINED:
+            config = asked.config(task, trained)
+            lengths = asked.lengths(as_sequences(config))
+            directory = asked.workdir / f"{task}_{trained}{'_quick' if asked.quick else ''}"
+            tested = directory / f"tested_to_{lengths[-1]}.csv"
+            if not tested.exists():
+                run(config, directory, console)
+                write_csv(tested, COLUMNS, list(of_model(config, directory, lengths, console)))
+            frames.append(pl.read_csv(read_bytes(tested)))
+    return pl.concat(frames)
+
+
+def by_seed(frame: pl.DataFrame) -> pl.DataFrame:
+    """The mean accuracy of the sequences of each seed, in percent."""
+    keys = ("task", "trained", "test", "n", "seed")
+    return frame.group_by(keys, maintain_order=True).agg(pl.mean("accuracy"))
+
+
+def compared(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each test beside the model as trained, on the same sequences: the difference in points, and p.
+
+    p is of the paired t-test over the sequences of all seeds, which takes the trained models as given, corrected by
+    Holm for all tests of the frame; 1 where no sequence differs.
+    """
+    keys = ["task", "trained", "n", "seed", "sequence"]
+    own = frame.filter(test=OWN).select(*keys, own="accuracy")
+    pairs = frame.filter(pl.col("test") != OWN).join(own, on=keys, maintain_order="left")
+    groups = pairs.group_by("task", "trained", "test", "n", maintain_order=True)
+    cells = groups.agg(difference=(pl.col("accuracy") - pl.col("own")))
+    differences = [np.asarray(values) for values in cells["difference"].to_list()]
+    p_values = [paired_p_value(values.tolist(), [0.0] * len(values)) for values in differences]
+    means = [float(values.mean()) for values in differences]
+    return cells.with_columns(
+        pl.Series("difference", means), pl.Series("p_value", corrected(p_values), dtype=pl.Float64)
+    )
+
+
+def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
+    """The accuracy beyond the lengths of training: a row for each training and length, a column for each test.
+
+    Bold is what differs from the model as trained.
+    """
+    p_values = {tuple(row[:4]): row[-1] for row in tests.rows()}
+    lengths = sorted(set(frame["n"]))
+    beyond, rows = frame.filter(pl.col("n").is_in(lengths[1:] or lengths)), []
+    for (task, trained, n), cells in beyond.group_by("task", "trained", "n", maintain_order=True):
+        values = {str(test): of_test["accuracy"].to_list() for (test,), of_test in cells.group_by("test")}
+        row = [str(task).replace("_", " "), reader_name(str(trained)), f"{n:,}"]
+        for test in TESTS:
+            shown = with_interval(values[test]) if test in values else "–"
+            p = p_values.get((task, trained, test, n))
+            row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
+        rows.append(row)
+    return markdown.table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
+
+
+def lengths_table(frame: pl.DataFrame) -> str:
+    """The accuracy of every model as trained, by length."""
+    lengths = sorted(set(frame["n"]))
+    rows = []
+    for (task, trained), cells in frame.filter(test=OWN).group_by("task", "trained", maintain_order=True):
+        values = [cells.filter(n=n)["accuracy"].to_list() for n in lengths]
+        rows.append([str(task).replace("_", " "), reader_name(str(trained)), *map(with_interval, values)])
+    return markdown.table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
+
+
+def chart(frame: pl.DataFrame) -> charts.Chart:
+    """Accuracy by length: a row for each task, a panel for each training, a line for each test."""
+    frame = frame.rename({"test": "normalizer"})
+    colours = palette([test for test in TESTS if test in set(frame["normalizer"])])
+    colour = charts.colour_by("normalizer", colours, title="in the test", symbolLimit=0)
+    x, y = charts.length_axis(sorted(set(frame["n"])), "items"), charts.percent_axis("accuracy (%)")
+    rows = []
+    for (task,), of_task in frame.group_by("task", maintain_order=True):
+        panels = []
+        for (trained,), of_model in of_task.group_by("trained", maintain_order=True):
+            means = over_seeds(of_model, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+            title = charts.panel_title(f"{str(task).replace('_', ' ')}, trained under {reader_name(str(trained))}")
+            panel = alt.layer(*charts.lines(means, x, y, colour))
+            panels.append(panel.properties(width=220, height=200, title=title))
+        rows.append(alt.hconcat(*panels))
+    title = charts.chart_title(
+        "Does the normalizer of the training decide, or that of the test?",
+        f"{charts.mean_of(frame['seed'].n_unique(), ', 95 % band')}; trained on at most {frame['n'].min()} items",
+    )
+    return alt.vconcat(*rows).properties(title=title)
+
+
+def study(asked: Arguments) -> None:
+    """Trains, tests, draws, writes."""
+    frame = measured(asked, command_line.plain_console())
+    seeds, tests = by_seed(frame), compared(frame)
+    tables = {"accuracy": accuracy_table(seeds, tests), "lengths": lengths_table(seeds)}
+    asked.write("trained_or_swapped", {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}, tables)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

@@ -1,0 +1,156 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from projects.clrs_text.algorithms import ALGORITHMS
+from projects.clrs_text.rows import NONE
+from projects.clrs_text.task import ClrsText
+from softmax_jax.normalizers.registry import normalizer
+
+SEED = jnp.int32(3)
+SMALL = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 7), hidden=16, heads=2, layers=1)
+SPELLED = dataclasses.replace(SMALL, tokenizer="character", positions=512)
+
+
+@functools.cache
+def batch(task):
+    return jax.tree.map(np.asarray, jax.jit(task.training_batch)(SEED, jnp.int32(0)))
+
+
+@functools.cache
+def model(task):
+    return task.build("softmax", nnx.Rngs(0))
+
+
+def texts(task):
+    """Every text of a batch: the one in the rows, its answer, and where its tokens lie."""
+    of = batch(task)
+    for copy in range(task.sets):
+        for index in range(len(task.algorithms) * len(task.lengths)):
+            there = of.text[copy] == index
+            answer = of.answer[copy][(of.of_text[copy] == index) & (of.weight[copy] > 0)]
+            yield *(task.vocabulary.decode(part.tolist()) for part in (of.tokens[copy][there], answer)), there
+
+
+@pytest.mark.parametrize("task", [SMALL, pytest.param(SPELLED, marks=pytest.mark.full)])
+def test_a_batch_has_a_text_of_every_algorithm_and_length_in_rows(task):
+    found = []
+    for text, answer, there in texts(task):
+        name, rest = text.split(":\n", 1)
+        numbers = rest[rest.index("[") + 1 : rest.index("]")].split()
+        found.append((name, len(numbers)))
+        assert (there.sum(1) > 0).sum() == 1
+        _, shown = text.rsplit(":\n", 1)
+        assert answer.startswith(shown)  # whose last token nothing follows, so it is in no row
+        right = {
+            "minimum": f"{numbers.index(min(numbers))}\n\n",
+            "insertion_sort": f"[{' '.join(sorted(numbers, key=float))}]\n\n",
+        }
+        assert answer == right[name]
+    wanted = [(name, length) for name in task.algorithms for length in task.lengths] * task.sets
+    assert found == wanted
+
+
+@pytest.mark.parametrize("task", [SMALL, pytest.param(SPELLED, marks=pytest.mark.full)])
+def test_answers_are_read_where_the_token_before_them_stands(task):
+    of = batch(task)
+    tokens, text = of.tokens[0].reshape(-1), of.text[0].reshape(-1)
+    counted = of.weight[0] > 0
+    following = of.answer[0][counted]
+    read, of_text = of.read[0][counted], of.of_text[0][counted]
+    np.testing.assert_array_equal(text[read], of_text)
+    last = np.append(of_text[1:] != of_text[:-1], True)
+    np.testing.assert_array_equal(tokens[read[~last] + 1], following[~last])
+    np.testing.assert_allclose(of.weight[0].sum(), len(task.algorithms) * len(task.lengths), rtol=1e-6)
+
+
+@pytest.mark.full
+def test_no_text_sees_another():
+    of = jax.tree.map(jnp.asarray, batch(SMALL))
+    scores = SMALL.scores(model(SMALL), of, None)
+    other = of._replace(tokens=jnp.where(of.text == 1, (of.tokens + 1) % 1000, of.tokens))
+    changed = np.abs(SMALL.scores(model(SMALL), other, None) - scores).max(-1) > 1e-5
+    assert set(np.asarray(of.of_text)[changed]) == {1}
+
+
+@pytest.mark.full
+def test_positions_ascend_within_a_text_and_range_over_all():
+    of = batch(SPELLED)
+    for copy in range(SPELLED.sets):
+        for index in range(4):
+            places = of.places[copy][of.text[copy] == index]
+            assert (np.diff(places) > 0).all()
+            assert places.min() >= 0
+            assert places.max() < SPELLED.positions
+    assert of.places[of.text != NONE].max() > 0.8 * SPELLED.positions
+
+
+def fresh_texts(algorithm, length, sets=20):
+    one = dataclasses.replace(SMALL, algorithms=(algorithm,))
+    draw = jax.jit(lambda: one.draw(one.test_keys(SEED, length, sets), jnp.full(sets, length), one.room(length)))
+    return one, draw()
+
+
+@pytest.mark.parametrize("name", ["ssmax", pytest.param("adaptive", marks=pytest.mark.full)])
+def test_an_answer_is_right_after_right_tokens_exactly_if_greedy_decoding_gives_it(name):
+    """A model that knows half of the answers: its bias is towards the tokens of some."""
+    one, of = fresh_texts("minimum", 5)
+    decoder = one.build("softmax", nnx.Rngs(1))
+    first, end = of.answer[:, 0], of.answer[0, 1]
+    decoder.bias[...] = decoder.bias[...].at[jnp.bincount(first, length=16).argmax()].add(20)
+    by = normalizer(name)
+    forced = (jax.jit(lambda: one.scores(decoder, of, None, by))().argmax(-1) == of.answer).all(1)
+    question = one.slots("minimum", one.room(5))[0]
+    tokens, there = of.tokens[:, 0, :question], of.text[:, 0, :question] >= 0
+    greedy = jax.jit(lambda: decoder.decode(tokens, there, of.answer.shape[1], None, by))()
+    np.testing.assert_array_equal(forced, (greedy == of.answer).all(1))
+    assert end not in first
+
+
+@pytest.mark.full
+def test_room_changes_no_score():
+    one, of = fresh_texts("insertion_sort", 5)
+    tokens, text = of.tokens, of.text
+    scores = one.scores(model(SMALL), of, None)
+    assert one.slots("insertion_sort", one.room(5))[1] == of.answer.shape[1]
+    gap = (text[:, 0] < 0).sum(1)
+    assert (gap > 20).all()
+    moved = of._replace(tokens=jnp.where(text < 0, 7, tokens))
+    np.testing.assert_allclose(one.scores(model(SMALL), moved, None), scores, atol=1e-5)
+    nothing = of.weight == 0
+    assert nothing.sum() > 100
+    assert (scores.argmax(-1) == of.answer)[nothing].all()  # so that no answer is wrong behind its end
+
+
+@pytest.mark.full
+def test_sets_of_training_seeds_and_tests_differ():
+    draw = jax.jit(SMALL.training_batch)
+    drawn = [draw(SEED, jnp.int32(0)), draw(SEED, jnp.int32(1)), draw(jnp.int32(4), jnp.int32(0))]
+    assert len({np.asarray(one.tokens).tobytes() for one in drawn}) == 3
+    np.testing.assert_array_equal(drawn[0].tokens, batch(SMALL).tokens)
+
+
+def test_sizes_that_make_no_task_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'minimum'"):
+        ClrsText(algorithms=("minimun",))
+    with pytest.raises(ValueError, match="did you mean 'number'"):
+        ClrsText(tokenizer="numbers")
+    with pytest.raises(ValueError, match="--lengths has 2: kmp_matcher must have from 3"):
+        ClrsText(lengths=(2, 4))
+    with pytest.raises(ValueError, match="at most --positions, 64"):
+        ClrsText(positions=64)
+    with pytest.raises(ValueError, match="even multiple of --heads"):
+        ClrsText(hidden=12, heads=4)
+    with pytest.raises(ValueError, match="--lengths has 1: minimum"):
+        dataclasses.replace(SMALL, algorithms=("minimum",)).test_keys(SEED, 1, 4)
+
+
+def test_only_single_answers_are_tested_beyond_64():
+    for name, algorithm in ALGORITHMS.items():
+        longest = dataclasses.replace(SMALL, algorithms=(name,)).test_lengths[-1]
+        assert longest == (64 if any(kind.is_list for kind in algorithm.outputs.values()) else 256)

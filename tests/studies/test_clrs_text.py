@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from softmax_jax.measures.answers import ROW
-from softmax_jax.normalizers.learned import with_numbers
+from softmax_jax.normalizers.numbers import with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.studies import clrs_text as study, clrs_text_report as report

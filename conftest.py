@@ -17,7 +17,7 @@ import pytest
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-jaxtyping.install_import_hook("softmax_jax", "beartype.beartype")
+jaxtyping.install_import_hook(["softmax_jax", "projects", "studies"], "beartype.beartype")
 
 # The scripts keep compiled programs in the user's cache directory, which is no place for those of the tests.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="softmax_jax-tests-")
@@ -29,7 +29,7 @@ for profile, examples in {"default": 10, "full": 200}.items():
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
-EXPERIMENT = {"tasks", "runtime", "temperature", "training", "measures", "report", "studies"}
+EXPERIMENT = {"tasks", "runtime", "temperature", "training", "measures", "report", "studies", "projects", "clrs_text"}
 """Folders whose examples wait for the full tier, as most compile a model; those of the library do not."""
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 

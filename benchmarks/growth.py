@@ -14,13 +14,13 @@ from typing import NamedTuple
 import jax
 
 import softmax_jax as sj
+from benchmarks.costs import step_multiply_adds
 from benchmarks.products import products_alone
 from benchmarks.timing import Grown, Result, contest, processes_in_turn, timed
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer
 from softmax_jax.training.config import Config
-from softmax_jax.training.costs import step_multiply_adds
 
 FACTOR, STEPS, SETS = 4, 20, 128
 STEP = "a training step of all seeds"

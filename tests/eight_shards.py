@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from softmax_jax.tasks.clrs_text import ClrsText
+from projects.clrs_text.task import ClrsText
 from softmax_jax.training import run, trainer as training
 from softmax_jax.training.config import Config
 

@@ -9,13 +9,13 @@ import re
 import polars as pl
 import pytest
 
+from projects.clrs_text.answers import evaluate_answers
+from projects.clrs_text.task import ClrsText
 from softmax_jax.configs import load_preset
-from softmax_jax.measures.answers import accuracies, evaluate_answers
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime.checkpoints import verify
-from softmax_jax.tasks.clrs_text import ClrsText
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, read_config
 
 TEXTS = SHIPPED / "clrs_text"
@@ -70,7 +70,7 @@ def test_it_answers_what_its_preset_says():
     assert len(said) >= 2
     task = dataclasses.replace(config.task, algorithms=tuple(said))
     options = {"task": task, "lengths": dict.fromkeys(said, task.lengths), "sets": SETS, "seeds": config.all_seeds}
-    rows = accuracies(pl.concat(evaluate_answers(parameters, {"softmax": None}, **options)))
+    rows = pl.concat(evaluate_answers(parameters, {"softmax": None}, **options))
     for name, accuracy in rows.group_by("algorithm").agg(pl.mean("accuracy")).rows():
         share = said[name] / 100
         error = 100 * math.sqrt(max(share * (1 - share), 1e-3) / (SETS * len(task.lengths)))

@@ -1,6 +1,7 @@
 """Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
 
 import dataclasses
+import importlib
 import sys
 import time
 from pathlib import Path
@@ -9,18 +10,15 @@ from typing import Literal
 import polars as pl
 import tyro
 
-from softmax_jax.measures.answers import SETS, accuracies, planned
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
+from softmax_jax.measures import evaluation
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, key_of
 from softmax_jax.measures.fits import named_normalizers
-from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
-from softmax_jax.report.accuracy import show_and_write
-from softmax_jax.report.answers import show_and_write_answers
+from softmax_jax.report import accuracy
 from softmax_jax.report.drawing import PaperOption
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
 from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
-from softmax_jax.tasks.clrs_text import ClrsText
-from softmax_jax.tasks.products import AS_TRAINED, Rounding
+from softmax_jax.tasks.precision import AS_TRAINED, Rounding
 from softmax_jax.training.config import changed, settings_of
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
@@ -34,7 +32,7 @@ class Arguments:
     lengths: command_line.UnlessGiven[tuple[int, ...]] = ()
     """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
     sets: command_line.UnlessGiven[int | None] = None
-    """Sets per seed and length: 512 unless given, 125 of every algorithm of clrs_text."""
+    """Sets per seed and length: 512 unless given, fewer of long sequences, 125 of every algorithm of clrs_text."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
@@ -51,8 +49,8 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
-        command_line.within("--sets", SETS if self.sets is None else self.sets, 1, 2**20, SETS)
+        command_line.each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
+        command_line.within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
         command_line.within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
@@ -66,10 +64,8 @@ def row(frame: pl.DataFrame) -> str:
     >>> row(pl.DataFrame({"normalizer": ["softmax", "softmax", "hardmax"], "accuracy": [98.0, 99.0, 100.0]}))
     '% right: softmax 98.5, hardmax 100.0'
     """
-    if "accuracy" not in frame.columns:
-        frame = accuracies(frame)
     means = frame.group_by("normalizer", maintain_order=True).agg(pl.mean("accuracy")).rows()
-    return "% right: " + ", ".join(f"{name} {accuracy:.1f}" for name, accuracy in means)
+    return "% right: " + ", ".join(f"{name} {mean:.1f}" for name, mean in means)
 
 
 def main() -> None:
@@ -82,8 +78,10 @@ def main() -> None:
         config = changed(config, **asked.rounding.given)
         named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
         asked.compiled.keep()
-        options = {"seeds": config.all_seeds, "key": numbered_key(asked.key), "trained_under": config.normalizer}
+        options = {"seeds": config.all_seeds, "key": key_of(asked.key), "trained_under": config.normalizer}
         options |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
+        own = importlib.import_module(config.task.evaluation) if config.task.evaluation else None
+        planned = own.planned if own else evaluation.planned
         plan = planned(parameters, named, task=config.task, **options)
         frames, seeds = plan.frames, command_line.counted(config.seeds, "seed")
         if is_leader():
@@ -94,7 +92,7 @@ def main() -> None:
         if is_leader():
             settings = dataclasses.asdict(asked) | {"sets": plan.sets, "seeds": config.all_seeds}
             settings |= {"model": settings_of(config)}
-            show = show_and_write_answers if isinstance(config.task, ClrsText) else show_and_write
+            show = own.show_and_write if own else accuracy.show_and_write
             with command_line.results_of("evaluate", asked.output) as output:
                 paths = show(output, settings, frame, config.task, asked.paper)
             seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"

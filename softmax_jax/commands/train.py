@@ -38,7 +38,7 @@ def main() -> None:
     """Picks the preset, parses the options over it, trains."""
     arguments = parse_preset(
         preset_summaries(),
-        lambda name: Arguments(load_preset(name), Path("runs") / name),
+        lambda name: Arguments(load_preset(name), Path("runs") / name.replace(":", "_")),
         "Train the model of a task. Options change a preset's settings.",
     )
     workdir = arguments.workdir

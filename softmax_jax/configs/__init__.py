@@ -13,5 +13,17 @@ def preset_summaries() -> dict[str, str]:
 
 
 def load_preset(name: str) -> Config:
-    """The settings of a preset, which imports its module alone."""
-    return importlib.import_module(f"{__name__}.{name}").CONFIG
+    """The settings of a preset, whose module alone is imported: one of the package, or your own as `my_module:CONFIG`.
+
+    Raises ValueError if a module of your own cannot be imported or holds no settings under that name.
+    """
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        return importlib.import_module(f"{__name__}.{name}").CONFIG
+    try:
+        config = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        raise ValueError(f"the preset is {name}: {module} cannot be imported: {error}") from error
+    if not isinstance(config, Config):
+        raise ValueError(f"the preset is {name}: {module} must hold a softmax_jax.training.config.Config of that name")
+    return config

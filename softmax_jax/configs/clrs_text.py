@@ -6,11 +6,11 @@ Score:    minimum 99.3 %, binary_search 96.0 %, insertion_sort 98.3 %, quicksele
           find_maximum_subarray_kadane 85.3 %, kmp_matcher 20.6 %, activity_selector 25.3 %.
 """
 
-from softmax_jax.tasks.clrs_text import ClrsText
+from softmax_jax.tasks import task_class
 from softmax_jax.training.config import Config
 
 CONFIG = Config(
-    ClrsText(),
+    task_class("clrs_text")(),
     steps=7_500,
     l2=0.0,
     optimizer="chain(clip_by_global_norm(1.0), muon(consistent_rms=0.2, adam_b2=0.99, weight_decay=0.01))",

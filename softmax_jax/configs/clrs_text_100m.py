@@ -1,6 +1,6 @@
 """CLRS-Text on a decoder of 102 million parameters, which the devices divide: predicted 0.80 exaflop, never trained.
 
-The matrix products of its 20,000 steps are 4 × 10¹⁷ multiply-adds by `softmax_jax.training.costs`: 66 minutes at a
+The matrix products of its 20,000 steps are 4 × 10¹⁷ multiply-adds by `benchmarks.costs`: 66 minutes at a
 sustained 200 teraflop per second, which 8 devices share.
 
 Command:  python train.py clrs_text_100m

@@ -147,6 +147,35 @@ def evaluate(
     return (_gathered(length, names, tuple(seeds), values, measures) for length, values in zip(lengths, at_each))
 
 
+class Plan(NamedTuple):
+    """An evaluation that yields a frame at each length, in this order."""
+
+    sets: int
+    """The most of a seed and length."""
+    lengths: list[int]
+    frames: Iterator[pl.DataFrame]
+
+
+def planned(
+    parameters: Parameters,
+    normalizers: Mapping[str, Normalizer | None],
+    *,
+    task: Task,
+    lengths: Sequence[int],
+    sets: int | None,
+    protocol: str,
+    **options: Any,
+) -> Plan:
+    """Returns the evaluation of the table of measures; without `lengths` and `sets` they are those of the task.
+
+    The options are those of `evaluate`, and it raises the same.
+    """
+    lengths = list(lengths_of(task, lengths, protocol))
+    options |= {"lengths": lengths, "sets": sets, "measures": (*EVALUATION, "extrapolated")}
+    measured = evaluate(parameters, normalizers, task=task, protocol=protocol, **options)
+    return Plan(sets or max(map(task.test_sets, lengths)), lengths, (of_length.frame() for of_length in measured))
+
+
 def lengths_of(task: Task, lengths: Sequence[int] | None, protocol: str = "fresh") -> tuple[int, ...]:
     """Returns the lengths to test at: those asked for, or else those of the protocol or the task."""
     return tuple(lengths or (notebook.LENGTHS if protocol == "notebook" else task.test_lengths))

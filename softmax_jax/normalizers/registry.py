@@ -253,15 +253,16 @@ def _problem_of(map: Any) -> str | None:
 
 
 def trust(*texts: str) -> None:
-    """Lets the files that are read in this process name these normalizers of modules; `ANY` lets them name all.
+    """Lets the files that are read in this process name these objects of modules; `ANY` lets them name all.
 
-    For what somebody typed: on the command line, or in code, where `normalizer` does it. Importing a module runs it.
+    Objects are normalizers and tasks. For what somebody typed: on the command line, or in code, where `normalizer`
+    and `Config` do it. Importing a module runs it.
     """
     _trusted.update(texts)
 
 
 def require_trust(text: str, file: Path) -> None:
-    """Raises ValueError if a file names the normalizer of a module by a text that nobody typed in this process."""
+    """Raises ValueError if a file names an object of a module by a text that nobody typed in this process."""
     named = OF_A_MODULE.fullmatch(text)
     if named and _trusted.isdisjoint({text, ANY}):
         raise ValueError(

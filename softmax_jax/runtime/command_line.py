@@ -53,7 +53,7 @@ def parse(arguments: type[T], **options: Any) -> T:
 
 
 def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], description: str) -> T:
-    """`parse` of the options behind the first word, which names a preset: one of those whose summaries --help lists.
+    """`parse` of the options behind the first word, which names a preset: one that --help lists, or one of your own.
 
     `arguments` gives those of a preset, which the options change. No other preset is looked at.
     """
@@ -65,12 +65,14 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
         print("", "PRESET --help lists the options of one.", sep="\n")
         raise SystemExit(0)
     with one_line_refusals(others, ()):
-        if name not in summaries:
-            known = f"it must be a preset, one of {', '.join(summaries)}"
+        if name not in summaries and ":" not in name:
+            known = f"it must be a preset, one of {', '.join(summaries)}; one of your own is written my_module:CONFIG"
             raise ValueError(f"the first argument is {name}: {did_you_mean(name, summaries)}{known}")
-    default = arguments(name)
+        default = arguments(name)
     program = f"{Path(sys.argv[0]).name} {name}"
-    return parse(type(default), default=default, args=others, prog=program, description=summaries[name])
+    return parse(
+        type(default), default=default, args=others, prog=program, description=summaries.get(name, description)
+    )
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import jax
 import polars as pl
 import tyro
 
+from projects.clrs_text import report as clrs_report
 from softmax_jax.files import write_whole
 from softmax_jax.measures.fits import FITS
 from softmax_jax.normalizers.checks import one_of
@@ -23,7 +24,6 @@ from softmax_jax.report.drawing import svg
 from softmax_jax.runtime.command_line import check_directory, one_line_errors, parse
 from softmax_jax.studies import (
     ablation_report,
-    clrs_text_report,
     critical_report,
     extremes_report,
     precision_report,
@@ -134,8 +134,8 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
     "critical": lambda: critical_report.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes_report.growth_chart(table("extremes/betas")),
-    "clrs_text": lambda: clrs_text_report.regimes_chart(table("clrs_text/regimes")),
-    "clrs_text_heads": lambda: clrs_text_report.heads_chart(table("clrs_text/heads")),
+    "clrs_text": lambda: clrs_report.regimes_chart(table("clrs_text/regimes")),
+    "clrs_text_heads": lambda: clrs_report.heads_chart(table("clrs_text/heads")),
     "trained_or_swapped": lambda: trained_or_swapped_report.chart(table("trained_or_swapped/accuracy")),
     **of_precision(),
     **of_frontier(),

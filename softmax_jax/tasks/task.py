@@ -103,6 +103,8 @@ class Task(abc.ABC):
         """Returns how many test sets of a length to read at once, by their memory."""
         return max(1, min(64, 2**22 // length**2))
 
+    evaluation: ClassVar[str] = ""
+    """The module that evaluates the task in its own way, with `planned` and `show_and_write`, where there is one."""
     divides_batches: ClassVar[bool] = False
     """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
     least_sets: ClassVar[int | None] = None

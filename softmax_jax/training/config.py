@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, whole
+from softmax_jax.normalizers.registry import trust
 from softmax_jax.runtime.command_line import UnlessGiven
-from softmax_jax.tasks import TASKS
+from softmax_jax.tasks import name_of, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import Task
 
@@ -63,10 +64,9 @@ class Config:
             rule = f"the last of {self.seeds} seeds must be below 2**31, and is {last}"
             raise ValueError(f"--first-seed is {self.first_seed}: {rule}")
         if self.sharded and not self.task.divides_batches:
-            divide = " and ".join(name for name, task in TASKS.items() if task.divides_batches)
             raise ValueError(
                 f"--sharded divides a model among devices that divide its batches, which {self.task.name} does not: "
-                f"leave it out; {divide} do"
+                "leave it out"
             )
         require("--l2", self.l2, "of at least 0 and at most 1000, such as 0.001", lambda l2: 0 <= l2 <= 1000)
         rule = "above 0 and at most 1000, such as 0.001"
@@ -74,6 +74,7 @@ class Config:
         for option in ("optimizer_options", "schedule_options"):
             for key, value in getattr(self, option).items():
                 finite(f"--{option.replace('_', '-')} {key}", value)
+        trust(name_of(self.task))  # its module is imported already, so a file of this run may name it
 
     @property
     def all_seeds(self) -> list[int]:
@@ -99,20 +100,20 @@ def settings_of(config: Config) -> dict[str, Any]:
     8
     """
     settings = dataclasses.asdict(config)
-    return {"task": config.task.name} | settings.pop("task") | settings
+    return {"task": name_of(config.task)} | settings.pop("task") | settings
 
 
 def from_settings(settings: Mapping[str, Any]) -> Config:
     """The inverse of `settings_of`; what is left out has its default, and the task is max retrieval.
 
-    Raises ValueError for a setting that there is not, and for a value of another type than the default's.
+    Raises ValueError for a setting that there is not, for a value of another type than the default's, and as
+    `task_class`.
     """
     name = settings.get("task", MaxRetrieval.name)
-    if name not in TASKS:
-        raise ValueError(f"the task is {name!r}: {did_you_mean(name, TASKS)}it must be one of {', '.join(TASKS)}")
-    fields = {field.name for field in dataclasses.fields(TASKS[name])}  # pyright: ignore[reportArgumentType]
+    kind = task_class(name)
+    fields = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     given = {name: value for name, value in settings.items() if name != "task"}
-    defaults = settings_of(Config(TASKS[name]()))
+    defaults = settings_of(Config(kind()))
     for setting, value in list(given.items()):
         if setting not in defaults:
             raise ValueError(f"{setting} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
@@ -121,7 +122,7 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
             value = given[setting] = tuple(value)
         if type(value) is not type(default) and not (type(value) is int and type(default) is float):
             raise ValueError(f"{setting} is {value!r}, not of type {type(default)}")
-    task = TASKS[name](**{name: value for name, value in given.items() if name in fields})
+    task = kind(**{name: value for name, value in given.items() if name in fields})
     return Config(task, **{name: value for name, value in given.items() if name not in fields})
 
 

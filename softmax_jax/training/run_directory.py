@@ -248,11 +248,12 @@ def first_state(config: Config) -> TrainState:
 def read_config(directory: Path | str) -> Config:
     """The settings of the run in a directory. Raises ValueError if there is none, it cannot be read, or names code.
 
-    Nothing but the normalizer of a run can: its task is one of a table, its optimizer and schedule are those of optax.
+    Its normalizer and its task can, of one's own; its optimizer and schedule are those of optax.
     """
     directory = Path(directory)
     settings = read_settings(directory)
-    require_trust(str(settings.get("normalizer")), directory / "config.json")
+    for setting in ("normalizer", "task"):
+        require_trust(str(settings.get(setting)), directory / "config.json")
     try:
         return from_settings(settings)
     except (TypeError, ValueError) as error:

@@ -11,8 +11,9 @@ from softmax_jax.measures import evaluation, long_sets, sets
 from softmax_jax.measures.statistics import half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import TASKS, max_retrieval
+from softmax_jax.tasks import max_retrieval
 from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, sample
+from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
@@ -183,7 +184,7 @@ def test_a_measure_without_a_head_to_look_at_is_left_out(parameters):
 
 @pytest.mark.full
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
-    task = TASKS["sort"](sets=2, length=4, hidden=8, heads=2, layers=1)  # pyright: ignore[reportCallIssue]
+    task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
     trained = jax.vmap(build_model(task, "ssmax")[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
     named = {"as trained": None, "softmax": normalizer("softmax")}
     options = {"seeds": SEEDS, "lengths": (4, 8), "sets": 4, "task": task, "trained_under": "ssmax"}

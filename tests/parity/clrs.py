@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
+from projects.clrs_text.algorithms import ALGORITHMS, Kind
 
 
 def load() -> tuple[ModuleType, ModuleType, ModuleType]:

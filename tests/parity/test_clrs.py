@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, codes_of, values_of
-from softmax_jax.tasks.clrs_tokens import answer_parts, question_parts, text_of
+from projects.clrs_text.algorithms import ALGORITHMS, codes_of, values_of
+from projects.clrs_text.tokens import answer_parts, question_parts, text_of
 from tests.parity import clrs
 
 pytestmark = pytest.mark.parity

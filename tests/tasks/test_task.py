@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from projects.clrs_text.task import ClrsText
 from softmax_jax.measures.sets import key_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import TASKS
-from softmax_jax.tasks.clrs_text import ClrsText
+from softmax_jax.tasks import TASKS, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.tasks.signal import Signal
@@ -22,7 +22,7 @@ OTHERS = {
     MaxRetrieval: {"sets": 6, "min_items": 2, "max_items": 5, "width": 8},
     ClrsText: {"sets": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
 }
-MADE: list[Task] = [task(**OTHERS.get(task, SMALL)) for task in TASKS.values()]
+MADE: list[Task] = [task(**OTHERS.get(task, SMALL)) for task in map(task_class, TASKS)]
 SEED = jnp.int32(3)
 
 

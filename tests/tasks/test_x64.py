@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from projects.clrs_text.task import ClrsText
 from softmax_jax.files import versions
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.sets import key_of, notebook_batches
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks import TASKS
-from softmax_jax.tasks.clrs_text import ClrsText
+from softmax_jax.tasks import TASKS, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample_blocks, set_block, set_query
 from softmax_jax.tasks.priorities import QUANTILES
 from softmax_jax.tasks.sequences import SequenceTask
@@ -27,7 +27,7 @@ KINDS = {
     "max_retrieval": MaxRetrieval(sets=2, width=8),
     "near ties": MaxRetrieval(sets=2, width=8, nearest_of=4, min_items=2),
     **{priority: MaxRetrieval(sets=2, width=8, priority=priority) for priority in QUANTILES},
-    **{name: kind(**SIZES, **NUMBERS.get(name, {})) for name, kind in TASKS.items() if kind is not MaxRetrieval},
+    **{name: task_class(name)(**SIZES, **NUMBERS.get(name, {})) for name in TASKS if name != MaxRetrieval.name},
     "characters": ClrsText(**SIZES, lengths=(4, 5), tokenizer="character"),
 }
 HEART = ("max_retrieval",)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from projects.decoder import Decoder
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.decoder import Decoder
 
 TOKENS, LENGTH, MORE = 11, 7, 5
 

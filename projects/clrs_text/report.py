@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from softmax_jax.measures.answers import summarize_answers
+from projects.clrs_text.answers import summarize_answers
+from projects.clrs_text.task import PUBLISHED_LENGTHS
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import by_size, palette, reader_name
-from softmax_jax.tasks.clrs_text import PUBLISHED_LENGTHS
 
 TABLES = ("learned", "regimes", "seen")
 """Marks of the page."""

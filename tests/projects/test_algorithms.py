@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, values_of
-from tests.tasks.clrs import COUNT, LENGTH, ROOM, drawn, without_room
+from projects.clrs_text.algorithms import ALGORITHMS, values_of
+from tests.projects.instances import COUNT, LENGTH, ROOM, drawn, without_room
 
 DECIMALS = 3
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind, codes_of, values_of
-from softmax_jax.tasks.clrs_tokens import (
+from projects.clrs_text.algorithms import ALGORITHMS, Kind, codes_of, values_of
+from projects.clrs_text.tokens import (
     TOKENIZERS,
     CharacterTokenizer,
     NumberTokenizer,
@@ -14,7 +14,7 @@ from softmax_jax.tasks.clrs_tokens import (
     spell,
     text_of,
 )
-from tests.tasks.clrs import LENGTH, ROOM, drawn, without_room
+from tests.projects.instances import LENGTH, ROOM, drawn, without_room
 
 ALL = tuple(ALGORITHMS)
 

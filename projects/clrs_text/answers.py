@@ -1,24 +1,30 @@
-"""Exact match of answers by algorithm, normalizer and length, with what is sure about it."""
+"""The evaluation of CLRS-Text: exact match of answers by algorithm, normalizer and length, and how it is shown."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 from jaxtyping import Bool
+from rich.console import Console
+from scipy.stats import binomtest
 
-from softmax_jax.measures.evaluation import BASELINE, evaluate
-from softmax_jax.measures.sets import NOTEBOOK_LENGTHS
+from projects.clrs_text.task import TEST_SETS, ClrsText
+from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.measures.evaluation import BASELINE, Plan, evaluate
 from softmax_jax.measures.statistics import corrected
-from softmax_jax.measures.table import EVALUATION
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.tasks.clrs_text import TEST_SETS, ClrsText
-from softmax_jax.tasks.task import Task
+from softmax_jax.report import charts
+from softmax_jax.report.accuracy import settings_to_keep
+from softmax_jax.report.colours import palette
+from softmax_jax.report.drawing import Paper, save_chart
+from softmax_jax.report.tables import groups_of, print_groups
+from softmax_jax.runtime.command_line import plain_console
 from softmax_jax.training.trainer import Parameters
 
-SETS = 512
-"""Of each seed and length, unless the task or the caller says otherwise."""
 EXACT = "exact_match"
 COLUMNS = ("algorithm", "normalizer", "n", "seed", "accuracy")
 """Of evaluation.csv; the accuracy in percent."""
@@ -50,6 +56,8 @@ def evaluate_answers(
 ) -> Iterator[pl.DataFrame]:
     """Yields, algorithm by algorithm and length by length, whether the answer to each set was right to its end.
 
+    Each frame has the columns of `COLUMNS`, and `right`: the answer to each set.
+
     The answers are read after the right tokens before them, which says the same as greedy decoding: up to the first
     mistake both have seen the same. The options are those of `evaluate`.
     """
@@ -63,46 +71,26 @@ def evaluate_answers(
                 for at, normalizer in enumerate(measured.normalizers)
                 for index, seed in enumerate(seeds)
             ]
-            yield pl.DataFrame(rows, ROW, orient="row")
-
-
-class Plan(NamedTuple):
-    """An evaluation that yields a frame at each length, in this order."""
-
-    sets: int
-    lengths: list[int]
-    frames: Iterator[pl.DataFrame]
+            frame = pl.DataFrame(rows, ROW, orient="row")
+            yield frame.with_columns(accuracy=100 * pl.col("right").list.mean())
 
 
 def planned(
     parameters: Parameters,
     normalizers: Mapping[str, Normalizer | None],
     *,
-    task: Task,
+    task: ClrsText,
     lengths: Sequence[int],
     sets: int | None,
-    protocol: str,
     **options: Any,
 ) -> Plan:
-    """The evaluation of any task: of answers if it has them, or else of the table of measures.
+    """The evaluation of all algorithms: at their own lengths without `lengths`, on the usual sets without `sets`.
 
-    Without `lengths` they are the task's own, without `sets` the usual. The options are those of `evaluate`, and it
-    raises the same.
+    The options are those of `evaluate`, and it raises the same.
     """
-    options |= {"task": task, "protocol": protocol}
-    if isinstance(task, ClrsText):
-        of_one, sets = lengths_of(task, lengths), sets or TEST_SETS
-        answers = evaluate_answers(parameters, normalizers, lengths=of_one, sets=sets, **options)
-        return Plan(sets, [length for of_algorithm in of_one.values() for length in of_algorithm], answers)
-    asked = list(lengths or (NOTEBOOK_LENGTHS if protocol == "notebook" else task.test_lengths))
-    options |= {"lengths": asked, "sets": sets or SETS, "measures": (*EVALUATION, "extrapolated")}
-    measured = evaluate(parameters, normalizers, **options)
-    return Plan(sets or SETS, asked, (of_length.frame() for of_length in measured))
-
-
-def accuracies(answers: pl.DataFrame) -> pl.DataFrame:
-    """The accuracy in percent, a row per algorithm, normalizer, length and seed."""
-    return answers.with_columns(accuracy=100 * pl.col("right").list.mean()).select(COLUMNS)
+    of_one, sets = lengths_of(task, lengths), sets or TEST_SETS
+    answers = evaluate_answers(parameters, normalizers, task=task, lengths=of_one, sets=sets, **options)
+    return Plan(sets, [length for of_algorithm in of_one.values() for length in of_algorithm], answers)
 
 
 def summarize_answers(answers: pl.DataFrame, baseline: str = BASELINE) -> pl.DataFrame:
@@ -110,8 +98,6 @@ def summarize_answers(answers: pl.DataFrame, baseline: str = BASELINE) -> pl.Dat
 
     p is of McNemar's exact test, corrected by Holm for the tests of the frame; both take the trained models as given.
     """
-    from scipy.stats import binomtest  # here, for it takes a second to load, and most tasks have no answers
-
     cells = answers.group_by("algorithm", "normalizer", "n", maintain_order=True).agg(pl.col("right").list.explode())
     found = {tuple(row[:3]): np.asarray(row[3], bool) for row in cells.rows()}
     p_values = [
@@ -134,9 +120,49 @@ def mcnemar(right: Bool[np.ndarray, " sets"], reference: Bool[np.ndarray, " sets
     >>> mcnemar(np.array([True] * 6), np.array([False] * 6))
     0.03125
     """
-    from scipy.stats import binomtest
-
     if reference is None:
         return None
     ours, theirs = int((right & ~reference).sum()), int((reference & ~right).sum())
     return float(binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0
+
+
+NOTE = (
+    "accuracy: % of answers right to their end; low, high: Wilson's 95 % interval over sets; p: McNemar's exact test "
+    "against softmax on the same sets, corrected by Holm for all in the tables; both take the trained models as given"
+)
+
+
+def print_answers(console: Console, summary: pl.DataFrame) -> None:
+    """Prints the accuracy by normalizer and length for each algorithm, with its interval and p."""
+    shown = [(name, name, ".1f") for name in ("accuracy", "low", "high")] + [("p", "p", ".1g")]
+    for (algorithm,), of_one in summary.group_by("algorithm", maintain_order=True):
+        print_groups(console, str(algorithm), groups_of(of_one, shown), of_one["n"].unique().sort().to_list())
+    console.print(NOTE, style="dim")
+
+
+def answers_chart(summary: pl.DataFrame, title: str) -> charts.Chart:
+    """Accuracy by length, a panel for each algorithm and a line for each normalizer, with Wilson's interval."""
+    colour = charts.colour_by("normalizer", palette(summary["normalizer"]))
+    x, y = charts.length_axis(sorted(set(summary["n"])), "length"), charts.percent_axis("right answers (%)")
+    panels = [
+        alt.layer(*charts.lines(of_one.rename({"accuracy": "value"}), x, y, colour)).properties(
+            width=240, height=180, title=charts.panel_title(str(algorithm))
+        )
+        for (algorithm,), of_one in summary.group_by("algorithm", maintain_order=True)
+    ]
+    return alt.concat(*panels, columns=3).properties(title=charts.chart_title(title, "95 % intervals over sets"))
+
+
+def show_and_write(
+    output: Path, options: Mapping[str, Any], answers: pl.DataFrame, task: ClrsText, paper: Paper | None = None
+) -> list[Path]:
+    """Writes the rows of an evaluation, its summary and its chart, then prints the summary; returns the files."""
+    summary = summarize_answers(answers)
+    paths = [output / "evaluation.csv", output / "evaluation.json"]
+    write_csv(paths[0], COLUMNS, answers.select(COLUMNS).rows())
+    kept = {"settings": settings_to_keep(options), "versions": versions(), "summary": summary.to_dicts()}
+    write_json(paths[1], kept)
+    title = f"How far do answers reach that were trained at up to {task.longest} numbers?"
+    paths += save_chart(answers_chart(summary, title), output / "accuracy", paper)
+    print_answers(plain_console(), summary)
+    return paths

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS
-from softmax_jax.tasks.clrs_tokens import TOKENIZERS, Tokenizer, answer_parts, question_parts
+from projects.clrs_text.algorithms import ALGORITHMS
+from projects.clrs_text.tokens import TOKENIZERS, Tokenizer, answer_parts, question_parts
 
 NONE = -1
 """The text of a slot that holds no token."""

@@ -7,7 +7,7 @@ A decoder of $L$ layers and width $h$, over $R$ rows of $t$ tokens of which $a$ 
 $3\,(L\,R\,t\,(12h^2 + 2th) + avh + 2vfh)$ with $v$ tokens to choose from, each known by $f$ features.
 """
 
-from softmax_jax.tasks.clrs_text import ClrsText
+from projects.clrs_text.task import ClrsText
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
 
 

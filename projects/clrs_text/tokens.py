@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Inputs, Kind, values_of
+from projects.clrs_text.algorithms import ALGORITHMS, Inputs, Kind, values_of
 
 INTEGERS = 1024
 """Whole numbers have tokens up to this one, and so instances have no more nodes."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS
+from projects.clrs_text.algorithms import ALGORITHMS
 
 COUNT = 60
 LENGTH, ROOM = 9, 12

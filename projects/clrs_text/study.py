@@ -6,7 +6,7 @@ tenth of its steps under each, from the same parameters ("tuned"), as the paper 
 trained under it from its first step ("throughout"). What its heads do is read at the end of each question of `minimum`:
 the entropy of their weights, and the weight of the entry that is the answer.
 
-    python -m softmax_jax.studies.clrs_text
+    python -m projects.clrs_text.study
 """
 
 import dataclasses
@@ -24,9 +24,16 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 from rich.console import Console
 
+from projects.clrs_text import report
+from projects.clrs_text.algorithms import ALGORITHMS, Kind
+from projects.clrs_text.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
+from projects.clrs_text.report import HEADS, SWAPPED, THROUGHOUT, TUNED
+from projects.clrs_text.task import ClrsText, Texts
+from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_parts
+from projects.decoder import Decoder
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_bytes, read_json, read_text, write_csv, write_json, write_whole
-from softmax_jax.measures.answers import COLUMNS, TEST_SETS, evaluate_answers, lengths_of
+from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.measures.fits import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.learned import initial_numbers, with_numbers
@@ -37,12 +44,6 @@ from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.studies import clrs_text_report as report
-from softmax_jax.studies.clrs_text_report import HEADS, SWAPPED, THROUGHOUT, TUNED
-from softmax_jax.tasks.clrs_algorithms import ALGORITHMS, Kind
-from softmax_jax.tasks.clrs_text import ClrsText, Texts
-from softmax_jax.tasks.clrs_tokens import TOKENIZERS, CharacterTokenizer, question_parts
-from softmax_jax.tasks.decoder import Decoder
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import one_line_ends, run
 from softmax_jax.training.run_directory import load_checkpoint
@@ -187,12 +188,18 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     return frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
 
 
-def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> Int[Array, "sets places"]:
-    """The right answers to the sets of these keys, for a task of one algorithm that answers with places in a list."""
+def texts_of(task: ClrsText, keys: Key[Array, " sets"], n: int) -> Texts:
+    """Returns the test sets of these keys, of which each gives one."""
+    drawn = jax.vmap(lambda key: task.test_batch(key, n, 1))(keys)
+    return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
+
+
+def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int) -> Int[Array, "sets places"]:
+    """Returns the right answers to the same sets, for a task of one algorithm that answers with places in a list."""
     algorithm = ALGORITHMS[task.algorithms[0]]
 
     def one(key: Key[Array, ""]) -> Int[Array, " places"]:
-        inputs = algorithm.draw(key, jnp.int32(n), room, task.decimals)
+        inputs = algorithm.draw(jax.random.split(key, 1)[0], jnp.int32(n), n, task.decimals)
         return jnp.stack(list(algorithm.solve(inputs, jnp.int32(n), task.decimals).values()))
 
     return jax.vmap(one)(keys)
@@ -201,7 +208,7 @@ def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> I
 @functools.cache
 def are_seen(task: ClrsText, n: int, seed: int, sets: int) -> list[bool]:
     """Whether every place in the answer to each test set is one that training has."""
-    places = places_of(task, task.test_keys(jnp.int32(seed), n, sets), n, task.room(n))
+    places = places_of(task, set_keys([seed], n, sets)[0], n)
     return (places.max(1) < task.longest).tolist()
 
 
@@ -233,9 +240,9 @@ def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], set
     structure = build_model(task, config.normalizer)[0]
     model = nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters))
     for n in lengths:
-        keys = task.test_keys(jnp.int32(config.first_seed), n, sets)
-        batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
-        source = source_of(task, batch, places_of(task, keys, n, n)[:, 0])
+        (keys,) = set_keys([config.first_seed], n, sets)
+        batch = texts_of(task, keys, n)
+        source = source_of(task, batch, places_of(task, keys, n)[:, 0])
         for layer, (entropies, weights) in enumerate(seen_from_answers(model, batch, source)):
             for head, (entropy, weight) in enumerate(zip(entropies.tolist(), weights.tolist())):
                 yield n, config.first_seed, layer, head, entropy, weight

@@ -1,0 +1,1 @@
+"""CLRS-Text: algorithms asked and answered in text."""

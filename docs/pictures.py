@@ -134,25 +134,30 @@ def of_pairs(n: int) -> Any:
     return ablation.pairs_chart(table("frontier/accuracy"), n)
 
 
+@functools.cache
+def look_of(name: str) -> tuple[list[float], Sequence[float]]:
+    """Returns the weights of ten logits, and the weight of one logit by length."""
+    named = {name: normalizer(name)}
+    with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
+        return looks.weights_of(named, looks.SCORES)[name].tolist(), looks.sweep(named, LENGTHS)[name]
+
+
 def of_normalizer(name: str) -> Any:
     """Weights of ten logits as bars and of one logit by length as a line, beside those of softmax."""
-    named = {one: normalizer(one) for one in dict.fromkeys((BASELINE, name))}
-    with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
-        rows = {one: weights.tolist() for one, weights in looks.weights_of(named, looks.SCORES).items()}
-        lengths = looks.sweep(named, LENGTHS)
+    (weights, by_length), (softmax_weights, softmax_by_length) = look_of(name), look_of(BASELINE)
     weight = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[-0.1, 1]))
     logit = alt.X("logit:O", title="logit", sort="descending", axis=alt.Axis(labelAngle=0, format=".1f"))
     n = alt.X("n:Q", title="logits in the row", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=LENGTHS))
 
-    def points(key: str, values: Sequence[float] | Sequence[int], weights: Sequence[float]) -> alt.Chart:
-        data = [{key: value, "weight": round(float(weight), DIGITS)} for value, weight in zip(values, weights)]
+    def points(key: str, values: Sequence[float] | Sequence[int], heights: Sequence[float]) -> alt.Chart:
+        data = [{key: value, "weight": round(float(height), DIGITS)} for value, height in zip(values, heights)]
         return alt.Chart(alt.Data(values=data))
 
     colours = palette([BASELINE, name])
-    bars = points("logit", looks.SCORES, rows[name]).mark_bar(color=colours[name]).encode(x=logit, y=weight)
-    ticks = points("logit", looks.SCORES, rows[BASELINE]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
-    own = points("n", LENGTHS, lengths[name]).mark_line(color=colours[name], strokeWidth=2)
-    softmax = points("n", LENGTHS, lengths[BASELINE]).mark_line(color=colours[BASELINE], strokeWidth=4)
+    bars = points("logit", looks.SCORES, weights).mark_bar(color=colours[name]).encode(x=logit, y=weight)
+    ticks = points("logit", looks.SCORES, softmax_weights).mark_tick(color=colours[BASELINE], thickness=3, size=16)
+    own = points("n", LENGTHS, by_length).mark_line(color=colours[name], strokeWidth=2)
+    softmax = points("n", LENGTHS, softmax_by_length).mark_line(color=colours[BASELINE], strokeWidth=4)
     lines = [own.encode(x=n, y=weight), softmax.encode(x=n, y=weight)]
     left = alt.layer(bars, ticks.encode(x=logit, y=weight), title="What does it make of ten logits?")
     right = alt.layer(*(lines if name != BASELINE else lines[1:]), title="Does it hold on to one logit of 3?")

@@ -22,13 +22,14 @@ from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import BY_CAUSE
+from softmax_jax.report.tables import with_interval
 from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_within, plain_console, within
 from softmax_jax.tasks import products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, start, with_interval
+from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, start
 
 BASE = "base"
 PAIRS = "normalizer in training"

@@ -2,27 +2,28 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import polars as pl
 
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
-from softmax_jax.measures.statistics import half_width
 from softmax_jax.report.charts import Chart
 from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.training.run import one_line_ends
+from softmax_jax.training.run_directory import SHIPPED
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
+CHECKPOINTS = tuple(SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties"))
+"""The trained models that rules and predictions are held against."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,13 +88,3 @@ def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -
     rows = compute()
     write_json(path, {"settings": settings, "rows": rows})
     return rows
-
-
-def with_interval(values: Sequence[float], form: str = ".1f") -> str:
-    """Returns the mean of the seeds with half its 95 % interval, which one seed has not.
-
-    >>> with_interval([50.0, 52.0]), with_interval([50.0])
-    ('51.0 ± 12.7', '50.0')
-    """
-    half = half_width(values)
-    return f"{np.mean(values):{form}}" + ("" if half is None else f" ± {half:{form}}")

@@ -26,8 +26,8 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.runtime import command_line
 from softmax_jax.tasks.products import SPACING
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import start
+from softmax_jax.training.run_directory import load_checkpoint
+from studies.common import CHECKPOINTS, start
 
 RARE = 40.0
 """Gaps of so many means are left out: their probability is below that of rounding in float64."""
@@ -61,9 +61,7 @@ def key_accuracy(bias: Float[np.ndarray, " classes"], n: int, spacing: float = 0
 class Arguments:
     """What the command line may say."""
 
-    checkpoints: tuple[Path, ...] = tuple(
-        SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties")
-    )
+    checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs, or Flax msgpack files."""
     lengths: tuple[int, ...] = (256, 1024, 4096, 16384)
     """Items per set."""

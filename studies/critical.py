@@ -33,8 +33,8 @@ from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import BY_NORMALIZER
 from softmax_jax.runtime import command_line
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, Options, Rows, kept, start
+from softmax_jax.training.run_directory import load_checkpoint
+from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, start
 from studies.sharpest import at_training_length, sharpest
 
 NEAREST_OF = (1, 4, 16, 64)
@@ -65,9 +65,7 @@ class Arguments(Options):
 
     tables: ClassVar[tuple[str, ...]] = ("near_tie_rule", "critical_rule")
 
-    checkpoints: tuple[Path, ...] = tuple(
-        SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties")
-    )
+    checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs."""
     quick: bool = False
     """A look in a few minutes: an eighth of the sets."""

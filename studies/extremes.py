@@ -32,12 +32,13 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import palette
+from softmax_jax.report.tables import with_interval
 from softmax_jax.runtime import command_line
 from softmax_jax.tasks.priorities import NEEDLE, QUANTILES
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
-from studies.common import Options, start, with_interval
+from studies.common import Options, start
 
 BETAS = tuple(2.0 ** (power / 2) for power in range(-24, 33))
 """From 1/4,096, for models, whose logits are steep, to 65,536, for a perfect key; β½ is found between them."""

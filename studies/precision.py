@@ -224,20 +224,14 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     falling = with_best(recipes).filter(pl.col("rate") == "falling", pl.col("rounded") == products.PLACES[-1])
     names = [name for name in products.PRECISIONS if name in set(falling["precision"]) - {products.FLOAT32}]
     colour = charts.colour_by("precision", palette(names), "products")
+    x, y = steps_axis(), charts.percent_axis("accuracy (% of sets)")
     panels = []
     for name in ("softmax", BEST):
         ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy").drop("low", "high")
         top = over_seeds(ceilings, ["precision", "n"], "ceiling").drop("low", "high")
         drawn = [
-            *charts.lines(in_steps(ours), steps_axis(), charts.percent_axis("accuracy (% of sets)"), colour),
-            *charts.lines(
-                in_steps(top),
-                steps_axis(),
-                charts.percent_axis("accuracy (% of sets)"),
-                colour,
-                point=False,
-                width=1.0,
-            ),
+            *charts.lines(in_steps(ours), x, y, colour),
+            *charts.lines(in_steps(top), x, y, colour, point=False, width=1.0),
         ]
         panels.append(alt.layer(*drawn).properties(width=330, height=300, title=charts.panel_title(name)))
     title = charts.chart_title(

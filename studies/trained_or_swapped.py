@@ -32,6 +32,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import palette, reader_name
+from softmax_jax.report.tables import with_interval
 from softmax_jax.runtime import command_line
 from softmax_jax.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.training.config import Config, changed
@@ -40,7 +41,7 @@ from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters, build_model
 from softmax_jax.transforms.calibrate import calibrate
 from softmax_jax.transforms.swap import Normalizers, swap
-from studies.common import Options, start, with_interval
+from studies.common import Options, start
 
 TASKS = ("multi_query", "sort")
 TRAINED = ("softmax", "ssmax", "asentmax")

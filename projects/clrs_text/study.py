@@ -40,6 +40,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import by_size, palette, reader_name
+from softmax_jax.report.tables import number_or_dash
 from softmax_jax.runtime import command_line
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import run
@@ -307,7 +308,7 @@ def learned_table(summary: pl.DataFrame) -> str:
     for algorithm, mean in means.items():
         found = summary.filter(algorithm=algorithm, regime=SWAPPED, normalizer="softmax")
         by_length = dict(found.select("n", "accuracy").rows())
-        rows.append([algorithm, f"{mean:.1f}", *(_or_dash(by_length.get(n)) for n in SHOWN)])
+        rows.append([algorithm, f"{mean:.1f}", *(number_or_dash(by_length.get(n), ".1f") for n in SHOWN)])
     return markdown.table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
 
 
@@ -321,7 +322,7 @@ def regimes_table(summary: pl.DataFrame) -> str:
             row = [algorithm, str(regime), reader_name(str(name))]
             for n in SHOWN:
                 accuracy, p = found.get(n, (None, None))
-                shown = _or_dash(accuracy)
+                shown = number_or_dash(accuracy, ".1f")
                 row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
             rows.append(row)
     return markdown.table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
@@ -337,7 +338,7 @@ def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
     for (algorithm,), of_one in each.group_by("algorithm", maintain_order=True):
         for name, mean in share.items():
             by_length = dict(of_one.group_by("n").agg(100 * mean).rows())
-            rows.append([str(algorithm), name, *(_or_dash(by_length.get(n)) for n in BEYOND)])
+            rows.append([str(algorithm), name, *(number_or_dash(by_length.get(n), ".1f") for n in BEYOND)])
     return markdown.table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
 
 
@@ -345,10 +346,6 @@ def _learned(summary: pl.DataFrame) -> list[str]:
     """The algorithms that are learned, or the first where none is, for something to look at."""
     means = at_training_lengths(summary)
     return [algorithm for algorithm, mean in means.items() if mean >= LEARNED] or list(means)[:1]
-
-
-def _or_dash(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
 
 
 def regimes_chart(summary: pl.DataFrame) -> charts.Chart:

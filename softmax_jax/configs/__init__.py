@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 
 from softmax_jax.files import first_line_of_docstring
+from softmax_jax.normalizers.registry import content_of
 from softmax_jax.training.config import Config
 
 
@@ -20,10 +21,7 @@ def load_preset(name: str) -> Config:
     module, _, attribute = name.partition(":")
     if not attribute:
         return importlib.import_module(f"{__name__}.{name}").CONFIG
-    try:
-        config = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ValueError(f"the preset is {name}: {module} cannot be imported: {error}") from error
+    config = content_of(module, f"the preset is {name}").get(attribute)
     if not isinstance(config, Config):
         raise ValueError(f"the preset is {name}: {module} must hold a softmax_jax.training.config.Config of that name")
     return config

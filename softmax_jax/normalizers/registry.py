@@ -215,14 +215,7 @@ def imported(module: str, name: str) -> Method:
     Raises ValueError, in one line, if the module cannot be imported, lacks the name, or holds something else there.
     """
     said = f"{module}:{name}"
-    try:
-        content = vars(importlib.import_module(module))
-    except Exception as error:  # of many types, as the module is the user's
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(
-            f"unknown normalizer {said!r}: the module {module} cannot be imported ({problem}): name one that is "
-            "installed, or a file in this directory without its .py"
-        ) from error
+    content = content_of(module, f"unknown normalizer {said!r}")
     found = content.get(name, METHODS.get(name))  # which the module may have registered, and kept nothing
     if found is None:
         near = checks.did_you_mean(name, content)
@@ -237,6 +230,21 @@ def imported(module: str, name: str) -> Method:
             f"jax.nn.softmax, with logits, axis and where, and {problem}"
         )
     return Method(said, found)
+
+
+def content_of(module: str, said: str) -> dict[str, Any]:
+    """Imports a module that somebody typed and returns what it holds, by name.
+
+    Raises ValueError, in one line that starts with `said`, if the module cannot be imported.
+    """
+    try:
+        return vars(importlib.import_module(module))
+    except Exception as error:  # of many types, as the module is the user's
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"{said}: the module {module} cannot be imported ({problem}): name one that is installed, or a file in "
+            "this directory without its .py"
+        ) from error
 
 
 def _problem_of(map: Any) -> str | None:

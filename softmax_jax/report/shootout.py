@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.statistics import half_width, over_seeds
+from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
 from softmax_jax.report.colours import palette
-from softmax_jax.report.tables import new_table, number_or_dash
+from softmax_jax.report.tables import new_table, number_or_dash, with_interval
 from softmax_jax.tasks.published import SPARSE_ATTENTION
 from softmax_jax.training.config import Config
 
@@ -53,12 +53,6 @@ def by_normalizer(frame: pl.DataFrame, column: str) -> dict[str, list[float]]:
     return dict(frame.group_by("normalizer", maintain_order=True).agg(column).rows())
 
 
-def with_interval(values: Sequence[float], form: str) -> str:
-    """The mean, and half its 95 % interval where there are two values or more."""
-    half = half_width(values)
-    return format(np.mean(values), form) + ("" if half is None else f"±{format(half, form)}")
-
-
 def results_table(outcomes: Outcomes, length: int) -> Table:
     """Every normalizer at the length of training; the best of each column is marked."""
     tests = outcomes.tests.filter(n=length)
@@ -88,7 +82,7 @@ def with_best_marked(values: Mapping[str, Sequence[float]], best_of: Callable[..
     """The cells of a column, with a star before those that print as the best does."""
     best = format(best_of(np.mean(of_seeds) for of_seeds in values.values()), form)
     return {
-        name: ("* " if format(np.mean(of_seeds), form) == best else "") + with_interval(of_seeds, form)
+        name: ("* " if format(np.mean(of_seeds), form) == best else "") + with_interval(of_seeds, form, "±")
         for name, of_seeds in values.items()
     }
 
@@ -99,7 +93,7 @@ def lengths_table(outcomes: Outcomes) -> Table:
     table = new_table("Test accuracy (%) by length", "normalizer", *map(str, lengths))
     for name in outcomes.learned:
         at_length = [outcomes.tests.filter(normalizer=name, n=n)["accuracy"].to_list() for n in lengths]
-        table.add_row(name, *[with_interval(accuracies, ".1f") for accuracies in at_length])
+        table.add_row(name, *[with_interval(accuracies, sign="±") for accuracies in at_length])
     return table
 
 

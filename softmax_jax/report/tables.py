@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import polars as pl
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from softmax_jax.measures.statistics import half_width
 
 Cells = Mapping[int, str]
 """The cells of a row by length; a length left out shows a dash."""
@@ -61,6 +64,16 @@ def groups_of(frame: pl.DataFrame, columns: Sequence[tuple[str, str, str]]) -> d
             if row[column] is not None:
                 group.setdefault(label, {})[row["n"]] = format(row[column], form)
     return groups
+
+
+def with_interval(values: Sequence[float], form: str = ".1f", sign: str = " ± ") -> str:
+    """The mean of the seeds with half its 95 % interval, which one seed has not.
+
+    >>> with_interval([50.0, 52.0]), with_interval([50.0])
+    ('51.0 ± 12.7', '50.0')
+    """
+    half = half_width(values)
+    return format(np.mean(values), form) + ("" if half is None else f"{sign}{format(half, form)}")
 
 
 def number_or_dash(value: float | None, form: str) -> str:

@@ -1,11 +1,10 @@
 """Tasks: the data and the model of each, side by side."""
 
 import importlib
-import importlib.util
 from pathlib import Path
 
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.normalizers.registry import OF_A_MODULE
+from softmax_jax.normalizers.registry import OF_A_MODULE, content_of
 from softmax_jax.tasks.task import Task
 
 TASKS = {
@@ -31,13 +30,12 @@ def task_class(name: str) -> type[Task]:
         known = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
         raise ValueError(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}")
     module, _, attribute = TASKS.get(name, name).partition(":")
-    if name in TASKS and module.startswith("projects.") and not (_ROOT / "projects").is_dir():
-        where = "which is in the repository and not in the installed package"
-        raise ValueError(f"the task {name} stands in projects/, {where}: run this in a checkout of the repository")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ValueError(f"the task is {name!r}, and {module} cannot be imported: {error}") from error
+    if name in TASKS:
+        if module.startswith("projects.") and not (_ROOT / "projects").is_dir():
+            where = "which is in the repository and not in the installed package"
+            raise ValueError(f"the task {name} stands in projects/, {where}: run this in a checkout of the repository")
+        return getattr(importlib.import_module(module), attribute)
+    found = content_of(module, f"the task is {name!r}").get(attribute)
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise ValueError(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
     return found

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_page_is_current_and_has_every_registered_method_with_its_use():
     assert (ROOT / "docs" / "normalizers.md").read_text() == catalogue.markdown()
     assert [row[0] for row in catalogue.rows()] == list(sj.METHODS)
+    assert all(len(row) == len(catalogue.COLUMNS) for row in catalogue.rows())
     assert all(all(catalogue.latex_and_use(method)) for method in sj.METHODS.values())
 
 

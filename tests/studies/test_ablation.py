@@ -83,12 +83,19 @@ LOST = pl.concat(recipe.frame(losses(frame)) for recipe, frame in FOUND)
 def test_the_tables_have_every_recipe_with_its_losses_and_the_best_pair():
     head, _, base, width, _ = ablation.losses_table(LOST).splitlines()
     assert head.count("|") == base.count("|")
+    assert "n = 64: softmax ±" in head
     assert "64: dispersion / key / both / value" in head
     assert base.startswith("| base | base | 60.0 ± 12.7 |")
     assert "10.0 ± 0.0 / 20.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in base
     assert "10.0 ± 0.0 / 40.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in width
     pairs = ablation.pairs_table(ACCURACY, 256).splitlines()
     assert pairs[2:] == ["| softmax | 60.0 | 60.0 | 70.0 (hardmax) |", "| entmax15 | 50.0 | 50.0 | 60.0 (hardmax) |"]
+
+
+@pytest.mark.full
+def test_recipes_are_named_once():
+    named = LOST.select("group", "recipe").unique(maintain_order=True).select(ablation.label())
+    assert named["recipe"].to_list() == ["base", "width 32", f"{PAIRS}: entmax15"]
 
 
 @pytest.mark.full

@@ -41,7 +41,8 @@ def start(script, count, *arguments):
     """A script of this directory in a process of its own, with so many simulated devices."""
     flags = re.sub(r"device_count=\d+", f"device_count={count}", os.environ["XLA_FLAGS"])
     environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, ROOT / "tests" / script, *map(str, arguments)]
+    # Without the script's own directory on the path, whose folders have the names of those at the root.
+    command = [sys.executable, "-P", ROOT / "tests" / script, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from softmax_jax.attention.streaming import default_block_size
+from softmax_jax.normalizers.streaming import check_streams
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
-from softmax_jax.attention.streaming import default_block_size
-from softmax_jax.normalizers.streaming import check_streams
 from softmax_jax.runtime.command_line import each_once, parse, within
 
 HEADS, SIZE = 4, 64

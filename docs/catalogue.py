@@ -3,8 +3,9 @@
 import inspect
 import re
 
+from softmax_jax.attention.fused import kernel_use
 from softmax_jax.normalizers.entry import UNWRITTEN
-from softmax_jax.normalizers.map import Map
+from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.registry import METHODS, Method
 from softmax_jax.report.markdown import table
 
@@ -33,7 +34,7 @@ def rows() -> list[tuple[str, ...]]:
             continue
         sums_to_one, exact_zeros = ("yes" if fact else "no" for fact in (map.sums_to_one, map.exact_zeros))
         facts = (sums_to_one, exact_zeros, "±" if map.signed else "+", entry.largest_weight)
-        cells.append((name, entry.formula, *facts, numbers, method.fused, entry.source))
+        cells.append((name, entry.formula, *facts, numbers, kernel_use(method.build()), entry.source))
     return cells
 
 

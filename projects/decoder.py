@@ -9,8 +9,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.attention.dense import dot_product_attention
-from softmax_jax.attention.flax import NnxAttention
+from softmax_jax.attention.attention import dot_product_attention
+from softmax_jax.attention.flax_layers import NnxAttention
 from softmax_jax.normalizers.normalizer import Normalizer
 
 Hidden = Float[Array, "positions hidden"]

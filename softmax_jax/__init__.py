@@ -3,13 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from softmax_jax.attention.dense import dot_product_attention as dot_product_attention
-from softmax_jax.attention.fused import fused_attention as fused_attention
-from softmax_jax.attention.streaming import (
-    sharded_attention as sharded_attention,
-    streaming_attention as streaming_attention,
-)
-from softmax_jax.normalizers.blocks import Block as Block
+from softmax_jax.attention.attention import dot_product_attention as dot_product_attention
 from softmax_jax.normalizers.calculus import (
     cross_entropy as cross_entropy,
     log_softmax as log_softmax,
@@ -20,13 +14,14 @@ from softmax_jax.normalizers.calculus import (
     weight_entropy as weight_entropy,
 )
 from softmax_jax.normalizers.entry import Entry as Entry
-from softmax_jax.normalizers.map import Map as Map, Quotient as Quotient
 from softmax_jax.normalizers.maps import (
+    Map as Map,
     hardmax as hardmax,
     shifted_softmax as shifted_softmax,
     sigmoid as sigmoid,
     signed_l1 as signed_l1,
     sink_softmax as sink_softmax,
+    soft_cap as soft_cap,
     softmax as softmax,
     softmax1 as softmax1,
     softpick as softpick,
@@ -42,7 +37,7 @@ from softmax_jax.normalizers.naming import name_bad_rows as name_bad_rows
 from softmax_jax.normalizers.normalizer import Normalizer as Normalizer
 from softmax_jax.normalizers.numbers import number as number
 from softmax_jax.normalizers.registry import METHODS as METHODS, normalizer as normalizer, register as register
-from softmax_jax.normalizers.rows import entropy as entropy
+from softmax_jax.normalizers.row import Row as Row, entropy as entropy
 from softmax_jax.normalizers.sampling import (
     gumbel_softmax as gumbel_softmax,
     sample as sample,
@@ -70,14 +65,13 @@ from softmax_jax.normalizers.sparse import (
     stieltjes as stieltjes,
     top_k_softmax as top_k_softmax,
 )
-from softmax_jax.normalizers.streaming import stream as stream
 from softmax_jax.transforms.calibrate import calibrate as calibrate
 from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
 from softmax_jax.transforms.swap import swap as swap
 
 if TYPE_CHECKING:
-    from softmax_jax.attention.flax import (
+    from softmax_jax.attention.flax_layers import (
         LinenAttention as LinenAttention,
         NnxAttention as NnxAttention,
         attention_fn as attention_fn,
@@ -87,9 +81,9 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 FROM_EXTRAS = {
-    "LinenAttention": ("flax", "softmax_jax.attention.flax"),
-    "NnxAttention": ("flax", "softmax_jax.attention.flax"),
-    "attention_fn": ("flax", "softmax_jax.attention.flax"),
+    "LinenAttention": ("flax", "softmax_jax.attention.flax_layers"),
+    "NnxAttention": ("flax", "softmax_jax.attention.flax_layers"),
+    "attention_fn": ("flax", "softmax_jax.attention.flax_layers"),
     "show": ("experiment", "softmax_jax.report.show"),
 }
 """Names that are loaded when they are asked for: the extra that they need, and their module."""

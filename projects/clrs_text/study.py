@@ -34,8 +34,8 @@ from softmax_jax.configs import load_preset
 from softmax_jax.files import read_bytes, read_json, write_csv, write_json
 from softmax_jax.measures.fits import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
-from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts, markdown

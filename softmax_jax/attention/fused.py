@@ -3,12 +3,20 @@
 A scale is a factor on the query. Where it depends on the entropy of the row, a first call with the keys as values
 gives the mean logit E[z], and its residual the log-sum-exp, so that H = lse - E[z]. A sink leaves the output times
 1 / (1 + exp(sink - lse)). The residual has no derivative of its own; the others are written such that theirs is right.
+
+    softmax(β z) v = attention(β q, k, v)
+    H = -Σ p log p = lse(z) - s·q·attention(q, k, k), as log p = z - lse(z)
+
+"xla" computes in float32 on any device; "cudnn" in the type of the input, float16 or bfloat16, on GPUs, where an
+entropy so carries the rounding of that type, and the gradient is of reverse mode alone. A query that sees nothing gets
+0, unlike in JAX. "xla" marks what is masked by a logit of -2.4e38. To stay above it, the factor on a query whose logits
+might be beyond ±1e38, judged by Σ |q| times the largest |k|, is less, down to where they cannot.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, Unpack, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,26 +25,21 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.attention.logits import (
     Bias,
-    Given,
     Inputs,
     Keys,
     Mask,
-    Options,
     Outputs,
     Queries,
     align,
-    attention_logits,
     scaled_query,
     visible_entries,
 )
-from softmax_jax.normalizers.blocks import attach
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.maps import Softmax1
+from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, Softmax1
 from softmax_jax.normalizers.masking import at_least, at_most
-from softmax_jax.normalizers.naming import name_of, name_rows, naming
+from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.scales import Scale
-from softmax_jax.normalizers.surroundings import as_one, spec_of
+from softmax_jax.normalizers.scales import EntropyInterpolation, EntropyPolynomial
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
@@ -44,50 +47,32 @@ LARGEST_LOGIT = 1e38
 """What logits are kept below on "xla": those that it masks are -2.4e38."""
 
 
-def fused_attention(
-    query: Queries,
-    key: Keys,
-    value: Keys,
-    bias: Given = None,
-    mask: Given = None,
-    *,
-    implementation: Literal["xla", "cudnn"] = "xla",
-    **options: Unpack[Options],
-) -> Outputs:
-    r"""`dot_product_attention` on a fused kernel of JAX; see there for the other arguments and what they raise.
-
-    $$\operatorname{softmax}(\beta\, z)\, v = \operatorname{attention}(\beta\, q, k, v), \qquad
-      H = \operatorname{lse}(z) - s\, q^\top \operatorname{attention}(q, k, k)$$
-
-    "xla" computes in float32 on any device; "cudnn" in the type of the input, float16 or bfloat16, on GPUs, where
-    an entropy so carries the rounding of that type. A query that sees nothing gets 0, unlike in JAX. The gradient
-    is of reverse mode alone in "cudnn".
-
-    "xla" marks what is masked by a logit of -2.4e38. To stay above it, the factor on a query whose logits might
-    be beyond ±1e38, judged by Σ |q| times the largest |k|, is less, down to where they cannot.
-
-    Raises ValueError for a map that is no softmax, for a scale without `of_row`, and for a bias together with an
-    entropy or a sink, to both of which a kernel does not give the mean of the bias.
-
-    Source: the identity is that of the entropy, H = -Σ p log p with log p = z - lse.
-
-    >>> x = jnp.eye(4).reshape(4, 1, 4)
-    >>> fused_attention(x, x, x, is_causal=True, normalizer="adaptive")[0, 0]
-    Array([1., 0., 0., 0.], dtype=float32)
-    """
-    inputs = Inputs.checked(query, key, value, bias, mask, options)
-    _check_rides(inputs.normalizer, inputs.bias)
-    return as_one(functools.partial(_ride, implementation=implementation), inputs, out=spec_of(query))
+PLAIN, WITH_SINK = (Softmax, ShiftedSoftmax), (Softmax1, SinkSoftmax)
+"""Maps that are the kernel's softmax, and those that are it times a factor for a sink afterwards."""
+READ_ENTROPY = EntropyPolynomial, EntropyInterpolation
 
 
-def _ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
-    """Attention of inputs that a kernel will do for."""
+def kernel_use(normalizer: Normalizer) -> str:
+    """How a normalizer uses a fused kernel, in words."""
+    if not rides(normalizer):
+        return "no"
+    if type(normalizer.map) in WITH_SINK:
+        return "yes: the output times 1 / (1 + exp(sink - lse))"
+    if normalizer.scale is None:
+        return "yes"
+    reads_entropy = isinstance(normalizer.scale, READ_ENTROPY)
+    return "yes: in two calls, the first for the entropy" if reads_entropy else QUERY_FACTOR
+
+
+QUERY_FACTOR = "yes: β multiplies the query"
+
+
+def ride(inputs: Inputs, implementation: str) -> Outputs:
+    """Attention of inputs that a kernel will do for: "xla" on any device, "cudnn" on GPUs."""
     normalizer, bias, (query_lengths, key_lengths) = inputs.normalizer, inputs.bias, inputs.lengths
     dtype = inputs.query.dtype if implementation == "cudnn" else jnp.float32
     # With what the bias hides, or a row that has nothing else would be NaN.
     mask, visible = visible_entries(inputs.shape, inputs.mask, bias=bias), inputs.visible()
-    if naming():
-        name_rows(normalizer, attention_logits(inputs.query, inputs.key, bias, inputs.scale), -1, visible)
     kernel = functools.partial(
         jax.nn.dot_product_attention,
         mask=mask,
@@ -100,18 +85,18 @@ def _ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
     scaled, key = scaled_query(inputs.query, inputs.scale).astype(jnp.float32), inputs.key.astype(dtype)
     scaled = scaled * _per_feature(jnp.minimum(_largest_factor(scaled, key), 1))
     row = FusedRow(kernel, scaled, key, inputs.shape, visible, bias is None)
-    return inputs.returned(_attend(normalizer, row, inputs.value.astype(dtype), bias))
+    return _attend(normalizer, row, inputs.value.astype(dtype), bias)
 
 
 def rides(normalizer: Normalizer) -> bool:
     """Whether the weights are those of a softmax kernel under some factor on the query, or times one afterwards."""
-    known = getattr(normalizer.map, "fused", None) is not None and normalizer.cap is None
-    return known and (normalizer.scale is None or hasattr(normalizer.scale, "of_row"))
+    by_row = normalizer.scale is None or hasattr(normalizer.scale, "of_row")
+    return by_row and type(normalizer.map) in PLAIN + WITH_SINK
 
 
 @dataclasses.dataclass(frozen=True)
 class FusedRow:
-    """What a scale may know of each row, from calls of a kernel. The query is scaled."""
+    """What a scale may ask of a `Row` without its logits, from calls of a kernel. The query is scaled."""
 
     kernel: Callable[..., Any]
     query: Queries
@@ -119,6 +104,9 @@ class FusedRow:
     shape: tuple[int, int, int, int]
     visible: Mask
     without_bias: bool
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"a fused kernel never forms the logits for row.{name}: use implementation='streaming'")
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         return against(value, jnp.zeros((1,) * 4, jnp.float32))
@@ -152,7 +140,8 @@ class FusedRow:
         """The residual for this query, with its derivative: that of the mean logit at fixed weights."""
         fixed_query, fixed_key = jax.lax.stop_gradient((query, self.key))
         mean_key = self.call(fixed_query, self.key, key=fixed_key)
-        return attach(jax.lax.stop_gradient(residual), _product(query, mean_key))
+        mean_logit = _product(query, mean_key)
+        return jax.lax.stop_gradient(residual - mean_logit) + mean_logit
 
     def call(
         self, query: Queries, value: Keys, *, key: Keys | None = None, bias: Bias = None, return_residual: bool = False
@@ -171,7 +160,7 @@ def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> O
     """Output of the kernel under the normalizer, in float32."""
     query, bias = row.query, None if bias is None else align(bias, 4).astype(jnp.float32)
     if normalizer.scale is not None:
-        beta = cast(Scale, normalizer.scale).of_row(row)
+        beta = cast(Any, normalizer.scale).of_row(row)
         bias = None if bias is None else _bounded(bias, beta)
         most = _largest_factor(query, row.key)
         query = query * _per_feature(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
@@ -222,22 +211,17 @@ def _product(query: Queries, key: Queries) -> PerQuery:
     return _per_query(jnp.sum(query * key, -1, keepdims=True))
 
 
-def _check_rides(normalizer: Normalizer, bias: Bias) -> None:
+def check_rides(normalizer: Normalizer, bias: Bias) -> None:
     """Raises unless a kernel will do."""
-    name, fused = name_of(normalizer.map), getattr(normalizer.map, "fused", None)
-    if fused is None:
+    name = name_of(normalizer.map)
+    if type(normalizer.map) not in PLAIN + WITH_SINK:
         raise ValueError(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
-    if normalizer.cap is not None:
-        raise ValueError(
-            f"{normalizer.cap!r} is between logits and weights, where a fused kernel lets nobody in: leave cap out, or "
-            "use implementation='streaming'"
-        )
     if not rides(normalizer):
         raise ValueError(
-            f"the scale {type(normalizer.scale).__name__} needs whole rows: give it a method of_row(row), "
-            "or use implementation='dense'"
+            f"the scale {type(normalizer.scale).__name__} needs the logits, which a fused kernel never forms: "
+            "give it a method of_row(row), or use implementation='streaming'"
         )
-    if bias is not None and fused == "sink":
+    if bias is not None and type(normalizer.map) in WITH_SINK:
         raise ValueError(
             f"a fused kernel does not give the mean of a bias, of which {name} needs it: leave bias out, "
             "or use implementation='streaming'"

@@ -1,4 +1,4 @@
-"""Logits of attention and what they weigh: what dense, streaming and fused attention share.
+"""Logits of attention and what they weigh: what attention dense, by queries and fused shares.
 
 Queries, keys and values are laid out as (batch, length, heads, size), logits and weights as
 (batch, heads, queries, keys). What hides an entry is one boolean mask, given to the normalizer as `where`;
@@ -9,16 +9,17 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int32
 
-from softmax_jax.normalizers import checks, registry
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import as_normalizer
 
 Queries = Float[Array, "*batch queries heads size"]
 Keys = Float[Array, "*batch keys kv_heads size"]
@@ -34,18 +35,6 @@ Given = ArrayLike | Sequence[Any] | None
 
 BIAS = "pass a mask that is added to the logits as bias="
 """What to do with such a mask."""
-
-
-def as_normalizer(normalizer: Normalizer | str) -> Normalizer:
-    """The normalizer itself, or the registered one of that name. Raises TypeError for anything else."""
-    if isinstance(normalizer, str):
-        return registry.normalizer(normalizer)
-    if not isinstance(normalizer, Normalizer):
-        raise TypeError(
-            f"normalizer is {checks.shown(normalizer)}; it must be a Normalizer or the name of one: "
-            "give 'ssmax(s=0.43)', or Normalizer(map, scale)"
-        )
-    return normalizer
 
 
 def attention_logits(
@@ -91,16 +80,15 @@ def visible_entries(
     query_seq_lengths: Lengths = None,
     key_value_seq_lengths: Lengths = None,
     local_window_size: Window = None,
-    first_key: ArrayLike = 0,
     first_query: ArrayLike = 0,
     bias: Bias = None,
 ) -> Mask:
     """One mask of all that hides an entry of logits of this shape, True where it is visible; None if nothing does.
 
-    `first_key` and `first_query` are the positions of the first key and query, where the logits are those of a part.
+    `first_query` is the position of the first query, where the logits are those of some queries.
     """
     rows = align((jnp.arange(shape[-2], dtype=jnp.int32) + jnp.asarray(first_query, jnp.int32))[:, None], len(shape))
-    columns = align(jnp.arange(shape[-1], dtype=jnp.int32) + jnp.asarray(first_key, jnp.int32), len(shape))
+    columns = align(jnp.arange(shape[-1], dtype=jnp.int32), len(shape))
     masks = [] if mask is None else [align(mask, len(shape))]
     if bias is not None:
         masks.append(~(align(bias, len(shape)) <= HIDDEN))  # NaN is no mask
@@ -116,63 +104,66 @@ def visible_entries(
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
-class Options(TypedDict, total=False):
-    """What all forms of attention take besides their arrays; `dot_product_attention` says what each means."""
-
-    scale: ArrayLike | None
-    is_causal: bool
-    query_seq_lengths: Given
-    key_value_seq_lengths: Given
-    local_window_size: Given
-    normalizer: Normalizer | str
-
-
 class Inputs(NamedTuple):
     """Arrays with a batch axis that fit each other, and options that fit them."""
 
     query: Queries
     key: Keys
-    value: Keys
+    value: Values
     bias: Bias
     mask: Mask
-    shape: tuple[int, int, int, int]
-    """Of the logits: batch, heads, queries, keys."""
     normalizer: Normalizer
     scale: ArrayLike | None
     is_causal: bool
     lengths: tuple[Lengths, Lengths]
     """Of queries and keys."""
     window: Window
-    outside: jax.ShapeDtypeStruct
-    """Shape and type of the query as it was given, which are those of the output."""
+    precision: jax.lax.PrecisionLike = None
 
-    @classmethod
-    def checked(cls, query: Queries, key: Keys, value: Keys, bias: Given, mask: Given, options: Options) -> "Inputs":
-        """Raises ValueError or TypeError, in one line, unless all fits."""
-        query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
-        check_layout(query, key, value)
-        scale, is_causal = options.get("scale"), options.get("is_causal", False)
-        check_options(scale, is_causal)
-        window = window_of(options.get("local_window_size"))
-        normalizer = as_normalizer(options.get("normalizer", "softmax"))
-        outside = jax.ShapeDtypeStruct(query.shape, query.dtype)
-        q, k, v = (array if array.ndim == 4 else array[None] for array in (query, key, value))
-        batch, queries, heads, _ = q.shape
-        shape = (batch, heads, queries, k.shape[1])
-        bias, mask = bias_and_mask(bias, mask, shape)
-        names = "query_seq_lengths", "key_value_seq_lengths"
-        of_queries, of_keys = (lengths_of(name, options.get(name), batch) for name in names)
-        check_numbers(normalizer, shape)
-        lengths, (q, k, v) = (of_queries, of_keys), map(jnp.asarray, (q, k, v))
-        return cls(q, k, v, bias, mask, shape, normalizer, scale, bool(is_causal), lengths, window, outside)
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the logits: batch, heads, queries, keys."""
+        batch, queries, heads, _ = self.query.shape
+        return batch, heads, queries, self.key.shape[1]
 
     def visible(self) -> Mask:
         """One mask of all that hides an entry."""
         return visible_entries(self.shape, self.mask, self.is_causal, *self.lengths, self.window, bias=self.bias)
 
-    def returned(self, output: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The output in shape and type of the query as it was given."""
-        return output.astype(self.outside.dtype).reshape(self.outside.shape)
+    def logits(self) -> Weights:
+        """All logits."""
+        return attention_logits(self.query, self.key, self.bias, self.scale, self.precision)
+
+
+def checked_inputs(
+    query: Queries,
+    key: Keys,
+    value: Values,
+    bias: Given,
+    mask: Given,
+    scale: ArrayLike | None,
+    is_causal: bool,
+    lengths: tuple[Given, Given],
+    window: Given,
+    normalizer: Normalizer | str,
+    precision: jax.lax.PrecisionLike = None,
+) -> Inputs:
+    """The inputs with a batch axis. Raises ValueError or TypeError, in one line, unless all fits."""
+    query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
+    check_layout(query, key, value)
+    check_options(scale, is_causal)
+    query, key, value = (jnp.asarray(one if one.ndim == 4 else one[None]) for one in (query, key, value))
+    batch, queries, heads, _ = query.shape
+    shape = (batch, heads, queries, key.shape[1])
+    bias, mask = bias_and_mask(bias, mask, shape)
+    names = "query_seq_lengths", "key_value_seq_lengths"
+    of_queries, of_keys = (lengths_of(name, one, batch) for name, one in zip(names, lengths))
+    normalizer = as_normalizer(normalizer)
+    check_numbers(normalizer, shape)
+    of_both = of_queries, of_keys
+    return Inputs(
+        query, key, value, bias, mask, normalizer, scale, bool(is_causal), of_both, window_of(window), precision
+    )
 
 
 def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
@@ -227,11 +218,7 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
             f"query has shape {query.shape}; it must be (batch, length, heads, size) or (length, heads, size): "
             "give even a single head its axis"
         )
-    check_fits(query, key)
-    if value.shape != key.shape:
-        raise ValueError(
-            f"value has shape {value.shape}; it must be that of the key, {key.shape}: pair each key with one"
-        )
+    check_fits(query, key, value)
     if not jnp.issubdtype(query.dtype, jnp.floating) or not query.dtype == key.dtype == value.dtype:
         raise TypeError(
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; "
@@ -239,8 +226,8 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
         )
 
 
-def check_fits(query: Array, key: Array) -> None:
-    """Raises ValueError unless keys have the batch and size of the queries, and heads that divide theirs."""
+def check_fits(query: Array, key: Array, value: Array) -> None:
+    """Raises ValueError unless keys fit the queries, their heads divide those of the queries, and each has a value."""
     if (key.ndim, key.shape[:-3], key.shape[-1]) != (query.ndim, query.shape[:-3], query.shape[-1]):
         raise ValueError(
             f"key has shape {key.shape}; its batch and size must be those of the query, which has {query.shape}: "
@@ -250,6 +237,11 @@ def check_fits(query: Array, key: Array) -> None:
         raise ValueError(
             f"query has {query.shape[-2]} heads, which is no multiple of the {key.shape[-2]} of key and value: "
             "let each of theirs serve the same number of query heads"
+        )
+    if value.shape[:-1] != key.shape[:-1]:
+        raise ValueError(
+            f"value has shape {value.shape}; but for its size it must be that of the key, {key.shape}: "
+            "pair each key with one"
         )
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax import theory
 from softmax_jax.normalizers.calculus import weight_entropy
-from softmax_jax.normalizers.rows import critical_beta
+from softmax_jax.normalizers.row import critical_beta
 
 Anything = Any
 """An array, or None for a task that has no such thing."""

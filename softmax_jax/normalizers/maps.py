@@ -5,26 +5,109 @@ obeys the mask as `masking` says. In the formulas `z` are the logits of one row,
 visible entries alone.
 """
 
+import abc
+import dataclasses
 import functools
+import re
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers.blocks import Attended, Block, ScaledRows, Tree
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.entry import DISPERSES, Written
-from softmax_jax.normalizers.map import AnyRow, Entries, Map, Quotient
-from softmax_jax.normalizers.masking import Axis, at_most, reaches
-from softmax_jax.normalizers.numbers import number
-from softmax_jax.normalizers.rows import Row, WholeRow
+from softmax_jax.normalizers.masking import (
+    AnyAxis,
+    AnyMask,
+    Axis,
+    Mask,
+    at_most,
+    axis_and_mask,
+    below,
+    hide,
+    reaches,
+    unless_low,
+)
+from softmax_jax.normalizers.numbers import Numbers, number
+from softmax_jax.normalizers.row import Row
+from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 # What a page computes of each item: y = β·z, c = y less the largest of the row, m = max(0, the largest y).
 EXPONENTIAL, LIFTED = "exp(datum.c)", "exp(datum.y - datum.m)"
 
 
+class Map(Numbers, abc.ABC):
+    """A row of logits in, its weights out.
+
+    A subclass has its numbers as fields, each with a default, and defines `weights`. What is masked gets 0 whatever
+    that says.
+    """
+
+    shift_invariant: ClassVar[bool] = False
+    """Whether adding a constant to a row leaves its weights as they are. A `Normalizer` then subtracts the row's
+    maximum before it scales the logits, so that large logits neither overflow nor lose digits."""
+    sums_to_one: ClassVar[bool] = True
+    """Whether the weights of every row with a visible logit above -inf do."""
+    exact_zeros: ClassVar[bool] = False
+    """Whether a finite logit among others may get a weight of exactly 0, beyond what float32 rounds to it."""
+    signed: ClassVar[bool] = False
+    """Whether a weight may be negative."""
+    ignores_low: ClassVar[bool] = False
+    """Whether a logit far below the largest of its row gets exactly 0 and changes no other weight, as if hidden."""
+    formula: ClassVar[str] = ""
+    """In plain text. With it, and with the formula in LaTeX and a paragraph on when to use it in its docstring, a map
+    has an entry in the documentation."""
+    largest_weight: ClassVar[str] = ""
+    """As in `Entry`."""
+    source: ClassVar[str] = ""
+
+    @property
+    def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As functions have: that of the class, in the style of a function."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def __call__(
+        self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, **numbers: Any
+    ) -> Float[Array, "*shape"]:
+        """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
+        map = dataclasses.replace(self, **numbers) if numbers else self
+        axis, where = axis_and_mask(logits, axis, where, **map.own_numbers())
+        return map.weigh(logits, axis, where if map.ignores_low else unless_low(logits, axis, where))
+
+    def weigh(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+        """As when called, for those who know what is hidden: `where` and -inf alone tell."""
+        checks.row(logits, axis, **self.own_numbers())
+
+        def weigh(map: "Map", logits: Array, where: Mask) -> Array:
+            return hide(map.weights(Row.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+
+        return as_one(weigh, self, logits, where, out=spec_of(logits))
+
+    @abc.abstractmethod
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        """Weights of rows; what they say of masked entries does not matter."""
+
+    def written(self) -> Written | None:
+        """The map as expressions of Vega, for a page to compute."""
+        return None
+
+
+@jax.custom_jvp
+def over(values: Float[Array, "*shape"], divisor: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+    """The values over the divisor of their row, which may be so small that its square is 0."""
+    return values / divisor
+
+
+@over.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    shares, (values_slope, divisor_slope) = over(*primals), (tangent / primals[1] for tangent in tangents)
+    return shares, values_slope - shares * divisor_slope
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _shares(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
+def _softmax(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
     """e^z over its sum, for whole rows with -inf where an entry is masked; an empty row gets 0.
 
     No comparison and no choice, so that a compiler may hand all of it to a library as one operation.
@@ -35,14 +118,14 @@ def _shares(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"
     return exponentials / (jnp.sum(exponentials, axis, keepdims=True) + empty)
 
 
-@_shares.defjvp
+@_softmax.defjvp
 def _(axis: Axis, logits: tuple[Array], slopes: tuple[Array]) -> tuple[Array, Array]:
     """The slope of the weights, w (dz - Σ w dz): it needs nothing but them."""
-    weights, slope = _shares(*logits, axis), slopes[0]
+    weights, slope = _softmax(*logits, axis), slopes[0]
     return weights, weights * (slope - jnp.sum(weights * slope, axis, keepdims=True))
 
 
-class Softmax(Quotient):
+class Softmax(Map):
     r"""Softmax over the visible entries.
 
     $$w_i = \frac{e^{z_i}}{\sum_j e^{z_j}}$$
@@ -60,18 +143,12 @@ class Softmax(Quotient):
 
     shift_invariant = True
     ignores_low = True
-    fused = "softmax"
     formula = "eᶻ / Σeᶻ"
     largest_weight = DISPERSES
     source = "Bridle 1990"
 
-    def terms(self, row: AnyRow, entries: Entries, pivot: Array) -> tuple[Array, Array]:
-        exponentials = jnp.where(entries.logits != -jnp.inf, jnp.exp(row.below(entries.logits, pivot)), 0)
-        return exponentials, exponentials
-
-    def weights(self, row: WholeRow) -> Float[Array, "*shape"]:
-        """What the terms give, faster; `python -m benchmarks.attention` has dense attention beside that of JAX."""
-        return _shares(row.logits, row.axis)
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        return _softmax(row.logits, row.axis)
 
     def written(self) -> Written:
         return Written(EXPONENTIAL, EXPONENTIAL)
@@ -95,22 +172,20 @@ class Softmax1(Softmax):
 
     shift_invariant = False
     sums_to_one = False
-    fused = "sink"
     formula = "eᶻ / (1 + Σeᶻ)"
     largest_weight = DISPERSES
     source = "Miller 2023"
-
-    weights = Quotient.weights
 
     def sink_logit(self) -> ArrayLike:
         """The logit in the denominator alone."""
         return 0.0
 
-    def start(self) -> ArrayLike:
-        return self.sink_logit()
-
-    def divisor(self, row: AnyRow, total: Array, pivot: Array) -> Array:
-        return total + jnp.exp(row.number(self.sink_logit()) - pivot)
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        sink = row.number(self.sink_logit())
+        # Any pivot gives the same weights, so it counts as a constant in derivatives.
+        pivot = jax.lax.stop_gradient(row.maximum(row.logits, sink))
+        exponentials = jnp.where(row.logits != -jnp.inf, jnp.exp(below(row.logits, pivot)), 0)
+        return over(exponentials, row.sum(exponentials) + jnp.exp(sink - pivot))
 
     def written(self) -> Written:
         return Written(LIFTED, LIFTED, f"exp({self.sink_logit()} - datum.m)")
@@ -146,7 +221,7 @@ class SinkSoftmax(Softmax1):
         return self.sink
 
 
-class Softpick(Quotient):
+class Softpick(Map):
     r"""Rectified softmax: entries with a finite logit below 0 get exactly 0, yet still count in the denominator.
 
     $$w_i = \frac{\max(e^{z_i - m} - e^{-m}, 0)}{\sum_j |e^{z_j - m} - e^{-m}| + \varepsilon},
@@ -167,7 +242,6 @@ class Softpick(Quotient):
 
     sums_to_one = False
     exact_zeros = True
-    pivot_cancels = False  # but for ε, which is added after all terms are divided by exp(m)
     formula = "relu(eᶻ - 1) / (Σ|eᶻ - 1| + ε)"
     largest_weight = DISPERSES
     source = "Zuhri et al., arXiv 2504.20966"
@@ -177,15 +251,12 @@ class Softpick(Quotient):
         default=1e-6, rule="above 0, at least 1e-37, such as 1e-06", holds=lambda value: value >= 1e-37
     )
 
-    def start(self) -> ArrayLike:
-        return 0.0
-
-    def terms(self, row: AnyRow, entries: Entries, pivot: Array) -> tuple[Array, Array]:
-        difference = jnp.where(entries.logits != -jnp.inf, less_one(entries.logits, pivot), 0)
-        return jnp.where(difference > 0, difference, 0), jnp.abs(difference)
-
-    def divisor(self, row: AnyRow, total: Array, pivot: Array) -> Array:
-        return total + row.number(self.eps)
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        # No constant in derivatives: ε is added after all terms are divided by exp(m), so m does not cancel.
+        maximum = row.maximum(row.logits, 0.0)
+        difference = jnp.where(row.logits != -jnp.inf, less_one(row.logits, maximum), 0)
+        divisor = row.sum(jnp.abs(difference)) + row.number(self.eps)
+        return over(jnp.where(difference > 0, difference, 0), divisor)
 
     def written(self) -> Written:
         picked = f"{LIFTED} - exp(-datum.m)"
@@ -227,39 +298,18 @@ class Sigmoid(Map):
 
     bias: ArrayLike | None = number(default=None, rule="such as -5.0")
 
-    def weights(self, row: WholeRow) -> Float[Array, "*shape"]:
-        return self._each(row.logits, self._bias(row)) + row.sum(_not_finite(row.logits))
-
-    def in_blocks(self, rows: ScaledRows) -> Attended:
-        """What the weights of rows in blocks weigh, in one pass after that for the length, and those of any block."""
-        bias = self._bias(rows.blocks)
-
-        def weigh(block: Block) -> Float[Array, "*rows entries"]:
-            return self._each(rows.entries(block).logits, bias)
-
-        def sums(block: Block) -> Tree:
-            return block.attend(weigh(block)), _not_finite(rows.entries(block).logits).sum(-1, keepdims=True)
-
-        attended, poison = rows.blocks.total(sums)
-        return Attended(jax.tree.map(lambda leaf: leaf + poison, attended), lambda block: weigh(block) + poison)
-
-    def _bias(self, row: Row) -> Float[Array, "..."]:
-        return -jnp.log(jnp.maximum(row.count(), 1)) if self.bias is None else row.number(self.bias)
-
-    def _each(self, logits: Float[Array, "*shape"], bias: Float[Array, "..."]) -> Float[Array, "*shape"]:
-        visible = logits != -jnp.inf
-        return jnp.where(visible, jax.nn.sigmoid(jnp.where(visible, logits, 0) + bias), 0)
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        bias = -jnp.log(jnp.maximum(row.count(), 1)) if self.bias is None else row.number(self.bias)
+        visible = row.logits != -jnp.inf
+        weights = jnp.where(visible, jax.nn.sigmoid(jnp.where(visible, row.logits, 0) + bias), 0)
+        # Adds 0, but NaN to a row with NaN or +inf, which leave it without weights.
+        return weights + row.sum(jax.lax.stop_gradient(jnp.where(visible, row.logits * 0, 0)))
 
     def written(self) -> Written:
         return Written(f"1 / (1 + exp(-datum.y - ({'-log(n)' if self.bias is None else self.bias})))", "0", "1")
 
 
-def _not_finite(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """0, but NaN for NaN and +inf, which leave a row without weights."""
-    return jax.lax.stop_gradient(jnp.where(logits == -jnp.inf, 0, logits * 0))
-
-
-class Hardmax(Quotient):
+class Hardmax(Map):
     r"""One-hot of the largest logit: the limit of softmax(z / θ) as θ → 0, and so the bound of every temperature.
 
     $$w_i = \begin{cases} 1 & z_i = \max_j z_j \\ 0 & \text{otherwise} \end{cases}$$
@@ -280,14 +330,15 @@ class Hardmax(Quotient):
     largest_weight = "= 1"
     source = "folklore"
 
-    def terms(self, row: AnyRow, entries: Entries, pivot: Array) -> tuple[Array, Array]:
-        largest = jnp.where(entries.logits != -jnp.inf, self.decay(row, entries.logits, pivot), 0)
-        return largest, largest
-
-    def decay(self, row: AnyRow, old: Array, new: Array) -> Array:
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        z = row.logits
+        maximum = jax.lax.stop_gradient(row.maximum(z))
         # A gap of 0 counts too, as β = 0 leaves it; of NaN it is NaN.
-        gap = row.below(old, new)
-        return jnp.where(jnp.isnan(gap), jnp.nan, (reaches(old, new) | (gap == 0)).astype(gap.dtype))
+        gap = jax.lax.stop_gradient(below(z, maximum))
+        largest = jnp.where(jnp.isnan(gap), jnp.nan, (reaches(z, maximum) | (gap == 0)).astype(z.dtype))
+        largest = jnp.where(z != -jnp.inf, largest, 0)
+        total = row.sum(largest)
+        return largest / jnp.where(total == 0, 1, total)  # 0 in an empty row
 
     def written(self) -> Written:
         return Written("datum.c == 0 ? 1 : 0", "datum.c == 0 ? 1 : 0")
@@ -316,7 +367,7 @@ class ShiftedSoftmax(Softmax):
     s: ArrayLike = number(default=1.0)
 
 
-class SignedL1(Quotient):
+class SignedL1(Map):
     r"""Logits over one plus their absolute sum, sometimes published under the name of Softpick.
 
     $$w_i = \frac{z_i}{1 + \sum_j |z_j|}$$
@@ -338,31 +389,33 @@ class SignedL1(Quotient):
     largest_weight = DISPERSES
     source = "published as Softpick"
 
-    # Dividing through by the largest keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.
-    def start(self) -> ArrayLike:
-        return 1.0
-
-    def height(self, entries: Entries) -> Array:
-        sizes = jnp.abs(_finite_below(entries.logits))
-        return jnp.where(sizes == jnp.inf, sizes, at_most(sizes, 1e37))
-
-    def terms(self, row: AnyRow, entries: Entries, pivot: Array) -> tuple[Array, Array]:
-        ratio = _finite_below(entries.logits) / pivot
-        return ratio, jnp.abs(ratio)
-
-    def divisor(self, row: AnyRow, total: Array, pivot: Array) -> Array:
-        return total + 1 / pivot
-
-    def decay(self, row: AnyRow, old: Array, new: Array) -> Array:
-        return old / new
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        z = jnp.where(row.logits == -jnp.inf, 0, row.logits)
+        # Dividing through by the largest keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.
+        sizes = jnp.abs(z)
+        pivot = row.maximum(jnp.where(sizes == jnp.inf, sizes, at_most(sizes, 1e37)), 1.0)
+        pivot = jax.lax.stop_gradient(pivot)
+        ratio = z / pivot
+        return over(ratio, row.sum(jnp.abs(ratio)) + 1 / pivot)
 
     def written(self) -> Written:
         return Written("datum.y", "abs(datum.y)", "1")
 
 
-def _finite_below(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The logits with 0 for -inf."""
-    return jnp.where(logits == -jnp.inf, 0, logits)
+def soft_cap(logits: Float[Array, "*shape"], cap: ArrayLike) -> Float[Array, "*shape"]:
+    r"""Bounds logits smoothly: $c \tanh(z / c)$, with c the cap above 0.
+
+    Logits that are not finite stay as they are: -inf is hidden, and what else there is leaves its row without weights.
+
+    Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
+
+    >>> [round(float(logit), 3) for logit in soft_cap(jnp.array([1.0, 100.0, -jnp.inf]), 50.0)]
+    [1.0, 48.201, -inf]
+    """
+    cap, finite = checks.against(cap, logits), jnp.isfinite(logits)
+    # Of 20 the hyperbolic tangent is 1; the quotient by a small cap would overflow, and its derivative with it.
+    bounded = jnp.clip(jnp.where(finite, logits, 0), -20 * cap, 20 * cap)
+    return jnp.where(finite, cap * jnp.tanh(bounded / cap), logits)
 
 
 softmax = Softmax()

@@ -152,8 +152,3 @@ def row_sum(values: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
     """Sum of each row for use as a divisor: 1 where the sum is 0, which is the case of an empty row alone."""
     total = jnp.sum(values, axis, keepdims=True)
     return jnp.where(total == 0, jnp.ones((), values.dtype), total)
-
-
-def shares(values: Float[Array, "*shape"], total: Float[Array, "*row"], where: Mask) -> Float[Array, "*shape"]:
-    """Values over a number of their row, which where it is NaN makes the whole row NaN, but for masked entries."""
-    return hide(values / total, where)

@@ -19,6 +19,7 @@ import math
 
 from softmax_jax.normalizers import maps, sparse
 from softmax_jax.normalizers.entry import DISPERSES, Entry
+from softmax_jax.normalizers.normalizer import SoftCapped
 from softmax_jax.normalizers.registry import register
 from softmax_jax.normalizers.scales import (
     ClippedLogLength,
@@ -39,20 +40,7 @@ GROK2_LENGTH = 1024
 HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
 register("softmax", maps.softmax)
-register(
-    "soft_capped",
-    maps.softmax,
-    None,
-    Entry(
-        "softmax(c·tanh(z/c))",
-        r"w = \operatorname{softmax}(c \tanh(z / c))",
-        DISPERSES,
-        "Gemma 2, arXiv 2408.00118",
-        "In a model that was trained with it, where it keeps logits from growing without bound: none leads by more "
-        "than 2c. As every method takes `cap` besides its numbers, `ssmax(cap=50)` is SSMax of capped logits.",
-    ),
-    cap=50.0,
-)
+register("soft_capped", SoftCapped())
 temperature_softmax = register(
     "temperature",
     maps.softmax,

@@ -1,13 +1,13 @@
 """The switch that names the rows whose weights are NaN, and the logit that made them so."""
 
+import functools
 import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.masking import Axis, Mask, visible_logits
 
@@ -22,7 +22,7 @@ def name_bad_rows(on: bool = True) -> Any:
 
     One line for each time that a program weighs such logits: the map and the scale, the indices of the row, and
     what stands in it. What is compiled in the context is compiled anew; outside of it, it costs nothing. Attention
-    in blocks reads its blocks once more, and that on fused kernels forms all logits.
+    by blocks of queries and on fused kernels forms all logits for it.
 
     >>> import softmax_jax as sj
     >>> with name_bad_rows():  # prints "ssmax: ..." to standard error
@@ -40,24 +40,13 @@ def name_rows(normalizer: Any, logits: Float[Array, "*shape"], axis: Axis, where
     """Prints the rows of these logits that have a visible NaN or +inf, if the switch is on."""
     if naming():
         z = visible_logits(logits, where)
-        report(normalizer, *(jnp.any(bad, axis) for bad in bad_logits(z)))
+        bad = jnp.any(jnp.isnan(z), axis), jnp.any(z == jnp.inf, axis)
+        jax.debug.callback(functools.partial(_print, name_of(normalizer)), *bad)
 
 
-def bad_logits(z: Float[Array, "*shape"]) -> tuple[Bool[Array, "*shape"], Bool[Array, "*shape"]]:
-    """Where visible logits are NaN, and where they are +inf."""
-    return jnp.isnan(z), z == jnp.inf
-
-
-def report(
-    normalizer: Any, with_nan: Bool[Array, "*rows"], with_inf: Bool[Array, "*rows"], silent: ArrayLike = False
-) -> None:
-    """Prints which rows are marked, from within a compiled program."""
-
-    def show(with_nan: Array, with_inf: Array, silent: Array) -> None:
-        if (said := line(name_of(normalizer), np.asarray(with_nan), np.asarray(with_inf))) and not silent:
-            print(said, file=sys.stderr)
-
-    jax.debug.callback(show, with_nan, with_inf, silent)
+def _print(name: str, with_nan: Array, with_inf: Array) -> None:
+    if said := line(name, np.asarray(with_nan), np.asarray(with_inf)):
+        print(said, file=sys.stderr)
 
 
 def line(name: str, with_nan: np.ndarray, with_inf: np.ndarray) -> str:
@@ -67,10 +56,9 @@ def line(name: str, with_nan: np.ndarray, with_inf: np.ndarray) -> str:
     'softmax: logits of row (0,) hold +inf; logits of row (1,) hold NaN; their weights are NaN'
     """
     rows = [tuple(int(index) for index in row) for row in np.argwhere(with_nan | with_inf)]
-    kinds = ["NaN" if with_nan[row] else "+inf" for row in rows]
-    told = [f"logits of row {row} hold {kind}" for row, kind in zip(rows, kinds)][:SHOWN]
+    said = [f"logits of row {row} hold {'NaN' if with_nan[row] else '+inf'}" for row in rows[:SHOWN]]
     more = [f"those of {len(rows) - SHOWN} more rows too"] if len(rows) > SHOWN else []
-    return f"{name}: {'; '.join([*told, *more])}; their weights are NaN" if rows else ""
+    return f"{name}: {'; '.join([*said, *more])}; their weights are NaN" if rows else ""
 
 
 def name_of(part: Any) -> str:

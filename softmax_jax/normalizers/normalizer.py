@@ -10,12 +10,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.map import Map
+from softmax_jax.normalizers.entry import DISPERSES
+from softmax_jax.normalizers.maps import Map, soft_cap, softmax
 from softmax_jax.normalizers.masking import (
     AnyAxis,
     AnyMask,
     Axis,
     Mask,
+    at_least,
+    at_most,
     axis_and_mask,
     centre,
     unless_low,
@@ -23,35 +26,12 @@ from softmax_jax.normalizers.masking import (
 )
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
-from softmax_jax.normalizers.products import product
-from softmax_jax.normalizers.rows import WholeRow
+from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
-
-
-class SoftCap(Numbers):
-    r"""Bounds logits smoothly: $\hat z = c \tanh(z / c)$, with c the `cap`, from 1e-6 to 1e30.
-
-    Logits that are not finite stay as they are: -inf is hidden, and what else there is leaves its row without weights.
-
-    Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
-
-    >>> [round(float(logit), 3) for logit in SoftCap(50.0)(jnp.array([1.0, 100.0, -jnp.inf]))]
-    [1.0, 48.201, -inf]
-    """
-
-    cap: ArrayLike = number(
-        default=50.0, rule="above 0, from 1e-6 to 1e30, such as 50.0", holds=lambda cap: 1e-6 <= cap <= 1e30
-    )
-
-    def __call__(self, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        cap, finite = checks.against(self.cap, logits), jnp.isfinite(logits)
-        # Of 20 the hyperbolic tangent is 1; the quotient by a small cap would overflow, and its derivative with it.
-        bounded = jnp.clip(jnp.where(finite, logits, 0), -20 * cap, 20 * cap)
-        return jnp.where(finite, cap * jnp.tanh(bounded / cap), logits)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -84,12 +64,9 @@ class Bound(ByNumbers):
 class Normalizer(Numbers):
     r"""Turns logits into weights: `map(β · logits)`, with β given by the scale.
 
-    With a `cap`, the logits are $\hat z = c \tanh(z / c)$ before anything else reads them: `map(β(ẑ) · ẑ)`.
-
     `map` is a map of this package or any function with the signature of `jax.nn.softmax`; numbers of such a function
     are bound with `jax.tree_util.Partial(map, name=number)`. `scale` is a scale, any pytree that is called
-    like one, or None for β = 1. `cap` is a number above 0, or None for logits as they are. The normalizer is a pytree
-    whose leaves are those numbers.
+    like one, or None for β = 1. The normalizer is a pytree whose leaves are those numbers.
 
     >>> from softmax_jax import LogLength, softmax
     >>> n = Normalizer(softmax, LogLength(s=1.0))
@@ -99,11 +76,8 @@ class Normalizer(Numbers):
 
     map: MapLike
     scale: ScaleLike | None = None
-    cap: SoftCap | ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        if self.cap is not None and not isinstance(self.cap, SoftCap):
-            object.__setattr__(self, "cap", SoftCap(self.cap))
         for part in ("map", "scale"):
             one: Any = getattr(self, part)
             if isinstance(one, jax.tree_util.Partial) and isinstance(one.func, Map):
@@ -116,16 +90,7 @@ class Normalizer(Numbers):
     @property
     def shift_invariant(self) -> bool:
         """Whether adding a constant to a row leaves its weights as they are; of a plain function, nothing is known."""
-        return self.cap is None and self.map_is_shift_invariant
-
-    @property
-    def map_is_shift_invariant(self) -> bool:
-        """The same of what the map is given, which a cap may have bounded."""
         return isinstance(self.map, Map) and self.map.shift_invariant
-
-    def capped(self, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """The logits as scale and map read them."""
-        return self.cap(logits) if isinstance(self.cap, SoftCap) else logits
 
     def __call__(
         self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None
@@ -135,8 +100,7 @@ class Normalizer(Numbers):
         Raises TypeError for a map or scale that is none, ValueError for a number that does not fit the rows.
         """
         axis, where = self._checked(logits, axis, where)
-        alone = self.scale is None and self.cap is None
-        low_is_ignored = alone and isinstance(self.map, Map) and self.map.ignores_low
+        low_is_ignored = self.scale is None and isinstance(self.map, Map) and self.map.ignores_low
         return self._weights(logits, axis, where if low_is_ignored else unless_low(logits, axis, where))
 
     def weigh(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
@@ -145,19 +109,16 @@ class Normalizer(Numbers):
 
     def _weights(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
         name_rows(self, logits, axis, where)
-        weigh = self.map.weigh if isinstance(self.map, Map) else self.map
-        if self.scale is None and self.cap is None:
-            return weigh(logits, axis, where)
+        if self.scale is None:
+            return _map_weights(self.map, logits, axis, where)
 
         def scaled(self: "Normalizer", logits: Array, where: Mask) -> Array:
-            z, scale = self.capped(visible_logits(logits, where)), self.scale
-            if scale is not None:
-                beta = scale.of_row(WholeRow.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
-                centred = centre(z, axis, where) if self.map_is_shift_invariant else z
-                # Logits that are not finite pass by the product: no β changes what they say.
-                z = jnp.where(jnp.isfinite(z), product(beta, centred, axis), z)
-            weigh = self.map.weigh if isinstance(self.map, Map) else self.map
-            return weigh(z, axis, where).astype(jnp.result_type(logits))
+            z, scale = visible_logits(logits, where), self.scale
+            beta = scale.of_row(Row.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
+            centred = centre(z, axis, where) if self.shift_invariant else z
+            # Logits that are not finite pass by the product: no β changes what they say.
+            z = jnp.where(jnp.isfinite(z), product(beta, centred), z)
+            return _map_weights(self.map, z, axis, where).astype(jnp.result_type(logits))
 
         return as_one(scaled, self, logits, where, out=spec_of(logits))
 
@@ -173,7 +134,7 @@ class Normalizer(Numbers):
                 f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )
-        axis, where = axis_and_mask(logits, axis, where, **(vars(self.cap) if self.cap else {}))
+        axis, where = axis_and_mask(logits, axis, where)
         self._check_beta(logits, axis)
         return axis, where
 
@@ -191,3 +152,56 @@ class Normalizer(Numbers):
                     checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, jnp.shape(logits), axis)
             raise
         checks.per_row(f"β of the scale {name}", beta, jnp.shape(logits), axis)
+
+
+def _map_weights(map: MapLike, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+    return (map.weigh if isinstance(map, Map) else map)(logits, axis, where)
+
+
+def product(beta: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """β·z with one β for each row, kept finite: of finite logits, so that 0 · inf cannot arise."""
+    largest = float(jnp.finfo(logits.dtype).max)
+    beta = jnp.clip(jnp.asarray(beta, logits.dtype), -largest, largest)
+    return at_most(at_least(_times(beta, logits), -largest), largest)
+
+
+@jax.custom_jvp
+def _times(beta: Float[Array, "..."], logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return beta * logits
+
+
+@_times.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (beta, logits), (beta_slope, logits_slope) = primals, tangents
+    # Within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0 would be NaN.
+    bound = 1e-8 * float(jnp.finfo(logits.dtype).max)
+    return _times(beta, logits), beta * logits_slope + at_most(at_least(logits, -bound), bound) * beta_slope
+
+
+class SoftCapped(Map):
+    r"""Softmax, or another normalizer, of logits that are bounded smoothly, by `soft_cap`.
+
+    $$w = \operatorname{softmax}(c \tanh(z / c))$$
+
+    c is the `cap`, from 1e-6 to 1e30. The capped logits are all that scale and map see.
+
+    When to use it. In a model that was trained with it, where it keeps logits from growing without bound: none leads
+    by more than 2c. As every method takes `cap` besides its numbers, `ssmax(cap=50)` is SSMax of capped logits.
+
+    Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
+
+    >>> SoftCapped()(jnp.array([1e3, 1e3, -jnp.inf]))
+    Array([0.5, 0.5, 0. ], dtype=float32)
+    """
+
+    formula = "softmax(c·tanh(z/c))"
+    largest_weight = DISPERSES
+    source = "Gemma 2, arXiv 2408.00118"
+
+    cap: ArrayLike = number(
+        default=50.0, rule="above 0, from 1e-6 to 1e30, such as 50.0", holds=lambda cap: 1e-6 <= cap <= 1e30
+    )
+    of: Normalizer = Normalizer(softmax)
+
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        return self.of.weigh(soft_cap(row.logits, row.number(self.cap)), row.axis)

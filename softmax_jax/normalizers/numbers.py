@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 
@@ -87,6 +90,10 @@ class Numbers(ByNumbers):
 
         jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
+    def own_numbers(self) -> dict[str, Any]:
+        """The numbers by name, but for a part that has numbers of its own."""
+        return {name: value for name, value in vars(self).items() if not isinstance(value, ByNumbers)}
+
     def __post_init__(self) -> None:
         for name, value in self.checked(vars(self)).items():
             # Set past the lock of a frozen dataclass, as its own __init__ does.
@@ -100,8 +107,9 @@ class Numbers(ByNumbers):
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """The numbers by name, with what they are unless given."""
-        return {field.name: field.default for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+        """As `own_numbers`, with what they are unless given."""
+        fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+        return {field.name: field.default for field in fields if not isinstance(field.default, ByNumbers)}
 
     @classmethod
     def marked(cls, mark: str) -> dict[str, Any]:
@@ -135,3 +143,48 @@ def _one(name: str, value: Any, rule: str, holds: Callable[[float], bool], *, re
         value = float(value)  # a whole number written for a real one is still to be differentiated
     checks.require(name, value, rule, holds)
     return value
+
+
+PARTS = "map", "scale", "of"
+"""What a normalizer is made of, which is no part of a number's name."""
+
+
+def number_names(normalizer: Any) -> list[str]:
+    """Returns the name of each number of a normalizer: that of its field, an entry of a tuple with its position."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(normalizer)]
+    named = [tuple(key for key in path if getattr(key, "name", None) not in PARTS) for path in paths]
+    return [jax.tree_util.keystr(path, simple=True, separator="_") for path in named]
+
+
+def initial_numbers(
+    normalizer: Any, learn: tuple[str, ...], shape: tuple[int, ...] | None, of_query: tuple[str, ...] = ()
+) -> dict[str, Float[Array, "..."]]:
+    """The numbers to learn by name, in float32, of this shape if one is given; those in `of_query` too.
+
+    Raises ValueError for a name that is not one, TypeError for a name in the place of a tuple of them.
+
+    >>> from softmax_jax import normalizer
+    >>> initial_numbers(normalizer("ssmax(s=0.5)"), ("s",), (2, 1, 1))["s"].ravel()
+    Array([0.5, 0.5], dtype=float32)
+    """
+    names = number_names(normalizer)
+    known = [name for name in names if names.count(name) == 1]
+    for what, given in {"learn": learn, "of_query": of_query}.items():
+        if isinstance(given, str):
+            raise TypeError(f"{what} is {given!r}; it must be a tuple of names, such as ({given!r},)")
+    wanted = tuple(dict.fromkeys((*learn, *of_query)))
+    for name in wanted:
+        if name not in known:
+            near = checks.did_you_mean(name, known)
+            raise ValueError(
+                f"cannot learn {name!r}: {near}the numbers of this normalizer are {', '.join(known) or 'none'}"
+            )
+    leaves = dict(zip(names, jax.tree.leaves(normalizer)))
+    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in wanted}
+    return numbers if shape is None else {name: jnp.broadcast_to(n, shape) for name, n in numbers.items()}
+
+
+def with_numbers(normalizer: Any, numbers: Mapping[str, ArrayLike]) -> Any:
+    """The normalizer with these numbers in the place of its own."""
+    leaves, tree = jax.tree.flatten(normalizer)
+    return tree.unflatten([numbers.get(name, leaf) for name, leaf in zip(number_names(normalizer), leaves)])

@@ -16,18 +16,19 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
-from softmax_jax.normalizers.map import Map
+from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask
-from softmax_jax.normalizers.normalizer import MapLike, Normalizer
+from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY
 from softmax_jax.normalizers.scales import Scale, ScaleLike
+
+CAP = "cap"
+"""The number that every method takes besides its own: that of `SoftCapped`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Method:
     """A pair of a map and a scale under a name. Its numbers are those of both; called with logits, it weighs them.
-
-    Besides, every method takes `cap`, that of a `Normalizer`. It equals one of the same name with equal defaults.
 
     A scale that is an object, as of a `Normalizer` that a module holds, keeps its numbers.
     """
@@ -50,18 +51,10 @@ class Method:
         """Weights of the logits along `axis`, with 0 where `where` is False; defaults for the numbers not given."""
         return self.build(**numbers)(logits, axis, where)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Method) and (self.name, self.build()) == (other.name, other.build())
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.build()))
-
     @property
     def numbers(self) -> dict[str, Any]:
         """The names of the numbers this method takes, with their defaults: the scale's, then the map's."""
-        numbers = self._numbers_of_both()
-        capped = {CAP: self.own[CAP]} if CAP in self.own else {}
-        return capped | {name: self.own.get(name, default) for name, default in numbers.items()}
+        return {name: self.own.get(name, default) for name, default in (self._of_scale() | self._of_map()).items()}
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -72,22 +65,6 @@ class Method:
     def of_query(self) -> tuple[str, ...]:
         """Those of them that were published as linear in the query."""
         return self._marked(OF_QUERY)
-
-    @property
-    def fused(self) -> str:
-        """How it rides a fused softmax attention kernel, in words."""
-        kernel = self.map.fused if isinstance(self.map, Map) and CAP not in self.own else None
-        if kernel is None:
-            return "no"
-        if kernel == "sink":
-            return "yes: the output times 1 / (1 + exp(sink - lse))"
-        if self.scale is None:
-            return "yes"
-        return (
-            "yes: in two calls, the first for the entropy"
-            if getattr(self.scale, "reads_entropy", False)
-            else QUERY_FACTOR
-        )
 
     def build(self, **numbers: Any) -> Normalizer:
         """The normalizer with these numbers, defaults for the others. `fit=PATH` reads some from a fit's file.
@@ -100,46 +77,39 @@ class Method:
             if both := sorted(fitted.keys() & numbers.keys()):
                 raise ValueError(f"fit={path} holds {', '.join(both)}: give either the file or the numbers")
             numbers |= fitted
-        for name in numbers.keys() - self.numbers.keys() - {CAP}:
-            known = ", ".join(f"{key}={value}" for key, value in self.numbers.items()) or "none"
-            near = checks.did_you_mean(name, (*self.numbers, CAP))
-            raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {known}")
-        numbers = {**self.own, **numbers}
-        cap = numbers.pop(CAP, None) if CAP not in self._numbers_of_both() else None
-        of_map = {name: value for name, value in numbers.items() if name in self._numbers_of_map()}
-        of_scale = {name: value for name, value in numbers.items() if name not in of_map}
+        known = self.numbers
+        cap = None if CAP in known else numbers.pop(CAP, None)
+        for name in numbers.keys() - known.keys():
+            takes = ", ".join(f"{key}={value}" for key, value in known.items()) or "none"
+            near = checks.did_you_mean(name, (*known, CAP))
+            raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {takes}")
+        given = {**self.own, **numbers}
+        of_map = {name: value for name, value in given.items() if name in self._of_map()}
+        of_scale = {name: value for name, value in given.items() if name not in of_map}
         try:
             scale = self.scale(**self.scale.checked(of_scale)) if isinstance(self.scale, type) else self.scale
-            return Normalizer(self._map_with(of_map), scale, cap)
+            if isinstance(self.map, Map):
+                map = dataclasses.replace(self.map, **self.map.checked(of_map))
+            else:
+                map = jax.tree_util.Partial(self.map, **self._of_map() | of_map)
+            built = Normalizer(map, scale)
+            return built if cap is None else Normalizer(SoftCapped(cap, built))
         except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
             raise ValueError(str(error)) from None
 
-    @property
-    def _scale_class(self) -> type[Scale] | None:
-        return self.scale if isinstance(self.scale, type) else None
-
     def _marked(self, mark: str) -> tuple[str, ...]:
-        of_map = self.map.marked(mark) if isinstance(self.map, Map) else {}
-        return (*(self._scale_class.marked(mark) if self._scale_class else ()), *of_map)
+        parts = self.scale, self.map
+        return tuple(name for part in parts if hasattr(part, "marked") for name in part.marked(mark))  # pyright: ignore
 
-    def _numbers_of_both(self) -> dict[str, Any]:
-        return (self._scale_class.defaults() if self._scale_class else {}) | self._numbers_of_map()
+    def _of_scale(self) -> dict[str, Any]:
+        return self.scale.defaults() if isinstance(self.scale, type) else {}
 
-    def _numbers_of_map(self) -> dict[str, Any]:
+    def _of_map(self) -> dict[str, Any]:
         if isinstance(self.map, Map):
             return self.map.defaults()
         parameters = inspect.signature(self.map).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
-    def _map_with(self, numbers: dict[str, Any]) -> MapLike:
-        if isinstance(self.map, Map):
-            return dataclasses.replace(self.map, **self.map.checked(numbers))
-        return jax.tree_util.Partial(self.map, **self._numbers_of_map() | numbers)
-
-
-CAP = "cap"
-"""The number that every method takes besides its own: that of `Normalizer`."""
-QUERY_FACTOR = "yes: β multiplies the query"
 
 _methods: dict[str, Method] = {}
 METHODS = MappingProxyType(_methods)
@@ -161,7 +131,7 @@ def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: E
             f"cannot register {name!r}: the map must be an object, as Softpick(), and the scale a class, as LogLength"
         )
     method = Method(name, map, scale, entry, own)
-    twice = sorted(method._numbers_of_map().keys() & (scale.defaults() if scale else {}).keys())
+    twice = sorted(method._of_map().keys() & method._of_scale().keys())
     absent = (dataclasses.MISSING, inspect.Parameter.empty)
     lacking = [number for number, default in method.numbers.items() if any(default is none for none in absent)]
     if twice or lacking:
@@ -189,13 +159,25 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     return method.build(**given)
 
 
+def as_normalizer(normalizer_or_name: Normalizer | str) -> Normalizer:
+    """The normalizer itself, or the registered one of that name. Raises TypeError for anything else."""
+    if isinstance(normalizer_or_name, str):
+        return normalizer(normalizer_or_name)
+    if not isinstance(normalizer_or_name, Normalizer):
+        raise TypeError(
+            f"normalizer is {checks.shown(normalizer_or_name)}; it must be a Normalizer or the name of one: "
+            "give 'ssmax(s=0.43)', or Normalizer(map, scale)"
+        )
+    return normalizer_or_name
+
+
 def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
     """The method of such a text, and the numbers that it is given. Raises ValueError as `normalizer` does."""
     module, text = match.groups() if (match := OF_A_MODULE.fullmatch(spec)) else (None, spec)
     if module:
         trust(spec)
     name, positional, written = _parse(text)
-    method = imported(module, name) if module else METHODS.get(name)
+    method = _imported(module, name) if module else METHODS.get(name)
     if method is None:
         near = checks.did_you_mean(name, METHODS)
         known = f"known are {', '.join(METHODS)}; one of your own is written my_module:{name}"
@@ -209,27 +191,27 @@ def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
     return method, dict(given)
 
 
-def imported(module: str, name: str) -> Method:
+def _imported(module: str, name: str) -> Method:
     """The method that a module holds under a name: a registered one, or a map, a function or a `Normalizer`.
 
     Raises ValueError, in one line, if the module cannot be imported, lacks the name, or holds something else there.
     """
-    said = f"{module}:{name}"
-    content = content_of(module, f"unknown normalizer {said!r}")
-    found = content.get(name, METHODS.get(name))  # which the module may have registered, and kept nothing
-    if found is None:
+    spec = f"{module}:{name}"
+    content = content_of(module, f"unknown normalizer {spec!r}")
+    value = content.get(name, METHODS.get(name))  # which the module may have registered, and kept nothing
+    if value is None:
         near = checks.did_you_mean(name, content)
-        raise ValueError(f"unknown normalizer {said!r}: {near}{module} must hold a normalizer of that name: add it")
-    if isinstance(found, Method):
-        return found
-    if isinstance(found, Normalizer):
-        return Method(said, found.map, found.scale, own={} if found.cap is None else {CAP: found.cap})
-    if problem := _problem_of(found):
+        raise ValueError(f"unknown normalizer {spec!r}: {near}{module} must hold a normalizer of that name: add it")
+    if isinstance(value, Method):
+        return value
+    if isinstance(value, Normalizer):
+        return Method(spec, value.map, value.scale)
+    if problem := _problem_of(value):
         raise ValueError(
-            f"{said} is {checks.shown(found)}; it must be a map, a Normalizer, or a function that is called as "
+            f"{spec} is {checks.shown(value)}; it must be a map, a Normalizer, or a function that is called as "
             f"jax.nn.softmax, with logits, axis and where, and {problem}"
         )
-    return Method(said, found)
+    return Method(spec, value)
 
 
 def content_of(module: str, said: str) -> dict[str, Any]:
@@ -291,9 +273,9 @@ BARE_FILE = re.compile(r"""\bfit\s*=\s*([^\s'"(),][^'"(),]*)""")
 
 def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Splits `name(1, b=2)` into its name, positional and named numbers."""
-    spec_with_quotes = BARE_FILE.sub(lambda match: f"fit={match[1].strip()!r}", spec)
+    with_quotes = BARE_FILE.sub(lambda match: f"fit={match[1].strip()!r}", spec)
     try:
-        node = checks.expression(spec_with_quotes)
+        node = checks.expression(with_quotes)
         if isinstance(node, ast.Name):
             return node.id, [], {}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -29,8 +29,8 @@ from softmax_jax.normalizers.masking import (
     visible_or_lowest,
 )
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.ranks import kth_largest, whole_ranks
 from softmax_jax.normalizers.scales import ConstantTemperature
+from softmax_jax.normalizers.sparse import kth_largest, whole_ranks
 from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 

@@ -3,7 +3,6 @@
 import abc
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +15,17 @@ from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask, unless_low
 from softmax_jax.normalizers.numbers import Numbers, number
-from softmax_jax.normalizers.rows import Row, WholeRow, entropy
+from softmax_jax.normalizers.row import Row, entropy
 
 ScaleLike = Callable[[Float[Array, "*shape"], Axis, Mask], Float[Array, "..."]]
 """Anything from (logits, axis, where) to inverse temperatures that broadcast against the logits."""
 
 
 class Scale(Numbers, abc.ABC):
-    """β of each row, from no more than `Row` tells, so that the row may come whole, in blocks or on a fused kernel.
+    """β of each row, from the `Row`. One that reads its `count` and `entropy` alone may ride a fused kernel too.
 
     A subclass has its numbers as fields, each with a default, and defines `of_row`.
     """
-
-    reads_entropy: ClassVar[bool] = False
-    """Whether β depends on the entropy of the row."""
 
     @abc.abstractmethod
     def of_row(self, row: Row) -> Float[Array, "..."]:
@@ -37,7 +33,7 @@ class Scale(Numbers, abc.ABC):
 
     def __call__(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> Float[Array, "..."]:
         axis, where = axis_and_mask(logits, axis, where)
-        return self.of_row(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
+        return self.of_row(Row.of(logits, axis, unless_low(logits, axis, where)))
 
     def written(self) -> str | None:
         """β as an expression of Vega, for a page to compute. Names may stand for its numbers."""
@@ -244,8 +240,6 @@ class EntropyPolynomial(Scale):
     Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, the adaptive temperature function.
     """
 
-    reads_entropy = True
-
     coefficients: tuple[ArrayLike, ...] = number(default=(-0.037, 0.481, -2.3, 4.917, -1.791), many=True)
     threshold: ArrayLike = number(default=0.5)
     floor: ArrayLike = number(default=1.0)
@@ -307,8 +301,6 @@ class EntropyInterpolation(Scale):
     >>> shape(jnp.zeros((1, 5)), -1, None)  # H = log 5 = 1.609
     Array([[2.218876]], dtype=float32)
     """
-
-    reads_entropy = True
 
     entropies: Float[ArrayLike, " knots"]
     betas: Float[ArrayLike, " knots"]

@@ -16,7 +16,7 @@ import polars as pl
 from jaxtyping import Float
 
 from softmax_jax.normalizers.entry import Written
-from softmax_jax.normalizers.map import Map
+from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.numbers import SLIDER, Numbers
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.normalizers.scales import Scale
@@ -78,7 +78,7 @@ def written(name: str) -> tuple[Written, str] | None:
     built = METHODS[name].build()
     map = on_sliders(built.map).written() if isinstance(built.map, Map) else None
     beta = on_sliders(built.scale).written() if isinstance(built.scale, Scale) else "1"
-    return (map, beta) if map and beta and built.cap is None else None
+    return (map, beta) if map and beta else None
 
 
 NORMALIZERS = {name: expressions for name in METHODS if (expressions := written(name))}

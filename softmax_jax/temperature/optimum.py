@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers.fit_file import LARGEST_BETA
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.rows import entropy
+from softmax_jax.normalizers.row import entropy
 
 THETA_RANGE = (1 / LARGEST_BETA, 8.0)
 GRID_SIZE = 49

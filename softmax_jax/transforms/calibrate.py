@@ -6,9 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float
 
-from softmax_jax.attention.logits import as_normalizer
-from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
+from softmax_jax.normalizers.registry import as_normalizer
 from softmax_jax.transforms import interpreter
 from softmax_jax.transforms.graph import Graph
 from softmax_jax.transforms.objects import OUTSIDE, refusing, transformations

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
-from softmax_jax.normalizers.rows import WholeRow, critical_beta_of
+from softmax_jax.normalizers.row import Row, critical_beta_of
 from softmax_jax.transforms.sites import Place, Site, checks_callable, table
 from softmax_jax.transforms.swap import Empty, Normalizers, chooser
 from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, meant, some
@@ -137,7 +137,7 @@ def measures(
     weights = _flat(weights, axes)
     visible = jnp.ones(weights.shape, bool) if rows.where is None else _flat(rows.where, axes)
     if critical:
-        besides["critical"] = critical_beta_of(WholeRow.of(_flat(rows.logits, axes), -1, visible))
+        besides["critical"] = critical_beta_of(Row.of(_flat(rows.logits, axes), -1, visible))
     return {
         "entropy": weight_entropy(weights),
         "largest": jnp.max(weights, -1),

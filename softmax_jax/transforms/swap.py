@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from softmax_jax.attention.logits import as_normalizer
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import Softmax
 from softmax_jax.normalizers.masking import Axis
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import as_normalizer
 from softmax_jax.transforms.sites import Place, Site, checks_callable
 from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, matching, meant, some
 
@@ -95,7 +95,7 @@ def _weigher(normalizer: Normalizer, empty: Empty, site: Site, look: Look | None
 
     def weigh(rows: Rows) -> tuple[Float[Array, "*shape"] | None, Any]:
         try:
-            unchanged = type(normalizer.map) is Softmax and normalizer.scale is None and normalizer.cap is None
+            unchanged = type(normalizer.map) is Softmax and normalizer.scale is None
             if unchanged and empty == "model":
                 return None, look(rows, rows.original()) if look else None  # it is what stands there
             weights = weights_of(normalizer, empty, rows)

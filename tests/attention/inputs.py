@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softmax_jax as sj
-from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.attention import dot_product_attention
 
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, SIZE = 2, 5, 19, 4, 2, 8
 LENGTHS = np.array([KEYS, 13], np.int32)

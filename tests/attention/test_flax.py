@@ -12,7 +12,7 @@ from flax import linen, nnx, serialization, traverse_util
 from orbax.checkpoint import v1 as ocp
 
 import softmax_jax as sj
-from softmax_jax.attention.flax import LinenAttention, NnxAttention, attend, attention_fn
+from softmax_jax.attention.flax_layers import LinenAttention, NnxAttention, attend, attention_fn
 from tests.tiers import methods
 
 BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
 from tests.tiers import methods
 

@@ -28,7 +28,7 @@ import numpy as np
 
 import softmax_jax as sj
 from softmax_jax import theory
-from softmax_jax.attention.flax import attend
+from softmax_jax.attention.flax_layers import attend
 
 ROOT = Path(__file__).parents[2]
 KEY = jax.random.key(0)

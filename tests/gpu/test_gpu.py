@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
 from softmax_jax.tasks import products
 from softmax_jax.training.trainer import chunk_trainer, initial_state

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from softmax_jax.normalizers.blocks import Block
+from softmax_jax.normalizers.streaming import stream
 
 import softmax_jax as sj
-from softmax_jax.normalizers.blocks import Block
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.normalizers.sampling import top_k_mask, top_p_mask
 from softmax_jax.normalizers.sparse import TopKSoftmax
-from softmax_jax.normalizers.streaming import stream
 
 ROWS, N, SIZE, BLOCKS = 12, 64, 8, 4
 PAIR = 7

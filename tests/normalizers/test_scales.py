@@ -8,7 +8,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax import theory
-from softmax_jax.normalizers.rows import critical_beta
+from softmax_jax.normalizers.row import critical_beta
 
 from .references import entropy, power_beta
 

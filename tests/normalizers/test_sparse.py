@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import softmax_jax as sj
 from softmax_jax.normalizers.ranks import find_kth_largest, kth_largest
 from softmax_jax.normalizers.thresholds import log1p
+
+import softmax_jax as sj
 from tests.tiers import full_except
 
 from . import references

@@ -10,7 +10,7 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import softmax_jax as sj
-from softmax_jax.normalizers.rows import critical_beta
+from softmax_jax.normalizers.row import critical_beta
 from tests.tiers import full_except, methods
 
 every_method = pytest.mark.parametrize("name", methods())

@@ -10,8 +10,8 @@ from flax import nnx
 from projects.clrs_text import study
 from projects.clrs_text.answers import ROW
 from projects.clrs_text.task import ClrsText
-from softmax_jax.normalizers.learned import with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import with_numbers
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import build_model

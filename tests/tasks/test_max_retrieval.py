@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from flax import nnx
 
-from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks import max_retrieval, priorities
 from softmax_jax.tasks.max_retrieval import (

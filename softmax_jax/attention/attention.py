@@ -1,78 +1,78 @@
 """Attention with any normalizer between logits and weights, under one name for all its implementations."""
 
 import math
-from typing import Literal, Unpack, get_args, overload
+from typing import Literal, TypedDict, Unpack, get_args, overload
 
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from softmax_jax.attention.fused import fused_attention
+from softmax_jax.attention.by_queries import LEAST_QUERIES, attend_by_queries, queries_of_block
+from softmax_jax.attention.fused import check_rides, ride
 from softmax_jax.attention.logits import (
     Given,
     Inputs,
     Keys,
-    Options,
+    Outputs,
     Queries,
+    Values,
     Weights,
-    as_normalizer,
-    attention_logits,
+    checked_inputs,
     weighted_values,
 )
-from softmax_jax.attention.streaming import streaming_attention
-from softmax_jax.attention.whole_rows import queries_of_block
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.streaming import streams
 from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
 STREAM_ABOVE = 2**21
-"""Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise.
+"""Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise."""
 
-By `python -m benchmarks.attention --rounds 3` on 2 cores of an x86-64 CPU, 2026-11-24, forward and backward, blocks
-take 0.84 × the time of dense attention at 2048 × 2048 under softmax, 0.82 × under adaptive, 0.88 × under entmax15, and
-from a seventh to an eleventh of the memory.
-"""
 
-SEARCH_ABOVE = 2**25
-"""The same where a search reads blocks of keys: entmax15 takes 1.2 × the time of dense attention at 64 × 65,536."""
+class Options(TypedDict, total=False):
+    """What `dot_product_attention` takes besides its arrays; it says what each means."""
+
+    scale: ArrayLike | None
+    is_causal: bool
+    query_seq_lengths: Given
+    key_value_seq_lengths: Given
+    local_window_size: Given
+    normalizer: Normalizer | str
+    implementation: Implementation | None
+    block_size: int | None
 
 
 @overload
 def dot_product_attention(
     query: Queries,
     key: Keys,
-    value: Keys,
+    value: Values,
     bias: Given = None,
     mask: Given = None,
     *,
-    implementation: Implementation | None = None,
-    block_size: int | None = None,
     return_weights: Literal[False] = False,
     **options: Unpack[Options],
-) -> Queries: ...
+) -> Outputs: ...
 
 
 @overload
 def dot_product_attention(
     query: Queries,
     key: Keys,
-    value: Keys,
+    value: Values,
     bias: Given = None,
     mask: Given = None,
     *,
-    implementation: Implementation | None = None,
-    block_size: int | None = None,
     return_weights: Literal[True],
     **options: Unpack[Options],
-) -> tuple[Queries, Weights]: ...
+) -> tuple[Outputs, Weights]: ...
 
 
 def dot_product_attention(
     query: Queries,
     key: Keys,
-    value: Keys,
+    value: Values,
     bias: Given = None,
     mask: Given = None,
     *,
@@ -85,7 +85,7 @@ def dot_product_attention(
     implementation: Implementation | None = None,
     block_size: int | None = None,
     return_weights: bool = False,
-) -> Queries | tuple[Queries, Weights]:
+) -> Outputs | tuple[Outputs, Weights]:
     r"""`jax.nn.dot_product_attention` with any normalizer in the place of softmax.
 
     $$o_i = \sum_j w_{ij} v_j, \qquad w_i = \operatorname{normalizer}(\text{scale} \cdot k\, q_i + b_i)$$
@@ -106,10 +106,10 @@ def dot_product_attention(
     (heads, 1, 1). With `return_weights` the result is (output, weights). Logits and weights are float32
     (float64 for float64 input), the output has the type of the input.
 
-    `implementation` says how: "dense" forms all logits at once, "streaming" those of a block at a time, of `block_size`
-    keys if that is given (see `streaming_attention`), "xla" and "cudnn" ride `jax.nn.dot_product_attention` (see
-    `fused_attention`). None is dense up to `STREAM_ABOVE` logits, or `SEARCH_ABOVE` where blocks of keys are read many
-    times in search of a threshold, and beyond that streams, if the normalizer can and the weights are not asked for.
+    `implementation` says how: "dense" forms all logits at once, "streaming" those of some queries at a time, of
+    `block_size` if that is given, in little memory for any normalizer (see `by_queries`); "xla" and "cudnn" ride the
+    fused kernels of `jax.nn.dot_product_attention` (see `fused`). None is dense up to `STREAM_ABOVE` logits, for few
+    queries, and where the weights are asked for; else it streams.
 
     Raises ValueError for shapes that do not fit and for what an implementation cannot do, and TypeError for types
     that do not fit, before computing anything.
@@ -122,19 +122,11 @@ def dot_product_attention(
     >>> output.shape, weights.shape, weights[0, 0].tolist()
     ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
     """
-    options = Options(
-        scale=scale,
-        is_causal=is_causal,
-        query_seq_lengths=query_seq_lengths,
-        key_value_seq_lengths=key_value_seq_lengths,
-        local_window_size=local_window_size,
-        normalizer=as_normalizer(normalizer),
-    )
-    inputs = Inputs.checked(query, key, value, bias, mask, options)
+    lengths = query_seq_lengths, key_value_seq_lengths
+    inputs = checked_inputs(query, key, value, bias, mask, scale, is_causal, lengths, local_window_size, normalizer)
     if implementation is not None:
         checks.one_of("implementation", implementation, get_args(Implementation))
     checks.flag("return_weights", return_weights)
-    how = implementation or _implementation(inputs, block_size, return_weights)
     if block_size is not None:
         checks.whole("block_size", block_size, 1, 1024)
     if block_size is not None and implementation not in (None, "streaming"):
@@ -142,33 +134,46 @@ def dot_product_attention(
             f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
             "'streaming' or None, or leave block_size out"
         )
-    if return_weights and how != "dense":
-        raise ValueError(f"implementation={how!r} never forms all weights: return_weights needs 'dense'")
-    arrays = (query, key, value, bias, mask)
-    match how:
-        case "streaming":
-            return streaming_attention(*arrays, block_size=block_size, **options)
-        case "xla" | "cudnn":
-            return fused_attention(*arrays, implementation=how, **options)
-
-    def attend(inputs: Inputs) -> tuple[Queries, Weights]:
-        logits = attention_logits(inputs.query, inputs.key, inputs.bias, inputs.scale)
-        weights = inputs.normalizer.weigh(logits, where=inputs.visible())
-        output = inputs.returned(weighted_values(weights, inputs.value))
-        return output, weights.reshape(*query.shape[:-3], *inputs.shape[1:])
-
-    *batch, queries, heads, _ = spec_of(query)
-    output, weights = as_one(attend, inputs, out=(spec_of(query), PartitionSpec(*batch, heads, queries, None)))
-    return (output, weights) if return_weights else output
+    if return_weights and implementation not in (None, "dense"):
+        raise ValueError(f"implementation={implementation!r} never forms all weights: return_weights needs 'dense'")
+    output, weights = attend(inputs, "dense" if return_weights else implementation, block_size)
+    if query.ndim == 3:
+        output, weights = output[0], None if weights is None else weights[0]
+    return (output, weights) if return_weights and weights is not None else output
 
 
-def _implementation(inputs: Inputs, block_size: int | None, return_weights: bool) -> Implementation:
-    """The one to use when none is named."""
-    normalizer = inputs.normalizer
-    if return_weights or not streams(normalizer):
+def attend(
+    inputs: Inputs, implementation: Implementation | None = None, block_size: int | None = None
+) -> tuple[Outputs, Weights | None]:
+    """The output in the type of the query, and the weights if the implementation is, or becomes, "dense"."""
+    how = _implementation(inputs, implementation)
+    if how in ("xla", "cudnn"):
+        check_rides(inputs.normalizer, inputs.bias)
+
+    def compute(inputs: Inputs) -> tuple[Outputs, Weights | None]:
+        if how == "dense":
+            weights = inputs.normalizer.weigh(inputs.logits(), where=inputs.visible())
+            output = weighted_values(weights, inputs.value, inputs.precision)
+            return output.astype(inputs.query.dtype), weights
+        if naming():  # which forms all logits
+            name_rows(inputs.normalizer, inputs.logits(), -1, inputs.visible())
+        with name_bad_rows(False):
+            output = attend_by_queries(inputs, block_size) if how == "streaming" else ride(inputs, how)
+        return output.astype(inputs.query.dtype), None
+
+    batch, queries, heads, _ = spec_of(inputs.query)
+    of_weights = PartitionSpec(batch, heads, queries, None) if how == "dense" else None
+    return as_one(compute, inputs, out=(spec_of(inputs.query), of_weights))
+
+
+def _implementation(inputs: Inputs, implementation: Implementation | None) -> Implementation:
+    """The one that is named, or the best. Few queries over long rows gain nothing from blocks, and are for dense."""
+    if 0 in (*inputs.shape, inputs.query.shape[-1]):
+        return "dense"  # as nothing can be cut into blocks
+    if implementation is not None:
+        return implementation
+    if not all(map(is_known, inputs.shape)) or math.prod(inputs.shape) <= STREAM_ABOVE:
         return "dense"
-    by_keys = block_size is not None or queries_of_block(inputs) is None
-    if not all(map(is_known, inputs.shape)):
-        return "dense"
-    most = SEARCH_ABOVE if by_keys and getattr(normalizer.map, "searches", False) else STREAM_ABOVE
-    return "streaming" if math.prod(inputs.shape) > most else "dense"
+    batch, _, queries, _ = inputs.shape
+    few = queries <= LEAST_QUERIES and (queries_of_block(inputs) < queries or batch == 1)
+    return "dense" if few else "streaming"

@@ -16,6 +16,7 @@ from flax import linen, nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from softmax_jax.attention import attention
 from softmax_jax.attention.logits import (
     Given,
     Keys,
@@ -23,17 +24,14 @@ from softmax_jax.attention.logits import (
     Queries,
     Values,
     Weights,
-    as_normalizer,
-    attention_logits,
     bias_and_mask,
-    check_fits,
-    check_numbers,
-    visible_entries,
+    checked_inputs,
     weighted_values,
 )
 from softmax_jax.normalizers.checks import against, is_traced
-from softmax_jax.normalizers.learned import initial_numbers, with_numbers
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
+from softmax_jax.normalizers.registry import as_normalizer
 
 
 def attend(
@@ -68,30 +66,39 @@ def attend(
     >>> attend(as_normalizer("hardmax"), x, x, x, mask=jnp.array([[1, 1, 0]] * 3))[1, 0]
     Array([0., 1., 0.], dtype=float32)
     """
-    check_fits(query, key)
-    if value.shape[-3:-1] != key.shape[-3:-1]:
-        raise ValueError(
-            f"value has shape {value.shape}; its length and heads must be those of the key, {key.shape[-3:-1]}: "
-            "pair each key with one"
-        )
-    if not deterministic:
-        _check_dropout(dropout_rng, dropout_rate)
-    shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
-    check_numbers(normalizer, shape)
+    dropout = dropout_rate if not deterministic else 0.0
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout_rate is {dropout}; it must be at least 0 and below 1: use 0 for no dropout")
+    if dropout and dropout_rng is None:
+        raise ValueError(f"dropout_rate is {dropout} but dropout_rng is None: give a key, or deterministic=True")
+    batch, size = query.shape[:-3], value.shape[-1]
+    shape = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
     bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
-    dtype = jnp.result_type(query, key, value) if dtype is None else dtype
-    query, key, value = (array.astype(dtype) for array in (query, key, value))
-
     # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
     is_causal = is_causal and (query.shape[-3] > 1 or mask is None)
-    logits = attention_logits(query, key, bias, precision=precision)
-    weights = normalizer.weigh(logits, where=visible_entries(shape, mask, is_causal, bias=bias))
-    if module is not None:
-        collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
-        module.sow(collection, "attention_weights", weights)
-    if not deterministic:
-        weights = _dropout(weights, dropout_rng, dropout_rate, broadcast_dropout)
-    return weighted_values(weights, value, precision).astype(dtype)
+    dtype = jnp.result_type(query, key, value) if dtype is None else dtype
+    arrays = [array.astype(dtype).reshape(-1, *array.shape[-3:]) for array in (query, key, value)]
+    bias, mask = (_with_one_batch_axis(array, batch) for array in (bias, mask))
+    normalizer = jax.tree.map(lambda number: _with_one_batch_axis(number, batch), normalizer)
+    inputs = checked_inputs(*arrays, bias, mask, None, is_causal, (None, None), None, normalizer, precision)
+
+    forms_weights = bool(dropout) or module is not None
+    output, weights = attention.attend(inputs, "dense" if forms_weights else None)
+    if forms_weights and weights is not None:
+        weights = weights.reshape(shape)
+        if module is not None:
+            collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
+            module.sow(collection, "attention_weights", weights)
+        weights = _dropout(weights, dropout_rng, dropout, broadcast_dropout).reshape(-1, *shape[-3:])
+        output = weighted_values(weights, inputs.value, precision).astype(dtype)
+    return output.reshape(*query.shape[:-1], size)
+
+
+def _with_one_batch_axis(array: Any, batch: tuple[int, ...]) -> Any:
+    """What broadcasts to (*batch, heads, queries, keys), with one batch axis in the place of several."""
+    if len(batch) < 2 or jnp.ndim(array) < 4:
+        return array
+    return jnp.broadcast_to(array, (*batch, *array.shape[-3:])).reshape(-1, *array.shape[-3:])
 
 
 def attention_fn(normalizer: Normalizer | str) -> "AttentionFn":
@@ -132,14 +139,6 @@ class AttentionFn:
 
     def __repr__(self) -> str:
         return f"attention_fn({self.normalizer})"
-
-
-def _check_dropout(rng: Array | None, rate: float) -> None:
-    """Raises ValueError unless there is a rate, and a key for it."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"dropout_rate is {rate}; it must be at least 0 and below 1: use 0 for no dropout")
-    if rate and rng is None:
-        raise ValueError(f"dropout_rate is {rate} but dropout_rng is None: give a key, or deterministic=True")
 
 
 def _dropout(weights: Weights, rng: Array | None, rate: float, broadcast: bool) -> Weights:

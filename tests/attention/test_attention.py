@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softmax_jax import LogLength, Normalizer, normalizer, softmax
-from softmax_jax.attention.dense import dot_product_attention
+from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
 from tests.tiers import methods
 

@@ -1,7 +1,6 @@
-"""A row of logits that is there as a whole: what maps and scales may ask of it."""
+"""A row of logits as maps and scales see it: whole, along one axis, with -inf where an entry is masked."""
 
 import dataclasses
-from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from softmax_jax.normalizers.masking import (
     AnyMask,
     Axis,
     Mask,
+    at_least,
     axis_and_mask,
     below,
     settled,
@@ -22,61 +22,51 @@ from softmax_jax.normalizers.masking import (
     visible_count,
     visible_or_lowest,
 )
-from softmax_jax.normalizers.products import entropy_of, entropy_sums
 from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
-@runtime_checkable
-class Row(Protocol):
-    """What a scale may know of each row, with the row's axes at size 1; what it does not ask for is not computed."""
-
-    def count(self) -> Float[Array, "*row"]:
-        """Number of visible entries, as `masking` has it: a logit of -inf is none."""
-        ...
-
-    def entropy(self) -> Float[Array, "*row"]:
-        """Entropy in nats of the softmax of the row."""
-        ...
-
-    def number(self, value: ArrayLike) -> Float[Array, "..."]:
-        """A number of a map or scale, in the type and rank of the logits."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
-class WholeRow:
-    """Rows along `axis`. `logits` are in float32 (float64 stays), with -inf in the place of every masked entry."""
+class Row:
+    """Rows of logits along `axis`, in float32 (float64 stays), with -inf in the place of every masked entry.
+
+    What is one number for each row has the row's axes at size 1.
+    """
 
     logits: Float[Array, "*shape"]
     axis: Axis
 
     @classmethod
-    def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> "WholeRow":
-        """The rows of logits of any floating-point type, masked or not."""
+    def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> "Row":
+        """Rows of logits of any floating-point type, masked or not."""
         return cls(visible_or_lowest(logits, where), axis)
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
+        """A number of a map or scale, in the type and rank of the logits."""
         return against(value, self.logits)
 
     def count(self) -> Float[Array, "*row"]:
+        """Number of visible entries; a logit of -inf is none."""
         return visible_count(self.logits, self.axis)
 
     def sum(self, values: Float[Array, "*shape"]) -> Float[Array, "*row"]:
         """Sum over each row."""
         return jnp.sum(values, self.axis, keepdims=True)
 
-    def pivot(self, heights: Float[Array, "*shape"], start: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
-        """The largest of each row, and at least `start`, as `settled` has it."""
-        largest = jnp.max(heights, self.axis, keepdims=True, initial=-jnp.inf)
-        return settled(jnp.maximum(largest, self.number(start)))
-
-    def below(self, logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:
-        """Distance of logits to a pivot: at most 0 if the pivot is the largest."""
-        return below(logits, pivot)
+    def maximum(self, values: Float[Array, "*shape"], least: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
+        """Largest value of each row, and at least `least`: 0 where that is -inf, NaN where it is +inf."""
+        largest = jnp.max(values, self.axis, keepdims=True, initial=-jnp.inf)
+        return settled(jnp.maximum(largest, self.number(least)))
 
     def entropy(self) -> Float[Array, "*row"]:
-        gap = self.below(self.logits, jax.lax.stop_gradient(self.pivot(self.logits)))
-        return entropy_of(entropy_sums(gap, self.axis))
+        """Entropy in nats of the softmax of the row."""
+        gap = below(self.logits, jax.lax.stop_gradient(self.maximum(self.logits)))
+        # g·e^g and its derivatives are 0 from g = -760 down, in float64 too. A gap stops at -1000, so that none times a
+        # slope is infinite, which times e^g = 0 would be NaN.
+        gap = at_least(gap, -1000)
+        exponentials = jnp.exp(gap)
+        total = self.sum(exponentials)
+        total = jnp.where(total == 0, 1, total)
+        return jnp.log(total) - self.sum(exponentials * gap) / total
 
 
 def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*row"]:
@@ -92,7 +82,7 @@ def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask =
     axis, where = axis_and_mask(logits, axis, where)
 
     def of_rows(logits: Array, where: Mask) -> Array:
-        return WholeRow.of(logits, axis, where).entropy()
+        return Row.of(logits, axis, where).entropy()
 
     return as_one(of_rows, logits, where, out=spec_of(logits, axis))
 
@@ -111,12 +101,12 @@ def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Flo
     axis, where = axis_and_mask(logits, -1, where)
 
     def of_rows(logits: Array, where: Mask) -> Array:
-        return critical_beta_of(WholeRow.of(logits, axis, unless_low(logits, axis, where)))
+        return critical_beta_of(Row.of(logits, axis, unless_low(logits, axis, where)))
 
     return as_one(of_rows, logits, where, out=PartitionSpec(*spec_of(logits)[:-1]))
 
 
-def critical_beta_of(row: WholeRow) -> Float[Array, "*rows"]:
+def critical_beta_of(row: Row) -> Float[Array, "*rows"]:
     """The critical inverse temperature of rows along the last axis."""
     z = row.logits
     ordered = jnp.sort(z, -1, descending=True)

@@ -19,8 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from softmax_jax.attention.streaming import default_block_size
-from softmax_jax.normalizers.streaming import check_streams
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
@@ -40,17 +38,13 @@ class Program:
     seconds: list[float] = dataclasses.field(default_factory=list)
 
 
-def attentions(queries: int, keys: int, names: tuple[str, ...]) -> dict[str, Callable[..., jax.Array]]:
-    """By name: JAX's attention, then each normalizer dense and in blocks, under softmax of three sizes."""
-    chosen = default_block_size(HEADS * queries, keys)
+def attentions(names: tuple[str, ...]) -> dict[str, Callable[..., jax.Array]]:
+    """JAX's attention, then each normalizer dense and in blocks of queries, by name."""
     contenders: dict[str, Callable[..., jax.Array]] = {"jax.nn.dot_product_attention": jax.nn.dot_product_attention}
     for name in names:
         attend = functools.partial(sj.dot_product_attention, normalizer=name)
         contenders[f"{name}, dense"] = functools.partial(attend, implementation="dense")
         contenders[f"{name}, blocks"] = functools.partial(attend, implementation="streaming")
-        for size in sorted({max(chosen // 4, 1), min(4 * chosen, keys)} - {chosen}) if name == "softmax" else ():
-            streamed = functools.partial(attend, implementation="streaming", block_size=size)
-            contenders[f"{name}, blocks of {size}"] = streamed
     return contenders
 
 
@@ -60,7 +54,7 @@ def programs(queries: int, keys: int, names: tuple[str, ...], backward: bool) ->
     shapes = (1, queries, HEADS, SIZE), (1, keys, HEADS, SIZE), (1, keys, HEADS, SIZE)
     arrays = tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
     compiled = {}
-    for name, attend in attentions(queries, keys, names).items():
+    for name, attend in attentions(names).items():
 
         def both(*arrays: jax.Array, attend: Callable[..., jax.Array] = attend) -> Any:
             output, pull = jax.vjp(attend, *arrays)
@@ -116,7 +110,7 @@ class Arguments:
         within("--rounds", self.rounds, 1, 10_000, 7)
         each_once("--names", self.names)
         for name in self.names:
-            check_streams(sj.normalizer(name))
+            sj.normalizer(name)
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from softmax_jax.normalizers.thresholds import TSALLIS
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
+from softmax_jax.normalizers.sparse import TSALLIS
 from softmax_jax.runtime.command_line import parse, within
 
 SHAPES = (1024, 4096), (64, 65536)

@@ -1,7 +1,8 @@
 """Understand, test and replace softmax in attention."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import types
+import typing
 
 from softmax_jax.attention.attention import dot_product_attention as dot_product_attention
 from softmax_jax.normalizers.calculus import (
@@ -70,7 +71,7 @@ from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
 from softmax_jax.transforms.swap import swap as swap
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from softmax_jax.attention.flax_layers import (
         LinenAttention as LinenAttention,
         NnxAttention as NnxAttention,
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-FROM_EXTRAS = {
+_FROM_EXTRAS = {
     "LinenAttention": ("flax", "softmax_jax.attention.flax_layers"),
     "NnxAttention": ("flax", "softmax_jax.attention.flax_layers"),
     "attention_fn": ("flax", "softmax_jax.attention.flax_layers"),
@@ -89,14 +90,18 @@ FROM_EXTRAS = {
 """Names that are loaded when they are asked for: the extra that they need, and their module."""
 
 
+_LOADED = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, types.ModuleType)]
+__all__ = [*_LOADED, *_FROM_EXTRAS]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
 def __dir__() -> list[str]:
-    return [*globals(), *FROM_EXTRAS]
+    return __all__
 
 
-def __getattr__(name: str) -> Any:
-    if name not in FROM_EXTRAS:
+def __getattr__(name: str) -> typing.Any:
+    if name not in _FROM_EXTRAS:
         raise AttributeError(f"module 'softmax_jax' has no attribute {name!r}")
-    extra, module = FROM_EXTRAS[name]
+    extra, module = _FROM_EXTRAS[name]
     try:
         value = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:

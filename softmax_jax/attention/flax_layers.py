@@ -77,10 +77,11 @@ def attend(
     # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
     is_causal = is_causal and (query.shape[-3] > 1 or mask is None)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
-    arrays = [array.astype(dtype).reshape(-1, *array.shape[-3:]) for array in (query, key, value)]
+    outputs = (*query.shape[:-1], size)
+    query, key, value = (array.astype(dtype).reshape(-1, *array.shape[-3:]) for array in (query, key, value))
     bias, mask = (_with_one_batch_axis(array, batch) for array in (bias, mask))
     normalizer = jax.tree.map(lambda number: _with_one_batch_axis(number, batch), normalizer)
-    inputs = checked_inputs(*arrays, bias, mask, None, is_causal, (None, None), None, normalizer, precision)
+    inputs = checked_inputs(query, key, value, bias, mask, None, is_causal, (None, None), None, normalizer, precision)
 
     forms_weights = bool(dropout) or module is not None
     output, weights = attention.attend(inputs, "dense" if forms_weights else None)
@@ -91,7 +92,7 @@ def attend(
             module.sow(collection, "attention_weights", weights)
         weights = _dropout(weights, dropout_rng, dropout, broadcast_dropout).reshape(-1, *shape[-3:])
         output = weighted_values(weights, inputs.value, precision).astype(dtype)
-    return output.reshape(*query.shape[:-1], size)
+    return output.reshape(outputs)
 
 
 def _with_one_batch_axis(array: Any, batch: tuple[int, ...]) -> Any:

@@ -16,7 +16,7 @@ might be beyond ±1e38, judged by Σ |q| times the largest |k|, is less, down to
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def kernel_use(normalizer: Normalizer) -> str:
 QUERY_FACTOR = "yes: β multiplies the query"
 
 
-def ride(inputs: Inputs, implementation: str) -> Outputs:
+def ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
     """Attention of inputs that a kernel will do for: "xla" on any device, "cudnn" on GPUs."""
     normalizer, bias, (query_lengths, key_lengths) = inputs.normalizer, inputs.bias, inputs.lengths
     dtype = inputs.query.dtype if implementation == "cudnn" else jnp.float32

@@ -26,7 +26,8 @@ from softmax_jax.measures.sets import (
 from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.normalizers import checks, maps
-from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.maps import soft_cap
+from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.runtime.distributed import gathered
@@ -254,7 +255,9 @@ def row_facts(
     one: Normalizer, logits: Float[Array, "sets items"], where: Any
 ) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
     """The inverse temperature of each row, NaN unless the map is softmax; whether a fit is asked beyond its range."""
-    scale, logits = one.scale, one.capped(logits)
+    if isinstance(one.map, SoftCapped):
+        logits, one = soft_cap(logits, one.map.cap), one.map.of
+    scale = one.scale
     is_softmax = isinstance(one.map, maps.Softmax) and one.shift_invariant
     beta = jnp.ones((), jnp.float32) if scale is None else scale(logits, -1, where)
     beyond = jnp.zeros((), bool)

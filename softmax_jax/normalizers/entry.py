@@ -1,4 +1,4 @@
-"""What the documentation says of a method, and what a page needs to compute it."""
+"""What the documentation says of a method."""
 
 from typing import Any, NamedTuple
 
@@ -27,11 +27,3 @@ def entry_of(map: Any) -> Entry:
     if not getattr(map, "formula", ""):
         return UNWRITTEN
     return Entry(map.formula, "", map.largest_weight, map.source, "")
-
-
-class Written(NamedTuple):
-    """A map as expressions of Vega: the weights are `share`, over `offset` + Σ `mass` of the row."""
-
-    share: str
-    mass: str
-    offset: str = "0"

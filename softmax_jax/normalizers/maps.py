@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import DISPERSES, Written
+from softmax_jax.normalizers.entry import DISPERSES
 from softmax_jax.normalizers.masking import (
     AnyAxis,
     AnyMask,
@@ -33,9 +33,6 @@ from softmax_jax.normalizers.masking import (
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.surroundings import as_one, spec_of
-
-# What a page computes of each item: y = β·z, c = y less the largest of the row, m = max(0, the largest y).
-EXPONENTIAL, LIFTED = "exp(datum.c)", "exp(datum.y - datum.m)"
 
 
 class Map(Numbers, abc.ABC):
@@ -88,10 +85,6 @@ class Map(Numbers, abc.ABC):
     @abc.abstractmethod
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         """Weights of rows; what they say of masked entries does not matter."""
-
-    def written(self) -> Written | None:
-        """The map as expressions of Vega, for a page to compute."""
-        return None
 
 
 @jax.custom_jvp
@@ -150,9 +143,6 @@ class Softmax(Map):
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         return _softmax(row.logits, row.axis)
 
-    def written(self) -> Written:
-        return Written(EXPONENTIAL, EXPONENTIAL)
-
 
 class Softmax1(Softmax):
     r"""Softmax with a one in the denominator, so that a row may attend to nothing.
@@ -186,9 +176,6 @@ class Softmax1(Softmax):
         pivot = jax.lax.stop_gradient(row.maximum(row.logits, sink))
         exponentials = jnp.where(row.logits != -jnp.inf, jnp.exp(below(row.logits, pivot)), 0)
         return over(exponentials, row.sum(exponentials) + jnp.exp(sink - pivot))
-
-    def written(self) -> Written:
-        return Written(LIFTED, LIFTED, f"exp({self.sink_logit()} - datum.m)")
 
 
 class SinkSoftmax(Softmax1):
@@ -258,10 +245,6 @@ class Softpick(Map):
         divisor = row.sum(jnp.abs(difference)) + row.number(self.eps)
         return over(jnp.where(difference > 0, difference, 0), divisor)
 
-    def written(self) -> Written:
-        picked = f"{LIFTED} - exp(-datum.m)"
-        return Written(f"max({picked}, 0)", f"abs({picked})", str(self.eps))
-
 
 def less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[Array, "*shape"]:
     """exp(z) - 1, both times exp(-maximum)."""
@@ -305,9 +288,6 @@ class Sigmoid(Map):
         # Adds 0, but NaN to a row with NaN or +inf, which leave it without weights.
         return weights + row.sum(jax.lax.stop_gradient(jnp.where(visible, row.logits * 0, 0)))
 
-    def written(self) -> Written:
-        return Written(f"1 / (1 + exp(-datum.y - ({'-log(n)' if self.bias is None else self.bias})))", "0", "1")
-
 
 class Hardmax(Map):
     r"""One-hot of the largest logit: the limit of softmax(z / θ) as θ → 0, and so the bound of every temperature.
@@ -339,9 +319,6 @@ class Hardmax(Map):
         largest = jnp.where(z != -jnp.inf, largest, 0)
         total = row.sum(largest)
         return largest / jnp.where(total == 0, 1, total)  # 0 in an empty row
-
-    def written(self) -> Written:
-        return Written("datum.c == 0 ? 1 : 0", "datum.c == 0 ? 1 : 0")
 
 
 class ShiftedSoftmax(Softmax):
@@ -397,9 +374,6 @@ class SignedL1(Map):
         pivot = jax.lax.stop_gradient(pivot)
         ratio = z / pivot
         return over(ratio, row.sum(jnp.abs(ratio)) + 1 / pivot)
-
-    def written(self) -> Written:
-        return Written("datum.y", "abs(datum.y)", "1")
 
 
 def soft_cap(logits: Float[Array, "*shape"], cap: ArrayLike) -> Float[Array, "*shape"]:

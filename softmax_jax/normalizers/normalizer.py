@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +113,7 @@ class Normalizer(Numbers):
             return _map_weights(self.map, logits, axis, where)
 
         def scaled(self: "Normalizer", logits: Array, where: Mask) -> Array:
-            z, scale = visible_logits(logits, where), self.scale
+            z, scale = visible_logits(logits, where), cast(ScaleLike, self.scale)
             beta = scale.of_row(Row.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
             centred = centre(z, axis, where) if self.shift_invariant else z
             # Logits that are not finite pass by the product: no β changes what they say.

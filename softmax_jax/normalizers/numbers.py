@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 
-SLIDER, LEARN, OF_QUERY = "slider", "learn", "of_query"
+LEARN, OF_QUERY = "learn", "of_query"
 
 
 def number(
@@ -28,15 +28,13 @@ def number(
     many: bool = False,
     learn: bool = False,
     of_query: bool = False,
-    slider: tuple[float, float] | None = None,
 ) -> Any:
     """A field of `Numbers`: a number, or `many` in a tuple; with the default None it may be left out.
 
     `rule` says in words what `holds` asks of a finite number. `learn` is for a number that trains with a model,
     `of_query` for one that is published as linear in the query.
-    `slider` is the range in which a page may let it move.
     """
-    said = {"rule": rule, "holds": holds, "many": many, LEARN: learn, OF_QUERY: of_query, SLIDER: slider}
+    said = {"rule": rule, "holds": holds, "many": many, LEARN: learn, OF_QUERY: of_query}
     return dataclasses.field(default=default, metadata=said)
 
 
@@ -112,10 +110,10 @@ class Numbers(ByNumbers):
         return {field.name: field.default for field in fields if not isinstance(field.default, ByNumbers)}
 
     @classmethod
-    def marked(cls, mark: str) -> dict[str, Any]:
-        """The numbers that have a mark, `LEARN`, `OF_QUERY` or `SLIDER`, and what it says."""
+    def marked(cls, mark: str) -> list[str]:
+        """Returns the names of the numbers that have the mark `LEARN` or `OF_QUERY`."""
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
-        return {field.name: field.metadata[mark] for field in fields if field.metadata.get(mark)}
+        return [field.name for field in fields if field.metadata.get(mark)]
 
 
 def _kept(value: Any) -> Any:

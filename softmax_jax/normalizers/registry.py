@@ -106,7 +106,7 @@ class Method:
 
     def _of_map(self) -> dict[str, Any]:
         if isinstance(self.map, Map):
-            return self.map.defaults()
+            return self.map.own_numbers()
         parameters = inspect.signature(self.map).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 

@@ -35,23 +35,14 @@ class Scale(Numbers, abc.ABC):
         axis, where = axis_and_mask(logits, axis, where)
         return self.of_row(Row.of(logits, axis, unless_low(logits, axis, where)))
 
-    def written(self) -> str | None:
-        """β as an expression of Vega, for a page to compute. Names may stand for its numbers."""
-        return None
-
 
 class ConstantTemperature(Scale):
     """The same temperature for every row: β = 1/θ. `theta` > 0; below 1 it sharpens."""
 
-    theta: ArrayLike = number(
-        default=1.0, rule="above 0, such as 1.0", holds=lambda theta: theta > 0, slider=(0.05, 4.0)
-    )
+    theta: ArrayLike = number(default=1.0, rule="above 0, such as 1.0", holds=lambda theta: theta > 0)
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
         return 1 / row.number(self.theta)
-
-    def written(self) -> str:
-        return f"1 / {self.theta}"
 
 
 class InverseTemperature(Scale):
@@ -76,15 +67,12 @@ class LogLength(Scale):
     Source: Nakanishi, "Scalable-Softmax Is Superior for Attention", arXiv 2501.19399.
     """
 
-    s: ArrayLike = number(default=1 / math.log(16), learn=True, slider=(0.05, 2.0))
+    s: ArrayLike = number(default=1 / math.log(16), learn=True)
     bias: ArrayLike = number(default=0.0)
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
         count = jnp.maximum(row.count(), 1)
         return row.number(self.s) * jnp.log(count) + row.number(self.bias)
-
-    def written(self) -> str:
-        return f"{self.s} * log(n) + {self.bias}"
 
 
 class ClippedLogLength(Scale):
@@ -96,7 +84,7 @@ class ClippedLogLength(Scale):
     is the scale of Grok-2, β = max(1, log n / log L), which counts the entries before the query, one less.
     """
 
-    s: ArrayLike = number(default=1 / math.log(16), learn=True, slider=(0.05, 2.0))
+    s: ArrayLike = number(default=1 / math.log(16), learn=True)
     bias: ArrayLike = number(default=0.0)
     low: ArrayLike = number(default=1.0)
     high: ArrayLike = number(default=3.0)
@@ -111,9 +99,6 @@ class ClippedLogLength(Scale):
     def of_row(self, row: Row) -> Float[Array, "..."]:
         beta = LogLength(self.s, self.bias).of_row(row)
         return jnp.clip(beta, row.number(self.low), row.number(self.high))
-
-    def written(self) -> str:
-        return f"clamp({self.s} * log(n) + {self.bias}, {self.low}, {self.high})"
 
 
 class LogLengthPower(Scale):
@@ -140,10 +125,6 @@ class LogLengthPower(Scale):
         # Replaced before the power is taken, because at log 1 = 0 its derivative in γ is not finite.
         power = jnp.where(count > 1, jnp.log(jnp.maximum(count, 2)) ** gamma, 0)
         return row.number(self.delta) + jax.nn.softplus(row.number(self.weight)) * power
-
-    def written(self) -> str:
-        power = f"(1 - 2 / (exp(2 * {self.power}) + 1))"  # its hyperbolic tangent
-        return f"{self.delta} + log(1 + exp({self.weight})) * pow(log(n), 2 * {power})"
 
 
 class LogPosition(Scale):
@@ -173,10 +154,6 @@ class LogPosition(Scale):
         steps = jnp.floor(length / row.number(self.floor_scale))
         return 1 + row.number(self.attn_scale) * jnp.log1p(steps)
 
-    def written(self) -> str:
-        length = "n" if self.positions is None else f"({self.positions} + 1)"
-        return f"1 + {self.attn_scale} * log(floor({length} / {self.floor_scale}) + 1)"
-
 
 class LengthRatio(Scale):
     r"""The scale of YaRN: $\beta = (0.1 \log r + 1)^2$, with r the ratio of the length to that of training.
@@ -191,15 +168,10 @@ class LengthRatio(Scale):
     1.6314
     """
 
-    ratio: ArrayLike = number(
-        default=1.0, rule="at least 1, such as 4.0", holds=lambda ratio: ratio >= 1, slider=(1.0, 64.0)
-    )
+    ratio: ArrayLike = number(default=1.0, rule="at least 1, such as 4.0", holds=lambda ratio: ratio >= 1)
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
         return (0.1 * jnp.log(row.number(self.ratio)) + 1) ** 2
-
-    def written(self) -> str:
-        return f"pow(0.1 * log({self.ratio}) + 1, 2)"
 
 
 class LengthRule(Scale):
@@ -221,9 +193,6 @@ class LengthRule(Scale):
         m, eps = row.number(self.m), row.number(self.eps)
         odds = (1 - eps) * (row.count() - m) / (eps * m)
         return jnp.log(jnp.maximum(odds, 1)) / 2
-
-    def written(self) -> str:
-        return f"log(max((1 - {self.eps}) * (n - {self.m}) / ({self.eps} * {self.m}), 1)) / 2"
 
 
 class EntropyPolynomial(Scale):
@@ -282,13 +251,6 @@ class EntropyPolynomial(Scale):
         for coefficient in self.coefficients:
             value = value * row_entropy + against(coefficient, row_entropy)
         return value
-
-    def written(self) -> str:
-        first, *others = self.coefficients
-        polynomial = str(first)
-        for coefficient in others:  # Horner's rule
-            polynomial = f"({polynomial}) * datum.softmax_entropy + {coefficient}"
-        return f"datum.softmax_entropy > {self.threshold} ? max({polynomial}, {self.floor}) : 1"
 
 
 class EntropyInterpolation(Scale):

@@ -25,7 +25,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import DISPERSES, Written
+from softmax_jax.normalizers.entry import DISPERSES
 from softmax_jax.normalizers.maps import Map, softmax
 from softmax_jax.normalizers.masking import Axis, below, reaches, row_sum, settled
 from softmax_jax.normalizers.numbers import number
@@ -113,10 +113,6 @@ class Sparsemax(Threshold):
     def eps(self, row: Row) -> Array:
         return row.number(1.0)
 
-    def written(self) -> Written:
-        # The page finds tau_1, and tau_2 of entmax15, exactly, from the sorted row.
-        return Written("max(datum.c - datum.tau_1, 0)", "0", "1")
-
 
 class Entmax15(Threshold):
     r"""Halfway between softmax and sparsemax: smooth, with small weights exactly 0.
@@ -145,9 +141,6 @@ class Entmax15(Threshold):
 
     def eps(self, row: Row) -> Array:
         return row.number(0.5)
-
-    def written(self) -> Written:
-        return Written("pow(max(datum.c / 2 - datum.tau_2, 0), 2)", "0", "1")
 
 
 class Entmax(Threshold):

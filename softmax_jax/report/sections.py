@@ -15,12 +15,13 @@ from softmax_jax.measures.fits import ALL_LENGTHS
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, page, resolution, temperature
 from softmax_jax.report.accuracy import SOURCE, accuracy_chart, moved_by_offset, of_an_offset, published_cells
 from softmax_jax.report.colours import PUBLISHED
 from softmax_jax.report.dispersion import attention_map_chart, attention_map_frame, dispersion_chart
 from softmax_jax.report.page import Figure, Section
-from softmax_jax.report.playground import playground_chart, playground_frame
+from softmax_jax.report.playground import playground_chart, playground_frame, playground_numbers
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.tasks import products, published
 from softmax_jax.temperature import Rows, TemperatureFit
@@ -366,16 +367,16 @@ def resolution_section(study: Study) -> Section:
 
 def playground_section() -> Section:
     """The chart to play with."""
+    numbers = playground_numbers({name: normalizer(name) for name in METHODS})
     return Section(
         "playground",
         "What does each normalizer do to a row of logits?",
         [
-            "Move the sliders: your browser computes the weights anew, by the same formulas as the package.",
+            "Move the sliders: the page shows the weights that the package computed for each of their positions.",
             "One item is the best. Its logit lies above the middle of the others by the gap, and the others lie within "
-            "± noise of their middle. Raise the number of items, up to a million, to see softmax disperse while others "
-            "hold. Raise the noise above the gap to see that no normalizer helps once another logit is the largest: "
-            "hardmax then picks the wrong item.",
-            "A slider of theta or s acts on the normalizer that it names. Other numbers are the defaults.",
+            "± noise of their middle. Raise the number of items to see softmax disperse while others hold. Raise the "
+            "noise above the gap to see that no normalizer helps once another logit is the largest: hardmax then picks "
+            "the wrong item.",
         ],
-        [Figure("playground", playground_chart(), playground_frame())],
+        [Figure("playground", playground_chart(numbers), playground_frame(numbers))],
     )

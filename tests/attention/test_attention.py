@@ -9,7 +9,7 @@ import pytest
 
 from softmax_jax import LogLength, Normalizer, normalizer, softmax
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.fused import rides
+from softmax_jax.attention.fused import READ_ENTROPY, WITH_SINK, rides
 from tests.tiers import methods
 
 BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
@@ -165,8 +165,7 @@ def float32(half):
 
 FORMS = {
     "dense": {"implementation": "dense"},
-    "keys": {"implementation": "streaming", "block_size": 4},
-    "queries": {"implementation": "streaming"},
+    "streaming": {"implementation": "streaming", "block_size": 2},
     "xla": {"implementation": "xla"},
 }
 
@@ -178,7 +177,7 @@ FORMS = {
 def test_a_bias_of_minus_9000_or_less_hides_as_a_mask_does(name, form):
     arrays, mask = qkv(2), some_mask((BATCH, 1, QUERIES, KEYS)).at[0, :, 3].set(False)
     method = normalizer(name)
-    of_mean = getattr(method.scale, "reads_entropy", False) or getattr(method.map, "fused", None) == "sink"
+    of_mean = isinstance(method.scale, READ_ENTROPY) or type(method.map) in WITH_SINK
     if form == "xla" and (not rides(method) or of_mean):
         pytest.skip("no fused kernel takes it with a bias")
 

@@ -3,14 +3,12 @@
 import importlib
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report.page import Figure, page
-from softmax_jax.report.playground import DISTINCT, NORMALIZERS, parameter, playground_logits, sliders_of
+from softmax_jax.report.playground import POSITIONS, SLIDERS, playground_numbers
 from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
@@ -30,14 +28,12 @@ FLAGS = [
     "--disable-sync",
 ]
 READY = "html[data-ready=true]"
-WEIGH = """async (values) => {
+MOVE = """async (values) => {
   const view = charts.get("playground").view;
   for (const [name, value] of Object.entries(values)) view.signal(name, value);
   await view.runAsync();
-  const rows = {};
-  for (const { normalizer, item, weight } of view.data("row")) (rows[normalizer] ??= [])[item] = weight;
-  return rows;
 }"""
+PLAYGROUND = "[...document.querySelectorAll('[data-chart=playground] .role-mark text')].map((t) => t.textContent)"
 # Every text that shows, with its colour and the nearest background behind it.
 TEXTS = """() => {
   const found = [];
@@ -162,42 +158,26 @@ def test_every_chart_has_marks(desktop, report):
     assert all(size["width"] > 250 and size["height"] > 150 for size in sizes)
 
 
-@pytest.mark.parametrize(
-    ("log2_others", "gap", "noise", "place"),
-    [(0, 0, 0, 0.1), (6, 4, 1, 0.2), (10, 10, 5, 0), (8, 1, 3, 1), (20, 8, 1, 0.05)],
-)
-def test_the_playground_weighs_as_the_package_does(desktop, log2_others, gap, noise, place):
-    """With every slider of a method at the same place between its ends."""
-
-    def at_place(name):
-        return {number: low + place * (high - low) for number, (low, high) in sliders_of(name).items()}
-
-    numbers = {name: at_place(name) for name in NORMALIZERS}
-    values = {"log2_others": log2_others, "gap": gap, "noise": noise}
-    values |= {parameter(name, number): value for name in numbers for number, value in numbers[name].items()}
-    rows = desktop.page.evaluate(WEIGH, values)
-    assert set(rows) == set(NORMALIZERS)
-    logits = playground_logits(log2_others, gap, noise)
-    for name, weights in rows.items():
-        assert len(weights) == min(len(logits), DISTINCT + 1)
-        with jax.enable_x64(True):
-            expected = np.asarray(normalizer(name, **numbers[name])(jnp.asarray(logits)))[: len(weights)]
-        np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-10, err_msg=name)
+@pytest.mark.parametrize("position", [(0, 0, 0), (6, 4, 1), (10, 10, 5), (8, 1, 3), (12, 8, 1)])
+def test_the_playground_shows_the_numbers_of_its_sliders(desktop, position):
+    desktop.page.evaluate(MOVE, dict(zip(SLIDERS, position)))
+    numbers = playground_numbers({name: normalizer(name) for name in METHODS})
+    best, _, entropy = np.transpose([of_one[:, POSITIONS.index(position)] for of_one in numbers.values()])
+    shown = [text.split() for text in desktop.page.evaluate(PLAYGROUND)]
+    np.testing.assert_allclose([float(text[0]) for text in shown], best, rtol=0, atol=1e-4)
+    np.testing.assert_allclose([float(text[1]) for text in shown], entropy, rtol=0, atol=6e-3)
 
 
 def test_the_sliders_change_the_numbers_and_answer_to_the_keyboard(desktop):
-    texts = "[...document.querySelectorAll('[data-chart=playground] .role-mark text')].map((t) => t.textContent)"
     sliders = desktop.page.locator("#controls-playground input[type=range]")
-    desktop.page.evaluate(
-        WEIGH, {"log2_others": 6, "gap": 4, "noise": 1, "theta_of_temperature": 0.5, "s_of_ssmax": 0.36}
-    )
-    for slider in sliders.all()[:5]:
-        before = desktop.page.evaluate(texts)
+    desktop.page.evaluate(MOVE, {"log2_others": 6, "gap": 4, "noise": 1})
+    for slider in sliders.all():
+        before = desktop.page.evaluate(PLAYGROUND)
         slider.focus()
         slider.press("ArrowRight")
-        changed = f"(before) => JSON.stringify({texts}) !== JSON.stringify(before)"
+        changed = f"(before) => JSON.stringify({PLAYGROUND}) !== JSON.stringify(before)"
         desktop.page.wait_for_function(changed, arg=before)
-        assert len(desktop.page.evaluate(texts)) == len(before) == len(NORMALIZERS)
+        assert len(desktop.page.evaluate(PLAYGROUND)) == len(before) == len(METHODS)
 
 
 def test_every_control_has_a_name(desktop):
@@ -260,15 +240,15 @@ def test_every_text_stands_out_from_its_background(theme, request):
 
 
 def test_the_button_changes_the_theme_and_keeps_the_playground(dark):
-    dark.page.evaluate(WEIGH, {"gap": 2.5})
+    dark.page.evaluate(MOVE, {"gap": 2})
     for background in ("rgb(255, 255, 255)", "rgb(20, 24, 29)"):
         dark.page.click("#theme")
         dark.page.wait_for_selector(READY)
         assert dark.page.evaluate("getComputedStyle(document.body).backgroundColor") == background
-        assert dark.page.evaluate("charts.get('playground').view.signal('gap')") == 2.5
+        assert dark.page.evaluate("charts.get('playground').view.signal('gap')") == 2
         assert dark.page.locator("#controls-playground input").first.input_value() == "6"
         assert dark.page.locator("#controls-playground input").first.is_visible()
-    assert dark.page.locator("#controls-playground input").count() == 3 + sum(len(sliders_of(n)) for n in NORMALIZERS)
+    assert dark.page.locator("#controls-playground input").count() == len(SLIDERS)
     assert dark.problems == []
 
 

@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
-from softmax_jax.normalizers.blocks import Block
-from softmax_jax.normalizers.streaming import stream
 
 import softmax_jax as sj
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.normalizers.sampling import top_k_mask, top_p_mask
 from softmax_jax.normalizers.sparse import TopKSoftmax
 
-ROWS, N, SIZE, BLOCKS = 12, 64, 8, 4
+ROWS, N, SIZE = 12, 64, 8
 PAIR = 7
 """In every third row the largest logit stands twice: there, and so many places on."""
 
@@ -91,46 +88,17 @@ def dense(normalizer, producer, a):
     return used(normalizer(producer(a), where=a.where), a)
 
 
-def in_blocks(normalizer, producer, a, axis_name=None):
-    """The same with the entries in blocks."""
-
-    def cut(array):
-        return jnp.moveaxis(array.reshape(array.shape[0], BLOCKS, -1, *array.shape[2:]), 1, 0)
-
-    def read(block):
-        part = Arrays(a.query, *block)
-        return Block(producer(part), lambda weights: jnp.einsum("rn,rnf->rf", weights, part.value), part.where)
-
-    def measure(weights):
-        return jax.scipy.special.entr(jnp.abs(weights)).sum(-1), weights.sum(-1)
-
-    streamed: Any = stream(normalizer, read, tuple(map(cut, a[1:])), measure=measure, axis_name=axis_name)
-    entropy, total = streamed.measured
-    return {"values": streamed.attended, "entropy": entropy, "sum": total, "largest": streamed.largest.squeeze(-1)}
-
-
-def sharded(normalizer, producer, a):
-    """The same with the entries on two devices, in blocks on each."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("entries",))
-    specs = Arrays(P(), *[P(None, "entries")] * (len(Arrays._fields) - 1))
-
-    def on_each(normalizer, a):
-        return in_blocks(normalizer, producer, a, "entries")
-
-    return jax.shard_map(on_each, mesh=mesh, in_specs=(P(), specs), out_specs=P(), check_vma=False)(normalizer, a)
-
-
 def uneven(values):
     """A sum in which every number counts otherwise."""
     return jnp.sum(values * jnp.cos(jnp.arange(values.size, dtype=jnp.float32)).reshape(values.shape))
 
 
-def gradient(normalizer, producer, a, weigh=dense):
+def gradient(normalizer, producer, a):
     """Of an uneven sum of what the weights weigh, in all that the logits are made from."""
     made_from = a._replace(value=None, where=None)
 
     def loss(made_from):
-        return uneven(weigh(normalizer, producer, made_from._replace(value=a.value, where=a.where))["values"])
+        return uneven(dense(normalizer, producer, made_from._replace(value=a.value, where=a.where))["values"])
 
     return jax.grad(loss)(made_from)._asdict()
 
@@ -153,10 +121,6 @@ def scanned(normalizer, producer, a):
 def computed_again(normalizer, producer, a):
     """The gradient with the logits computed again."""
     return gradient(normalizer, jax.checkpoint(producer), a)
-
-
-def gradient_in_blocks(normalizer, producer, a):
-    return gradient(normalizer, producer, a, in_blocks)
 
 
 def keeping(mask):
@@ -183,10 +147,7 @@ MASKS = {
 EXACT = {name for name in (*BY_COMPARISON, *MASKS) if "three largest at" not in name}
 """What the last bit of a logit changes in no row here."""
 
-FORMS = {
-    form.__name__: form
-    for form in (dense, in_blocks, sharded, mapped, scanned, gradient, computed_again, gradient_in_blocks)
-}
+FORMS = {form.__name__: form for form in (dense, mapped, scanned, gradient, computed_again)}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -224,7 +185,7 @@ def check(normalizers, producer, form="dense"):
     for name in normalizers:
         for use in (use for use, value in got[name].items() if value is not None):
             result, wanted, other = (np.asarray(of[name][use]).reshape(ROWS, -1) for of in (got, given, moved))
-            # What is handed back through bfloat16 is rounded to it, in blocks once for each pass over them.
+            # What is handed back through bfloat16 is rounded to it.
             relative = 2.0**-6 if use in Arrays._fields and "bfloat16" in producer else 2e-5
             moved_by = 0 if name in EXACT else 10 * np.abs(other - wanted).max(-1, keepdims=True)
             wrong = ~(np.abs(result - wanted) <= 1e-6 + relative * np.abs(wanted).max() + moved_by)

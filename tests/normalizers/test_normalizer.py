@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import HEART, methods
 
 ROW = [0.5, -0.3, 2.5, 2.0]
@@ -129,7 +130,7 @@ def test_a_cap_comes_before_everything_else(name):
 def test_a_cap_takes_plain_functions_and_any_axis():
     z = jnp.asarray(np.random.default_rng(0).normal(scale=20, size=(3, 8)), jnp.float32)
     by_hand = jax.nn.softmax(7 * jnp.tanh(z / 7), 0)
-    np.testing.assert_allclose(sj.Normalizer(jax.nn.softmax, cap=7.0)(z, 0), by_hand, rtol=1e-5)
+    np.testing.assert_allclose(SoftCapped(7.0, sj.Normalizer(jax.nn.softmax))(z, 0), by_hand, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("axis", "same"), [(None, (0, 1, 2)), ([0, -1], (0, 2)), (np.int64(1), 1)])
@@ -141,14 +142,14 @@ def test_axes_are_given_as_to_jax(axis, same):
 
 
 def test_a_capped_row_is_not_shift_invariant_and_bounds_the_lead():
-    capped = sj.Normalizer(sj.softmax, cap=2.0)
+    capped = sj.Normalizer(SoftCapped(2.0))
     assert sj.normalizer("softmax").shift_invariant
     assert not capped.shift_invariant
     np.testing.assert_allclose(capped(jnp.array([1e9, -8e3])), jax.nn.softmax(jnp.array([2.0, -2.0])), rtol=1e-6)
 
 
 def test_what_is_not_finite_is_not_capped():
-    capped = sj.Normalizer(sj.softmax, cap=2.0)
+    capped = sj.Normalizer(SoftCapped(2.0))
     np.testing.assert_array_equal(capped(jnp.array([1.0, -jnp.inf, 1.0])), [0.5, 0, 0.5])
     assert np.isnan(capped(jnp.array([1.0, jnp.inf]))).all()
     assert np.isnan(capped(jnp.array([1.0, jnp.nan]))).all()

@@ -12,7 +12,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 import softmax_jax as sj
-from softmax_jax.normalizers.normalizer import SoftCap
+from softmax_jax.normalizers.normalizer import SoftCapped
 from softmax_jax.normalizers.registry import Method
 from tests.tiers import methods
 
@@ -32,7 +32,7 @@ def objects(value: Any) -> dict[str, Any]:
         "map": type(sj.entmax)(alpha=value),
         "scale": sj.LogLength(s=value),
         "tuple": sj.EntropyPolynomial(coefficients=(value, 1.0)),
-        "cap": SoftCap(value),
+        "cap": SoftCapped(value),
         "normalizer": sj.normalizer("ssmax", s=value, cap=3.0),
         "function": sj.Normalizer(jax.tree_util.Partial(bound, power=value)),
     }

@@ -11,6 +11,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.normalizers import registry
+from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import methods
 
 CONTRIBUTING = pathlib.Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -194,12 +195,13 @@ def test_a_method_may_have_defaults_of_its_own():
 
 
 def test_every_method_takes_a_cap_besides_its_numbers():
-    assert sj.normalizer("softmax(cap=50)") == sj.Normalizer(sj.softmax, cap=50.0) == sj.normalizer("soft_capped")
-    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(sj.softmax, sj.LogLength(0.4), 20.0)
+    assert sj.normalizer("softmax(cap=50)") == sj.Normalizer(SoftCapped(50.0)) == sj.normalizer("soft_capped")
+    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(
+        SoftCapped(20.0, sj.Normalizer(sj.softmax, sj.LogLength(0.4)))
+    )
     assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
     assert sj.METHODS["ssmax"].numbers.keys() == {"s", "bias"}
     assert sj.METHODS["soft_capped"].numbers == {"cap": 50.0}
-    assert sj.METHODS["soft_capped"].fused == "no"
     with pytest.raises(ValueError, match=r"no number 'capp'; did you mean 'cap'\?"):
         sj.normalizer("softmax(capp=3)")
 
@@ -211,7 +213,7 @@ def test_a_cap_that_is_none_is_refused(cap, said):
     ):
         sj.normalizer(f"entmax15(cap={cap})")
     with pytest.raises(ValueError, match=r"cap is -2.0; it must be a finite number above 0"):
-        sj.Normalizer(sj.softmax, cap=-2.0)
+        SoftCapped(-2.0)
 
 
 @pytest.mark.usefixtures("restored")
@@ -257,7 +259,7 @@ sigmoid, sharp = Sigmoid(), Sharp()
 kept = sj.register("kept_in_a_module", Sigmoid())
 sj.register("only_registered", Sigmoid())
 pair = sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
-capped = sj.Normalizer(sj.softpick, cap=5.0)
+capped = sj.normalizer("softpick", cap=5.0)
 
 def function(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
@@ -290,8 +292,8 @@ def test_a_normalizer_of_a_module_needs_no_registration(own):
     np.testing.assert_allclose(sj.normalizer(f"{own}:sharp(power=3.0)")(logits, where=where), sigmoid**3, rtol=1e-6)
     assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
     assert sj.normalizer(f"{own}:pair") == sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
-    assert sj.normalizer(f"{own}:capped") == sj.Normalizer(sj.softpick, cap=5.0)
-    assert sj.normalizer(f"{own}:capped(cap=3)") == sj.Normalizer(sj.softpick, cap=3.0)
+    assert sj.normalizer(f"{own}:capped") == sj.normalizer("softpick", cap=5.0)
+    assert sj.normalizer(f"{own}:capped(cap=3)") == sj.normalizer("softpick", cap=3.0)
     for spec, factor in ((f"{own}:function", 2), (f"{own}:function(factor=3.0)", 3)):
         np.testing.assert_allclose(sj.normalizer(spec)(logits), factor * jax.nn.softmax(logits), rtol=1e-6)
     q = jnp.ones((3, 2, 4))

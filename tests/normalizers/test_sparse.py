@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from softmax_jax.normalizers.ranks import find_kth_largest, kth_largest
-from softmax_jax.normalizers.thresholds import log1p
 
 import softmax_jax as sj
+from softmax_jax.normalizers.sparse import kth_largest, log1p
 from tests.tiers import full_except
 
 from . import references
@@ -212,18 +211,6 @@ def test_the_kth_largest_is_reached_by_the_entries_that_sorting_puts_first(n, k)
     least = jnp.sort(rows, -1, descending=True)[:, min(k, n) - 1, None] if k <= n else jnp.full((5, 1), -jnp.inf)
     found = kth_largest(jnp.asarray(rows), jnp.full((1, 1), k, jnp.int32))
     np.testing.assert_array_equal(rows >= found, rows >= least)
-
-
-@pytest.mark.full
-def test_a_guess_above_the_kth_largest_does_no_harm():
-    row = jnp.arange(10.0)[None]
-
-    def count(threshold):
-        return jnp.sum(row >= threshold, -1, keepdims=True, dtype=jnp.int32)
-
-    for guess, most in (8.0, 9.0), (-jnp.inf, 9.0), (7.0, 9.0):
-        found = find_kth_largest(count, jnp.full((1, 1), 3), jnp.full((1, 1), guess), jnp.full((1, 1), most))
-        assert count(found) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,59 +1,79 @@
-import math
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.normalizers.registry import METHODS
+import softmax_jax as sj
 from softmax_jax.report.drawing import svg
-from softmax_jax.report.playground import DISTINCT, NORMALIZERS, playground_chart, playground_frame, playground_logits
-from tests.report.charts import texts_of
+from softmax_jax.report.playground import (
+    POSITIONS,
+    SLIDERS,
+    START,
+    playground_chart,
+    playground_frame,
+    playground_logits,
+    playground_numbers,
+)
+from tests.report.charts import texts_of, values_of
 
 
-@pytest.mark.full
-def test_the_best_item_comes_first_and_the_others_lie_within_the_noise():
+def linear(logits, axis=-1, where=None):
+    """A normalizer of a reader's own, with weights of both signs."""
+    visible = jnp.where(where, logits, 0)
+    return visible / (1 + jnp.sum(jnp.abs(visible), axis, keepdims=True))
+
+
+SHOWN = {"softmax": sj.normalizer("softmax"), "mine": sj.Normalizer(linear)}
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return playground_numbers(SHOWN)
+
+
+def test_the_best_item_comes_first_and_more_items_leave_the_others_where_they_are():
     logits = playground_logits(10, gap=4.0, noise=1.5)
     assert len(logits) == 1025
     assert logits[0] == 4.0
     assert np.abs(logits[1:]).max() <= 1.5
     assert np.ptp(logits[1:]) > 2.98
-    assert logits[7] == pytest.approx(1.5 * (2 * math.modf(7 * 0.6180339887498949)[0] - 1))
+    assert (playground_logits(4, 4.0, 1.5) == logits[:17]).all()
 
 
-def test_more_items_leave_the_others_where_they_are():
-    assert (playground_logits(4, 1.0, 2.0)[:5] == playground_logits(2, 1.0, 2.0)).all()
+@pytest.mark.parametrize("position", [(0, 0, 0), (6, 4, 1), (12, 10, 5), (4, 3, 2)])
+def test_each_position_has_the_numbers_of_its_row_alone(numbers, position):
+    place = POSITIONS.index(position)
+    for name, normalizer in SHOWN.items():
+        logits = jnp.asarray(playground_logits(*position), jnp.float32)
+        weights = np.asarray(normalizer(logits, where=jnp.ones(len(logits), bool)))
+        best, other, entropy = numbers[name][:, place]
+        np.testing.assert_allclose(best, weights[0], rtol=1e-5)
+        np.testing.assert_allclose(other, np.abs(weights[1:]).max(), rtol=1e-5)
+        np.testing.assert_allclose(entropy, sj.weight_entropy(jnp.asarray(weights)), rtol=1e-4, atol=1e-6)
+
+
+def test_the_picture_shows_the_numbers_of_the_position(numbers):
+    texts = {tuple(text.split()[:2]) for text in texts_of(svg(playground_chart(numbers))) if text and "nats" in text}
+    frame = playground_frame(numbers)
+    assert frame["normalizer"].to_list() == list(SHOWN)
+    assert texts == {(f"{best:.4f}", f"{entropy:.2f}") for _, best, _, entropy in frame.rows()}
+    assert POSITIONS[START] == tuple(start for _, _, start in SLIDERS.values())
+
+
+def test_the_chart_looks_each_position_up_where_its_numbers_are(numbers):
+    """The expression of the page, read as Python, for every position of the sliders."""
+    (expression,) = {
+        step["calculate"].removeprefix("datum.best[").removesuffix("]")
+        for layer in playground_chart(numbers).to_dict()["layer"]
+        for step in layer["transform"]
+        if step["as"] == "best"
+    }
+    places = [eval(expression, dict(zip(SLIDERS, position))) for position in POSITIONS]
+    assert places == list(range(len(POSITIONS)))
+    assert {len(row["best"]) for row in values_of(playground_chart(numbers))} == {len(POSITIONS)}
 
 
 @pytest.mark.full
-def test_a_million_items_have_a_thousand_logits_each_as_often():
-    _, *others = playground_logits(20, 1.0, 2.0)
-    _, times = np.unique(others, return_counts=True)
-    assert set(times) == {2**20 // DISTINCT}
-
-
-def test_every_normalizer_that_is_shown_is_registered_and_the_well_known_are_there():
-    assert set(NORMALIZERS) <= METHODS.keys()
-    known = {"softmax", "temperature", "adaptive", "ssmax", "softpick", "scalable_softpick", "sparsemax", "entmax15"}
-    assert known | {"hardmax", "signed_l1", "length_scaled", "softmax1", "asentmax"} <= set(NORMALIZERS)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("log2_others", [8, 12])
-def test_the_picture_holds_the_numbers_of_the_package_under_each_normalizer(log2_others):
-    drawn = texts_of(svg(playground_chart(log2_others, gap=4.0, noise=1.0)))
-    rows = playground_frame(log2_others, gap=4.0, noise=1.0)
-    assert rows["normalizer"].to_list() == list(NORMALIZERS)
-    shown = {tuple(text.split()[:2]) for text in drawn if text and text.endswith("nats")}
-    assert len(shown) > 4
-    for _, best, _, entropy in rows.rows():
-        apart = [abs(float(one) - best) + abs(float(other) - entropy) for one, other in shown]
-        assert min(apart) < 0.011
-
-
-@pytest.mark.full
-def test_the_table_is_what_softmax_gives():
-    weights = np.asarray(METHODS["softmax"].build()(jnp.asarray(playground_logits(6, 4.0, 1.0), jnp.float32)))
-    first = playground_frame().row(0, named=True)
-    assert first["normalizer"] == "softmax"
-    assert first["best"] == pytest.approx(weights[0])
-    assert first["entropy"] == pytest.approx(-(weights * np.log(weights)).sum(), rel=1e-5)
+def test_every_registered_normalizer_has_its_place():
+    every = playground_numbers({name: sj.normalizer(name) for name in sj.METHODS})
+    assert list(every) == list(sj.METHODS)
+    assert all(np.isfinite(of_one).all() for of_one in every.values())

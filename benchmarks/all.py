@@ -20,7 +20,7 @@ from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_once, parse, within
 
-MODULES = ("training", "seeds", "evaluation", "rounding", "attention", "sparse", "swapping", "growth")
+MODULES = ("training", "seeds", "evaluation", "attention", "sparse", "swapping", "growth")
 """Each has a function `measure(quick: bool) -> list[Result]`."""
 RESULTS = Path(__file__).parent / "results"
 

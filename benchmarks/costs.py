@@ -1,4 +1,4 @@
-r"""What training costs, as formulas.
+r"""What training costs, as formulas, and the time that so many multiply-adds take alone: the floor of a computation.
 
 With width $w$, $n$ items per set and $S$ sets per batch, a step of one seed takes
 $S\,(n\,(3w^2 + 28w) + 18w^2 + 38w)$ multiply-adds. Divided over $d$ devices each takes a $d$-th of them.
@@ -7,8 +7,20 @@ A decoder of $L$ layers and width $h$, over $R$ rows of $t$ tokens of which $a$ 
 $3\,(L\,R\,t\,(12h^2 + 2th) + avh + 2vfh)$ with $v$ tokens to choose from, each known by $f$ features.
 """
 
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from benchmarks.timing import timed
 from projects.clrs_text.task import ClrsText
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.runtime.devices import SEEDS, device_mesh
+from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, MaxRetrieval
+
+PRODUCTS = 32
+"""In a turn, on each device: enough that the first milliseconds of a core that has waited do not count."""
 
 
 def item_multiply_adds(width: int, normalizers: int = 1) -> int:
@@ -50,3 +62,25 @@ def decoder_multiply_adds(task: ClrsText) -> int:
     choices, features = task.vocabulary.features().shape
     of_layers = task.layers * tokens * (12 * task.hidden**2 + 2 * width * task.hidden)
     return 3 * (of_layers + (answers + 2 * features) * choices * task.hidden)
+
+
+def mean_multiply_adds(task: MaxRetrieval) -> float:
+    """Multiply-adds of a step, on average over the lengths that a batch may have."""
+    return step_multiply_adds((task.min_items + task.max_items) / 2, task.sets, task.width)
+
+
+def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float]:
+    """Seconds of so many multiply-adds at the rate of large products on all devices at once, a core each on CPUs.
+
+    All at once, because cores may share their arithmetic units, so that two of them are hardly faster than one.
+    """
+    one_device_per_core()
+    devices = jax.device_count()
+
+    def multiply(squares: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, PRODUCTS, lambda _, square: square @ squares, squares)
+
+    mesh, over_seeds = device_mesh(devices), PartitionSpec(SEEDS)
+    spread = jax.jit(jax.shard_map(multiply, mesh=mesh, in_specs=over_seeds, out_specs=over_seeds, check_vma=False))
+    squares = jnp.full((devices, size, size), 1 / size)
+    return timed(lambda: spread(squares), devices * PRODUCTS * size**3 / multiply_adds)

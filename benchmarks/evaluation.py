@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import jax
 
-from benchmarks.costs import item_multiply_adds
-from benchmarks.products import products_alone
+from benchmarks.costs import item_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, timed as timed_run
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer

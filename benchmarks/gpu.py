@@ -1,10 +1,10 @@
 """All that waits for a GPU, in five parts of a few minutes each: python -m benchmarks.gpu --part 1 ... 5
 
 1 runs the tests that need one. 2 trains the preset `paper`, ten seeds of 100,000 steps. 3 times attention forward and
-backward at 4k, 16k and 64k keys against JAX's own kernel, and against those of other libraries that are installed.
-4 evaluates sets of up to 2^24 items. 5 writes what there is to benchmarks/results/DATE-DEVICE.json and the tables of
-the pages. Parts 1 to 4 need nothing of each other, and each keeps what it has measured in `--output`: begun again it
-goes on. `--small` runs the same code at sizes for a CPU, and leaves the pages as they are.
+backward at 4k, 16k and 64k keys against JAX's own kernel. 4 evaluates sets of up to 2^24 items. 5 writes what there is
+to benchmarks/results/DATE-DEVICE.json and the tables of the pages. Parts 1 to 4 need nothing of each other, and each
+keeps what it has measured in `--output`: begun again it goes on. `--small` runs the same code at sizes for a CPU, and
+leaves the pages as they are.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ import numpy as np
 from rich.console import Console
 
 import softmax_jax as sj
-from benchmarks import gpu_peers, table
+from benchmarks import table
 from benchmarks.all import RESULTS
-from benchmarks.products import mean_multiply_adds, products_alone
+from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
 from softmax_jax.configs import load_preset
 from softmax_jax.files import write_json
@@ -115,7 +115,7 @@ def attention(asked: Arguments) -> None:
 def measured_attention(
     length: int, heads: int, size: int, *, kernel: Literal["xla", "cudnn"], rounds: int = 7
 ) -> Records:
-    """Ours and those of other libraries, in turns, against JAX's kernel; what cannot run is left out by name."""
+    """Times ours in turns with JAX's kernel; what cannot run is left out by name."""
     generator = np.random.default_rng(0)
     arrays = [jnp.asarray(generator.normal(size=(1, length, heads, size)), jnp.bfloat16) for _ in range(3)]
     riding = functools.partial(sj.dot_product_attention, is_causal=True, implementation=kernel)
@@ -127,7 +127,6 @@ def measured_attention(
         "entmax15 in blocks": functools.partial(blocks, normalizer="entmax15"),
     }
     runs = {name: functools.partial(both_ways, attend, arrays) for name, attend in ours.items()}
-    runs |= {name: functools.partial(make, *map(np.asarray, arrays)) for name, make in gpu_peers.installed().items()}
     compiled: dict[str, Callable[[], float]] = {}
     for name, make in runs.items():
         try:

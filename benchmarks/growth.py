@@ -14,8 +14,7 @@ from typing import NamedTuple
 import jax
 
 import softmax_jax as sj
-from benchmarks.costs import step_multiply_adds
-from benchmarks.products import products_alone
+from benchmarks.costs import products_alone, step_multiply_adds
 from benchmarks.timing import Grown, Result, contest, processes_in_turn, timed
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import MaxRetrieval

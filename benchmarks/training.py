@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen
 
-from benchmarks.products import mean_multiply_adds, products_alone
+from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
 from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, MaxRetrieval, sample

@@ -79,7 +79,7 @@ if typing.TYPE_CHECKING:
     )
     from softmax_jax.report.show import show as show
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _FROM_EXTRAS = {
     "LinenAttention": ("flax", "softmax_jax.attention.flax_layers"),

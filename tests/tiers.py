@@ -7,7 +7,7 @@ import pytest
 
 import softmax_jax as sj
 
-HEART = ("softmax", "adaptive", "ssmax", "softpick", "entmax15", "top_k")
+HEART = ("softmax", "adaptive", "softpick", "entmax15")
 """Methods that stand for all others in the default tier, where tests run for every method."""
 
 

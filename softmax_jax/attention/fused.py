@@ -13,7 +13,6 @@ entropy so carries the rounding of that type, and the gradient is of reverse mod
 might be beyond ±1e38, judged by Σ |q| times the largest |k|, is less, down to where they cannot.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, cast
@@ -39,6 +38,7 @@ from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, S
 from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyInterpolation, EntropyPolynomial
 
 PerQuery = Float[Array, "batch heads queries 1"]
@@ -94,16 +94,22 @@ def rides(normalizer: Normalizer) -> bool:
     return by_row and type(normalizer.map) in PLAIN + WITH_SINK
 
 
-@dataclasses.dataclass(frozen=True)
-class FusedRow:
-    """What a scale may ask of a `Row` without its logits, from calls of a kernel. The query is scaled."""
+class FusedRow(Row):
+    """A `Row` without its logits: what a scale asks of it comes from calls of a kernel. The query is scaled."""
 
-    kernel: Callable[..., Any]
-    query: Queries
-    key: Keys
-    shape: tuple[int, int, int, int]
-    visible: Mask
-    without_bias: bool
+    def __init__(
+        self,
+        kernel: Callable[..., Any],
+        query: Queries,
+        key: Keys,
+        shape: tuple[int, int, int, int],
+        visible: Mask,
+        without_bias: bool,
+    ) -> None:
+        # Past the lock of the frozen class; the logits are left out, so that asking for them ends in __getattr__.
+        self.__dict__.update(
+            kernel=kernel, query=query, key=key, shape=shape, visible=visible, without_bias=without_bias, axis=-1
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError(f"a fused kernel never forms the logits for row.{name}: use implementation='streaming'")
@@ -147,9 +153,9 @@ class FusedRow:
         self, query: Queries, value: Keys, *, key: Keys | None = None, bias: Bias = None, return_residual: bool = False
     ) -> Any:
         """The output of the kernel in float32, and the log-sum-exp of each row if asked for."""
-        key = self.key if key is None else key
-        bias = None if bias is None else bias.astype(key.dtype)
-        called = self.kernel(query.astype(key.dtype), key, value, bias, scale=1.0, return_residual=return_residual)
+        keys: Keys = self.key if key is None else key
+        bias = None if bias is None else bias.astype(keys.dtype)
+        called = self.kernel(query.astype(keys.dtype), keys, value, bias, scale=1.0, return_residual=return_residual)
         if not return_residual:
             return called.astype(jnp.float32)
         output, residual = called

@@ -152,18 +152,17 @@ def checked_inputs(
     query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
     check_layout(query, key, value)
     check_options(scale, is_causal)
-    query, key, value = (jnp.asarray(one if one.ndim == 4 else one[None]) for one in (query, key, value))
-    batch, queries, heads, _ = query.shape
-    shape = (batch, heads, queries, key.shape[1])
+    *batched, queries, heads, _ = query.shape
+    batch = batched[0] if batched else 1
+    shape = (batch, heads, queries, key.shape[-3])
     bias, mask = bias_and_mask(bias, mask, shape)
     names = "query_seq_lengths", "key_value_seq_lengths"
     of_queries, of_keys = (lengths_of(name, one, batch) for name, one in zip(names, lengths))
     normalizer = as_normalizer(normalizer)
     check_numbers(normalizer, shape)
-    of_both = of_queries, of_keys
-    return Inputs(
-        query, key, value, bias, mask, normalizer, scale, bool(is_causal), of_both, window_of(window), precision
-    )
+    of_both, window = (of_queries, of_keys), window_of(window)
+    query, key, value = (jnp.asarray(one if batched else one[None]) for one in (query, key, value))
+    return Inputs(query, key, value, bias, mask, normalizer, scale, bool(is_causal), of_both, window, precision)
 
 
 def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:

@@ -30,6 +30,7 @@ CAP = "cap"
 class Method:
     """A pair of a map and a scale under a name. Its numbers are those of both; called with logits, it weighs them.
 
+    It equals one of the same name with equal defaults.
     A scale that is an object, as of a `Normalizer` that a module holds, keeps its numbers.
     """
 
@@ -50,6 +51,12 @@ class Method:
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; defaults for the numbers not given."""
         return self.build(**numbers)(logits, axis, where)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and (self.name, self.build()) == (other.name, other.build())
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.build()))
 
     @property
     def numbers(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_a_logit_of_minus_infinity_gets_no_weight_even_at_zero_beta():
 # Capped logits
 
 
-@pytest.mark.parametrize("name", methods((*HEART[:5], "hardmax", "sigmoid")))
+@pytest.mark.parametrize("name", methods((*HEART, "ssmax", "hardmax", "sigmoid")))
 def test_a_cap_comes_before_everything_else(name):
     z = jnp.asarray(np.random.default_rng(0).normal(scale=20, size=(3, 8)), jnp.float32)
     where = jnp.asarray(np.random.default_rng(1).random((3, 8)) < 0.7)

@@ -18,7 +18,7 @@ from tests.report.charts import texts_of, values_of
 
 def linear(logits, axis=-1, where=None):
     """A normalizer of a reader's own, with weights of both signs."""
-    visible = jnp.where(where, logits, 0)
+    visible = logits if where is None else jnp.where(where, logits, 0)
     return visible / (1 + jnp.sum(jnp.abs(visible), axis, keepdims=True))
 
 

@@ -12,8 +12,8 @@ from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
 from softmax_jax.tasks import products
 from softmax_jax.training.trainer import chunk_trainer, initial_state
-from tests.faults.hostile_rows import broken_laws, hostile
 from tests.golden import numbers
+from tests.normalizers.hostile_rows import broken_laws, hostile
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,7 +49,7 @@ def test_cudnn_gives_what_dense_attention_gives(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("form", ["dense", "streaming"])
+@pytest.mark.parametrize("form", ["dense"])
 @pytest.mark.parametrize("name", list(sj.METHODS))
 def test_no_hostile_number_breaks_a_law(name, form, dtype):
     assert broken_laws(name, form, hostile(dtype, WIDTH, 200, 3), dtype) == {}

@@ -9,7 +9,7 @@ import pytest
 import softmax_jax as sj
 from benchmarks import precision
 
-from ..normalizers.references import expected
+from .references import expected
 
 PAGE = (Path(__file__).parents[2] / "docs" / "precision.md").read_text()
 TABLE = {cells[0].strip("` "): cells[1:] for line in PAGE.splitlines() if (cells := line.split("|")[1:-1])}

@@ -1,22 +1,20 @@
 """Rows of logits that break what is written for ordinary ones, and the laws that no normalizer may break on them."""
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import softmax_jax as sj
+from softmax_jax.attention.fused import READ_ENTROPY, WITH_SINK
 from softmax_jax.normalizers.masking import HIDDEN
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
-FORMS = "dense", "streaming", "sharded", "xla"
-TWICE = frozenset({"dense"})
-"""Forms whose second derivative is taken, unless told otherwise: it doubles the time to compile."""
-ONE_DERIVATIVE = {"sparsemax", "entmax15", "entmax", "asentmax", "adaptive_entmax15", "stieltjes", "as_stieltjes"}
-"""In blocks, these have no second derivative."""
+Form = Literal["dense", "xla"]
+FORMS = get_args(Form)
 
 
 class Rows(NamedTuple):
@@ -113,26 +111,14 @@ class Weighed(NamedTuple):
     second: np.ndarray | None
 
 
-def through_keys(form: str, name: str) -> bool:
+def through_keys(form: Form, name: str) -> bool:
     """Whether the logits come from the keys: in a bias low ones would be hidden. A mean of the keys must be finite."""
     normalizer = sj.normalizer(name)
-    entropy = type(normalizer.scale).__name__ == "EntropyPolynomial"
-    return form != "xla" or entropy or getattr(normalizer.map, "fused", None) == "sink"
+    return form != "xla" or isinstance(normalizer.scale, READ_ENTROPY) or type(normalizer.map) in WITH_SINK
 
 
-@functools.cache
-def attention(form: str, entries: int = 0) -> Callable[..., Any]:
-    """Attention in this form, in blocks of 16 entries; of long rows in 64 blocks."""
-    size = max(16, entries // 64)
-    if form == "sharded":
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("keys",))
-        return functools.partial(sj.sharded_attention, mesh=mesh, axis="keys", block_size=size)
-    blocks = {"block_size": size} if form == "streaming" else {}
-    return functools.partial(sj.dot_product_attention, implementation=form, **blocks)
-
-
-@functools.partial(jax.jit, static_argnames=("form", "keys", "twice"))
-def weigh(normalizer: sj.Normalizer, logits: jax.Array, where: jax.Array, *, form: str, keys: bool, twice: bool) -> Any:
+@functools.partial(jax.jit, static_argnames=("form", "keys"))
+def weigh(normalizer: sj.Normalizer, logits: jax.Array, where: jax.Array, *, form: Form, keys: bool) -> Any:
     """Output, weights, gradient and second derivative of rows: each is a batch entry of attention with one query.
 
     The weights are the gradient in the values.
@@ -145,36 +131,35 @@ def weigh(normalizer: sj.Normalizer, logits: jax.Array, where: jax.Array, *, for
     def derivatives(logits: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         def output(logits: jax.Array, values: jax.Array) -> jax.Array:
             key, bias = (logits[:, :, None, None], None) if keys else (zeros, logits[:, None, None, :])
-            out = attention(form, n)(query, key, values, bias, mask, scale=1.0, normalizer=normalizer)
+            out = sj.dot_product_attention(
+                query, key, values, bias, mask, scale=1.0, normalizer=normalizer, implementation=form
+            )
             return out.reshape(rows)
 
         out, pull = jax.vjp(output, logits, values)
         gradient, weights = pull(jnp.ones_like(out))
         return gradient, (out, weights.reshape(rows, n))
 
-    if not twice:
+    if form != "dense":
         gradient, (out, weights) = derivatives(logits)
         return out, weights, gradient
     gradient, second, (out, weights) = jax.jvp(derivatives, (logits,), (values.reshape(rows, n),), has_aux=True)
     return out, weights, gradient, second
 
 
-def weighed(name: str, form: str, rows: Rows, forms_twice: frozenset[str]) -> Weighed:
+def weighed(name: str, form: Form, rows: Rows) -> Weighed:
     """The rows under a registered normalizer, in one program."""
-    twice = form in forms_twice and (form == "dense" or name not in ONE_DERIVATIVE)
-    static = {"form": form, "keys": through_keys(form, name), "twice": twice}
     with jax.enable_x64(rows.logits.dtype == np.float64):
-        made = weigh(sj.normalizer(name), jnp.asarray(rows.logits), jnp.asarray(rows.where), **static)
+        arrays = jnp.asarray(rows.logits), jnp.asarray(rows.where)
+        made = weigh(sj.normalizer(name), *arrays, form=form, keys=through_keys(form, name))
     output, weights, gradient, *second = (np.asarray(array, np.float64) for array in made)
     return Weighed(output, weights, gradient, second[0] if second else None)
 
 
-def broken_laws(
-    name: str, form: str, rows: Rows, dtype: str, forms_twice: frozenset[str] = TWICE
-) -> dict[str, set[str]]:
+def broken_laws(name: str, form: Form, rows: Rows, dtype: str) -> dict[str, set[str]]:
     """By law, the kinds of rows on which it is broken, of these and the same rows turned round."""
     both = joined(rows, rows.turned())
-    found = weighed(name, form, both, forms_twice)
+    found = weighed(name, form, both)
     broken: dict[str, set[str]] = {}
     for law, marked in check(name, form, both, found, dtype):
         if marked.any():
@@ -182,7 +167,7 @@ def broken_laws(
     return broken
 
 
-def check(name: str, form: str, rows: Rows, found: Weighed, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
+def check(name: str, form: Form, rows: Rows, found: Weighed, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
     """Each law with the rows that break it."""
     z, keys = rows.logits.astype(np.float64), through_keys(form, name)
     where = rows.where if keys else rows.where & ~(z <= HIDDEN)

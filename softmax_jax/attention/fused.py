@@ -146,8 +146,7 @@ class FusedRow(Row):
         """The residual for this query, with its derivative: that of the mean logit at fixed weights."""
         fixed_query, fixed_key = jax.lax.stop_gradient((query, self.key))
         mean_key = self.call(fixed_query, self.key, key=fixed_key)
-        mean_logit = _product(query, mean_key)
-        return jax.lax.stop_gradient(residual - mean_logit) + mean_logit
+        return _with_derivative_of(jax.lax.stop_gradient(residual), _product(query, mean_key))
 
     def call(
         self, query: Queries, value: Keys, *, key: Keys | None = None, bias: Bias = None, return_residual: bool = False
@@ -208,8 +207,19 @@ def _per_feature(number: PerQuery) -> Float[Array, "batch queries heads 1"]:
 
 
 def _per_query(number: Float[Array, "batch queries heads 1"]) -> PerQuery:
-    """The way back."""
+    """Undoes `_per_feature`."""
     return jnp.moveaxis(number, 1, 2)
+
+
+@jax.custom_jvp
+def _with_derivative_of(value: PerQuery, other: PerQuery) -> PerQuery:
+    """Returns the value; its derivative is that of the other, which may be infinite where the value is not."""
+    return value
+
+
+@_with_derivative_of.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return primals[0], tangents[1]
 
 
 def _product(query: Queries, key: Queries) -> PerQuery:

@@ -4,8 +4,7 @@ import inspect
 import re
 
 from softmax_jax.attention.fused import kernel_use
-from softmax_jax.normalizers.entry import UNWRITTEN
-from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.maps import UNWRITTEN, Map
 from softmax_jax.normalizers.registry import METHODS, Method
 from softmax_jax.report.markdown import table
 

@@ -14,8 +14,8 @@ from softmax_jax.normalizers.calculus import (
     softmax_vjp as softmax_vjp,
     weight_entropy as weight_entropy,
 )
-from softmax_jax.normalizers.entry import Entry as Entry
 from softmax_jax.normalizers.maps import (
+    Entry as Entry,
     Map as Map,
     hardmax as hardmax,
     shifted_softmax as shifted_softmax,

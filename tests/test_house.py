@@ -57,6 +57,12 @@ def test_the_package_imports_nothing_that_stands_beside_it():
     assert [path for path in PACKAGE.rglob("*.py") if beside.search(path.read_text())] == []
 
 
+def test_the_public_names_are_those_that_are_listed():
+    assert dir(sj) == sj.__all__
+    assert {"softmax", "normalizer", "swap", "attention_fn"} <= set(dir(sj))
+    assert {"normalizers", "attention", "importlib"}.isdisjoint(dir(sj))
+
+
 def test_the_root_holds_little():
     assert sorted(path.stem for path in PACKAGE.glob("*.py")) == ["__init__", "files", "theory"]
 

@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import functools
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import DISPERSES
 from softmax_jax.normalizers.masking import (
     AnyAxis,
     AnyMask,
@@ -33,6 +32,32 @@ from softmax_jax.normalizers.masking import (
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.surroundings import as_one, spec_of
+
+
+class Entry(NamedTuple):
+    """What the documentation says of a map, or of a method that puts it over a scale."""
+
+    formula: str
+    """In plain text."""
+    latex: str
+    """In LaTeX; of a map it stands in the docstring of its class."""
+    largest_weight: str
+    """As n → ∞, of one logit δ > 0 above n - 1 equal ones: it disperses if this goes to 0."""
+    source: str
+    use: str
+    """When to use it; of a map it stands in the docstring of its class."""
+
+
+DISPERSES = "Θ(1/n)"
+UNWRITTEN = Entry("–", "", "–", "–", "")
+"""Of a method that nobody described."""
+
+
+def entry_of(map: Any) -> Entry:
+    """Returns the entry of a map, from its class; `UNWRITTEN` if it has no formula."""
+    if not getattr(map, "formula", ""):
+        return UNWRITTEN
+    return Entry(map.formula, "", map.largest_weight, map.source, "")
 
 
 class Map(Numbers, abc.ABC):

@@ -18,7 +18,7 @@ True
 import math
 
 from softmax_jax.normalizers import maps, sparse
-from softmax_jax.normalizers.entry import DISPERSES, Entry
+from softmax_jax.normalizers.maps import DISPERSES, Entry
 from softmax_jax.normalizers.normalizer import SoftCapped
 from softmax_jax.normalizers.registry import register
 from softmax_jax.normalizers.scales import (

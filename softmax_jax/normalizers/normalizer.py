@@ -10,8 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import DISPERSES
-from softmax_jax.normalizers.maps import Map, soft_cap, softmax
+from softmax_jax.normalizers.maps import DISPERSES, Map, soft_cap, softmax
 from softmax_jax.normalizers.masking import (
     AnyAxis,
     AnyMask,

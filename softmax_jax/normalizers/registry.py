@@ -15,8 +15,7 @@ import jax
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import UNWRITTEN, Entry, entry_of
-from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.maps import UNWRITTEN, Entry, Map, entry_of
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY

@@ -25,8 +25,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.entry import DISPERSES
-from softmax_jax.normalizers.maps import Map, softmax
+from softmax_jax.normalizers.maps import DISPERSES, Map, softmax
 from softmax_jax.normalizers.masking import Axis, below, reaches, row_sum, settled
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.row import Row

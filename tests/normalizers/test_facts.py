@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.normalizers.entry import DISPERSES
+from softmax_jax.normalizers.maps import DISPERSES
 from softmax_jax.normalizers.methods import HOLDS_A_LEAD
 from softmax_jax.normalizers.sparse import LINEAR, SQUARED
 from tests.tiers import methods

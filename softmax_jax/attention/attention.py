@@ -31,7 +31,7 @@ STREAM_ABOVE = 2**21
 
 
 class Options(TypedDict, total=False):
-    """What `dot_product_attention` takes besides its arrays; it says what each means."""
+    """The keywords of `dot_product_attention` besides its arrays; its docstring explains each."""
 
     scale: ArrayLike | None
     is_causal: bool

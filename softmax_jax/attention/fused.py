@@ -53,7 +53,7 @@ READ_ENTROPY = EntropyPolynomial, EntropyInterpolation
 
 
 def kernel_use(normalizer: Normalizer) -> str:
-    """How a normalizer uses a fused kernel, in words."""
+    """Says in words how a normalizer uses a fused kernel."""
     if not rides(normalizer):
         return "no"
     if type(normalizer.map) in WITH_SINK:
@@ -89,7 +89,7 @@ def ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
 
 
 def rides(normalizer: Normalizer) -> bool:
-    """Whether the weights are those of a softmax kernel under some factor on the query, or times one afterwards."""
+    """Returns True if a softmax kernel gives the weights, up to a factor on the query or on the output."""
     by_row = normalizer.scale is None or hasattr(normalizer.scale, "of_row")
     return by_row and type(normalizer.map) in PLAIN + WITH_SINK
 
@@ -126,7 +126,7 @@ class FusedRow(Row):
         return jnp.broadcast_to(count, (*self.shape[:-1], 1))
 
     def empty(self) -> Bool[Array, "batch heads queries 1"]:
-        """Where nothing is visible."""
+        """Returns True for each query that sees nothing."""
         return self.count() == 0
 
     def entropy(self) -> PerQuery:

@@ -122,7 +122,7 @@ class Inputs(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the logits: batch, heads, queries, keys."""
+        """Shape of the logits: batch, heads, queries, keys."""
         batch, queries, heads, _ = self.query.shape
         return batch, heads, queries, self.key.shape[1]
 

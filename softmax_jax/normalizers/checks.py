@@ -1,4 +1,4 @@
-"""What arguments may be, said in one line when they are not, and how numbers of maps and scales meet the logits.
+"""Checks of arguments, which refuse in one line, and the shapes in which numbers of maps and scales meet the logits.
 
 Every line names the value, the rule and the remedy. What is checked is known before anything is compiled: types,
 shapes, and the values of plain and numpy numbers. The values of JAX arrays are the caller's business, as reading one
@@ -94,35 +94,35 @@ def _article(dtype: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of JAX or numpy, or stands for one, as a shape or a parameter of Flax does."""
+    """Returns True for an array of JAX or numpy, and for what stands for one, as a parameter of Flax does."""
     known = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
     return isinstance(value, known) or hasattr(type(value), "__jax_array__")
 
 
 def is_traced(value: Any) -> bool:
-    """Whether the numbers of an array are not known yet."""
+    """Returns True if the numbers of an array are not known yet."""
     return isinstance(value, Tracer)
 
 
 def has_axes(tree: Any) -> bool:
-    """Whether a leaf of a tree is an array of more than one number."""
+    """Returns True if a leaf of the tree is an array with axes."""
     return any(is_array(leaf) and jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(tree))
 
 
 def is_known(array: Any) -> bool:
-    """Whether the numbers of an array may be read here and now."""
+    """Returns True if the numbers of an array can be read at once."""
     return isinstance(array, np.ndarray) or (
         isinstance(array, jax.Array) and not is_traced(array) and array.is_fully_addressable
     )
 
 
 def is_jax(value: Any) -> bool:
-    """Whether a value is an array whose numbers are not looked at."""
+    """Returns True for an array whose numbers these checks do not read."""
     return is_array(value) and not isinstance(value, np.ndarray | np.generic)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number that is known here and now, and no truth value."""
+    """Returns True for a whole number that is known, but not for True or False."""
     try:
         operator.index(value)
     except TypeError:
@@ -238,7 +238,7 @@ def mask(
 
 
 def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
-    """Where a mask of numbers is not 0.
+    """Returns where a mask of numbers is not 0.
 
     Numbers that are known must be 0 and 1. Those of floating point may be meant to be added to the logits, and would
     then show just what they hide: so they are refused if they are traced, or 0 alone. With `nonzero` any number but 0
@@ -263,7 +263,7 @@ def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Whether an array of one shape broadcasts to another, which stays as it is."""
+    """Returns True if an array of one shape broadcasts to the full shape."""
     padded = (1,) * (len(full) - len(shape)) + tuple(shape)
     return len(padded) == len(full) and all(size in (1, whole) for size, whole in zip(padded, full))
 

@@ -90,7 +90,7 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
 
 
 def are_finite_numbers(values: Any) -> bool:
-    """Whether a value is a list of numbers, and not an empty one."""
+    """Returns True for a list of finite numbers that is not empty."""
 
     def is_finite(value: Any) -> bool:
         # A comparison, for an integer may be too large for a float.

@@ -35,7 +35,7 @@ from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 class Entry(NamedTuple):
-    """What the documentation says of a map, or of a method that puts it over a scale."""
+    """The documentation's facts about a map, or about a method that puts it over a scale."""
 
     formula: str
     """In plain text."""
@@ -87,7 +87,7 @@ class Map(Numbers, abc.ABC):
 
     @property
     def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As functions have: that of the class, in the style of a function."""
+        """The name of the class, spelt as a function's."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def __call__(
@@ -99,7 +99,7 @@ class Map(Numbers, abc.ABC):
         return map.weigh(logits, axis, where if map.ignores_low else unless_low(logits, axis, where))
 
     def weigh(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
-        """As when called, for those who know what is hidden: `where` and -inf alone tell."""
+        """Weighs logits as a call does, but takes only `where` and -inf for hidden, no low number."""
         checks.row(logits, axis, **self.own_numbers())
 
         def weigh(map: "Map", logits: Array, where: Mask) -> Array:

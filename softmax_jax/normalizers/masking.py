@@ -1,4 +1,4 @@
-"""What a mask means to a row of logits: the one module that decides it.
+"""The meaning of a mask for a row of logits, decided in this module only.
 
 A mask, called `where` as in `jax.nn.softmax`, is True at the visible entries. Masked entries enter no
 maximum, no sum and no count, get a weight of exactly 0, and send back a gradient of exactly 0, whatever
@@ -66,7 +66,7 @@ def unless_low(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Mask:
 
 
 def is_low(logits: Any, largest: Any) -> Any:
-    """Whether logits, of JAX or numpy, are hidden by their size beside the largest visible one of their row."""
+    """Returns where logits, of JAX or numpy, are hidden by their size beside the largest visible one of their row."""
     return (logits <= HIDDEN) & (largest - logits >= APART)
 
 
@@ -91,7 +91,7 @@ def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[
 
 
 def visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
-    """As `visible_logits`, with -inf in the place of every masked entry. Raises as that does."""
+    """Returns `visible_logits` with -inf for every masked entry. Raises as that does."""
     z = visible_logits(logits, where)
     return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
 
@@ -108,7 +108,7 @@ def row_maximum(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Floa
 
 
 def settled(maximum: Float[Array, "*row"]) -> Float[Array, "*row"]:
-    """What to subtract from the logits of a row, from their maximum: 0 for an empty row, NaN for one with +inf."""
+    """Returns the number to subtract from a row: its maximum, 0 for an empty row, NaN for a row with +inf."""
     zero = jnp.zeros((), maximum.dtype)
     return jnp.where(maximum == -jnp.inf, zero, jnp.where(maximum == jnp.inf, jnp.nan, maximum))
 
@@ -139,7 +139,7 @@ def at_most(values: Float[Array, "*shape"], high: ArrayLike) -> Float[Array, "*s
 
 
 def reaches(values: Float[Array, "*shape"], bound: Float[Array, "..."]) -> Bool[Array, "*shape"]:
-    """Whether values are not below a number that was found from them, such as the largest of their row.
+    """Returns where values are not below a number that was found from them, such as the largest of their row.
 
     Every choice that hangs on the last bit is made here. A compiler may compute the same values once for the number and
     again for the comparison, and fuse a product in them with a subtraction that follows, which rounds otherwise: so

@@ -32,7 +32,7 @@ def name_bad_rows(on: bool = True) -> Any:
 
 
 def naming() -> bool:
-    """Whether rows are to be named here."""
+    """Returns True inside `name_bad_rows`."""
     return bool(_on.value)
 
 
@@ -50,7 +50,7 @@ def _print(name: str, with_nan: Array, with_inf: Array) -> None:
 
 
 def line(name: str, with_nan: np.ndarray, with_inf: np.ndarray) -> str:
-    """What is printed of the rows that are marked; empty if none is.
+    """Returns the line that names the marked rows; empty if none is marked.
 
     >>> line("softmax", np.array([False, True]), np.array([True, False]))
     'softmax: logits of row (0,) hold +inf; logits of row (1,) hold NaN; their weights are NaN'

@@ -88,7 +88,7 @@ class Normalizer(Numbers):
 
     @property
     def shift_invariant(self) -> bool:
-        """Whether adding a constant to a row leaves its weights as they are; of a plain function, nothing is known."""
+        """True if adding a constant to a row leaves its weights as they are; False for a plain function."""
         return isinstance(self.map, Map) and self.map.shift_invariant
 
     def __call__(
@@ -103,7 +103,7 @@ class Normalizer(Numbers):
         return self._weights(logits, axis, where if low_is_ignored else unless_low(logits, axis, where))
 
     def weigh(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
-        """As when called, for those who know what is hidden: `where` and -inf alone tell."""
+        """Weighs logits as a call does, but takes only `where` and -inf for hidden, no low number."""
         return self._weights(logits, *self._checked(logits, axis, where))
 
     def _weights(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:

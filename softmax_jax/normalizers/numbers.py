@@ -1,4 +1,4 @@
-"""What maps and scales have in common: each is a class of numbers, and a pytree with these as its leaves.
+"""The common base of maps and scales: each is a class of numbers, and a pytree with these as its leaves.
 
 The numbers can so be traced, differentiated and learned, and changing one recompiles nothing. A number is a scalar,
 or an array that broadcasts against the logits with the row's axis at size 1: one number per head of
@@ -89,7 +89,7 @@ class Numbers(ByNumbers):
         jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
     def own_numbers(self) -> dict[str, Any]:
-        """The numbers by name, but for a part that has numbers of its own."""
+        """Returns the numbers by name, without those of a part such as the normalizer of `SoftCapped`."""
         return {name: value for name, value in vars(self).items() if not isinstance(value, ByNumbers)}
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Numbers(ByNumbers):
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """As `own_numbers`, with what they are unless given."""
+        """Returns the default of each number, by name."""
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         return {field.name: field.default for field in fields if not isinstance(field.default, ByNumbers)}
 

@@ -69,7 +69,7 @@ class Method:
 
     @property
     def of_query(self) -> tuple[str, ...]:
-        """Those of them that were published as linear in the query."""
+        """The learned numbers that were published as linear in the query."""
         return self._marked(OF_QUERY)
 
     def build(self, **numbers: Any) -> Normalizer:
@@ -236,7 +236,7 @@ def content_of(module: str, said: str) -> dict[str, Any]:
 
 
 def _problem_of(map: Any) -> str | None:
-    """What goes wrong where a map weighs a row; nothing is computed."""
+    """Returns what goes wrong when a map weighs a row, None if nothing does. It traces and computes nothing."""
     if isinstance(map, type) or not callable(map):
         return "it cannot be called so"
     logits, where = (jax.ShapeDtypeStruct((2, 3), dtype) for dtype in ("float32", "bool"))

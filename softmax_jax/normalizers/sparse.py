@@ -481,7 +481,7 @@ def _advance_tsallis(before: Array, t: Array, times: Array, eps: Array) -> Array
 def _derivatives_tsallis(
     weights: Float[Array, "*rows n"], eps: Float[Array, "..."]
 ) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
-    """Of weights (1 + ε·(x - θ))^(1/ε): in x, which is that in -θ, and in ε at a fixed θ."""
+    """Returns the derivatives of weights (1 + ε·(x - θ))^(1/ε): in x, equal to that in -θ, and in ε at a fixed θ."""
     live = weights > 0
     logs = jnp.log(jnp.where(live, weights, 1))
     base = eps * logs  # the log of 1 + ε(x - θ)
@@ -496,7 +496,7 @@ def _derivatives_tsallis(
 def _derivatives_stieltjes(
     weights: Float[Array, "*rows n"], eps: Float[Array, "..."]
 ) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n"]]:
-    """Of weights (λ - x)^(1/ε): in x, which is that in -λ, and in ε at a fixed λ."""
+    """Returns the derivatives of weights (λ - x)^(1/ε): in x, equal to that in -λ, and in ε at a fixed λ."""
     live = weights > 0
     logs = jnp.log(jnp.where(live, weights, 1))
     return jnp.where(live, jnp.exp((1 - eps) * logs) / -eps, 0), weights * logs / -eps
@@ -533,7 +533,7 @@ STIELTJES = TSALLIS._replace(
 
 @functools.cache
 def tail(power: int) -> Family:
-    """Those of `STIELTJES`, (λ - x)^-power, with ε = -1 / power."""
+    """The weights of `STIELTJES` at a whole power, (λ - x)^-power, with ε = -1 / power."""
 
     def weigh(x: Array, t: Array, eps: Array) -> Array:
         return (1 / (jnp.exp(-eps * t) - x)) ** power
@@ -580,7 +580,7 @@ def kth_largest(z: Float[Array, "*rows n"], k: Int[Array, "..."]) -> Float[Array
         return jnp.sum(jax.lax.optimization_barrier(of_places), -1, keepdims=True, dtype=jnp.int32)
 
     def in_order(bits: Array) -> Array:
-        """From the bits of a float to a whole number that grows with it, and back."""
+        """Turns the bits of a float into a whole number that grows with it, and back."""
         return bits ^ ((bits >> (jnp.iinfo(whole).bits - 1)) & jnp.iinfo(whole).max)
 
     def unfinished(state: tuple[Array, Array]) -> Array:

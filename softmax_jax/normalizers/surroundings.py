@@ -1,4 +1,4 @@
-"""What a computation must mind by where it runs: explicit meshes, `shard_map`, debug flags, symbolic sizes."""
+"""Care for the places where a computation runs: explicit meshes, `shard_map`, debug flags, symbolic sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,5 +51,5 @@ def varying(values: Shaped[Array, "*shape"], like: Any) -> Shaped[Array, "*shape
 
 
 def is_known(size: Any) -> bool:
-    """Whether a size is a number, and not a symbol of `jax.export`."""
+    """Returns True if a size is a number, False for a symbol of `jax.export`."""
     return isinstance(size, int)

@@ -2,15 +2,21 @@
 
 import pytest
 
+from tests.tiers import HEART
+
 from .fused_programs import ALL, BY_COMPARISON, FORMS, MASKS, PRODUCERS, as_if_on_another_machine, check
 
-HEART, FULL = {("soft cap", "dense")}, {"gelu chain"}
+DENSE_FIRST = pytest.mark.full, pytest.mark.slow
+FULL = {("soft cap", "dense"), ("scaled, with a bias", "dense"), ("gelu chain", "dense"), ("gelu chain", "gradient")}
 
 
 def tier(producer, form):
-    """The heart in the default tier; the rest of the dense programs and of one producer in the full one."""
-    later = pytest.mark.full if form == "dense" or producer in FULL else pytest.mark.slow
-    return pytest.param(producer, form, marks=() if (producer, form) in HEART else later)
+    """Some programs of all methods are in the full tier; the others, which share their code, are slow."""
+    return pytest.param(producer, form, marks=DENSE_FIRST[(producer, form) not in FULL])
+
+
+def test_some_methods_weigh_as_if_the_logits_were_there_already():
+    check({name: ALL[name] for name in (*HEART, "hardmax", "top_k")}, "soft cap")
 
 
 @pytest.mark.parametrize(("producer", "form"), [tier(producer, form) for producer in PRODUCERS for form in FORMS])
@@ -18,8 +24,7 @@ def test_every_method_weighs_as_if_the_logits_were_there_already(producer, form)
     check(ALL, producer, form)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [pytest.param(form, marks=DENSE_FIRST[form != "dense"]) for form in FORMS])
 def test_comparisons_hold_wherever_the_logits_are_computed(form):
     for producer in PRODUCERS:
         check(BY_COMPARISON, producer, form)
@@ -40,7 +45,7 @@ for producer in {producers}:
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_comparisons_hold_where_the_compiler_fuses_more():
     ran = as_if_on_another_machine(SCRIPT.format(producers=["gelu chain", "soft cap"], forms=["dense"]))
     assert ran.returncode == 0, ran.stderr

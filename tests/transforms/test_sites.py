@@ -7,7 +7,7 @@ from flax import linen
 from jax.experimental import pallas as pl
 
 import softmax_jax as sj
-from softmax_jax.transforms.sites import checks_callable
+from softmax_jax.transforms.sites import check_callable
 from tests.tiers import full_except
 
 from .models import (
@@ -315,7 +315,7 @@ def test_rows_on_several_devices_are_named():
 
 def test_bad_input_is_named_in_one_line():
     with pytest.raises(TypeError, match="fun is 3; it must be a function"):
-        checks_callable(3)
+        check_callable(3)
 
     def f(x):
         return jax.jit(lambda x: jnp.exp(x) + x)(x) * 2

@@ -120,6 +120,7 @@ def test_state_is_written_as_without_a_swap(name: str):
     assert_same(state[1], expected[1])
 
 
+@pytest.mark.full
 def test_a_cache_fills_and_another_normalizer_is_swapped_in():
     def decode(fun):
         layer: Any = decoder()

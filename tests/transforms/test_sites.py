@@ -10,35 +10,9 @@ import softmax_jax as sj
 from softmax_jax.transforms.sites import check_callable
 from tests.tiers import full_except
 
-from .models import (
-    BATCH,
-    CAUSAL,
-    FORMS,
-    HEADS,
-    LENGTH,
-    QKV,
-    apply_bert,
-    attention,
-    bert,
-    close,
-    divided_last,
-    normal,
-)
+from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, run
 
 SHAPE = (BATCH, HEADS, LENGTH, LENGTH)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_softmax_is_found_as_attention(name: str):
-    (site,) = sj.sites(attention)(*QKV, softmax=FORMS[name])
-    assert (site.shape, site.use, site.dtype, site.mask) == (SHAPE, "attention", "float32", "none")
-    assert site.axis == -1
-    assert site.line.startswith("models.py:")
-
-
-def test_a_division_after_the_product_is_found():
-    (site,) = sj.sites(divided_last)(*QKV)
-    assert (site.shape, site.axis, site.use, site.what) == (SHAPE, -1, "attention", "divided after the product")
 
 
 def test_sites_lie_in_any_body():
@@ -182,13 +156,13 @@ BODIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", full_except(BODIES, "segment_sum", "inv", "linear attention"))
+@pytest.mark.parametrize("name", full_except(BODIES, "segment_sum", "linear attention"))
 def test_what_is_no_softmax_is_not_listed_and_not_refused(name: str):
     function = BODIES[name]
     model = lambda x: (jax.nn.softmax(x) @ W, function(x))  # noqa: E731
     (site,) = sj.sites(model)(X)
     assert site.use == "attention"
-    close(sj.swap(model, "hardmax")(X), (sj.hardmax(X) @ W, function(X)))
+    close(*run(lambda x: (sj.swap(model, "hardmax")(x), (sj.hardmax(x) @ W, function(x))), X))
 
 
 def test_a_body_that_is_not_read_and_takes_exponentials_is_listed():
@@ -198,7 +172,7 @@ def test_a_body_that_is_not_read_and_takes_exponentials_is_listed():
 
 def test_the_line_is_that_of_the_call_of_a_layer_and_the_scope_that_of_the_user():
     layer = linen.MultiHeadDotProductAttention(4)
-    variables = layer.init(jax.random.key(0), X[None])
+    variables = jax.eval_shape(layer.init, jax.random.key(0), X[None])
     apply: Any = layer.apply
     loss = lambda v: apply(v, X[None]).sum()  # noqa: E731
     for function in (loss, jax.grad(loss)):

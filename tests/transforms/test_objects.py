@@ -135,19 +135,14 @@ def test_a_cache_fills_and_another_normalizer_is_swapped_in():
 
 @pytest.mark.full
 def test_loops_over_stacked_modules_carry_their_state():
-    @nnx.vmap
-    def stack(rngs):
-        return nnx.MultiHeadAttention(4, 16, decode=False, rngs=rngs, dropout_rate=0.5, deterministic=False)
-
-    def in_turn_of(fun):
-        return nnx.scan(lambda x, model: fun(model, x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
-
     def run(fun):
-        model = stack(nnx.Rngs(0).split(3))
-        return [in_turn_of(fun)(X, model) for _ in range(2)], content(model)[1]
+        layer = functools.partial(nnx.MultiHeadAttention, 4, 16, decode=False, dropout_rate=0.5, deterministic=False)
+        model = nnx.vmap(lambda rngs: layer(rngs=rngs))(nnx.Rngs(0).split(3))
+        in_turn = nnx.scan(lambda x, model: fun(model, x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return jnp.stack([in_turn(X, model) for _ in range(2)]), content(model)[1]
 
     (outputs, state), (stock, expected) = run(sj.swap(call, "softmax")), run(call)
-    np.testing.assert_allclose(jnp.stack(outputs), jnp.stack(stock), atol=1e-5)
+    np.testing.assert_allclose(outputs, stock, atol=1e-5)
     assert_same(state, expected)
 
 
@@ -171,11 +166,8 @@ def test_a_function_returns_modules():
 def test_probe_writes_state_and_sites_none():
     ours, stock = Block(), Block()
     assert len(sj.sites(call)(ours, X)) == 1
+    assert_same(nnx.jit(lambda block, x: sj.probe(call)(block, x)[0])(ours, X), nnx.jit(call)(stock, X))
     assert_same(content(ours)[1], content(stock)[1])
-    output, probed = nnx.jit(sj.probe(call))(ours, X)
-    assert_same(output, nnx.jit(call)(stock, X))
-    assert_same(content(ours)[1], content(stock)[1])
-    assert probed[0].entropy.shape == (2, 4, 5)
 
 
 @pytest.mark.full
@@ -194,6 +186,9 @@ def refused(given: Block) -> dict[str, Callable[[], Any]]:
         "is none of its arguments (it holds given)": lambda: sj.sites(lambda x: given(x))(X),
         "was made outside of a transformation": lambda: nnx.jit(lambda x: sj.swap(call, "ssmax")(given, x))(X),
         "was made outside of a transformation around it": lambda: jax.jit(sj.swap(given, "ssmax"))(X),
+        "in nnx.jit(lambda model, x: swapped(model, x))": lambda: jax.eval_shape(
+            lambda x: sj.swap(lambda one, x: (jax.nn.softmax(x) @ x.mT, grown(one)), "ssmax")(given.seen, x), X
+        ),
         "and calibrate in each batch": lambda: sj.calibrate(
             call, "ssmax", loss=lambda fun, x: loss(functools.partial(fun, given), x), batches=[X], **options
         ),
@@ -209,14 +204,6 @@ def test_an_object_that_is_not_given_is_refused_and_stays_as_it_is(line: str):
     assert line in str(error.value)
     assert "\n" not in str(error.value)
     assert_same(content(block)[1], before)
-
-
-def test_a_variable_from_outside_of_a_transformation_is_refused():
-    variable = nnx.Variable(jnp.ones(()))
-    swapped = sj.swap(lambda variable, x: jax.nn.softmax(x) @ x.mT * grown(variable), "ssmax")
-    with pytest.raises(ValueError, match="was made outside of a transformation"):
-        jax.eval_shape(lambda x: swapped(variable, x), X)
-    assert variable[...] == 1
 
 
 @pytest.mark.full

@@ -207,23 +207,26 @@ class Replacement:
 
     def rows(self, original: Array, values: Values) -> Rows:
         """Returns the logits of the model with its mask, and with an extra logit as one more entry."""
-        softmax, hidden, axis = self.softmax, self.place.hidden, self.softmax.axes[-1]
-        model, factor = values[softmax.logits], softmax.exponents.factor
-        logits = model if factor == 1 else model * jnp.asarray(factor, model.dtype)
-        where = _visible(model, _arrays(hidden.masks, values), hidden.by_value)
-        summed = _visible(model, _arrays(softmax.masks, values), by_value=False)
+        softmax, hidden = self.softmax, self.place.hidden
+        logits, factor = values[softmax.logits], softmax.exponents.factor
+        logits = logits if factor == 1 else logits * jnp.asarray(factor, logits.dtype)
         if softmax.extra:
-            one_more = self.extra_logit(logits, values)
-            logits = jnp.concatenate([logits, one_more], axis)
-            seen = jnp.ones(one_more.shape, bool)
-            where, summed = (one if one is None else jnp.concatenate([one, seen], axis) for one in (where, summed))
+            logits = jnp.concatenate([logits, self.extra_logit(logits, values)], softmax.axes[-1])
 
         def weights() -> Array:
             if softmax.plain:
                 return jnp.exp(original) if softmax.form == "log" else original
-            return jax.nn.softmax(logits, softmax.axes, where=summed)
+            return jax.nn.softmax(logits, softmax.axes, where=self.visible(softmax.masks, False, values))
 
-        return Rows(logits, self.place.site.axis, where, weights)
+        return Rows(logits, self.place.site.axis, self.visible(hidden.masks, hidden.by_value, values), weights)
+
+    def visible(self, masks: Iterable[Mask], by_value: bool, values: Values) -> Bool[Array, "*shape"] | None:
+        """Returns True at the visible logits, the extra one included; None if none is hidden."""
+        seen = _visible(values[self.softmax.logits], [(_lookup(m.predicate, values), m) for m in masks], by_value)
+        if seen is None or self.softmax.extra is None:
+            return seen
+        widths = [(0, int(axis in self.softmax.axes)) for axis in range(seen.ndim)]
+        return jnp.pad(seen, widths, constant_values=True)
 
     def extra_logit(self, logits: Float[Array, "*shape"], values: Values) -> Array:
         """Returns the extra logit of each row, laid out as one more entry."""
@@ -263,10 +266,6 @@ def _laid_out(weights: Array, steps: Iterable[Step], values: Values) -> Array:
             operands = [moved if at == position else _lookup(one, values) for at, one in enumerate(node.inputs)]
             weights = evaluate(node.equation, operands)[result]
     return weights
-
-
-def _arrays(masks: Iterable[Mask], values: Values) -> list[tuple[Array, Mask]]:
-    return [(_lookup(mask.predicate, values), mask) for mask in masks]
 
 
 def _visible(

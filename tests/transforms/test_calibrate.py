@@ -33,6 +33,7 @@ def test_numbers_per_head_are_found_by_gradient():
     assert jax.jit(lambda *qkv: distance(sj.swap(attention, found), qkv))(*QKV) < 1e-4
 
 
+@pytest.mark.full
 def test_every_batch_is_a_step_in_its_order():
     loss = lambda apply, batch: batch[0] * distance(apply, batch[1])  # noqa: E731
     batches = [(jnp.float32(weight), QKV) for weight in (1.0, 5.0, 2.0)]

@@ -15,7 +15,6 @@ from .models import apply_bert, bert, close, drawn, normal, run
 
 X = normal(2, 6, 16)
 CAUSAL = jnp.tril(jnp.ones((6, 6), bool))[None, None]
-NAMES = full_except(("hardmax", "entmax15"), "hardmax")
 
 
 class Linen(linen.Module):
@@ -38,7 +37,7 @@ def both(stock, swapped, edited, *arguments):
     close(got, wanted)
 
 
-@pytest.mark.parametrize("normalizer", NAMES)
+@pytest.mark.parametrize("normalizer", full_except(("hardmax", "entmax15"), "hardmax"))
 def test_linen(normalizer: str):
     model = Linen()
     variables = drawn(jax.eval_shape(model.init, jax.random.key(0), X))
@@ -55,7 +54,8 @@ def nnx_model(**options: Any):
     return nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0), **options)
 
 
-@pytest.mark.parametrize("normalizer", NAMES)
+@pytest.mark.full
+@pytest.mark.parametrize("normalizer", ["hardmax", "entmax15"])
 def test_nnx_models_are_taken_as_they_are(normalizer: str):
     model, edited = nnx_model(), nnx_model(attention_fn=sj.attention_fn(normalizer))
     (site,) = sj.sites(model)(X, mask=CAUSAL)

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 import softmax_jax as sj
+from tests.tiers import full_except
 
 from .models import normal
 
@@ -19,22 +20,36 @@ X = normal(2, 5, 16)
 
 
 class Block(nnx.Module):
-    """Attention with dropout, beside state of every other kind: statistics, sown values, a count, a plain number."""
+    """Attention beside state: a parameter, a count, a plain number, a sown value."""
 
     def __init__(self, seed: int = 0) -> None:
-        rngs = nnx.Rngs(seed)
-        options: Any = {"dropout_rate": 0.5, "deterministic": False, "decode": False, "rngs": rngs}
-        self.attention = nnx.MultiHeadAttention(4, 16, **options)
-        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.weight = nnx.Param(normal(16, 16, seed=seed) / 4)
         self.seen = nnx.Variable(jnp.zeros((), jnp.int32))
         self.calls = 0
 
+    def attention(self, x: jax.Array) -> jax.Array:
+        return jax.nn.softmax(x @ self.weight[...] @ x.mT) @ x
+
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = self.norm(x + self.attention(x))
+        y = x + self.attention(x)
         self.seen[...] += 1
         self.calls += 1
         self.last = nnx.Intermediate(y)
         return y
+
+
+class Layers(Block):
+    """Layers of Flax with dropout and statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rngs = nnx.Rngs(0)
+        options: Any = {"dropout_rate": 0.5, "deterministic": False, "decode": False, "rngs": rngs}
+        self.layer = nnx.MultiHeadAttention(4, 16, **options)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+
+    def attention(self, x: jax.Array) -> jax.Array:
+        return self.norm(self.layer(x))
 
 
 def call(model, x):
@@ -56,7 +71,8 @@ def grown(variable: nnx.Variable) -> jax.Array:
 
 def sharing() -> tuple[Block, Block]:
     first, second = Block(), Block(1)
-    second.attention = first.attention
+    second.weight = first.weight
+    second.seen = first.seen
     return first, second
 
 
@@ -88,6 +104,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 RUNS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], Callable[..., Any]]] = {
     "nnx.jit": (call, lambda: (Block(),), nnx.jit),
+    "layers": (call, lambda: (Layers(),), nnx.jit),
     "plain": (call, lambda: (Block(),), lambda fun: fun),
     "jax.jit": (call, lambda: (Block(),), jax.jit),
     "trees": (call, lambda: (Block(),), functools.partial(nnx.jit, graph_updates=False)),
@@ -97,16 +114,14 @@ RUNS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], Callabl
     "sharing": (in_turn, sharing, nnx.jit),
     "the same twice": (in_turn, twice, nnx.jit),
     "nested": (lambda d, x: d["a"][0](x), lambda: ({"a": [Block()], "name": "b", "number": 3},), lambda fun: fun),
-    "random numbers": (lambda m, r, x: m.attention(x, rngs=r), lambda: (Block(), nnx.Rngs(5)), nnx.jit),
+    "random numbers": (lambda m, r, x: m.layer(x, rngs=r), lambda: (Layers(), nnx.Rngs(5)), nnx.jit),
     "a variable": (lambda m, v, x: m(x) * grown(v), lambda: (Block(), nnx.Variable(jnp.ones(()))), nnx.jit),
     "captured": (lambda m, x: nnx.capture(m, nnx.Intermediate)(x), lambda: (Block(),), nnx.jit),
     "decoding": (lambda m, x: m(x[:, :1]), lambda: (decoder(),), nnx.jit),
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "nnx.jit" else pytest.param(name, marks=pytest.mark.full) for name in RUNS]
-)
+@pytest.mark.parametrize("name", full_except(RUNS, "nnx.jit"))
 def test_state_is_written_as_without_a_swap(name: str):
     fun, make, transform = RUNS[name]
 

@@ -11,7 +11,9 @@ import pytest
 from softmax_jax.transforms import swap
 from softmax_jax.transforms.program import Node, Program, evaluate, trace
 
-X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32))
+from .models import close, normal, run
+
+X = normal(2, 3)
 SHIFT = jnp.ones(3)
 
 
@@ -71,10 +73,10 @@ def test_every_body_is_read_and_executed_again(name: str):
     names = [node.name for node in trace(function, (X,), {}).nodes]
     assert primitive in names, f"this version of JAX calls {name} otherwise: see program.HOLDERS"
     assert "sin" in names, f"the body of {primitive} is not where program.HOLDERS looks for it"
-    wanted = function(X)
-    jax.tree.map(np.testing.assert_array_equal, wanted, anew(function))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), wanted, anew(function, factor=1.0))
-    changed = anew(function, factor=2.0)
+    every = lambda x: (function(x), anew(function, x), anew(function, x, 1.0), anew(function, x, 2.0))  # noqa: E731
+    wanted, same, opened, changed = run(every, X)
+    jax.tree.map(np.testing.assert_array_equal, wanted, same)
+    close(opened, wanted)
     assert any(not np.allclose(a, b) for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(changed)))
 
 

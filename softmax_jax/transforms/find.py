@@ -30,7 +30,7 @@ Entry (i, j) of y holds products with row i of e (n takes all of axis 1), and en
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from softmax_jax.transforms.program import LAID, MOVED, SAME, Frame, Node, Progr
 Form = Literal["weights", "log", "divided"]
 SMALL = 1e-3
 """A constant at most this is added to a divisor only to keep it from 0."""
+UNKNOWN = 7
+"""Stands for the size of an axis that is symbolic, as in `jax.export`, or has no entries."""
 UNIFORM = np.random.default_rng(0).random((64, 48))
 """Where in its axis each of 48 entries lies, for up to 64 axes: the entries at which layouts are compared."""
 
@@ -149,7 +151,7 @@ def at_hand(value: Value, frame: Frame) -> bool:
 
 def entries(shape: Sequence[int]) -> np.ndarray:
     """Returns entries of an array at random, as their (axes, entries) indices."""
-    return (UNIFORM[: len(shape)] * np.array(shape, int).reshape(-1, 1)).astype(int)
+    return (UNIFORM[: len(shape)] * _sizes(shape)).astype(int)
 
 
 def origin(steps: Iterable[Step], at: np.ndarray) -> np.ndarray:
@@ -171,22 +173,23 @@ def _operand_entries(step: Step, at: np.ndarray) -> np.ndarray:
     """Returns the entries of the operand that these entries of the result are made of; of a sum, any one of each."""
     node, params = step.node, step.node.params
     shape, result = node.inputs[step.position].shape, node.outputs[step.result].shape
+    sizes = _sizes(shape)
     match node.name:
         case "transpose":
             at = at[np.argsort(params["permutation"])]
         case "broadcast_in_dim":
             at = at[list(params["broadcast_dimensions"])]
         case "reshape" | "squeeze" | "expand_dims":
-            at = _strides(result) @ at // _column(_strides(shape)) % _column(shape)
+            at = _strides(result) @ at // _strides(shape)[:, None] % sizes
         case "slice":
-            at = at * _column(params["strides"] or [1] * len(shape)) + _column(params["start_indices"])
+            at = at * _sizes(params["strides"] or [1] * len(shape)) + _sizes(params["start_indices"], zero=0)
         case "split":
             at = at.copy()
             at[params["axis"]] += sum(params["sizes"][: step.result])
         case "rev":
             axes = list(params["dimensions"])
             at = at.copy()
-            at[axes] = _column(shape)[axes] - 1 - at[axes]
+            at[axes] = sizes[axes] - 1 - at[axes]
         case "reduce_sum":
             at = _completed(at, shape, [axis for axis in range(len(shape)) if axis not in params["axes"]])
         case "dot_general":
@@ -198,15 +201,18 @@ def _operand_entries(step: Step, at: np.ndarray) -> np.ndarray:
             at = _completed(at[own], shape, [*batch[step.position], *free[step.position]])
         case _:  # entry by entry
             at = at[len(result) - len(shape) :]
-    return np.minimum(at, _column(shape) - 1)  # an axis of size 1 is broadcast
+    return np.minimum(at, sizes - 1)  # an axis of size 1 is broadcast
 
 
-def _column(numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.array(numbers, int).reshape(-1, 1)
+def _sizes(sizes: Sequence[Any], zero: int = UNKNOWN) -> np.ndarray:
+    """Returns sizes as a column, with numbers that stand for 0 and for what is symbolic."""
+    known = [(size or zero) if isinstance(size, int | np.integer) else UNKNOWN for size in sizes]
+    return np.array(known, int).reshape(-1, 1)
 
 
 def _strides(shape: Sequence[int]) -> np.ndarray:
-    return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], int)
+    sizes = _sizes(shape)[:, 0]
+    return np.array([math.prod(sizes[axis + 1 :]) for axis in range(len(shape))], int)
 
 
 def _completed(at: np.ndarray, shape: Sequence[int], known: list[int]) -> np.ndarray:
@@ -467,7 +473,7 @@ class _Sum(NamedTuple):
         """Whether each entry of a result, made by these steps, meets the sum of its own row."""
         at = entries(shape)
         divisor = at[len(shape) - len(total.value.shape) :]  # one number may divide all
-        divisor = np.minimum(divisor, _column(total.value.shape) - 1)
+        divisor = np.minimum(divisor, _sizes(total.value.shape) - 1)
         return np.array_equal(np.delete(origin(steps, at), self.axes, 0), origin(total.steps, divisor))
 
     def softmax(self, form: Form, node: Node, extra: Extra | None, steps: tuple[Step, ...]) -> Softmax:

@@ -77,6 +77,7 @@ def test_bad_input_is_named_in_one_line(options: dict[str, Any], line: str):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.full
 def test_sites_of_fewer_axes_have_one_number():
     keys, values = normal(4, 3), normal(4, 3, seed=1)
     pool = lambda q: jax.nn.softmax(keys @ q) @ values  # noqa: E731

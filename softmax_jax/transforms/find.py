@@ -12,7 +12,7 @@ the maximum, a part of it, or nothing. The other forms follow by algebra.
 * *divided*: a product with values comes first. It is linear, so $(\sum_i e_i v_i) / s = \sum_i (e_i / s) v_i$.
 * An *extra logit* $z_0$ adds $e^{c (z_0 - m)}$ to s: the softmax of a row with one more entry, whose weight is dropped.
 
-The weights are a function of the logits of their row alone, and nothing else of the exponentials reaches the result.
+The weights depend only on the logits of their row, and nothing else of the exponentials reaches the result.
 So any other function of these logits may stand there: the equation with the result is computed from new weights.
 
 Worked example, `e = exp(z - z.max(1, keepdims=True)); y = (e @ v) / e.sum(1, keepdims=True)`, 4 rows of 5, values of 3:
@@ -43,7 +43,7 @@ SMALL = 1e-3
 UNKNOWN = 7
 """Stands for the size of an axis that is symbolic, as in `jax.export`, or has no entries."""
 UNIFORM = np.random.default_rng(0).random((64, 48))
-"""Where in its axis each of 48 entries lies, for up to 64 axes: the entries at which layouts are compared."""
+"""The 48 entries at which layouts are compared, as places from 0 to 1 along up to 64 axes."""
 
 
 class Step(NamedTuple):
@@ -147,6 +147,9 @@ def at_hand(value: Value, frame: Frame) -> bool:
 
 
 # Layouts: which entry of an array another holds
+#
+# Reshapes, transposes, slices and products move entries by rules that hold for every entry. So two layouts are compared
+# at 48 entries, by arithmetic on their indices: layouts that differ do so at most entries.
 
 
 def entries(shape: Sequence[int]) -> np.ndarray:
@@ -224,7 +227,11 @@ def _completed(at: np.ndarray, shape: Sequence[int], known: list[int]) -> np.nda
 
 
 def along(steps: Iterable[Step], shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the axes of the end of a way, of this shape, along which the place in these axes of its start changes."""
+    """Returns the axes of the end of a way along which the place in some axes of its start changes.
+
+    `shape` is the shape at the end. Each axis in turn gets other indices: where the entry at the start moves along
+    `axes` then, the axis holds a part of them.
+    """
     rank, number = len(shape), UNIFORM.shape[1]
     at = np.tile(entries(shape), rank + 1).reshape(rank, rank + 1, number)
     for axis in range(rank):
@@ -238,8 +245,8 @@ def chain(value: Value) -> tuple[Value, tuple[Step, ...]]:
     """Returns the value that a value was laid out or masked from, and the steps from there."""
     steps: list[Step] = []
     while node := value.producer:
-        masked = None if node.name in LAID else masking(node)
-        if node.name not in LAID and masked is None:
+        masked = masking(node)
+        if masked is None and node.name not in LAID:
             break
         operand = masked[0] if masked else node.inputs[0]
         steps.append(Step(node, node.inputs.index(operand), node.outputs.index(value)))
@@ -257,9 +264,8 @@ def masking(node: Node) -> tuple[Value, Mask] | None:
         kept = [case for case in cases if constant(case) != 0]
         return (kept[0], Mask(predicate, kept[0] is cases[1])) if len(kept) == 1 else None
     if node.name == "mul":
-        factors = sorted(node.inputs, key=was_boolean)
-        if [was_boolean(factor) for factor in factors] == [False, True]:
-            return factors[0], Mask(factors[1], True)
+        number, mask = sorted(node.inputs, key=was_boolean)
+        return (number, Mask(mask, True)) if was_boolean(mask) and not was_boolean(number) else None
     return None
 
 
@@ -483,11 +489,9 @@ class _Sum(NamedTuple):
 
     def repeats(self, step: Step) -> bool:
         """Whether a step is a mask that the sum has too."""
-        masked = None if step.node.name in LAID else masking(step.node)
-        return masked is not None and any(
-            masked[1].visible_if == mask.visible_if and _alike(masked[1].predicate, mask.predicate)
-            for mask in self.masks
-        )
+        _, own = masking(step.node) or (None, None)
+        same = [mask for mask in self.masks if own and own.visible_if == mask.visible_if]
+        return any(own and _alike(own.predicate, mask.predicate) for mask in same)
 
 
 def _sum_of_exponentials(node: Node) -> _Sum | None:

@@ -14,7 +14,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.row import Row, critical_beta_of
 from softmax_jax.transforms.sites import Site, table
-from softmax_jax.transforms.swap import Empty, Normalizers, Rows, Where, transform
+from softmax_jax.transforms.swap import Empty, Normalizers, Rows, Where, by_pattern, transform
 
 
 @jax.tree_util.register_dataclass
@@ -109,7 +109,8 @@ def probe(
     >>> probed[0].critical
     Array([0.6931472], dtype=float32)
     """
-    transformed = transform(fun, normalizer, where, empty, functools.partial(_measures, also=also, critical=critical))
+    normalizers = {"*": None} if normalizer is None else by_pattern(normalizer)
+    transformed = transform(fun, normalizers, where, empty, functools.partial(_measures, also=also, critical=critical))
 
     @functools.wraps(fun, updated=())
     def probed(*args: Any, **kwargs: Any) -> tuple[Any, Probed]:

@@ -68,7 +68,7 @@ class Node:
     inputs: list[Value]
     outputs: list[Value] = dataclasses.field(default_factory=list)
     frames: "list[Frame]" = dataclasses.field(default_factory=list)
-    """Its bodies."""
+    """The bodies of the equation."""
     identity: bool = False
     """Whether it returns its first operand under a custom rule for derivatives."""
 
@@ -136,7 +136,7 @@ class Frame:
     inlined: bool
     """Whether its values are seen from the program around it when it is executed again."""
     inputs: list[Value]
-    """Those that are not values of the program around it."""
+    """The inputs that are not values of the program around it."""
     consts: list[tuple[Value, Any]]
     nodes: list[Node] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
@@ -426,7 +426,7 @@ def _while(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any]
 
 
 def missing(like: Any) -> jax.Array:
-    """Returns what stands for a record of a program that did not run: NaN, or -1 for whole numbers."""
+    """Returns a record for a program that did not run: NaN, or -1 for whole numbers."""
     return jax.numpy.full(like.shape, np.nan if jax.numpy.issubdtype(like.dtype, np.floating) else -1, like.dtype)
 
 

@@ -81,7 +81,7 @@ def swap(
     Array([[1., 0.],
            [0., 2.]], dtype=float32)
     """
-    transformed = transform(fun, normalizer, where, empty)
+    transformed = transform(fun, by_pattern(normalizer), where, empty)
 
     @functools.wraps(fun, updated=())
     def swapped(*args: Any, **kwargs: Any) -> Any:
@@ -90,25 +90,29 @@ def swap(
     return swapped
 
 
+def by_pattern(normalizers: Normalizers) -> dict[Any, Normalizer]:
+    """Returns normalizers by the pattern of their sites."""
+    given = normalizers if isinstance(normalizers, Mapping) else {"*": normalizers}
+    return {pattern: as_normalizer(one) for pattern, one in given.items()}
+
+
 def transform(
     fun: Callable[..., Any],
-    normalizers: Normalizers | None,
+    normalizers: Mapping[Any, Normalizer | None],
     where: Where = None,
     empty: Empty = "model",
     measure: Measure | None = None,
 ) -> Callable[..., tuple[Any, list[tuple[Site, Any]]]]:
-    """Returns a function that returns what `fun` returns under normalizers, and what `measure` makes of each site.
+    """Returns a function that returns what `fun` returns under normalizers by pattern, and a record of each site.
 
     None as a normalizer leaves the weights of the model, which are measured. Raises as `swap` does.
     """
     check_callable(fun)
     checks.one_of("empty", empty, get_args(Empty))
-    given = normalizers if isinstance(normalizers, Mapping) else {"*": normalizers}
-    by_pattern = {pattern: None if one is None else as_normalizer(one) for pattern, one in given.items()}
 
     def transformed(*args: Any, **kwargs: Any) -> tuple[Any, list[tuple[Site, Any]]]:
         program = trace(fun, args, kwargs)
-        chosen = choose(places(program, fun), by_pattern, where)
+        chosen = choose(places(program, fun), normalizers, where)
         replacements = [Replacement(place, normalizer, empty, measure) for place, normalizer in chosen.items()]
         replacements = {one.softmax.node: one for one in replacements if one.changes or measure}
         changed = {node for node, one in replacements.items() if one.changes}
@@ -120,14 +124,14 @@ def transform(
 
 
 def choose(
-    found: list[Place], by_pattern: Mapping[Any, Normalizer | None], where: Where
+    found: list[Place], normalizers: Mapping[Any, Normalizer | None], where: Where
 ) -> dict[Place, Normalizer | None]:
     """Returns the chosen sites with the normalizer of the first pattern that matches each.
 
     Raises ValueError for a pattern that matches no site, for a chosen site that cannot be read, and if none is chosen.
     """
     chosen: dict[Place, Normalizer | None] = {}
-    for pattern, normalizer in by_pattern.items():
+    for pattern, normalizer in normalizers.items():
         for place in _matching(found, pattern):
             site, named = place.site, isinstance(pattern, int)
             if not (where(site) if where else named or site.use in ("attention", *UNREADABLE)):
@@ -161,7 +165,7 @@ def _matching(found: list[Place], pattern: str | int) -> list[Place]:
 
 @dataclasses.dataclass
 class Replacement:
-    """What is computed in the place of the equation of a softmax; without a normalizer it is only measured."""
+    """Computes new weights in the place of a softmax, and measures them; without a normalizer only measures it."""
 
     place: Place
     normalizer: Normalizer | None

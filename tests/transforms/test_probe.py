@@ -23,6 +23,7 @@ def test_rows_are_those_of_the_weights():
         return sj.probe(causal)(q, k, v), causal(q, k, v), causal(q, k, identity)
 
     (output, (rows,)), wanted, weights = run(with_weights, *QKV)
+    assert rows.also is None
     np.testing.assert_array_equal(output, wanted)
     assert rows.site.shape == (BATCH, HEADS, LENGTH, LENGTH)
     np.testing.assert_allclose(rows.entropy, sj.weight_entropy(weights), atol=1e-6)
@@ -48,29 +49,16 @@ def test_turns_of_a_loop_are_stacked_and_nothing_else_changes():
     assert "5.000" in line
 
 
-def test_under_a_normalizer_the_rows_are_those_of_the_swap():
-    def both(*qkv):
-        return sj.probe(attention, "hardmax")(*qkv), sj.swap(attention, "hardmax")(*qkv)
-
-    (output, (rows,)), wanted = run(both, *QKV)
-    np.testing.assert_array_equal(output, wanted)
-    np.testing.assert_array_equal(rows.largest, 1)
-    np.testing.assert_array_equal(rows.entropy, 0)
-
-
 @pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
-def test_what_else_is_asked_of_the_weights_comes_with_the_rows(normalizer):
-    def both(*qkv):
-        sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))
-        _, (rows,) = sums(*qkv)
-        return rows, sj.probe(attention, normalizer)(*qkv)[1][0]
-
-    rows, plain = run(both, *QKV)
+def test_under_a_normalizer_the_rows_are_those_of_the_swap_with_what_is_asked_besides(normalizer):
+    sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))
+    (output, (rows,)), wanted = run(lambda *qkv: (sums(*qkv), sj.swap(attention, normalizer or "softmax")(*qkv)), *QKV)
+    np.testing.assert_array_equal(output, wanted)
+    assert bool((rows.largest == 1).all()) == bool((rows.entropy == 0).all()) == (normalizer == "hardmax")
     of_two, total = rows.also
     assert of_two.shape == rows.first.shape
     assert bool((of_two >= rows.first).all())
     np.testing.assert_allclose(total, rows.first.size, rtol=1e-5)
-    assert plain.also is None
 
 
 @pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))

@@ -220,8 +220,7 @@ INTERNAL = {
         *(
             f"transforms.{name}"
             for name in (
-                *("finding", "graph", "interpreter", "layout", "objects"),
-                *("paths", "rewriting", "unread", "uses", "weighing"),
+                *("find", "objects", "program"),
             )
         ),
         "files",

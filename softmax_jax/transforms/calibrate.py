@@ -1,7 +1,7 @@
 """`calibrate`: numbers of a normalizer per site and head, learned for a function whose weights stay as they are."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 from jaxtyping import Array, Float
@@ -9,30 +9,13 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import as_normalizer
-from softmax_jax.transforms import interpreter
-from softmax_jax.transforms.graph import Graph
 from softmax_jax.transforms.objects import OUTSIDE, refusing, transformations
-from softmax_jax.transforms.sites import Site, checks_callable, places
-from softmax_jax.transforms.swap import Empty, swap
-from softmax_jax.transforms.weighing import Where, meant, some
+from softmax_jax.transforms.program import trace
+from softmax_jax.transforms.sites import Site, check_callable, places
+from softmax_jax.transforms.swap import Empty, Where, choose, swap
 
 Numbers = dict[int, dict[str, Float[Array, "..."]]]
 """By the index of the site, then by name."""
-
-
-@runtime_checkable
-class Optimizer(Protocol):
-    """A pair of functions as optax makes them."""
-
-    @property
-    def init(self) -> Callable[..., Any]:
-        """From the numbers to the optimizer's state."""
-        ...
-
-    @property
-    def update(self) -> Callable[..., tuple[Any, Any]]:
-        """From gradient, state and numbers to what is added to the numbers, and the next state."""
-        ...
 
 
 def calibrate(
@@ -42,21 +25,22 @@ def calibrate(
     learn: tuple[str, ...],
     loss: Callable[[Callable[..., Any], Any], Float[Array, ""]],
     batches: Iterable[Any],
-    optimizer: Optimizer,
+    optimizer: Any,
     heads: int | tuple[int, ...] | None = -3,
     where: Where = None,
     empty: Empty = "model",
 ) -> dict[int, Normalizer]:
-    """A normalizer for each site of `fun`, whose numbers named by `learn` are those that a loss asks for.
+    """Returns a normalizer for each site of `fun`, whose numbers named by `learn` minimize a loss.
 
-    `loss(fun, batch)` calls the function that it is given as it would call `fun`, and returns one number; whatever
-    parameters it passes stay as they are. Each of the `batches`, pytrees of arrays, is one step of `optimizer`, a
-    pair of `init` and `update` as optax makes them. Every site starts at the numbers of `normalizer`, and has one for
-    each head: `heads` is the axis, or axes, of the logits that tells them apart, None for one number of all heads. A
-    site without that axis has one number, and so has a site in a loop for all its turns. `where` and `empty` are those
-    of `swap`, which takes the result as it is: `swap(fun, calibrate(fun, ...))`.
+    `loss(fun, batch)` calls the function that it is given as it would call `fun`, and returns one number; the
+    parameters that it passes stay as they are. Each of the `batches`, pytrees of arrays, is one step of `optimizer`: a
+    pair as optax makes them, `init(numbers)` and `update(gradient, state, numbers)`, which returns what is added to
+    the numbers and the next state. Every site starts at the numbers of `normalizer`, and has one for each head:
+    `heads` is the axis, or axes, of the logits that tells them apart, None for one number of all heads. A site without
+    that axis has one number, and so has a site in a loop for all its turns. `where` and `empty` are those of `swap`,
+    which takes the result: `swap(fun, calibrate(fun, ...))`.
 
-    Raises ValueError for a name that the normalizer lacks, for batches that are none, and what `swap` raises.
+    Raises ValueError for a name that the normalizer lacks, for no batches, and as `swap` does.
 
     >>> import jax.numpy as jnp
     >>> from collections import namedtuple
@@ -71,7 +55,7 @@ def calibrate(
     >>> round(float(swap(attend, found)(z, v)[0, 0]), 2)
     0.9
     """
-    checks_callable(fun)
+    check_callable(fun)
     base = as_normalizer(normalizer)
     initial_numbers(base, learn, None)
     steps = iter(batches)
@@ -105,12 +89,12 @@ def calibrate(
 
 
 def _sites_within(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any, where: Where) -> list[Site]:
-    """The sites of a function that are meant, for the arguments that the loss calls it with."""
+    """Returns the chosen sites of a function, for the arguments that the loss calls it with."""
     found: list[Site] = []
 
     def seen(*args: Any, **kwargs: Any) -> Any:
-        located = places(Graph(interpreter.trace(fun, args, kwargs)), fun)
-        found[:] = [place.site for place in some(meant(located, where), located)]
+        located = places(trace(fun, args, kwargs), fun)
+        found[:] = [place.site for place in choose(located, {"*": None}, where)]
         with refusing(fun, OUTSIDE):
             return fun(*args, **kwargs)
 
@@ -121,7 +105,7 @@ def _sites_within(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any,
 
 
 def _per_head(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The shape of numbers for each head of a site: of the rank of its logits, without leading ones."""
+    """Returns the shape of numbers for each head of a site: that of its logits, other axes 1, no leading ones."""
     if heads is None:
         return None
     rank = len(site.shape)

@@ -1,4 +1,4 @@
-"""Objects of `flax.nnx` among the arguments of a function: taken apart while it is traced, and updated afterwards.
+"""Takes objects of `flax.nnx` among the arguments of a function apart while it is traced, and updates them afterwards.
 
 A function may write to such an object: the index of a cache, counts of random numbers, statistics, sown values. While
 it is traced it gets copies that hold tracers. What it writes to them leaves the program as further results, and goes to
@@ -52,8 +52,8 @@ def unbound(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             return fun, args, kwargs
 
 
-class Apart:
-    """A tree whose objects are taken apart. `parts` is the same as a pytree of arrays and values."""
+class Parted:
+    """A tree whose objects are taken apart: `parts` is the same content as a pytree of arrays and values."""
 
     def __init__(self, tree: Any, **index: Any) -> None:
         leaves, self.structure = jax.tree.flatten(tree, is_leaf=is_object)
@@ -76,7 +76,7 @@ class Carried:
         self.fun, *arguments = unbound(fun, args, kwargs)
         self.named = fun
         self.originals = _nnx().graphlib.RefMap() if _nnx() else None
-        self.arguments = Apart(arguments, ref_index=self.originals)
+        self.arguments = Parted(arguments, ref_index=self.originals)
         self.parts = self.arguments.parts
 
     def call(self, parts: Any) -> Any:
@@ -91,7 +91,7 @@ class Carried:
         copies = _nnx().graphlib.RefMap.from_indexmap(by_index) if given else {}
         inside = _nnx().iter_graph(objects_in((written, output)), graph=True) if given else ()
         self.updated = [copies[one] for _, one in inside if one in copies]
-        self.results = Apart((written, output), **{"ref_outer_index": copies} if given else {})
+        self.results = Parted((written, output), **{"ref_outer_index": copies} if given else {})
         return self.results.parts
 
     def returned(self, parts: Any) -> Any:
@@ -133,7 +133,7 @@ OUTSIDE = (
 
 
 def _held(fun: Callable[..., Any]) -> str:
-    """Says what a function writes to that is no argument, and what to write instead."""
+    """Returns text on the object that a function writes to and is not given, and what to write instead."""
     around = inspect.getclosurevars(fun)[:2] if inspect.isfunction(fun) else ()
     names = [name for variables in around for name, value in variables.items() if is_object(value)]
     holds = f" (it holds {', '.join(names)})" if names else ""

@@ -1,4 +1,4 @@
-"""`probe`: what the weights of a JAX function look like, row by row, beside what it returns."""
+"""`probe`: measures of the weights of a JAX function, row by row, beside what it returns."""
 
 import dataclasses
 import functools
@@ -13,38 +13,37 @@ from jaxtyping import Array, Float, Int
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.row import Row, critical_beta_of
-from softmax_jax.transforms.sites import Place, Site, checks_callable, table
-from softmax_jax.transforms.swap import Empty, Normalizers, chooser
-from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, meant, some
+from softmax_jax.transforms.sites import Site, table
+from softmax_jax.transforms.swap import Empty, Normalizers, Rows, Where, by_pattern, transform
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SiteRows:
-    """What the rows of one site look like.
+    """Measures of the weights of one site, row by row.
 
     Arrays have the axes of its logits less the one along which weights sum; within a loop its turns come first.
     """
 
     site: Site = dataclasses.field(metadata={"static": True})
     entropy: Float[Array, "*rows"]
-    """Of the weights, in nats."""
+    """The entropy of the weights, in nats."""
     largest: Float[Array, "*rows"]
     """The largest weight."""
     place: Int[Array, "*rows"]
-    """Where it is."""
+    """The position of the largest weight."""
     visible: Int[Array, "*rows"]
-    """Number of entries that the model does not hide."""
+    """The number of entries that the model does not hide."""
     first: Float[Array, "*rows"]
     """The weight of the first entry."""
     critical: Any = None
-    """The critical inverse temperature of the model's own logits, in the same axes, if it was asked for."""
+    """The critical inverse temperature of the model's own logits, in the same axes; None unless asked for."""
     also: Any = None
-    """What was asked for besides."""
+    """What the function `also` returned for the weights; None without one."""
 
 
 class Probed(list[SiteRows]):
-    """The rows of every site; printed, a table of their means, and of the median of what may be infinite."""
+    """The rows of every site; printed, a table of their means; of the critical β, which may be inf, medians."""
 
     def __repr__(self) -> str:
         head = ["index", "scope", "rows", "entropy", "largest", "visible", "first"]
@@ -59,7 +58,7 @@ class Probed(list[SiteRows]):
 
 
 def _mean(numbers: Any, mean: Callable[[Any], Any] = np.mean) -> str:
-    """Of the numbers of rows that were weighed."""
+    """Returns the mean of the numbers of rows that were weighed, as text."""
     if not isinstance(numbers, jax.Array) or checks.is_traced(numbers):
         return "?"
     known = np.asarray(numbers, np.float64)
@@ -79,24 +78,23 @@ def probe(
     where: Where = None,
     empty: Empty = "model",
 ) -> Callable[..., tuple[Any, Probed]]:
-    r"""A function of the same arguments that returns (what `fun` returns, what its weights look like).
+    r"""Returns a function of the same arguments that returns (what `fun` returns, measures of its weights).
 
     For each row of each site: the entropy $-\sum_j w_j \log w_j$ in nats, the largest weight and its place, the
-    number of visible entries, and the weight of the first entry, where many models keep a sink. Besides, what `also`
-    makes of the weights, with the axes that the model gave them: the mass on marked entries, for one. With `critical`
-    also the critical inverse temperature of each row, as `theory.critical_beta` has it, of the model's own logits: a
-    row is sharp in the model only if it is below 1. That sorts each row, so it is not done unless asked for.
+    number of visible entries, and the weight of the first entry, where many models keep a sink. `also` is a function of
+    the weights, with the axes that the model gave them, for anything else: the mass on marked entries, for one. With
+    `critical` comes the critical inverse temperature of each row, as `theory.critical_beta` has it, of the model's own
+    logits: a row is sharp in the model only if it is below 1. It sorts each row, so it is off by default.
 
-    With a `normalizer`, all is as under `swap(fun, normalizer)`, and `where` and `empty` are what they are there.
-    Without one, nothing that `fun` computes changes, and `where` says of a `Site` whether it is meant; by default all
-    attention is.
+    With a `normalizer`, the function is `swap(fun, normalizer)`, and `where` and `empty` are what they are there.
+    Without one, nothing that `fun` computes changes, its custom rules for derivatives included, and `where` says of a
+    `Site` whether it is measured; by default all attention is.
 
     It works in compiled functions and may itself be compiled. Within `scan` the rows of all turns are stacked, within
     `while` those of the last turn are kept, and a branch of `cond` that is not taken gives NaN, and -1 for numbers of
     entries.
 
-    Raises ValueError for a function without a softmax, and for a kernel or a row in blocks among what is meant, and
-    what `swap` raises.
+    Raises ValueError for a function without a softmax, for a chosen site that cannot be read, and as `swap` does.
 
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
     >>> output, probed = probe(attend)(jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.ones((4, 2)))
@@ -111,27 +109,21 @@ def probe(
     >>> probed[0].critical
     Array([0.6931472], dtype=float32)
     """
-    checks_callable(fun)
-
-    measure = functools.partial(measures, also=also, critical=critical)
-
-    def every(found: list[Place]) -> dict[Place, Weigh]:
-        return dict.fromkeys(some(meant(found, where), found), lambda rows: (None, measure(rows, rows.original())))
-
-    choose = every if normalizer is None else chooser(normalizer, where, empty, measure)
+    normalizers = {"*": None} if normalizer is None else by_pattern(normalizer)
+    transformed = transform(fun, normalizers, where, empty, functools.partial(_measures, also=also, critical=critical))
 
     @functools.wraps(fun, updated=())
     def probed(*args: Any, **kwargs: Any) -> tuple[Any, Probed]:
-        output, records = apply(fun, args, kwargs, choose)
+        output, records = transformed(*args, **kwargs)
         return output, Probed(SiteRows(site, **measured) for site, measured in records)
 
     return probed
 
 
-def measures(
+def _measures(
     rows: Rows, weights: Float[Array, "*shape"], also: Callable[[Array], Any] | None = None, critical: bool = False
 ) -> dict[str, Array]:
-    """Of each row, what `SiteRows` holds."""
+    """Returns what `SiteRows` holds of each row."""
     axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
     besides = {"also": also(weights)} if also else {}
     weights = _flat(weights, axes)
@@ -149,7 +141,7 @@ def measures(
 
 
 def _flat(array: Array, axes: tuple[int, ...]) -> Array:
-    """The array with these axes as one, the last; numbers in float32 (float64 stays)."""
+    """Returns the array with these axes as one, the last; numbers in float32 (float64 stays)."""
     moved = jnp.moveaxis(array, axes, range(-len(axes), 0))
     wide = moved.astype(jnp.float32) if array.dtype in (jnp.float16, jnp.bfloat16) else moved
     return wide.reshape(*moved.shape[: moved.ndim - len(axes)], -1)

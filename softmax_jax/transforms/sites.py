@@ -1,21 +1,34 @@
-"""`sites`: every softmax of a JAX function, as a list that prints as a table."""
+"""`sites`: every softmax of a JAX function, as a list that prints as a table.
+
+Beside where a softmax stands, a site says how the model hides logits and what the weights are used for. Divisions by
+sums of exponentials that could not be read as a softmax are sites too.
+"""
 
 import dataclasses
 import fnmatch
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
 from softmax_jax.normalizers import checks
-from softmax_jax.transforms import finding, interpreter
-from softmax_jax.transforms.finding import Softmax
-from softmax_jax.transforms.graph import Graph, Node
-from softmax_jax.transforms.masks import Hidden, Kind, hidden
-from softmax_jax.transforms.unread import unread
-from softmax_jax.transforms.uses import Use, use_of
+from softmax_jax.transforms.find import Mask, Softmax, Step, along, at_hand, inverts, softmaxes, was_boolean
+from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached, trace
 
+Hides = Literal["none", "select", "values", "select and values"]
+Use = Literal["attention", "choice", "log", "expectation", "output", "other", "kernel", "blocks", "segments", "unread"]
+"""What happens to weights.
+
+* attention: they enter a product that sums vectors over their axis.
+* choice: the largest are chosen, as a router or a sampler does, even if vectors are summed under those.
+* log: their logarithm is taken, for a likelihood.
+* expectation: a product sums numbers under them.
+* output: the function returns them, as a classifier does.
+* kernel, blocks, segments, unread: they cannot be read. A compiled kernel, rows that come in blocks, rows of their own
+  lengths, and anything else that is divided by a sum of exponentials.
+"""
 KERNELS = ("pallas", "triton", "custom_call", "ffi_call", "cudnn", "splash", "flash", "dot_product_attention")
 """Parts of the names of primitives that stand for a compiled kernel, whose inside cannot be read."""
 UNREADABLE = {
@@ -24,7 +37,10 @@ UNREADABLE = {
     "segments": "of rows of their own lengths",
     "unread": "of a form that is not known",
 }
-"""Uses of what cannot be read, and why."""
+"""The uses that cannot be read, and why."""
+LOW = -100.0
+"""A constant at most this, chosen by a predicate, hides a logit."""
+SCORES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,18 +54,19 @@ class Site:
     line: str
     """The file and line where it stands."""
     shape: tuple[int, ...]
-    """Of its logits."""
+    """The shape of its logits."""
     axis: int | tuple[int, ...]
-    """Along which its weights sum to one, counted from the end."""
+    """Where its weights sum to one, counted from the end."""
     dtype: str
-    """Of its logits."""
-    mask: Kind
+    """The type of its logits."""
+    mask: Hides
     """How the model hides logits: by a predicate that selects, by large negative values, or both."""
     use: Use
-    """What becomes of the weights: "attention", if a product sums vectors under them. "kernel", "blocks", "segments"
-    and "unread" are what cannot be read."""
+    """What happens to the weights: "attention", if a product sums vectors under them. "kernel", "blocks", "segments"
+    and "unread" cannot be read."""
     what: str = "softmax"
-    """The form it has in the function; of a kernel, its name."""
+    """The form it has in the function; for a kernel, its name. Where a custom rule for derivatives lies around it that
+    JAX does not define, it is named, since a swap replaces it with the derivative of the new normalizer."""
 
     def matches(self, pattern: str | int) -> bool:
         """Whether a pattern is its index, or fits its scope; `*` stands for anything."""
@@ -74,29 +91,21 @@ class Sites(list[Site]):
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Rows of text under a head, in columns."""
+    """Returns rows of text under a head, in columns."""
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
-class Place(NamedTuple):
-    """A site with what is known of its equations; of a kernel, nothing is."""
-
-    site: Site
-    softmax: Softmax | None
-    hidden: Hidden
-
-
 def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
-    """A function of the same arguments that returns the softmaxes of `fun`, which is traced and not run.
+    """Returns a function of the same arguments that lists the softmaxes of `fun`, which is traced and not run.
 
     They are found by what they compute, whatever wrote it: `jax.nn.softmax`, a quotient of exponentials and their sum
     with or without a maximum, a mask or an extra logit, `exp2`, `exp(z - logsumexp(z))`, `log_softmax`, a division
     after the product with the values; and in the bodies of `jit`, `scan`, `while`, `cond`, `checkpoint`, `shard_map`
-    and of functions with derivatives of their own. What else is divided by a sum of exponentials is listed as unread:
-    whatever `swap` changes or leaves is in the list. In a loop it is one site, whatever the number of turns. Arguments
-    may be `jax.ShapeDtypeStruct`.
+    and of functions with custom rules for derivatives. Anything else that is divided by a sum of exponentials is
+    listed as unread: whatever `swap` changes or leaves is in the list. A softmax in a loop is one site, whatever the
+    number of turns. Arguments may be `jax.ShapeDtypeStruct`.
 
     Raises ValueError for a function without a softmax, with what was looked at.
 
@@ -105,64 +114,95 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
     >>> sites(attend)(*[jnp.eye(4)] * 3)[0].use
     'attention'
     """
-    checks_callable(fun)
+    check_callable(fun)
 
     def find(*args: Any, **kwargs: Any) -> Sites:
-        graph = Graph(interpreter.trace(fun, args, kwargs))
-        return Sites(place.site for place in places(graph, fun))
+        return Sites(place.site for place in places(trace(fun, args, kwargs), fun))
 
     return find
 
 
-def checks_callable(fun: Any) -> None:
+def check_callable(fun: Any) -> None:
     """Raises TypeError unless a function is one."""
     if not callable(fun):
         raise TypeError(f"fun is {checks.shown(fun)}; it must be a function: give the one that applies your model")
 
 
-def places(graph: Graph, fun: Any) -> list[Place]:
-    """The sites of a program, in order. Raises ValueError if there is none."""
-    softmaxes = finding.softmaxes(graph)
-    by_node: dict[Node, Any] = {softmax.node: softmax for softmax in softmaxes}
-    by_node |= unread(graph, softmaxes)
-    by_node |= dict.fromkeys(filter(_is_kernel, graph.nodes), "kernel")
-    found = [(node, by_node[node]) for node in graph.nodes if node in by_node]
+class Hidden(NamedTuple):
+    """How a model hides logits."""
+
+    masks: tuple[Mask, ...] = ()
+    by_value: bool = False
+    """Whether something other than the scores and these masks makes the logits, which may hide some."""
+    later: bool = False
+    """Whether some are hidden in the exponentials only, so that the logits do not tell."""
+
+    @property
+    def one_number(self) -> bool:
+        """Whether all hidden logits are the same low number."""
+        return len(self.masks) == 1 and not self.by_value and not self.later
+
+    @property
+    def kind(self) -> Hides:
+        """How `Site.mask` names it."""
+        if self.masks:
+            return "select and values" if self.by_value else "select"
+        return "values" if self.by_value else "none"
+
+
+class Place(NamedTuple):
+    """A site with its equations, if they could be read."""
+
+    site: Site
+    softmax: Softmax | None
+    hidden: Hidden
+
+
+def places(program: Program, fun: Any) -> list[Place]:
+    """Returns the sites of a program, in order. Raises ValueError if there is none."""
+    read = {softmax.node: softmax for softmax in softmaxes(program)}
+    unread: dict[Node, Use] = {**_unread(program, read), **dict.fromkeys(filter(_is_kernel, program.nodes), "kernel")}
+    found = [node for node in program.nodes if node in read or node in unread]
     if not found:
-        raise ValueError(_nothing(graph, fun))
+        raise ValueError(_nothing(program, fun))
     return [
-        _read(index, node, one, graph) if isinstance(one, Softmax) else Place(_unread(index, node, one), None, Hidden())
-        for index, (node, one) in enumerate(found)
+        Place(_site_of_unread(index, node, unread[node]), None, Hidden())
+        if node in unread
+        else _place(index, read[node], program)
+        for index, node in enumerate(found)
     ]
 
 
 def _is_kernel(node: Node) -> bool:
     """Whether an equation is a kernel by name, or holds a program that takes exponentials and is not read."""
     named = any(part in node.name for part in KERNELS)
-    return (named and interpreter.kind_of(node.equation) is None) or interpreter.hides(node.equation, ("exp", "exp2"))
+    return (named and node.holder is None) or node.hides(("exp", "exp2"))
 
 
-def _read(index: int, node: Node, softmax: Softmax, graph: Graph) -> Place:
-    shape = list(softmax.logits.shape)
-    how = hidden(softmax)
+def _place(index: int, softmax: Softmax, program: Program) -> Place:
+    node, shape, how = softmax.node, list(softmax.logits.shape), _hidden(softmax)
     use: Use = "attention" if softmax.form == "divided" else "log"
     if softmax.form == "weights":
-        use = use_of(node.outputs[0], softmax.out_axes, softmax.logits, graph)
+        weights = node.outputs[0]
+        use = _use_of(weights, along(softmax.steps, weights.shape, softmax.axes), softmax.logits, program)
     axis = _from_the_end(softmax.axes, shape)
     what = {"weights": "softmax", "log": "log_softmax", "divided": "divided after the product"}[softmax.form]
     if softmax.extra:
         what += " with an extra logit"
         shape[softmax.axes[0]] += 1
+    if rule := node.custom_rule:
+        what += f", whose {rule} a swap drops"
     own = (tuple(shape), axis, str(jnp.dtype(softmax.logits.dtype)), how.kind, use, what)
     return Place(Site(index, node.scope or f"site_{index}", node.line, *own), softmax, how)
 
 
 def _from_the_end(axes: Iterable[int], shape: Sequence[int]) -> int | tuple[int, ...]:
-    """Axes counted from the end; one as a number."""
+    """Returns axes counted from the end; one as a number."""
     counted = tuple(int(axis) - len(shape) for axis in axes)
     return counted[0] if len(counted) == 1 else counted
 
 
-def _unread(index: int, node: Node, use: Use) -> Site:
+def _site_of_unread(index: int, node: Node, use: Use) -> Site:
     axes, what, value = (), node.name, (*node.outputs, *node.inputs)[0]
     if use != "kernel":
         value = node.inputs[-1 if node.name == "scatter-add" else 0]
@@ -172,13 +212,297 @@ def _unread(index: int, node: Node, use: Use) -> Site:
     return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what)
 
 
-def _nothing(graph: Graph, fun: Any) -> str:
-    names = Counter(node.name for node in graph.nodes)
-    bodies = sorted({node.name for node in graph.nodes if node.frames})
+def _nothing(program: Program, fun: Any) -> str:
+    names = Counter(node.name for node in program.nodes)
+    bodies = sorted({node.name for node in program.nodes if node.frames})
     within = f", within {', '.join(bodies)} too" if bodies else ""
     exponentials = names["exp"] + names["exp2"]
     return (
-        f"there is no softmax in {checks.shown(fun)}: looked at {len(graph.nodes)} equations{within}; "
+        f"there is no softmax in {checks.shown(fun)}: looked at {len(program.nodes)} equations{within}; "
         f"{exponentials} take exponentials, and nothing is divided by their sum; "
         "where another normalizer has been put in already, look at the original"
     )
+
+
+# How a model hides logits
+#
+# A model hides a logit with a large negative number. Under another scale that number would no longer be one that
+# hides: half the lowest float may show through, twice the lowest is -inf. So the mask is recovered before anything
+# multiplies: from the predicate that chose the number, or else from the value.
+
+
+def _hidden(softmax: Softmax) -> Hidden:
+    """Returns how the logits of a softmax are hidden, by a walk back to the scores."""
+    masks: list[Mask] = []
+    by_value = False
+    waiting: list[tuple[Value, float | None, tuple[Step, ...]]] = [(softmax.logits, 1.0, ())]
+    while waiting:
+        value, scale, steps = waiting.pop()
+        node = value.producer
+        if node is None:
+            by_value = True
+        elif selection := _selection(node, scale):
+            mask, rest = selection
+            usable = at_hand(mask.predicate, softmax.node.frame)
+            masks += [mask._replace(steps=(Step(node, 0, 0), *steps))] if usable else []
+            by_value |= not usable
+            waiting += [(one, scale, steps) for one in rest]
+        elif node.name not in SCORES:
+            operands = _sources(node)
+            # Anything may hide the logits that it is added to.
+            by_value |= operands is None or (node.name in ("add", "sub") and len(operands) > 1) or _adds_hidden(node)
+            result = node.outputs.index(value)
+            for one in operands or []:
+                waiting.append((node.inputs[one], _scaled(node, one, scale), (Step(node, one, result), *steps)))
+    known = {mask.predicate for mask in masks}
+    later = [mask for mask in softmax.masks if mask.predicate not in known]
+    return Hidden((*masks, *later), by_value, bool(later))
+
+
+def _scaled(node: Node, position: int, scale: float | None) -> float | None:
+    """Returns the scale of an operand that an equation makes logits of; None if it is not known."""
+    if scale is None or node.name not in ("mul", "div", "neg", "sub"):
+        return scale
+    if node.name in ("neg", "sub"):
+        return scale if node.name == "sub" and position == 0 else -scale
+    number = constant(node.inputs[1 - position])
+    return (scale * number if node.name == "mul" else scale / number) if number else None
+
+
+def _selection(node: Node, scale: float | None) -> tuple[Mask, list[Value]] | None:
+    """Returns the mask of an equation that hides logits, and what it chooses where they are visible.
+
+    The logits are what it chooses times a scale. If the scale is not known, numbers that are added to logits may be too
+    small to hide them.
+    """
+    if node.name != "select_n" or len(node.inputs) != 3:
+        return None
+    predicate, *cases = node.inputs
+    numbers = [constant(case) for case in cases]
+    factor = 1.0 if scale is None and None in numbers else scale
+    if factor is None:
+        return None
+    low = [place for place, number in enumerate(numbers) if number is not None and number * factor <= LOW]
+    if len(low) != 1:
+        return None
+    visible = 1 - low[0]
+    return Mask(predicate, bool(visible)), [cases[visible]] if numbers[visible] is None else []
+
+
+def _sources(node: Node) -> list[int] | None:
+    """Returns the operands that an equation makes logits of, if by itself it hides none."""
+    if node.name in LAID or node.name in ("neg", "tanh", "integer_pow", "pad"):
+        return [0]
+    if node.name in ("mul", "div"):  # the other operand is a scale
+        scores = [place for place, one in enumerate(node.inputs) if back(one, MOVED).shape == node.outputs[0].shape]
+        return scores or [0]
+    if node.name in ("add", "sub", "concatenate"):
+        return [place for place, operand in enumerate(node.inputs) if constant(operand) is None]
+    return None
+
+
+def _adds_hidden(node: Node) -> bool:
+    """Whether an equation puts low numbers beside the logits."""
+    beside = [constant(one) for one in node.inputs] if node.name in ("concatenate", "pad") else []
+    return any(number is not None and number <= LOW for number in beside)
+
+
+# What weights are used for
+
+CHOICES = {"argmax": 0, "argmin": 0, "top_k": 1, "approx_top_k": 1, "sort": 1, "cumsum": 1}
+"""The primitives that choose, and the first of their results that has indices."""
+
+
+class _Tracked(NamedTuple):
+    """A value that holds weights, and the axis along which they sum to one."""
+
+    value: Value
+    axis: int
+    spread: bool = False
+    """Whether an axis was added, along which each weight stands many times."""
+    mixed: bool = False
+    """Whether weights of several rows were summed."""
+
+
+def _use_of(weights: Value, axes: tuple[int, ...], logits: Value, program: Program) -> Use:
+    """Returns the use of weights that counts most: attention, then a choice, then the others."""
+    uses: dict[Use, list[Node]] = {}
+    for tracked in reached([_Tracked(weights, axis) for axis in axes], _followed):
+        if tracked.value in program.root.outputs and not tracked.mixed:
+            uses.setdefault("output", [])
+        for node, position in tracked.value.users:
+            if use := _used(node, position, tracked):
+                uses.setdefault(use, []).append(node)
+    choices = [*uses.get("choice", ()), *_choices_behind(logits)]
+    if "attention" in uses and choices:
+        chosen = [index for node in choices for index in node.outputs[CHOICES[node.name] :]]
+        made = set(reached(chosen, lambda value: [*value.also, *(one for n, _ in value.users for one in n.outputs)]))
+        if all(made.intersection(node.inputs) for node in uses["attention"]):
+            return "choice"  # what was chosen meets the weights again
+    ranked: tuple[Use, ...] = ("attention", "choice", "log", "expectation", "output", "other")
+    return next(use for use in ranked if use in uses or use == "other")
+
+
+def _used(node: Node, position: int, tracked: _Tracked) -> Use | None:
+    """Returns what an equation does with weights: attention is a product over their axis, or the sum of one."""
+    if node.name == "dot_general":
+        contracted, batch = node.params["dimension_numbers"]
+        if tracked.axis not in contracted[position]:
+            return None
+        gone = len(contracted[1 - position]) + len(batch[1 - position])
+        return "attention" if len(node.inputs[1 - position].shape) > gone else "expectation"
+    if node.name == "reduce_sum" and tracked.axis in node.params["axes"]:
+        return "attention" if tracked.spread else "expectation"
+    return "choice" if node.name in CHOICES else "log" if node.name == "log" else None
+
+
+def _followed(tracked: _Tracked) -> Iterator[_Tracked]:
+    """Yields where weights still are weights of the same rows one equation further, within and outside of bodies."""
+    before = tracked.value.shape
+    for other in tracked.value.also:  # a loop takes or gives one turn of an axis before all others
+        axis = tracked.axis + len(other.shape) - len(before)
+        if axis >= 0 and other.shape[axis] == before[tracked.axis]:
+            yield tracked._replace(value=other, axis=axis)
+    for node, position in tracked.value.users:
+        if node.outputs and not _used(node, position, tracked):
+            shape, mixes = node.outputs[0].shape, node.name in ("dot_general", "reduce_sum")
+            axis = _moved(node, position, tracked.axis)
+            if axis is not None and axis < len(shape):
+                spread = tracked.spread or math.prod(shape) > math.prod(before)
+                yield from (_Tracked(one, axis, spread, tracked.mixed or mixes) for one in node.outputs)
+
+
+def _moved(node: Node, position: int, axis: int) -> int | None:
+    """Returns where an axis is in the results of an equation; None where it is not whole, or something else."""
+    before, shape = node.inputs[position].shape, node.outputs[0].shape
+    if node.name in ("slice", "split", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"):
+        return axis
+    if node.name in LAID - SAME or node.name in ("dot_general", "reduce_sum"):
+        moved = along([Step(node, position, 0)], shape, [axis])
+        return moved[0] if len(moved) == 1 and shape[moved[0]] == before[axis] else None
+    entry_by_entry = all(one.shape == () or checks.broadcasts(one.shape, shape) for one in node.inputs)
+    return axis if entry_by_entry and (not node.frames or node.name in SAME) else None
+
+
+def _choices_behind(logits: Value) -> list[Node]:
+    """Returns the choices whose largest numbers the logits are, if any."""
+    while node := logits.producer:
+        if node.name in CHOICES:
+            return [node]
+        if node.name == "gather":  # along indices that were chosen
+            makers = [value.producer for value in reached([node.inputs[1]], _index_sources)]
+            return [maker for maker in makers if maker and maker.name in CHOICES]
+        rest = [one for one in node.inputs if constant(one) is None and one.shape == logits.shape]
+        if node.name not in MOVED | {"slice"} and (node.name not in ("mul", "div", "add", "sub", "max") or not rest):
+            break
+        logits = rest[0] if rest else node.inputs[0]
+    return []
+
+
+def _index_sources(indices: Value) -> list[Value]:
+    node = indices.producer
+    known = MOVED | {"slice", "concatenate", "add", "lt", "select_n", "iota"}
+    return node.inputs if node and node.name in known else []
+
+
+# Sums of exponentials that divide, though no softmax was read there
+#
+# An independent look, coarser than the search for softmaxes: it marks every value that holds exponentials, their sum,
+# or the logarithm of that, whatever its layout. Where such a sum divides anything, it is listed.
+
+State = Literal["exponentials", "product", "sum", "reciprocal", "log", "minus log"]
+TOTALS = frozenset({"reduce_sum", "cumsum", "reduce_window_sum", "psum", "psum2", "psum_invariant"})
+PLACED = LAID | {"pad", "concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n"}
+PLACED |= {"all_gather", "ppermute"}
+COMBINED = PLACED | TOTALS | {"add", "add_any", "max", "min", "abs", "sub"}
+
+
+class _Mark(NamedTuple):
+    """What a value holds."""
+
+    state: State
+    sums: frozenset[Node] = frozenset()
+    """The equations that sum the exponentials."""
+    exponentials: frozenset[Node] = frozenset()
+    """The equations that take the exponentials."""
+
+
+def _unread(program: Program, read: Iterable[Node]) -> dict[Node, Use]:
+    """Returns the sums of exponentials that divide something which is not in `read`, and why they are unread.
+
+    Backward passes are left out: what they divide by was divided by before.
+    """
+    marks: dict[Value, _Mark] = {}
+    reasons: dict[Node, Use] = {}
+    weighing: set[Node] = set()
+    for node in program.nodes:
+        operands = [marks.get(value) for value in node.inputs]
+        if node in read or not (node.name in ("exp", "exp2") or any(operands)):
+            continue
+        if (divisor := _divisor(node, operands)) and not node.backward:
+            reasons |= {total: _reason(total, node) for total in divisor.sums}
+        if (state := _state(node, operands)) is None:
+            continue
+        sums: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
+        exponentials: frozenset[Node] = frozenset().union(*(mark.exponentials for mark in operands if mark))
+        if state == "product":
+            weighing |= exponentials
+        sums = frozenset([node]) if not sums and state in ("sum", "product") else sums
+        mark = _Mark(state, sums, exponentials or frozenset([node]))
+        for value in reached(node.outputs, lambda value: value.also):
+            marks.setdefault(value, mark)
+    for value in program.root.outputs:  # what is divided by the sum may be returned with it
+        mark = marks.get(value)
+        if mark and mark.state == "sum" and mark.exponentials & weighing:
+            reasons |= dict.fromkeys(mark.sums, "blocks")
+    return reasons
+
+
+def _divisor(node: Node, operands: list[_Mark | None]) -> _Mark | None:
+    """Returns the mark of the sum that an equation divides by."""
+    first, last = operands[0], operands[-1]
+    if node.name == "div" and last and not inverts(node):
+        return last if last.state == "sum" or (last.state == "product" and first == last) else None
+    if node.name in ("exp", "exp2") and first:
+        return first if first.state == "minus log" else None
+    inverse = [mark for mark in operands if mark and mark.state == "reciprocal"]
+    return inverse[0] if inverse and node.name not in PLACED else None
+
+
+def _state(node: Node, operands: list[_Mark | None]) -> State | None:
+    """Returns what the results of an equation hold."""
+    name = node.name
+    if name in ("exp", "exp2"):
+        return "exponentials"
+    states = [mark and mark.state for mark in operands]
+    if "reciprocal" in states:
+        return "reciprocal" if name in PLACED else None
+    if "sum" in states:
+        scaled = name == "mul" or (name == "div" and states[0] == "sum")
+        grown = any(state == "sum" and one.shape != node.outputs[0].shape for state, one in zip(states, node.inputs))
+        if name == "log":
+            return "log"
+        if name in ("div", "integer_pow", "pow") and inverts(node):
+            return "reciprocal"
+        return "sum" if name in COMBINED or (scaled and not grown) else None
+    if "log" in states or "minus log" in states:
+        if name in ("sub", "neg"):
+            negated = states[-1] == "log" or (states[0] == "minus log" and name == "sub")
+            return "minus log" if negated else "log"
+        kept = name in COMBINED - TOTALS - {"abs"} or name in ("mul", "div")
+        return ("minus log" if "minus log" in states else "log") if kept else None
+    if "product" in states:
+        return "product" if name in LAID else None
+    if name in TOTALS or (name == "scatter-add" and states[2]):
+        return "sum"
+    if name == "dot_general":
+        other = node.inputs[states.index(None)] if None in states else None
+        return "sum" if other and (constant(other) is not None or was_boolean(other)) else "product"
+    return "exponentials" if name in PLACED or name == "mul" or (name == "div" and states[0]) else None
+
+
+def _reason(total: Node, divided: Node) -> Use:
+    if total.name == "scatter-add":
+        return "segments"
+    on_devices = any(frame.caller and frame.caller.name == "shard_map" for frame in total.frame.around())
+    return "blocks" if on_devices or total.frame.home() is not divided.frame.home() else "unread"

@@ -1,55 +1,78 @@
 """`swap`: any JAX function with other normalizers in the place of its softmaxes."""
 
+import dataclasses
+import difflib
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.maps import Softmax
-from softmax_jax.normalizers.masking import Axis
+from softmax_jax.normalizers import checks, maps
+from softmax_jax.normalizers.masking import HIDDEN, Axis
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import as_normalizer
-from softmax_jax.transforms.sites import Place, Site, checks_callable
-from softmax_jax.transforms.weighing import Rows, Weigh, Where, apply, matching, meant, some
+from softmax_jax.transforms.find import Mask, Step
+from softmax_jax.transforms.program import CUSTOM, LAID, SAME, Frame, Node, Program, Run, Value, evaluate, trace, within
+from softmax_jax.transforms.sites import UNREADABLE, Place, Site, check_callable, places
 
+Where = Callable[[Site], bool] | None
+"""Says of a site whether it is chosen; None chooses every attention site."""
 Normalizers = Normalizer | str | Mapping[Any, Normalizer | str]
-"""One for all sites that are meant, or by index, or by scope, in which `*` stands for anything."""
+"""One for all chosen sites, or by index, or by scope, in which `*` stands for anything."""
 Empty = Literal["model", "zeros"]
-Look = Callable[[Rows, Float[Array, "*shape"]], Any]
-"""From the rows of a site and the weights that they get to a record."""
+Values = dict[Value, Any]
+Records = dict[str, Any]
+Replace = Callable[[list[Any], Values], tuple[list[Any], Records]]
+"""Takes the operands of an equation, and all values so far; returns its results and what is to be recorded by name."""
+
+
+class Rows(NamedTuple):
+    """The logits of a site, while its function runs."""
+
+    logits: Float[Array, "*shape"]
+    axis: Axis
+    where: Bool[Array, "*shape"] | None
+    """True at the logits that the model does not hide."""
+    original: Callable[[], Float[Array, "*shape"]]
+    """Computes the weights that the model has."""
+
+
+Measure = Callable[[Rows, Float[Array, "*shape"]], Any]
+"""Takes the rows of a site and the weights that they get; returns a record."""
 
 
 def swap(
     fun: Callable[..., Any], normalizer: Normalizers, *, where: Where = None, empty: Empty = "model"
 ) -> Callable[..., Any]:
-    r"""The function with a normalizer in the place of the softmax of its attention; same arguments, same results.
+    r"""Returns the function with a normalizer in the place of the softmax of its attention.
 
     $$w = \operatorname{softmax}(z) \quad\to\quad w = \operatorname{normalizer}(z)$$
 
     `normalizer` is a `Normalizer`, its name, or several by pattern: `{"*/block_3": "ssmax(s=0.4)", 7: "entmax15"}`,
     of which the first that matches a site counts, and a site that none matches stays. A pattern is an index in
-    `sites(fun)(...)`, or a scope in which `*` stands for anything. `where` says of a `Site` whether it is meant;
-    without it those are whose use is attention, and those that are named by index. Per-head numbers have the shape
-    (heads, 1, 1) for logits of shape (batch, heads, queries, keys).
+    `sites(fun)(...)`, or a scope in which `*` stands for anything. `where` says of a `Site` whether it is chosen;
+    without it those are chosen whose use is attention, and those that are named by index. Numbers per head have the
+    shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys).
 
     The mask is that of the model: entries that it hides with a predicate or a large negative number are hidden before
     any scale multiplies, get weight 0, and do not count in n. `empty` is for a row with nothing visible: "model" leaves
-    it as the model has it, often uniform; "zeros" gives it no weight. A row of -inf alone gets 0. Under "model", a swap
-    to softmax leaves a site as it stands.
+    it as the model has it, often uniform; "zeros" gives it no weight. A row of only -inf gets 0. Under "model", a swap
+    to softmax leaves a site as it is.
 
     The function is traced at every call, as under `jax.grad`: wrap the result in `jax.jit`. It composes with `jit`,
-    `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: of a gradient only the forward pass
-    would change. A rule for derivatives around a swapped softmax gives way to derivatives of the new
-    one. A normalizer that is an argument of the compiled function may change without a new compilation. Objects of
-    `flax.nnx` among the arguments keep what `fun` writes to them, such as a cache.
+    `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: in a gradient only the forward pass
+    would change. A custom rule for derivatives around a swapped softmax (`jax.custom_jvp`, `jax.custom_vjp`) gives way
+    to the derivative of the new normalizer; `sites` names a rule that JAX does not define. A normalizer that is an
+    argument of the compiled function may change without a new compilation. Objects of `flax.nnx` among the arguments
+    keep what `fun` writes to them, such as a cache.
 
-    Raises ValueError for a function without a softmax, a pattern that matches nothing, what cannot be read among what
-    is meant, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given; TypeError for
-    what is no function or normalizer.
+    Raises ValueError for a function without a softmax, a pattern that matches nothing, a chosen site that cannot be
+    read, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given; TypeError for what
+    is no function or normalizer.
 
     >>> import jax
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
@@ -58,66 +81,290 @@ def swap(
     Array([[1., 0.],
            [0., 2.]], dtype=float32)
     """
-    checks_callable(fun)
-    choose = chooser(normalizer, where, empty)
+    transformed = transform(fun, by_pattern(normalizer), where, empty)
 
     @functools.wraps(fun, updated=())
     def swapped(*args: Any, **kwargs: Any) -> Any:
-        return apply(fun, args, kwargs, choose)[0]
+        return transformed(*args, **kwargs)[0]
 
     return swapped
 
 
-def chooser(
-    normalizers: Normalizers, where: Where, empty: Empty, look: Look | None = None
-) -> Callable[[list[Place]], dict[Place, Weigh]]:
-    """Chooses the sites of a function and says what weighs each; `look` makes a record of rows and weights.
-
-    Raises as `swap` does for what it is given.
-    """
-    checks.one_of("empty", empty, get_args(Empty))
+def by_pattern(normalizers: Normalizers) -> dict[Any, Normalizer]:
+    """Returns normalizers by the pattern of their sites."""
     given = normalizers if isinstance(normalizers, Mapping) else {"*": normalizers}
-    by_pattern = {pattern: as_normalizer(one) for pattern, one in given.items()}
-
-    def choose(found: list[Place]) -> dict[Place, Weigh]:
-        chosen: dict[Place, Weigh] = {}
-        for pattern, normalizer in by_pattern.items():
-            for place in meant(matching(found, pattern), where, asked=isinstance(pattern, int)):
-                chosen.setdefault(place, _weigher(normalizer, empty, place.site, look))
-        some(list(chosen), found)
-        return chosen
-
-    return choose
+    return {pattern: as_normalizer(one) for pattern, one in given.items()}
 
 
-def _weigher(normalizer: Normalizer, empty: Empty, site: Site, look: Look | None) -> Weigh:
-    """Weighs the rows of a site by a normalizer."""
+def transform(
+    fun: Callable[..., Any],
+    normalizers: Mapping[Any, Normalizer | None],
+    where: Where = None,
+    empty: Empty = "model",
+    measure: Measure | None = None,
+) -> Callable[..., tuple[Any, list[tuple[Site, Any]]]]:
+    """Returns a function that returns what `fun` returns under normalizers by pattern, and a record of each site.
 
-    def weigh(rows: Rows) -> tuple[Float[Array, "*shape"] | None, Any]:
-        try:
-            unchanged = type(normalizer.map) is Softmax and normalizer.scale is None
-            if unchanged and empty == "model":
-                return None, look(rows, rows.original()) if look else None  # it is what stands there
-            weights = weights_of(normalizer, empty, rows)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"site {site.index}, {site.scope} at {site.line}: {error}") from None
-        return weights, look(rows, weights) if look else None
+    None as a normalizer leaves the weights of the model, which are measured. Raises as `swap` does.
+    """
+    check_callable(fun)
+    checks.one_of("empty", empty, get_args(Empty))
 
-    return weigh
+    def transformed(*args: Any, **kwargs: Any) -> tuple[Any, list[tuple[Site, Any]]]:
+        program = trace(fun, args, kwargs)
+        chosen = choose(places(program, fun), normalizers, where)
+        replacements = [Replacement(place, normalizer, empty, measure) for place, normalizer in chosen.items()]
+        replacements = {one.softmax.node: one for one in replacements if one.changes or measure}
+        changed = {node for node, one in replacements.items() if one.changes}
+        needed = [value for one in replacements.values() for value in one.needed()]
+        results, records = execute(program, replacements, changed, needed)
+        return program.restore(results), [(place.site, records.get(str(place.site.index))) for place in chosen]
 
-
-def weights_of(normalizer: Normalizer, empty: Empty, rows: Rows) -> Float[Array, "*shape"]:
-    """The weights of rows; those of a row with nothing visible are as `empty` says."""
-    logits, axis, where = rows.logits, rows.axis, rows.where
-    if where is None or empty == "zeros":
-        return normalizer.weigh(logits, axis, where)
-    weights = normalizer.weigh(logits, axis, where)
-    kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
-    if rows.hidden.one_number:  # so softmax weighs them all alike
-        return jnp.where(kept, jnp.asarray(1 / _size(logits, axis), weights.dtype), weights)
-    return jnp.where(kept, rows.original().astype(weights.dtype), weights)
+    return transformed
 
 
-def _size(logits: Float[Array, "*shape"], axis: Axis) -> int:
-    """Number of entries of a row."""
-    return math.prod(logits.shape[one] for one in (axis if isinstance(axis, tuple) else (axis,)))
+def choose(
+    found: list[Place], normalizers: Mapping[Any, Normalizer | None], where: Where
+) -> dict[Place, Normalizer | None]:
+    """Returns the chosen sites with the normalizer of the first pattern that matches each.
+
+    Raises ValueError for a pattern that matches no site, for a chosen site that cannot be read, and if none is chosen.
+    """
+    chosen: dict[Place, Normalizer | None] = {}
+    for pattern, normalizer in normalizers.items():
+        for place in _matching(found, pattern):
+            site, named = place.site, isinstance(pattern, int)
+            if not (where(site) if where else named or site.use in ("attention", *UNREADABLE)):
+                continue
+            if site.use in UNREADABLE:
+                raise ValueError(
+                    f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: choose the model's "
+                    "plain attention, or leave the site as it is with where=lambda site: site.use == 'attention'"
+                )
+            chosen.setdefault(place, normalizer)
+    if not chosen:
+        listed = ", ".join(f"{place.site.index}: {place.site.scope} ({place.site.use})" for place in found)
+        raise ValueError(
+            f"no site is chosen among {listed}: choose some by where=, or by their index; in a function that was "
+            "swapped already, probe and swap the original"
+        )
+    return chosen
+
+
+def _matching(found: list[Place], pattern: str | int) -> list[Place]:
+    """Returns the places whose site a pattern matches. Raises ValueError, with the nearest scopes first, for none."""
+    matched = [place for place in found if place.site.matches(pattern)]
+    if not matched:
+        if isinstance(pattern, int):
+            raise ValueError(f"there is no site {pattern}: the sites are 0 to {len(found) - 1}")
+        scopes = list(dict.fromkeys(place.site.scope for place in found))
+        near = sorted(scopes, key=lambda scope: -difflib.SequenceMatcher(None, pattern, scope).ratio())
+        raise ValueError(f"no site matches {pattern!r}; the scopes are {', '.join(map(repr, near))}")
+    return matched
+
+
+@dataclasses.dataclass
+class Replacement:
+    """Computes new weights in the place of a softmax, and measures them; without a normalizer only measures it."""
+
+    place: Place
+    normalizer: Normalizer | None
+    empty: Empty
+    measure: Measure | None
+
+    def __post_init__(self) -> None:
+        assert self.place.softmax
+        self.softmax = self.place.softmax
+
+    @property
+    def changes(self) -> bool:
+        """Whether weights are computed: softmax is what the model has, except for its empty rows."""
+        if self.normalizer is None:
+            return False
+        softmax = type(self.normalizer.map) is maps.Softmax and self.normalizer.scale is None
+        return not (softmax and self.empty == "model")
+
+    def needed(self) -> list[Value]:
+        """Returns the values that it looks up."""
+        return [*self.softmax.needed(), *(mask.predicate for mask in self.place.hidden.masks)]
+
+    def __call__(self, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
+        """Returns the results of the equation, from its operands and all values so far, and the record by index."""
+        softmax, site, equation = self.softmax, self.place.site, self.softmax.node.equation
+        (original,) = results = evaluate(equation, operands)
+        with within(equation):
+            rows = self.rows(original, values)
+            if self.changes:
+                try:
+                    weights = self.weigh(rows)
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"site {site.index}, {site.scope} at {site.line}: {error}") from None
+            else:
+                weights = rows.original()
+            records = {str(site.index): self.measure(rows, weights)} if self.measure else {}
+        if self.changes:
+            if softmax.extra:
+                weights = jax.lax.slice_in_dim(weights, 0, -1, axis=softmax.axes[-1])
+            new = jnp.log(weights) if softmax.form == "log" else _laid_out(weights, softmax.steps, values)
+            results = [new.astype(original.dtype)]
+        return results, records
+
+    def rows(self, original: Array, values: Values) -> Rows:
+        """Returns the logits of the model with its mask, and with an extra logit as one more entry."""
+        softmax, hidden = self.softmax, self.place.hidden
+        logits, factor = values[softmax.logits], softmax.exponents.factor
+        logits = logits if factor == 1 else logits * jnp.asarray(factor, logits.dtype)
+        if softmax.extra:
+            logits = jnp.concatenate([logits, self.extra_logit(logits, values)], softmax.axes[-1])
+
+        def weights() -> Array:
+            if softmax.plain:
+                return jnp.exp(original) if softmax.form == "log" else original
+            return jax.nn.softmax(logits, softmax.axes, where=self.visible(softmax.masks, False, values))
+
+        return Rows(logits, self.place.site.axis, self.visible(hidden.masks, hidden.by_value, values), weights)
+
+    def visible(self, masks: Iterable[Mask], by_value: bool, values: Values) -> Bool[Array, "*shape"] | None:
+        """Returns True at the visible logits, the extra one included; None if none is hidden."""
+        seen = _visible(values[self.softmax.logits], [(_lookup(m.predicate, values), m) for m in masks], by_value)
+        if seen is None or self.softmax.extra is None:
+            return seen
+        widths = [(0, int(axis in self.softmax.axes)) for axis in range(seen.ndim)]
+        return jnp.pad(seen, widths, constant_values=True)
+
+    def extra_logit(self, logits: Float[Array, "*shape"], values: Values) -> Array:
+        """Returns the extra logit of each row, laid out as one more entry."""
+        extra = self.softmax.extra
+        assert extra
+        logit = _lookup(extra.logit, values) if isinstance(extra.logit, Value) else extra.logit
+        logit = jnp.asarray(logit, logits.dtype) * jnp.asarray(extra.factor, logits.dtype)
+        if extra.steps:
+            first = extra.steps[0]
+            logit = _laid_out(jnp.broadcast_to(logit, first.node.inputs[first.position].shape), extra.steps, values)
+        row = [1 if axis in self.softmax.axes else size for axis, size in enumerate(logits.shape)]
+        return jnp.broadcast_to(logit.astype(logits.dtype), extra.shape).reshape(row)
+
+    def weigh(self, rows: Rows) -> Float[Array, "*shape"]:
+        """Returns new weights; a row with nothing visible is as `empty` says."""
+        logits, axis, where = rows.logits, rows.axis, rows.where
+        assert self.normalizer
+        weights = self.normalizer.weigh(logits, axis, where)
+        if where is None or self.empty == "zeros":
+            return weights
+        kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
+        if self.place.hidden.one_number:  # softmax weighs them equally, and need not be computed
+            size = math.prod(logits.shape[one] for one in (axis if isinstance(axis, tuple) else (axis,)))
+            return jnp.where(kept, jnp.asarray(1 / size, weights.dtype), weights)
+        return jnp.where(kept, rows.original().astype(weights.dtype), weights)
+
+
+def _lookup(value: Value, values: Values) -> Any:
+    return values[value] if value.literal is None else value.literal
+
+
+def _laid_out(weights: Array, steps: Iterable[Step], values: Values) -> Array:
+    """Returns what the model makes of the exponentials, made of weights."""
+    for node, position, result in steps:
+        if node.name not in SAME:
+            moved = weights.astype(node.inputs[position].dtype)
+            operands = [moved if at == position else _lookup(one, values) for at, one in enumerate(node.inputs)]
+            weights = evaluate(node.equation, operands)[result]
+    return weights
+
+
+def _visible(
+    logits: Float[Array, "*shape"], masks: Sequence[tuple[Array, Mask]], by_value: bool
+) -> Bool[Array, "*shape"] | None:
+    """Returns True at the visible logits, None if none is hidden. A mask may be of numbers, 0 where it is False.
+
+    >>> _visible(jnp.array([0.5, -1e9, -jnp.inf]), [], by_value=True)
+    Array([ True, False, False], dtype=bool)
+    """
+    seen = [_mask_laid_out(array.astype(bool) == mask.visible_if, mask.steps) for array, mask in masks]
+    if by_value:
+        seen.append(logits > jnp.asarray(HIDDEN, logits.dtype))
+    whole = [jnp.broadcast_to(one, logits.shape) for one in seen]
+    return functools.reduce(jnp.logical_and, whole) if whole else None
+
+
+def _mask_laid_out(mask: Bool[Array, "..."], steps: Iterable[Step]) -> Bool[Array, "..."]:
+    """Returns the mask of what a model makes of masked numbers; what it puts beside them is visible."""
+    for node, position, result in steps:
+        match node.name:
+            case "concatenate":
+                parts = [jnp.ones(one.shape, bool) for one in node.inputs]
+                parts[position] = mask
+                mask = jnp.concatenate(parts, node.params["dimension"])
+            case "pad":
+                mask = jax.lax.pad(mask, jnp.asarray(True), node.params["padding_config"])
+            case name if name in LAID - SAME:
+                mask = evaluate(node.equation, [mask])[result]
+            case _:
+                mask = jnp.broadcast_to(mask, node.outputs[result].shape)
+    return mask
+
+
+def execute(
+    program: Program, replacements: Mapping[Node, Replace], changed: Iterable[Node], needed: Iterable[Value] = ()
+) -> tuple[list[Any], Records]:
+    """Returns the results of a program with some equations replaced, and the records, those of a loop stacked.
+
+    `changed` are the replaced equations whose results change, `needed` the values that replacements look up.
+    """
+    opened = {frame for node in replacements for frame in node.frame.around()}
+    for value in needed:
+        opened |= _hiding(value)
+    around = {frame for node in changed for frame in node.frame.around()}
+    return _Execution(replacements, opened, around).frame(program.root, {}, program.arrays)
+
+
+def _hiding(value: Value) -> set[Frame]:
+    """Returns the calls that have to be executed equation by equation for a value to be seen."""
+    if value.producer is None:
+        return set()
+    frame = value.producer.frame
+    while frame.inlined and frame.caller and value in frame.outputs:
+        frame = frame.caller.frame
+    hiding: set[Frame] = set()
+    for one in frame.around():
+        if not one.inlined:
+            break
+        hiding.add(one)
+    return hiding
+
+
+class _Execution(NamedTuple):
+    replacements: Mapping[Node, Replace]
+    opened: set[Frame]
+    """The bodies that are executed equation by equation."""
+    changed: set[Frame]
+    """The bodies whose results change."""
+
+    def frame(self, frame: Frame, outer: Values, arrays: Iterable[Any]) -> tuple[list[Any], Records]:
+        """Executes a body, given the values around it and its own inputs."""
+        # The values of a call are those of the program around it; those of a loop are its own.
+        values = outer if frame.inlined else dict(outer)
+        values.update(zip(frame.inputs, arrays))
+        values.update(frame.consts)
+        records: Records = {}
+        for node in frame.nodes:
+            results, recorded = self.node(node, [_lookup(one, values) for one in node.inputs], values)
+            values.update(zip(node.outputs, results))
+            records |= recorded
+        return [_lookup(one, values) for one in frame.outputs], records
+
+    def node(self, node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
+        if node in self.replacements:
+            return self.replacements[node](operands, values)
+        holder = node.holder
+        if holder is None or not self.opened.intersection(node.frames):
+            return evaluate(node.equation, operands), {}
+        runs: list[Run] = [functools.partial(self.run, frame, values) for frame in node.frames]
+        with within(node.equation):
+            results, records = holder.rebuild(node.equation.params, operands, runs)
+        if node.name in CUSTOM and not self.changed.intersection(node.frames):
+            results = evaluate(node.equation, operands)  # what is only measured keeps its rule for derivatives
+        return results, records
+
+    def run(self, frame: Frame, values: Values, *arrays: Any) -> tuple[list[Any], Records]:
+        return self.frame(frame, values, arrays)

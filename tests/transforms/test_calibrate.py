@@ -33,6 +33,7 @@ def test_numbers_per_head_are_found_by_gradient():
     assert jax.jit(lambda *qkv: distance(sj.swap(attention, found), qkv))(*QKV) < 1e-4
 
 
+@pytest.mark.full
 def test_every_batch_is_a_step_in_its_order():
     loss = lambda apply, batch: batch[0] * distance(apply, batch[1])  # noqa: E731
     batches = [(jnp.float32(weight), QKV) for weight in (1.0, 5.0, 2.0)]
@@ -76,6 +77,7 @@ def test_bad_input_is_named_in_one_line(options: dict[str, Any], line: str):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.full
 def test_sites_of_fewer_axes_have_one_number():
     keys, values = normal(4, 3), normal(4, 3, seed=1)
     pool = lambda q: jax.nn.softmax(keys @ q) @ values  # noqa: E731

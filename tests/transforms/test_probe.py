@@ -6,8 +6,9 @@ import pytest
 import softmax_jax as sj
 from softmax_jax import theory
 from softmax_jax.transforms.probe import Probed
+from tests.tiers import full_except
 
-from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert
+from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, run
 
 TOKENS = jnp.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
 PRESENT = jnp.arange(LENGTH)[None] < jnp.array([[4], [6]])
@@ -21,7 +22,8 @@ def test_rows_are_those_of_the_weights():
         identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
         return sj.probe(causal)(q, k, v), causal(q, k, v), causal(q, k, identity)
 
-    (output, (rows,)), wanted, weights = jax.jit(with_weights)(*QKV)
+    (output, (rows,)), wanted, weights = run(with_weights, *QKV)
+    assert rows.also is None
     np.testing.assert_array_equal(output, wanted)
     assert rows.site.shape == (BATCH, HEADS, LENGTH, LENGTH)
     np.testing.assert_allclose(rows.entropy, sj.weight_entropy(weights), atol=1e-6)
@@ -33,43 +35,33 @@ def test_rows_are_those_of_the_weights():
 
 def test_turns_of_a_loop_are_stacked_and_nothing_else_changes():
     parameters = bert(layers=3)
-    output, probed = jax.jit(sj.probe(apply_bert))(parameters, TOKENS, PRESENT)
-    np.testing.assert_allclose(output, apply_bert(parameters, TOKENS, PRESENT), atol=1e-5)
+    both = lambda *args: (sj.probe(apply_bert, critical=True)(*args), apply_bert(*args))  # noqa: E731
+    (output, probed), wanted = run(both, parameters, TOKENS, PRESENT)
+    np.testing.assert_allclose(output, wanted, atol=1e-5)
     (rows,) = probed
+    assert rows.critical.shape == rows.entropy.shape
+    assert bool((rows.critical > 0).all())
     assert rows.entropy.shape == (3, BATCH, HEADS, LENGTH)
     np.testing.assert_array_equal(rows.visible[:, 0], 4)
     np.testing.assert_array_equal(rows.visible[:, 1], 6)
     head, line = repr(probed).splitlines()
-    assert head.split() == ["index", "scope", "rows", "entropy", "largest", "visible", "first"]
+    assert head.split() == ["index", "scope", "rows", "entropy", "largest", "visible", "first", "critical"]
     assert "5.000" in line
 
 
-def test_under_a_normalizer_the_rows_are_those_of_the_swap():
-    def both(*qkv):
-        return sj.probe(attention, "hardmax")(*qkv), sj.swap(attention, "hardmax")(*qkv)
-
-    (output, (rows,)), wanted = jax.jit(both)(*QKV)
+@pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
+def test_under_a_normalizer_the_rows_are_those_of_the_swap_with_what_is_asked_besides(normalizer):
+    sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))
+    (output, (rows,)), wanted = run(lambda *qkv: (sums(*qkv), sj.swap(attention, normalizer or "softmax")(*qkv)), *QKV)
     np.testing.assert_array_equal(output, wanted)
-    np.testing.assert_array_equal(rows.largest, 1)
-    np.testing.assert_array_equal(rows.entropy, 0)
-
-
-@pytest.mark.parametrize("normalizer", [None, "hardmax"])
-def test_what_else_is_asked_of_the_weights_comes_with_the_rows(normalizer):
-    def both(*qkv):
-        sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))
-        _, (rows,) = sums(*qkv)
-        return rows, sj.probe(attention, normalizer)(*qkv)[1][0]
-
-    rows, plain = jax.jit(both)(*QKV)
+    assert bool((rows.largest == 1).all()) == bool((rows.entropy == 0).all()) == (normalizer == "hardmax")
     of_two, total = rows.also
     assert of_two.shape == rows.first.shape
     assert bool((of_two >= rows.first).all())
     np.testing.assert_allclose(total, rows.first.size, rtol=1e-5)
-    assert plain.also is None
 
 
-@pytest.mark.parametrize("normalizer", [None, "hardmax"])
+@pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
 def test_the_critical_beta_is_that_of_the_logits_of_the_model_whatever_weighs_them(normalizer):
     def causal(q, k, v):
         return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
@@ -79,7 +71,7 @@ def test_the_critical_beta_is_that_of_the_logits_of_the_model_whatever_weighs_th
         attention(q, k, v, hide=lambda z: logits.append(z) or z)
         return sj.probe(causal, normalizer, critical=True)(q, k, v)[1], logits[0]
 
-    probed, logits = jax.jit(with_logits)(*QKV)
+    probed, logits = run(with_logits, *QKV)
     (rows,) = probed
     assert rows.critical.shape == rows.entropy.shape
     wanted = theory.critical_beta(logits, np.broadcast_to(CAUSAL, logits.shape))
@@ -90,18 +82,6 @@ def test_the_critical_beta_is_that_of_the_logits_of_the_model_whatever_weighs_th
     assert float(line.split()[-1]) == pytest.approx(np.median(wanted), abs=2e-3)
 
 
-def test_the_critical_beta_in_a_loop_and_in_a_branch():
-    def branches(q, k, v):
-        return jax.lax.cond(q[0, 0, 0, 0] > 1e9, attention, lambda *qkv: attention(*qkv) + 1, q, k, v)
-
-    _, (taken, other) = sj.probe(branches, critical=True)(*QKV)
-    assert sorted([bool(np.isnan(rows.critical).all()) for rows in (taken, other)]) == [False, True]
-    assert sj.probe(attention)(*QKV)[1][0].critical is None
-    _, (rows,) = sj.probe(apply_bert, critical=True)(bert(layers=2), TOKENS, PRESENT)
-    assert rows.critical.shape == rows.entropy.shape
-    assert bool((rows.critical > 0).all())
-
-
 @pytest.mark.full
 def test_branches_and_while_loops():
     def branches(q, k, v):
@@ -110,10 +90,14 @@ def test_branches_and_while_loops():
     def loop(q, k, v):
         return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, attention(s[1], k, v)), (0, q))[1]
 
-    (_, (taken, other)), (_, (last,)) = jax.jit(lambda *qkv: (sj.probe(branches)(*qkv), sj.probe(loop)(*qkv)))(*QKV)
+    def before(q, k, v):
+        return sj.probe(attention)(attention(attention(q, k, v), k, v), k, v)
+
+    functions = sj.probe(branches, critical=True), sj.probe(loop), before
+    (_, (taken, other)), (_, (last,)), (_, (wanted,)) = run(lambda *qkv: [f(*qkv) for f in functions], *QKV)
     assert np.isnan(other.entropy).all() != np.isnan(taken.entropy).all()
+    assert sorted([bool(np.isnan(rows.critical).all()) for rows in (taken, other)]) == [False, True]
     assert {int(rows.visible.max()) for rows in (taken, other)} == {-1, LENGTH}
-    before = jax.jit(lambda q, k, v: attention(attention(q, k, v), k, v))(*QKV)
-    (_, (wanted,)) = jax.jit(sj.probe(attention))(before, *QKV[1:])
+    assert last.critical is None
     np.testing.assert_allclose(last.entropy, wanted.entropy, atol=1e-5)
     assert "none" in repr(Probed([taken, other]))

@@ -1,0 +1,475 @@
+"""Traces a function into a graph of equations: the one module that knows how JAX stores a program.
+
+A traced program is a list of equations. Each has a primitive, operands, results and parameters; some hold programs
+of their own, called bodies here. How parameters name the bodies, and how an equation is executed again, changes
+between versions of JAX. `tests/transforms/test_program.py` names what a new version changed.
+
+The graph goes through bodies: what `jit` receives and returns are the values of the program around it, so a path
+from logits to weights leads through calls. A value that changes while a loop runs has no producer.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from softmax_jax.normalizers import checks
+from softmax_jax.transforms.objects import Carried
+
+JAX_FOLDER = str(Path(jax.__file__).parent)
+OWN_FOLDER = str(Path(__file__).parent)
+LAYERS = re.compile(
+    r"[/\\](site|dist)-packages[/\\](flax|keras|keras_hub|equinox|haiku|jaxtyping|beartype|optax|chex|haliax)[/\\]"
+)
+"""The folders of libraries of layers, whose lines say less than the line that calls the layer."""
+TRANSFORMED = re.compile(r"\b(?:jvp|transpose|vmap|pmap|linearize|checkpoint|remat)\(([^()]*)\)|\b\w+\(\)")
+"""How JAX names the scopes of a function that it transformed."""
+SAME = frozenset(
+    {"convert_element_type", "stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
+    | {"name", "pvary", "pcast", "reshard", "sharding_constraint", "identity"}
+)
+"""Primitives that return their first operand, perhaps in another type."""
+MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
+"""Primitives that return all numbers of their first operand, perhaps elsewhere."""
+LAID = MOVED | {"slice", "split", "rev"}
+"""Primitives that return numbers of their first operand, perhaps elsewhere and not all."""
+CUSTOM = ("custom_jvp_call", "custom_vjp_call")
+Item = TypeVar("Item")
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """A result of an equation, or what comes from outside."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    producer: "Node | None" = None
+    users: "list[tuple[Node, int]]" = dataclasses.field(default_factory=list)
+    """The equations that take it, each with its position among their operands."""
+    number: float | None = None
+    """The one number that it is, if the program says so."""
+    literal: Any = None
+    also: "list[Value]" = dataclasses.field(default_factory=list)
+    """The same value inside or outside of a body that changes as it runs: a loop, a branch, a checkpoint."""
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """An equation."""
+
+    equation: Any
+    frame: "Frame"
+    inputs: list[Value]
+    outputs: list[Value] = dataclasses.field(default_factory=list)
+    frames: "list[Frame]" = dataclasses.field(default_factory=list)
+    """The bodies of the equation."""
+    identity: bool = False
+    """Whether it returns its first operand under a custom rule for derivatives."""
+
+    @property
+    def name(self) -> str:
+        """The name of the primitive."""
+        return "identity" if self.identity else self.equation.primitive.name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the primitive."""
+        return self.equation.params
+
+    @property
+    def holder(self) -> "Holder | None":
+        """How the bodies are held; None without bodies, and for bodies that cannot be executed again."""
+        return HOLDERS.get(self.equation.primitive.name)
+
+    @property
+    def scope(self) -> str:
+        """The named scopes around it, as in "Net/block_0"."""
+        outer = self.frame.caller.scope if self.frame.caller else ""
+        own = str(self.equation.source_info.name_stack)
+        while own != (inner := TRANSFORMED.sub(r"\1", own)):  # "transpose(jvp(Net))" is "Net" for the user
+            own = inner
+        return "/".join(filter(None, (*outer.split("/"), *own.split("/"))))
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass of a derivative."""
+        caller = self.frame.caller
+        return "transpose(" in str(self.equation.source_info.name_stack) or (caller is not None and caller.backward)
+
+    @property
+    def line(self) -> str:
+        """The file and line of the innermost call outside JAX and libraries of layers, as "model.py:12".
+
+        Where all calls are in libraries it is the innermost outside JAX. Without any, it is the line of the equation
+        around, or empty.
+        """
+        traceback = self.equation.source_info.traceback
+        skipped = (JAX_FOLDER, OWN_FOLDER, "<frozen", "<@beartype")
+        frames = [one for one in traceback.frames if not one.file_name.startswith(skipped)] if traceback else []
+        calls = [one for one in frames if not LAYERS.search(one.file_name)] or frames
+        if calls:
+            return f"{Path(calls[0].file_name).name}:{calls[0].line_num}"
+        return self.frame.caller.line if self.frame.caller else ""
+
+    @property
+    def custom_rule(self) -> str:
+        """The rule for derivatives around it that is not JAX's own: "custom_jvp", "custom_vjp", or "" for none."""
+        callers = [frame.caller for frame in self.frame.around() if frame.caller]
+        return next((one.name.removesuffix("_call") for one in callers if one.name in CUSTOM and not _of_jax(one)), "")
+
+    def hides(self, names: Collection[str]) -> bool:
+        """Whether it holds primitives of these names in a body that `HOLDERS` cannot read."""
+        return self.holder is None and any(_contains(body, names) for body in _held(self.equation))
+
+
+@dataclasses.dataclass(eq=False)
+class Frame:
+    """A body, or the program itself."""
+
+    caller: Node | None
+    inlined: bool
+    """Whether its values are seen from the program around it when it is executed again."""
+    inputs: list[Value]
+    """The inputs that are not values of the program around it."""
+    consts: list[tuple[Value, Any]]
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    outputs: list[Value] = dataclasses.field(default_factory=list)
+
+    def around(self) -> "Iterator[Frame]":
+        """Yields the frame and those that it lies in, from the inside."""
+        yield self
+        if self.caller:
+            yield from self.caller.frame.around()
+
+    def home(self) -> "Frame":
+        """Returns the innermost frame around whose values are not seen from outside."""
+        return next(frame for frame in self.around() if not frame.inlined)
+
+
+class Program:
+    """A traced function: all equations in order, bodies included.
+
+    `arrays` are the arguments that are arrays; `restore` makes what the function returns from the program's results.
+    """
+
+    def __init__(self, closed: Any, arrays: list[Any], restore: Callable[[Sequence[Any]], Any]) -> None:
+        self.nodes: list[Node] = []
+        self.arrays, self.restore = arrays, restore
+        self.root = self._frame(_body(closed, 0), None, [], inlined=False)
+
+    def _frame(self, body: "Body", caller: Node | None, operands: list[Value], *, inlined: bool) -> Frame:
+        inputs = body.jaxpr.invars
+        values = {var: _fresh(var) for var in (*body.jaxpr.constvars, *inputs)}
+        fresh = [values[var] for source, var in zip(body.sources, inputs) if source is None]
+        given = [values[var] if source is None else operands[source] for source, var in zip(body.sources, inputs)]
+        values.update(zip(inputs, given))
+        consts = [(values[var], const) for var, const in zip(body.jaxpr.constvars, body.consts)]
+        for value, const in consts:
+            value.number = _number(const)
+        frame = Frame(caller, inlined, fresh, consts)
+        for equation in body.jaxpr.eqns:
+            self._add(equation, frame, values)
+        frame.outputs = [_value(atom, values) for atom in body.jaxpr.outvars]
+        return frame
+
+    def _add(self, equation: Any, frame: Frame, values: dict[Any, Value]) -> None:
+        node = Node(equation, frame, [_value(atom, values) for atom in equation.invars])
+        frame.nodes.append(node)
+        self.nodes.append(node)
+        holder = node.holder or Holder(lambda params: [], _inline)
+        for body in holder.bodies(equation.params):
+            node.frames.append(self._frame(body, node, node.inputs, inlined=holder.inlined))
+        if holder.inlined or holder.returns:
+            node.outputs = list(node.frames[0].outputs)
+            if node.name in CUSTOM:
+                _separate(node)
+        else:
+            node.outputs = [_fresh(var, node) for var in equation.outvars]
+        for body_frame in node.frames:
+            _tie(node, body_frame)
+        if not holder.inlined:
+            for position, value in enumerate(node.inputs):
+                value.users.append((node, position))
+        values.update(zip(equation.outvars, node.outputs))
+
+
+def _separate(node: Node) -> None:
+    """Gives results that are operands a value of their own, because a custom rule for derivatives lies between."""
+    node.identity = node.outputs == node.inputs[:1]
+    for place, (var, value) in enumerate(zip(node.equation.outvars, node.outputs)):
+        if value in node.inputs:
+            value.users.append((node, node.inputs.index(value)))
+            node.outputs[place] = _fresh(var, node)
+
+
+def _tie(node: Node, frame: Frame) -> None:
+    """Notes which values of a body are those of the program around it, at one turn or on one device."""
+    for outside, inside in zip(reversed(node.inputs), reversed(frame.inputs)):
+        outside.also.append(inside)
+    if len(frame.outputs) == len(node.outputs):  # the condition of a loop has another result
+        for inside, outside in zip(frame.outputs, node.outputs):
+            if inside is not outside:
+                inside.also.append(outside)
+
+
+def _fresh(var: Any, producer: Node | None = None) -> Value:
+    return Value(getattr(var.aval, "shape", ()), getattr(var.aval, "dtype", None), producer)
+
+
+def _value(atom: Any, values: dict[Any, Value]) -> Value:
+    if not isinstance(atom, Literal):
+        return values[atom]
+    value = _fresh(atom)
+    value.number, value.literal = _number(atom.val), atom.val
+    return value
+
+
+def _number(const: Any) -> float | None:
+    known = isinstance(const, int | float | np.ndarray | np.generic | jax.Array)
+    if not known or checks.is_traced(const) or np.size(const) != 1:
+        return None
+    try:
+        return float(np.asarray(const).reshape(()))
+    except TypeError:  # a random key
+        return None
+
+
+def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+    """Returns the program of a function for these arguments. Arguments that are not arrays stay as they are."""
+    carried = Carried(fun, args, kwargs)
+    leaves, tree = jax.tree.flatten(carried.parts)
+    places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+    returned: dict[str, Any] = {}
+
+    def flat(*arrays: Any) -> list[Any]:
+        given = dict(zip(places, arrays))
+        parts = tree.unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)])
+        outputs, returned["tree"] = jax.tree.flatten(carried.call(parts))
+        returned["others"] = [None if _is_array(output) else output for output in outputs]
+        return [output for output in outputs if _is_array(output)]
+
+    arrays = [leaves[place] for place in places]
+    closed = jax.make_jaxpr(flat)(*arrays)
+
+    def restore(results: Sequence[Any]) -> Any:
+        remaining = iter(results)
+        outputs = [next(remaining) if other is None else other for other in returned["others"]]
+        return carried.returned(returned["tree"].unflatten(outputs))
+
+    return Program(closed, arrays, restore)
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype != object
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+
+
+# Walks
+
+
+def constant(value: Value) -> float | None:
+    """Returns the number that all entries of a value are, if the program says so."""
+    return back(value, MOVED).number
+
+
+def back(value: Value, through: Collection[str] = SAME) -> Value:
+    """Returns the first value on the way back that no primitive of `through` made."""
+    while value.producer and value.producer.name in through:
+        value = value.producer.inputs[0]
+    return value
+
+
+def reached(start: Iterable[Item], onward: Callable[[Item], Iterable[Item]]) -> Iterator[Item]:
+    """Yields the items of `start` and all to which `onward` leads from them, each once."""
+    seen: set[Item] = set()
+    waiting = list(start)
+    while waiting:
+        item = waiting.pop()
+        if item not in seen:
+            seen.add(item)
+            yield item
+            waiting += onward(item)
+
+
+# Execution
+
+
+def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Returns the results of an equation for these operands."""
+    primitive = equation.primitive
+    with within(equation):
+        results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]
+
+
+@contextlib.contextmanager
+def within(equation: Any) -> Any:
+    """Sets the scope and the settings under which an equation was traced."""
+    name = str(equation.source_info.name_stack)
+    with equation.ctx.manager, jax.named_scope(name) if name else contextlib.nullcontext():
+        yield
+
+
+class Body(NamedTuple):
+    """A program within an equation."""
+
+    jaxpr: Any
+    consts: Sequence[Any]
+    """The values of `jaxpr.constvars`."""
+    sources: tuple[int | None, ...]
+    """For each input, the operand of the equation that it is, or None where it changes as the program runs."""
+
+
+Run = Callable[..., tuple[list[Any], Any]]
+"""Executes a body: takes the inputs whose source is None, returns the results and the records."""
+
+
+class Holder(NamedTuple):
+    """How a primitive holds its bodies, and how it is executed with others."""
+
+    bodies: Callable[[Any], list[Body]]
+    """Takes the parameters of an equation."""
+    rebuild: Callable[[Any, list[Any], list[Run]], tuple[list[Any], Any]]
+    """Takes the parameters, the operands and the bodies to execute; returns the results and the records."""
+    inlined: bool = False
+    """Whether `rebuild` executes the body in the program around it."""
+    returns: bool = False
+    """Whether the results of the body are those of the equation, though it is not inlined."""
+
+
+def _body(stored: Any, fixed: int | None = None, start: int = 0) -> Body:
+    """Returns a stored program, closed or open, whose first `fixed` inputs, or all, are the operands from `start`."""
+    jaxpr, consts = getattr(stored, "jaxpr", stored), getattr(stored, "consts", ())
+    fixed = len(jaxpr.invars) if fixed is None else fixed
+    return Body(jaxpr, consts, (*range(start, start + fixed), *(None,) * (len(jaxpr.invars) - fixed)))
+
+
+def _held(equation: Any) -> list[Any]:
+    """Returns the programs among the parameters of an equation."""
+    held = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr"))
+    return [jaxpr for leaf in held if hasattr(jaxpr := getattr(leaf, "jaxpr", leaf), "eqns")]
+
+
+def _contains(jaxpr: Any, names: Collection[str]) -> bool:
+    return any(
+        equation.primitive.name in names or any(_contains(body, names) for body in _held(equation))
+        for equation in jaxpr.eqns
+    )
+
+
+def _of_jax(custom: Node) -> bool:
+    """Whether JAX defines a custom rule for derivatives, which then is the derivative of its function."""
+    rule, function = custom.params.get("bwd", custom.params.get("jvp_jaxpr_fun")), _held(custom.equation)[0]
+    infos = function.debug_info, getattr(rule, "debug_info", function.debug_info)
+    return all(JAX_FOLDER in str(info.func_src_info) for info in infos)
+
+
+def _inline(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    return runs[0]()
+
+
+def _jit(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    # Without its boundary a nested jit is the same program, except for the shardings that it states.
+    results, records = runs[0]()
+    shardings = params["out_shardings"]
+    known = [isinstance(sharding, jax.sharding.Sharding) for sharding in shardings]
+    constrain = jax.lax.with_sharding_constraint
+    return [constrain(r, s) if yes else r for r, s, yes in zip(results, shardings, known)], records
+
+
+def _checkpoint(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    options = {name: params[name] for name in ("prevent_cse", "policy")}
+    return jax.checkpoint(lambda *inputs: runs[0](*inputs), **options)(*operands)
+
+
+def _scan_sizes(params: Any) -> tuple[int, int]:
+    """Returns the numbers of constants and of carried values."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # since jax 0.11
+    return len(consts), len(carry)
+
+
+def _scan(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    fixed, carried = _scan_sizes(params)
+    start, sequences = operands[fixed : fixed + carried], operands[fixed + carried :]
+
+    def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], Any]:
+        results, records = runs[0](*carry, *slices)
+        return results[:carried], (results[carried:], records)
+
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, (stacked, records) = jax.lax.scan(step, start, sequences, **options)
+    return [*carry, *stacked], records
+
+
+def _while_bodies(params: Any) -> list[Body]:
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    return [_body(params["cond_jaxpr"], first), _body(params["body_jaxpr"], second, start=first)]
+
+
+def _while(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    condition, body = runs
+    start = operands[params["cond_nconsts"] + params["body_nconsts"] :]
+    records = jax.tree.map(missing, jax.eval_shape(lambda *carry: body(*carry)[1], *start))
+    carry, records = jax.lax.while_loop(
+        lambda state: condition(*state[0])[0][0], lambda state: body(*state[0]), (start, records)
+    )
+    return list(carry), records
+
+
+def missing(like: Any) -> jax.Array:
+    """Returns a record for a program that did not run: NaN, or -1 for whole numbers."""
+    return jax.numpy.full(like.shape, np.nan if jax.numpy.issubdtype(like.dtype, np.floating) else -1, like.dtype)
+
+
+def _cond(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    every: dict[str, Any] = {}
+    for run in runs:
+        every |= jax.eval_shape(lambda run=run: run()[1])
+
+    def branch(run: Run) -> tuple[list[Any], Any]:
+        results, records = run()
+        return results, {
+            name: records[name] if name in records else jax.tree.map(missing, like) for name, like in every.items()
+        }
+
+    return jax.lax.switch(operands[0], [lambda run=run: branch(run) for run in runs])
+
+
+def _shard_map(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+    names = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+
+    def each(*inputs: Any) -> list[Any]:
+        results, records = runs[0](*inputs)
+        if jax.tree.leaves(records):
+            raise ValueError("a softmax within shard_map cannot be probed: probe the function on one device")
+        return results
+
+    specs = {"in_specs": tuple(params["in_specs"]), "out_specs": list(params["out_specs"])}
+    mapped = jax.shard_map(each, mesh=params["mesh"], axis_names=names, check_vma=params["check_vma"], **specs)
+    return list(mapped(*operands)), {}
+
+
+_CHECKPOINT = Holder(lambda params: [_body(params["jaxpr"], 0)], _checkpoint, returns=True)
+_CALL = Holder(lambda params: [_body(params["call_jaxpr"])], _inline, inlined=True)
+HOLDERS = {
+    "jit": Holder(lambda params: [_body(params["jaxpr"])], _jit, inlined=True),
+    "closed_call": _CALL,
+    "custom_jvp_call": _CALL,
+    "custom_vjp_call": _CALL,
+    "remat2": _CHECKPOINT,
+    "checkpoint": _CHECKPOINT,
+    "scan": Holder(lambda params: [_body(params["jaxpr"], _scan_sizes(params)[0])], _scan),
+    "while": Holder(_while_bodies, _while),
+    "cond": Holder(lambda params: [_body(branch, start=1) for branch in params["branches"]], _cond),
+    "shard_map": Holder(lambda params: [_body(params["jaxpr"], 0)], _shard_map),
+}
+"""The primitives whose bodies are read and executed again."""

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timing import duration, machine
-from softmax_jax.runtime.command_line import one_device_per_core, parse, within
+from softmax_jax.commands.options import one_device_per_core, parse, within
 from softmax_jax.training import trainer
 from softmax_jax.training.config import Config
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import jax
 
 from benchmarks.timing import Result, contest, processes_in_turn, timed
+from softmax_jax.commands.options import one_device_per_core
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config

@@ -24,7 +24,7 @@ from softmax_jax.normalizers.thresholds import TSALLIS
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
-from softmax_jax.runtime.command_line import parse, within
+from softmax_jax.commands.options import parse, within
 
 SHAPES = (1024, 4096), (64, 65536)
 STEP = "one step of the search of entmax, forward alone"

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
+from softmax_jax.runtime import devices, distributed
 
 from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime import devices, distributed
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run, trainer as training
 from softmax_jax.training.config import Config

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from softmax_jax.report import accuracy
-from softmax_jax.runtime.distributed import gathered
 from softmax_jax.training import run, trainer as training
+from softmax_jax.training.distributed import gathered
 from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]

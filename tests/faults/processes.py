@@ -24,9 +24,9 @@ from typing import Any
 import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
+from softmax_jax.runtime.checkpoints import step_checkpoints, verify
 
 from softmax_jax.files import PARTIAL
-from softmax_jax.runtime.checkpoints import step_checkpoints, verify
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import option
 from softmax_jax.training import run, run_directory

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from softmax_jax.runtime import devices
+from softmax_jax.runtime.distributed import ALONE, Cluster, gathered, joined
 
 from softmax_jax.measures import evaluation, sets
 from softmax_jax.measures.table import EVALUATION
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime import devices
-from softmax_jax.runtime.distributed import ALONE, Cluster, gathered, joined
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config

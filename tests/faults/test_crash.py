@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
+from softmax_jax.runtime.command_line import check_directory
+from softmax_jax.runtime.locks import lock_directory, unlock
 
 from softmax_jax import files
 from softmax_jax.files import PARTIAL
-from softmax_jax.runtime.command_line import check_directory
-from softmax_jax.runtime.locks import lock_directory, unlock
 from softmax_jax.training.run_directory import load_checkpoint
 from tests.faults.processes import (
     SMALL,

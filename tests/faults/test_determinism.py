@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-
 from softmax_jax.runtime import devices, distributed
+
 from tests.faults import same_numbers
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.command_line import one_line_errors, plain_console, results_of
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from rich.console import Console
-
 from softmax_jax.runtime import compilation_cache
 from softmax_jax.runtime.compilation_cache import CompileTime, default_directory, keep_compiled_programs
+
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
+from softmax_jax.runtime import devices, distributed
+from softmax_jax.runtime.command_line import parse
+from softmax_jax.runtime.distributed import Cluster
 
 from benchmarks import costs
 from projects.clrs_text.task import ClrsText
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime import devices, distributed
-from softmax_jax.runtime.command_line import parse
-from softmax_jax.runtime.distributed import Cluster
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import run as run_module, trainer as training
 from softmax_jax.training.config import Config

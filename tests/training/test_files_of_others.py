@@ -8,6 +8,7 @@ import sys
 
 import jax
 import pytest
+from softmax_jax.runtime.checkpoints import SUMS, sign, verify_file
 
 from softmax_jax.commands import evaluate, fit, report, train
 from softmax_jax.files import SMALL
@@ -15,7 +16,6 @@ from softmax_jax.measures import fits
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.fit_file import read_fit, signed
 from softmax_jax.report import assembly
-from softmax_jax.runtime.checkpoints import SUMS, sign, verify_file
 from softmax_jax.tasks.flax_msgpack import to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, changed, settings_of

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from softmax_jax.training.packing import packing
 
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -15,7 +16,6 @@ from softmax_jax.tasks.task import dropout_key
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.optimizers import ELEMENTWISE, build_optimizer, build_schedule, elementwise
-from softmax_jax.training.packing import packing
 
 SMALL = Config(MaxRetrieval(sets=16, min_items=2, max_items=4, width=8), steps=40, seeds=2, chunk=20)
 

@@ -1,23 +1,70 @@
-"""Several processes as one run: which of them this is, what they agree on, and how their parts come together.
+"""Devices and processes: which of them computes what, and how their parts come together.
 
-All processes run the same program on the same arguments and call every function here in the same order. With one
-process none of them touches the network.
+All devices form one mesh of seeds × sets. Seeds never need each other, so they are divided first. Devices that are left
+over divide the sets of a batch, which costs one all-reduce of a seed's gradient per training step and nothing in an
+evaluation. What a seed draws depends on its number, the step and the place of a set in its batch, never on the mesh.
+
+All processes run the same program on the same arguments and call every function here in the same order.
 """
 
-import contextlib
 import dataclasses
-import os
-import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from softmax_jax.files import reason
+
+SEEDS, SETS = "seeds", "sets"
+"""The axes of the mesh."""
+
+
+def shares(seeds: int, sets: int, devices: int, processes: int = 1, least_sets: int = 1) -> tuple[int, int]:
+    """Returns into how many equal parts seeds and sets are divided: parts of seeds × parts of sets ≤ devices.
+
+    As many devices work as can, equally many of each process; of equal choices the one that divides the seeds more,
+    as only divided sets communicate. A part has at least `least_sets` sets, unless a process would be left without
+    work; raises ValueError if one is nevertheless.
+
+    >>> shares(10, 128, 2), shares(10, 128, 8), shares(3, 128, 8), shares(1, 100, 8)
+    ((2, 1), (2, 4), (1, 8), (1, 5))
+    >>> shares(10, 128, 64), shares(10, 128, 64, least_sets=32)
+    ((2, 32), (10, 4))
+    """
+    choices = [
+        (by_seed, by_set)
+        for by_seed in range(1, min(seeds, devices) + 1)
+        for by_set in range(1, min(sets, devices // by_seed) + 1)
+        if seeds % by_seed == 0 and sets % by_set == 0 and by_seed * by_set % processes == 0
+    ]
+    if not choices:
+        raise ValueError(
+            f"{seeds} seeds of {sets} sets do not divide evenly among {processes} processes: "
+            "let a multiple of the processes divide seeds × sets"
+        )
+
+    def value(parts: tuple[int, int]) -> tuple[bool, int, int]:
+        by_seed, by_set = parts
+        return by_set == 1 or sets // by_set >= least_sets, by_seed * by_set, by_seed
+
+    return max(choices, key=value)
+
+
+def device_mesh(seeds: int, sets: int = 1, least_sets: int = 1) -> Mesh:
+    """Returns the mesh with axes ("seeds", "sets") on which so many seeds, with so many sets each, are computed.
+
+    The devices that share a seed are neighbours: of one process where they can be, since only they communicate.
+    """
+    processes = range(jax.process_count())
+    by_process = [[device for device in jax.devices() if device.process_index == process] for process in processes]
+    usable = min(map(len, by_process)) * len(by_process)
+    by_seed, by_set = shares(seeds, sets, usable, len(by_process), least_sets)
+    each = by_seed * by_set // len(by_process)
+    chosen = np.array([devices[:each] for devices in by_process]).reshape(by_seed, by_set)
+    return Mesh(chosen, (SEEDS, SETS), axis_types=(AxisType.Auto,) * 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +88,11 @@ class Cluster:
         ValueError: --process is 2: with --processes 2 it must be from 0 to 1
         """
         given = {f"--{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
-        if self.processes is not None and self.processes < 1:
-            raise ValueError(f"--processes is {self.processes}: it must be at least 1")
         if given in ({}, {"--processes": 1}):
             return
         if self.coordinator is None or self.processes is None or self.process is None:
-            said = " and ".join(f"{name} {value}" for name, value in given.items())
-            raise ValueError(f"{said} alone: several processes need --coordinator, --processes and --process")
-        host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 1 <= int(port) < 2**16:
-            raise ValueError(f"--coordinator is {self.coordinator}: it must be HOST:PORT, as in 10.0.0.1:1234")
+            options = " and ".join(f"{name} {value}" for name, value in given.items())
+            raise ValueError(f"{options} alone: several processes need --coordinator, --processes and --process")
         if not 0 <= self.process < self.processes:
             rule = f"with --processes {self.processes} it must be from 0 to {self.processes - 1}"
             raise ValueError(f"--process is {self.process}: {rule}")
@@ -67,7 +109,7 @@ def join(cluster: Cluster = ALONE) -> None:
     """
     if cluster.processes == 1 or jax.distributed.is_initialized():
         return
-    # The service would take over SIGTERM, which ends a run at the end of a chunk here.
+    # The service would take over SIGTERM, which ends a run after its chunk here.
     jax.config.update("jax_enable_preemption_service", False)
     method = None if cluster == ALONE else "deactivate"
     try:
@@ -78,46 +120,19 @@ def join(cluster: Cluster = ALONE) -> None:
         # JAX finds no cluster (a ValueError), or has computed before, as in a notebook.
         if cluster == ALONE and (isinstance(error, ValueError) or "must be called before" in str(error)):
             return
-        how = "what started them" if cluster == ALONE else f"--coordinator {cluster.coordinator}"
         raise ValueError(
-            f"the processes did not find each other by {how}: {reason(error)}. Name a reachable --coordinator "
-            "HOST:PORT with --processes and --process, or run alone by --processes 1"
+            f"the processes did not find each other: {reason(error)}. Name a reachable --coordinator HOST:PORT with "
+            "--processes and --process, or run alone by --processes 1"
         ) from None
 
 
-@contextlib.contextmanager
-def joined(cluster: Cluster = ALONE) -> Iterator[None]:
-    """`join` around a script's work. An error of this process alone ends it at once.
-
-    An orderly exit waits for the other processes. ValueErrors are alike on all of them; anything else is not, and
-    waiting for processes that wait for this one would take minutes.
-    """
-    join(cluster)
-    try:
-        yield
-    except (KeyboardInterrupt, OSError, RuntimeError) as error:
-        if jax.process_count() == 1:
-            raise
-        if isinstance(error, KeyboardInterrupt):
-            leave(130)
-        print(f"error: process {jax.process_index()} stops: {reason(error)}", file=sys.stderr)
-        leave(2 if isinstance(error, OSError) else 1)
-
-
-def leave(status: int) -> NoReturn:
-    """Ends the process without waiting for anything but its words."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 def is_leader() -> bool:
-    """Whether this is the process that writes and prints: the first, or the only one."""
+    """Returns whether this is the process that writes and prints: the first, or the only one."""
     return jax.process_index() == 0
 
 
 def any_process(flag: bool) -> bool:
-    """Whether the flag is set in any process; all of them wait here for each other.
+    """Returns whether the flag is set in any process; all of them wait here for each other.
 
     >>> any_process(False), any_process(True)
     (False, True)
@@ -132,7 +147,7 @@ def agree(problem: str | None) -> None:
 
 
 def placed(tree: Any, sharding: Any) -> Any:
-    """The leaves divided among devices, of other processes too; each process brings the whole of every leaf.
+    """Returns the leaves divided among devices, of other processes too; each process brings the whole of every leaf.
 
     `sharding` is that of all leaves, or a tree with one for each.
     """
@@ -150,7 +165,7 @@ def placed(tree: Any, sharding: Any) -> Any:
 
 
 def gathered(tree: Any) -> Any:
-    """The leaves as whole numpy arrays, on every process."""
+    """Returns the leaves as whole numpy arrays, on every process."""
 
     def gather(leaf: Any) -> np.ndarray:
         return np.asarray(leaf if leaf.is_fully_addressable else multihost_utils.process_allgather(leaf, tiled=True))

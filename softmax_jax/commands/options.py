@@ -44,9 +44,8 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any)
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
     """
     _look_here_last()
-    words = [
-        re.sub(r"^(--[\w-]+=)~(?=/|$)", rf"\1{Path.home()}", word) for word in (sys.argv[1:] if args is None else args)
-    ]
+    typed = sys.argv[1:] if args is None else args
+    words = [re.sub(r"^(--[\w-]+=)~(?=/|$)", rf"\1{Path.home()}", word) for word in typed]
     names = [word.split("=")[0].replace("_", "-") for word in words if re.match(r"--[a-zA-Z]", word)]
     for name, times in Counter(name.replace("--no-", "--") for name in names).items():
         if times > 1:
@@ -80,24 +79,24 @@ def _wide_terminal(wide: bool) -> Iterator[None]:
 
 def _reworded(box: str, words: Sequence[str]) -> str:
     """Returns what tyro prints in its box as one line with the option, the rule and the remedy."""
-    _, problem, *help_text = re.split(r"\n\W*-{5,}\W*\n", box)
-    problem, help_text = " ".join(problem.split()), " ".join(help_text)
-    if match := re.match(r"Unrecognized options: (-[^ ,]*)", problem):
-        near = re.search(r"meant:\s+(--[\w-]+)", help_text)
-        return f"{match[1]} is no option: {f'did you mean {near[1]!r}? ' * bool(near)}--help lists them all"
+    lines = (re.sub("[─│╭╮╰╯]|-{5,}", "", line).strip() for line in box.splitlines())
+    _, _, text = "\n".join(lines).strip().partition("\n")
+    problem, _, help_text = text.strip().partition("\n\n")
     if match := re.match(r"Unrecognized options: ([^ ,]*)", problem):
-        return f"{match[1]} belongs to no option: values must follow the name of one, as in --name value"
+        if not match[1].startswith("-"):
+            return f"{match[1]} belongs to no option: values must follow the name of one, as in --name value"
+        nearest = re.search(r"meant:\s+(--[\w-]+)", help_text)
+        return f"{match[1]} is no option" + (f": did you mean {nearest[1]!r}?" if nearest else "")
     if match := re.match(r"Missing value for argument '(.*?)'", problem):
         return f"{match[1]} has no value: it must be followed by one"
     if match := re.match(r"invalid choice '(.*)' for argument '(.*)'. Expected one of \((.*?),?\)\.", problem):
         value, option, choices = match.groups()
-        return (
-            f"{option} is {value!r}: {did_you_mean(value, re.findall("'(.*?)'", choices))}it must be one of {choices}"
-        )
+        near = did_you_mean(value, re.findall("'(.*?)'", choices))
+        return f"{option} is {value!r}: {near}it must be one of {choices}"
     if match := re.match(r"Error parsing (--[\w-]+): (.*)", problem):
         option = match[1]
         given = re.search(rf"{option.replace('-', '[-_]')}[ =](.*?)(?: --|$)", " ".join(words))
-        kind = help_text.split(option, 1)[1].split("\n")[0]
+        kind = help_text.partition(option)[2].partition("\n")[0]
         rule = "a whole number, written as in 128" if "INT" in kind else "a number, written as in 0.001"
         rule = f"names, each with {rule}" if "STR" in kind else rule
         return f"{option} is {given[1] if given else ''!r}: it must be {rule}"

@@ -69,10 +69,10 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     directory = RunDirectory(workdir, config)
     try:
         with Interruptions(console) as interruptions, _progress(config, console) as report:
-            step, state = directory.resume()
+            step, state = start = directory.resume()
             if step:
                 console.print(f"continuing {workdir} at step {step}")
-            for step, state, lines in _chunks(config, directory, step, state, console):
+            for step, state, lines in _chunks(config, directory, *start, console):
                 report(step, lines)
                 if any_process(interruptions.requested):
                     break
@@ -137,7 +137,7 @@ def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float)
 
 @contextlib.contextmanager
 def _progress(config: Config, console: Console) -> Iterator[Callable[[int, list[dict[str, Any]]], None]]:
-    """Yields what reports a chunk, on a bar on a terminal or as a line in a log: step, mean metrics, rate, time left."""
+    """Yields what reports a chunk: a bar on a terminal, lines in a log, with mean metrics, rate and time left."""
 
     def summary(lines: list[dict[str, Any]]) -> str:
         loss, accuracy = (np.mean([line[key] for line in lines]) for key in ("loss", "accuracy"))

@@ -177,8 +177,8 @@ def train_steps(
     return state, Metrics(loss.mean(), cross_entropy.mean(), accuracy.mean(), first_bad_step)
 
 
-def chunk_trainer(config: Config) -> Callable[[TrainState, ArrayLike, int], tuple[TrainState, Metrics]]:
-    """Returns a compiled function from (state, first step, number of steps) to the next state and its metrics.
+def chunk_trainer(config: Config) -> jax.stages.Wrapped:
+    """Returns a jit-compiled function from (state, first step, number of steps) to the next state and its metrics.
 
     Seeds divide among the devices, and the sets of each batch among the devices that are left over. A CPU core trains
     its seeds one after the other, each on its visible items; an accelerator trains them side by side.

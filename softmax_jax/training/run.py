@@ -91,13 +91,12 @@ def _chunks(
     config: Config, directory: RunDirectory, step: int, state: TrainState, console: Console
 ) -> Iterator[tuple[int, TrainState, list[dict[str, Any]]]]:
     """Yields the step reached, the state there and the logged lines of metrics after each chunk."""
-    train_chunk = chunk_trainer(config)
-    compiled: dict[int, Any] = {}
+    compiled: dict[int, Callable[..., tuple[TrainState, Metrics]]] = {}
     while step < config.steps:
         steps = min(config.chunk - step % config.chunk, config.steps - step)
         if steps not in compiled:
             start = time.perf_counter()
-            compiled[steps] = train_chunk.lower(state, np.int32(step), steps).compile()
+            compiled[steps] = compiled_chunk(config, state, steps)
             console.print(f"compiled in {time.perf_counter() - start:.1f} s", soft_wrap=True, highlight=False)
         start = time.perf_counter()
         # The next state lives beside this one until its loss is known to be finite.
@@ -117,6 +116,11 @@ def _chunks(
         lines = _lines(metrics, config, step, steps / seconds)
         directory.log(lines)
         yield step, state, lines
+
+
+def compiled_chunk(config: Config, state: TrainState, steps: int) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Returns the compiled program of (state, first step) for that many steps."""
+    return chunk_trainer(config).lower(state, np.int32(0), steps).compile()
 
 
 def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float) -> list[dict[str, Any]]:

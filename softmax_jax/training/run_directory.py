@@ -72,10 +72,14 @@ class RunDirectory:
             (self.path / STEPS).mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             if (self.path / "config.json").exists():
-                there = read_config(self.path)
+                there, trained = read_config(self.path), self.path / PARAMETERS
                 _require_same(self.path, there, self.config)
-                if there.steps < self.config.steps and (self.path / PARAMETERS).exists():
-                    remove_directory(self.path / PARAMETERS)  # of a run that is not finished any more
+                if trained.exists() and not step_checkpoints(self.path):
+                    raise ValueError(
+                        f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
+                    )
+                if trained.exists() and there.steps < self.config.steps:
+                    remove_directory(trained)  # of a run that is not finished any more
             remove_unfinished(self.path)
             remove_unfinished(self.path / STEPS)
             write_json(self.path / "config.json", settings_of(self.config))
@@ -94,15 +98,13 @@ class RunDirectory:
     def resume(self) -> tuple[int, TrainState]:
         """Returns the steps done and the state after them, from the newest checkpoint; a fresh start if there is none.
 
-        Raises ValueError if that checkpoint is damaged, or if all are gone from a finished run.
+        Raises ValueError if that checkpoint is damaged.
         """
         newest = step_checkpoints(self.path)[:1]
         if newest:
             step = self._saved = int(newest[0].name)
             arrays = read_checkpoint(newest[0], self.config, state_shapes(self.config))
             state = distributed.placed(arrays, state_sharding(self.config))
-        elif (self.path / PARAMETERS).exists():
-            raise ValueError(f"{self.path} holds a finished run without its checkpoints: choose another --workdir")
         else:
             step, state = 0, first_state(self.config)
         if distributed.is_leader():

@@ -12,7 +12,7 @@ import softmax_jax as sj
 from softmax_jax.normalizers.masking import HIDDEN
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
-FORMS = "dense", "streaming", "sharded", "xla"
+FORMS = "dense", "streaming", "xla"
 TWICE = frozenset({"dense"})
 """Forms whose second derivative is taken, unless told otherwise: it doubles the time to compile."""
 ONE_DERIVATIVE = {"sparsemax", "entmax15", "entmax", "asentmax", "adaptive_entmax15", "stieltjes", "as_stieltjes"}
@@ -124,9 +124,6 @@ def through_keys(form: str, name: str) -> bool:
 def attention(form: str, entries: int = 0) -> Callable[..., Any]:
     """Attention in this form, in blocks of 16 entries; of long rows in 64 blocks."""
     size = max(16, entries // 64)
-    if form == "sharded":
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("keys",))
-        return functools.partial(sj.sharded_attention, mesh=mesh, axis="keys", block_size=size)
     blocks = {"block_size": size} if form == "streaming" else {}
     return functools.partial(sj.dot_product_attention, implementation=form, **blocks)
 

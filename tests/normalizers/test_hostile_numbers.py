@@ -13,9 +13,6 @@ from .hostile_rows import DTYPES, FORMS, attention, broken_laws, hostile, joined
 WIDTH = 40
 """Wide enough that a row is summed in blocks; the masks make rows of every shorter length."""
 
-SHARDED = ["adaptive", "sink_softmax", "entmax15", "top_k", "signed_l1"]
-"""What meets the other devices in different ways."""
-
 FUSED = [name for name in sj.METHODS if rides(sj.normalizer(name))]
 
 
@@ -31,12 +28,6 @@ def test_no_number_breaks_a_law(name, form):
     assert broken_laws(name, form, of_three_types(0), "float32") == {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHARDED)
-def test_no_number_breaks_a_law_on_two_devices(name):
-    assert broken_laws(name, "sharded", of_three_types(1), "float32") == {}
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", FUSED)
 def test_no_number_breaks_a_law_on_a_fused_kernel(name):
@@ -50,7 +41,7 @@ def test_no_number_breaks_a_law_on_a_fused_kernel(name):
         *(("adaptive", form, dtype) for form, dtype in [("dense", "float64"), ("streaming", "bfloat16")]),
         *(("softpick", form, dtype) for form, dtype in [("dense", "float16"), ("streaming", "float64")]),
         *(("stieltjes", form, dtype) for form, dtype in [("dense", "float64"), ("dense", "float16")]),
-        *(("ssmax", form, dtype) for form, dtype in [("xla", "bfloat16"), ("sharded", "float16")]),
+        ("ssmax", "xla", "bfloat16"),
     ],
 )
 def test_no_number_of_the_other_types_breaks_a_law(name, form, dtype):

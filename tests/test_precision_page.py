@@ -8,10 +8,9 @@ import pytest
 
 import softmax_jax as sj
 from benchmarks import precision
+from tests.normalizers.references import expected
 
-from ..normalizers.references import expected
-
-PAGE = (Path(__file__).parents[2] / "docs" / "precision.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "precision.md").read_text()
 TABLE = {cells[0].strip("` "): cells[1:] for line in PAGE.splitlines() if (cells := line.split("|")[1:-1])}
 
 

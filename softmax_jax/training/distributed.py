@@ -80,23 +80,6 @@ class Cluster:
     process: int | None = None
     """Which of them this is, from 0."""
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for options that do not go together.
-
-        >>> Cluster("10.0.0.1:1234", processes=2, process=2)
-        Traceback (most recent call last):
-        ValueError: --process is 2: with --processes 2 it must be from 0 to 1
-        """
-        given = {f"--{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
-        if given in ({}, {"--processes": 1}):
-            return
-        if self.coordinator is None or self.processes is None or self.process is None:
-            options = " and ".join(f"{name} {value}" for name, value in given.items())
-            raise ValueError(f"{options} alone: several processes need --coordinator, --processes and --process")
-        if not 0 <= self.process < self.processes:
-            rule = f"with --processes {self.processes} it must be from 0 to {self.processes - 1}"
-            raise ValueError(f"--process is {self.process}: {rule}")
-
 
 ALONE = Cluster()
 

@@ -8,6 +8,7 @@ and numbers.
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from softmax_jax.normalizers.checks import did_you_mean, expression, shown
 from softmax_jax.training.config import Config
 
 OPTIMIZERS = {name: value for name, value in (vars(optax.contrib) | vars(optax)).items() if inspect.isfunction(value)}
-SCHEDULES = {name: value for name, value in vars(optax.schedules).items() if name.endswith("_schedule")}
+SCHEDULES = {name: value for name, value in vars(optax.schedules).items() if re.fullmatch("[a-z].*_schedule", name)}
 RATES = ("learning_rate", "value", "peak_value")
 """Numbers that would contradict --learning-rate."""
 

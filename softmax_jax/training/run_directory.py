@@ -60,11 +60,11 @@ class RunDirectory:
         self.config = config
         self._lock = FileLock(self.path / ".lock", blocking=False)
         self._saved: int | None = None
-        distributed.agree(self._open() if distributed.is_leader() else None)
+        distributed.agree(self._begin() if distributed.is_leader() else None)
         shared = (self.path / "config.json").exists()
         distributed.agree(None if shared else f"{self.path} must be a directory that all processes share")
 
-    def _open(self) -> str | None:
+    def _begin(self) -> str | None:
         """Takes the lock and writes the first files of a run. Returns the problem, if there is one, in words."""
         if glob.has_magic(str(self.path)):  # Orbax takes it for a pattern, and would lose what it writes
             return f"{self.path} has one of * ? [ in its name: choose another --workdir"

@@ -55,9 +55,10 @@ def kill_at(count: int, directory: str) -> None:
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
-        seen += event in FILE_OPERATIONS and any(str(argument).startswith(directory) for argument in arguments[:2])
-        if seen == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if event in FILE_OPERATIONS and any(str(argument).startswith(directory) for argument in arguments[:2]):
+            seen += 1
+            if seen == count:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
 

@@ -69,7 +69,7 @@ def canary(tmp_path):
 
 
 def same(found, expected):
-    return all(map(np.array_equal, jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
 
 
 def refused(load, *words):

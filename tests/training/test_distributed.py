@@ -22,7 +22,6 @@ from rich.console import Console
 
 from benchmarks import costs
 from projects.clrs_text.task import ClrsText
-from softmax_jax.commands.options import parse
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -111,23 +110,6 @@ def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
     assert close(run(tmp_path / "run"), uninterrupted)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--coordinator", "a:1"], "--coordinator a:1 alone"),
-        (["--processes", "0"], "--processes 0 alone"),
-        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "from 0 to 1"),
-    ],
-)
-def test_options_that_do_not_go_together_are_one_line(capsys, options, words):
-    with pytest.raises(SystemExit) as stop:
-        parse(Cluster, args=options)
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-
-
 CLUSTERS = ("SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST", "TPU_WORKER_HOSTNAMES")
 
 
@@ -155,6 +137,12 @@ def test_a_scheduler_is_asked_unless_one_process_is_to_run_alone(monkeypatch):
     distributed.join()
     distributed.join(Cluster("a:1", 2, 0))
     assert [options["cluster_detection_method"] for options in asked] == [None, "deactivate"]
+
+
+@pytest.mark.parametrize("cluster", [Cluster("a:1"), Cluster(processes=0), Cluster("a:1", 2, 2)])
+def test_options_that_do_not_go_together_are_one_line(cluster):
+    with pytest.raises(ValueError, match=r"^the processes did not find each other: [^\n]* with --processes"):
+        distributed.join(cluster)
 
 
 def test_processes_that_do_not_find_each_other_say_so(monkeypatch):

@@ -30,26 +30,22 @@ class Interrupted(KeyboardInterrupt):
     """The user stopped the run; its newest checkpoint continues it."""
 
 
-class Interruptions:
-    """The context in which Ctrl-C or SIGTERM sets `requested`. A second Ctrl-C ends the process at once."""
+@contextlib.contextmanager
+def _heard_signals(console: Console) -> Iterator[list[int]]:
+    """Yields a list that gets the number of a Ctrl-C or a SIGTERM. A second Ctrl-C ends the process at once."""
+    heard: list[int] = []
 
-    def __init__(self, console: Console):
-        self.requested = False
-        self._console = console
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "Interruptions":
-        self._previous = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _hear(self, number: int, frame: Any) -> None:
-        self.requested = True
+    def hear(number: int, frame: Any) -> None:
+        heard.append(number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        self._console.print("Stopping after this chunk and saving. Ctrl-C again to stop now.", soft_wrap=True)
+        console.print("Stopping after this chunk and saving. Ctrl-C again to stop now.", soft_wrap=True)
+
+    previous = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
@@ -68,13 +64,13 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     build_optimizer(config)
     directory = RunDirectory(workdir, config)
     try:
-        with Interruptions(console) as interruptions, _progress(config, console) as report:
+        with _heard_signals(console) as signals, _progress(config, console) as report:
             step, state = start = directory.resume()
             if step:
                 console.print(f"continuing {workdir} at step {step}")
             for step, state, lines in _chunks(config, directory, *start, console):
                 report(step, lines)
-                if any_process(interruptions.requested):
+                if any_process(bool(signals)):
                     break
                 if step % (config.chunk * config.chunks_per_checkpoint) == 0:
                     directory.save(step, state)
@@ -125,17 +121,12 @@ def compiled_chunk(config: Config, state: TrainState, steps: int) -> Callable[..
 
 def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float) -> list[dict[str, Any]]:
     """Returns a line of metrics for each seed."""
-    columns = zip(config.all_seeds, *(np.asarray(column).tolist() for column in metrics[:3]))
+    means = {name: getattr(metrics, name).tolist() for name in ("loss", "cross_entropy", "accuracy")}
     return [
-        {
-            "step": step,
-            "seed": seed,
-            "loss": loss,
-            "cross_entropy": cross_entropy,
-            "accuracy": accuracy,
-            "steps_per_second": round(steps_per_second, 2),
-        }
-        for seed, loss, cross_entropy, accuracy in columns
+        {"step": step, "seed": seed}
+        | {name: values[row] for name, values in means.items()}
+        | {"steps_per_second": round(steps_per_second, 2)}
+        for row, seed in enumerate(config.all_seeds)
     ]
 
 

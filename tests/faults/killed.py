@@ -43,7 +43,7 @@ def compiled_chunk(config: Config, state: Any, steps: int) -> Any:
     def chunk(state: Any, step: int) -> Any:
         numbers = np.cos(np.asarray(state.parameters["numbers"]) + np.float32(step))
         total = np.asarray(state.optimizer["sum"]) / 2 + numbers[:, :4]
-        metrics = Metrics(*total.T[:3], np.full(len(numbers), -1, np.int32))  # pyright: ignore[reportArgumentType]
+        metrics: Any = Metrics(*total.T[:3], np.full(len(numbers), -1, np.int32))  # pyright: ignore[reportCallIssue]
         return jax.device_put((TrainState({"numbers": numbers}, {"sum": total}, state.seed), metrics))
 
     return chunk

@@ -252,9 +252,10 @@ def test_arrays_are_placed_and_gathered_whole():
 
 
 def test_processes_place_the_plain_numbers_of_a_normalizer(monkeypatch):
+    sharding = NamedSharding(distributed.device_mesh(1), PartitionSpec())
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     tree = {"plain": 0.43, "many": np.arange(4.0), "keys": jax.random.split(jax.random.key(0), 2)}
-    there = distributed.placed(tree, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    there = distributed.placed(tree, sharding)
     assert there["plain"].dtype == there["many"].dtype == np.float32
     assert there["plain"] == np.float32(0.43)
     assert np.array_equal(distributed.gathered(there["many"]), tree["many"])

@@ -189,6 +189,7 @@ def test_a_second_ctrl_c_stops_at_once_and_the_run_continues(tmp_path, uninterru
     command = [sys.executable, "-c", SLOW, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
         next(line for line in process.stdout if "third chunk" in line)
         process.send_signal(signal.SIGINT)
         next(line for line in process.stdout if "Ctrl-C again to stop now" in line)

@@ -72,7 +72,7 @@ def check_finished(workdir, undisturbed):
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_a_run_killed_before_any_of_its_file_operations_ends_with_the_same_bits(seed, tmp_path, undisturbed):
     draw, workdir = random.Random(seed), tmp_path / "run"
-    for _ in range(5):
+    for _ in range(3):
         status, said = train(workdir, kill=draw.randrange(1, 50))
         assert (status, said) in ((-signal.SIGKILL, ""), (0, ""))
         assert metrics_of(undisturbed).startswith(metrics_of(workdir))
@@ -83,11 +83,10 @@ def test_a_run_killed_before_any_of_its_file_operations_ends_with_the_same_bits(
 @pytest.mark.full
 def test_a_run_whose_files_may_not_grow_says_so_and_continues_when_they_may(tmp_path, undisturbed):
     workdir = tmp_path / "run"
-    for size in (200, 4000):
-        status, said = train(workdir, size=size)
-        assert status == 2
-        assert re.match(rf"error: {workdir}.* cannot be written: File too large", said.splitlines()[-1])
-        assert not [path for path in workdir.rglob("*") if PARTIAL in path.name]
+    status, said = train(workdir, size=4000)
+    assert status == 2
+    assert re.match(rf"error: {workdir}.* cannot be written: File too large", said.splitlines()[-1])
+    assert not [path for path in workdir.rglob("*") if PARTIAL in path.name]
     check_finished(workdir, undisturbed)
 
 

@@ -29,7 +29,7 @@ for profile, examples in {"default": 10, "full": 200}.items():
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
-EXPERIMENT = {"tasks", "runtime", "temperature", "training", "measures", "report", "studies", "projects", "clrs_text"}
+EXPERIMENT = {"tasks", "temperature", "training", "measures", "report", "studies", "projects", "clrs_text"}
 """Folders whose examples wait for the full tier, as most compile a model; those of the library do not."""
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 

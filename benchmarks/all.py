@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.timing import Result, device_name, machine, print_results
+from softmax_jax.commands.options import UnlessGiven, check_directory, each_once, parse, within
 from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
-from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_once, parse, within
 
 MODULES = ("training", "seeds", "evaluation", "attention", "sparse", "swapping", "growth")
 """Each has a function `measure(quick: bool) -> list[Result]`."""

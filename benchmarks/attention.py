@@ -22,7 +22,7 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
-from softmax_jax.runtime.command_line import each_once, parse, within
+from softmax_jax.commands.options import each_once, parse, within
 
 HEADS, SIZE = 4, 64
 SIZES = (256, 256), (1024, 1024), (2048, 2048), (64, 65536)

@@ -15,9 +15,9 @@ from jax.sharding import PartitionSpec
 
 from benchmarks.timing import timed
 from projects.clrs_text.task import ClrsText
-from softmax_jax.runtime.command_line import one_device_per_core
-from softmax_jax.runtime.devices import SEEDS, device_mesh
+from softmax_jax.commands.options import one_device_per_core
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, MaxRetrieval
+from softmax_jax.training.distributed import SEEDS, device_mesh
 
 PRODUCTS = 32
 """In a turn, on each device: enough that the first milliseconds of a core that has waited do not count."""

@@ -28,15 +28,14 @@ from benchmarks import table
 from benchmarks.all import RESULTS
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
+from softmax_jax.commands.options import KEPT, check_directory, one_line_errors, parse, within
 from softmax_jax.configs import load_preset
 from softmax_jax.files import write_json
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime.command_line import check_directory, parse, within
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import changed
-from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -198,8 +197,8 @@ PARTS: tuple[Callable[[Arguments], None], ...] = (tests, training, attention, ev
 def main() -> None:
     """Runs one part."""
     asked = parse(Arguments, description=__doc__)
-    with one_line_ends():
-        keep_compiled_programs()
+    with one_line_errors():
+        KEPT.keep()
         start = time.perf_counter()
         PARTS[asked.part - 1](asked)
         print(f"part {asked.part}: {time.perf_counter() - start:.0f} s, {device_name()}; {machine()}")

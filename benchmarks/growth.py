@@ -16,7 +16,7 @@ import jax
 import softmax_jax as sj
 from benchmarks.costs import products_alone, step_multiply_adds
 from benchmarks.timing import Grown, Result, contest, processes_in_turn, timed
-from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.commands.options import one_device_per_core
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer
 from softmax_jax.training.config import Config

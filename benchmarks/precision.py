@@ -17,8 +17,8 @@ import numpy as np
 
 import softmax_jax as sj
 from benchmarks.timing import machine
+from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import write_whole
-from softmax_jax.runtime.command_line import one_line_errors, parse
 
 LENGTHS = (1, 16, 256, 4096, 65536)
 ENTRIES = 2**18

@@ -23,8 +23,8 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
+from softmax_jax.commands.options import parse, within
 from softmax_jax.normalizers.sparse import TSALLIS
-from softmax_jax.runtime.command_line import parse, within
 
 SHAPES = (1024, 4096), (64, 65536)
 STEP = "one step of the search of entmax, forward alone"

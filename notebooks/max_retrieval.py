@@ -28,11 +28,11 @@ import jax.numpy as jnp
 from flax import nnx
 from rich.console import Console
 
+from softmax_jax.commands.options import one_device_per_core
 import softmax_jax
 from softmax_jax import temperature
 from softmax_jax.measures import fits as fit_files
 from softmax_jax.measures import refit
-from softmax_jax.runtime.command_line import one_device_per_core
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
 from softmax_jax.measures.dispersion import attention_maps

@@ -27,7 +27,7 @@ from pathlib import Path
 import altair as alt
 from rich.console import Console
 
-from softmax_jax.runtime.command_line import one_device_per_core
+from softmax_jax.commands.options import one_device_per_core
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.commands.shootout import compete
 from softmax_jax.report import looks, shootout as report

@@ -12,6 +12,7 @@ import altair as alt
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.commands.options import UnlessGiven, check_directory, each_within, within
 from softmax_jax.commands.shootout import directory_name
 from softmax_jax.configs import load_preset, preset_summaries
 from softmax_jax.files import versions
@@ -23,10 +24,10 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import BY_CAUSE
 from softmax_jax.report.tables import with_interval
-from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_within, plain_console, within
 from softmax_jax.tasks import products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, changed, settings_of
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, start

@@ -8,13 +8,20 @@ from typing import Any, ClassVar, TypeVar
 
 import polars as pl
 
+from softmax_jax.commands.options import (
+    KEPT,
+    RESULTS,
+    UnlessGiven,
+    check_directory,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    results_of,
+)
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.report.charts import Chart
 from softmax_jax.report.drawing import PaperOption, save_chart
 from softmax_jax.report.markdown import put_into
-from softmax_jax.runtime import command_line
-from softmax_jax.runtime.compilation_cache import keep_compiled_programs
-from softmax_jax.training.run import one_line_ends
 from softmax_jax.training.run_directory import SHIPPED
 
 T = TypeVar("T")
@@ -33,14 +40,14 @@ class Options:
     tables: ClassVar[tuple[str, ...]]
     """Marks of the tables on a page."""
 
-    output: command_line.UnlessGiven[Path | None] = None
+    output: UnlessGiven[Path | None] = None
     """Directory for the CSV files, the tables and the charts; results/STUDY/TIME by default."""
     page: Path | None = None
     """A Markdown page to put the tables into, between its marks."""
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        command_line.check_directory("--output", self.output or command_line.RESULTS)
+        check_directory("--output", self.output or RESULTS)
         if self.page:
             put_into(read_text(self.page), dict.fromkeys(self.marks(), ""))  # which has a place for each, or raises
 
@@ -57,7 +64,7 @@ class Options:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes CSV files, charts, tables and settings, and puts the tables into the page if one is named."""
-        with command_line.results_of(study, self.output) as output:
+        with results_of(study, self.output) as output:
             for name, frame in frames.items():
                 write_csv(output / f"{name}.csv", frame.columns, frame.rows())
             for name, chart in charts.items():
@@ -72,10 +79,10 @@ class Options:
 
 def start(arguments: type[T], description: str | None, study: Callable[[T], None]) -> None:
     """Parses the command line and runs the study with it, a device per core; bad input ends in one line."""
-    asked = command_line.parse(arguments, description=description)
-    command_line.one_device_per_core()
-    with one_line_ends():
-        keep_compiled_programs()
+    asked = parse(arguments, description=description)
+    one_device_per_core()
+    with one_line_errors():
+        KEPT.keep()
         study(asked)
 
 

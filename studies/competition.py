@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from softmax_jax.commands.options import TrustCode, each_within, within
 from softmax_jax.measures.dispersion import HARDMAX
 from softmax_jax.measures.evaluation import evaluate, frame_of, summarize, task_of
 from softmax_jax.measures.resolution import Resolution, resolution
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table, number_or_dash
-from softmax_jax.runtime import command_line
 from softmax_jax.tasks.products import SPACING
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import CHECKPOINTS, start
 
@@ -65,13 +66,13 @@ class Arguments:
     """Directories of runs, or Flax msgpack files."""
     lengths: tuple[int, ...] = (256, 1024, 4096, 16384)
     """Items per set."""
-    trust_code: command_line.TrustCode = False
+    trust_code: TrustCode = False
     sets: int = 512
     """Sets per seed and length."""
 
     def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths, 1, 2**20, 1024)
-        command_line.within("--sets", self.sets, 1, 2**20, 512)
+        each_within("--lengths", self.lengths, 1, 2**20, 1024)
+        within("--sets", self.sets, 1, 2**20, 512)
 
 
 def compared(
@@ -98,7 +99,7 @@ def study(asked: Arguments) -> None:
             interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
             table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
         keys.add_row(checkpoint.name, *map(with_range, (found.offset, 1 / found.slope)))
-    command_line.plain_console().print(table, keys)
+    plain_console().print(table, keys)
 
 
 def with_range(of_seeds: Float[np.ndarray, " seeds"]) -> str:

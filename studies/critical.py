@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.commands.options import TrustCode, check_directory, each_within, within
 from softmax_jax.files import versions
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.fits import checkpoint_sha256
@@ -32,7 +33,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import BY_NORMALIZER
-from softmax_jax.runtime import command_line
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, start
 from studies.sharpest import at_training_length, sharpest
@@ -71,7 +72,7 @@ class Arguments(Options):
     """A look in a few minutes: an eighth of the sets."""
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Items per set to test the rules at."""
-    trust_code: command_line.TrustCode = False
+    trust_code: TrustCode = False
     sets: int = 64
     """Sets per seed and length; of the length of training 64 times as many."""
     workdir: Path = Path("runs") / "critical"
@@ -79,9 +80,9 @@ class Arguments(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        command_line.each_within("--lengths", self.lengths, 32, 2**20, 1024)
-        command_line.within("--sets", self.sets, 8, 2**14, 64)
-        command_line.check_directory("--workdir", self.workdir)
+        each_within("--lengths", self.lengths, 32, 2**20, 1024)
+        within("--sets", self.sets, 8, 2**14, 64)
+        check_directory("--workdir", self.workdir)
 
 
 def beta_at(n: int, critical: float, trained: int) -> float:
@@ -241,7 +242,7 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
 
 def study(asked: Arguments) -> None:
     """Measures, draws, writes."""
-    parts = [measured(asked, checkpoint, command_line.plain_console()) for checkpoint in asked.checkpoints]
+    parts = [measured(asked, checkpoint, plain_console()) for checkpoint in asked.checkpoints]
     choices, betas, accuracies = (
         pl.DataFrame([row for rows in of_part for row in rows], columns, orient="row")
         for of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))

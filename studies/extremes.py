@@ -24,6 +24,7 @@ import polars as pl
 from jaxtyping import Float
 from rich.console import Console
 
+from softmax_jax.commands.options import check_directory, each_within, within
 from softmax_jax.configs import load_preset
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.measures.statistics import over_seeds
@@ -33,9 +34,9 @@ from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import palette
 from softmax_jax.report.tables import with_interval
-from softmax_jax.runtime import command_line
 from softmax_jax.tasks.priorities import NEEDLE, QUANTILES
 from softmax_jax.training.config import Config, changed
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import Options, start
@@ -85,9 +86,9 @@ class Arguments(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        command_line.each_within("--lengths", self.lengths, 16, 2**20, 1024)
-        command_line.within("--sets", self.sets, 1, 2**14, 64)
-        command_line.check_directory("--workdir", self.workdir)
+        each_within("--lengths", self.lengths, 16, 2**20, 1024)
+        within("--sets", self.sets, 1, 2**14, 64)
+        check_directory("--workdir", self.workdir)
 
     def config(self, priority: str) -> Config:
         """The recipe of a model: that of the frontier, shorter."""
@@ -264,7 +265,7 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
 def study(asked: Arguments) -> None:
     """Trains, measures, draws, writes."""
     lengths = sorted(n for n in asked.lengths if n <= 4096 or not asked.quick)
-    frame = pl.DataFrame(list(measured(asked, lengths, command_line.plain_console())), COLUMNS, orient="row")
+    frame = pl.DataFrame(list(measured(asked, lengths, plain_console())), COLUMNS, orient="row")
     shortest = shortest_of(lengths)
     tables = {"growth": growth_table(frame, shortest), "rules": rules_table(frame, shortest)}
     asked.write("extremes", {"betas": frame}, {"growth": growth_chart(frame)}, tables)

@@ -26,7 +26,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Bool, Float, Key
 
-from softmax_jax.files import read_bytes, read_json
+from softmax_jax.commands.options import TrustCode, each_within, within
+from softmax_jax.files import read_json
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, summarize, task_of
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.statistics import over_seeds
@@ -34,7 +35,6 @@ from softmax_jax.normalizers.masking import reaches
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.accuracy import accuracy_chart, compare, published_cells, verdict
 from softmax_jax.report.colours import BASELINE, palette
-from softmax_jax.runtime import command_line
 from softmax_jax.tasks import products, published
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -60,14 +60,14 @@ class Arguments(Options):
     """Directory of the run to hold against the published table."""
     lengths: tuple[int, ...] = published.LENGTHS
     """Items per set to test it at."""
-    trust_code: command_line.TrustCode = False
+    trust_code: TrustCode = False
     sets: int = 1024
     """Sets per seed and length."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        command_line.each_within("--lengths", self.lengths, 2, 2**20, 1024)
-        command_line.within("--sets", self.sets, 1, 2**20, 1024)
+        each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        within("--sets", self.sets, 1, 2**20, 1024)
 
 
 class Ties(NamedTuple):
@@ -140,7 +140,9 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     Raises ValueError for a directory that holds none.
     """
     try:
-        measured = pl.read_csv(read_bytes(directory / "accuracy.csv")).filter(pl.col("group").is_in([BASE, PRECISION]))
+        measured = pl.read_csv((directory / "accuracy.csv").read_bytes()).filter(
+            pl.col("group").is_in([BASE, PRECISION])
+        )
         measured = measured.filter(~pl.col("normalizer").is_in(REFERENCES))  # which is told by the exact ρ
         written = read_json(directory / "ablation.json")
     except (OSError, ValueError, pl.exceptions.PolarsError):

@@ -19,13 +19,14 @@ import jax
 import polars as pl
 from jaxtyping import Array, Int, Key
 
+from softmax_jax.commands.options import TrustCode, within
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
 from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
-from softmax_jax.runtime.command_line import TrustCode, plain_console, within
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.common import SOFT_TO_SHARP, start
 

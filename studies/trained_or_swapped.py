@@ -24,8 +24,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 from rich.console import Console
 
+from softmax_jax.commands.options import check_directory
 from softmax_jax.configs import load_preset
-from softmax_jax.files import read_bytes, write_csv
+from softmax_jax.files import write_csv
 from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batches, on_devices, set_by_set
 from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -33,9 +34,9 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import palette, reader_name
 from softmax_jax.report.tables import with_interval
-from softmax_jax.runtime import command_line
 from softmax_jax.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.training.config import Config, changed
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters, build_model
@@ -75,7 +76,7 @@ class Arguments(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        command_line.check_directory("--workdir", self.workdir)
+        check_directory("--workdir", self.workdir)
 
     def config(self, task: str, trained: str) -> Config:
         """The recipe of a model: that of the preset, half as long."""
@@ -178,7 +179,7 @@ def measured(asked: Arguments, console: Console) -> pl.DataFrame:
             if not tested.exists():
                 run(config, directory, console)
                 write_csv(tested, COLUMNS, list(of_model(config, directory, lengths, console)))
-            frames.append(pl.read_csv(read_bytes(tested)))
+            frames.append(pl.read_csv(tested.read_bytes()))
     return pl.concat(frames)
 
 
@@ -260,7 +261,7 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
 
 def study(asked: Arguments) -> None:
     """Trains, tests, draws, writes."""
-    frame = measured(asked, command_line.plain_console())
+    frame = measured(asked, plain_console())
     seeds, tests = by_seed(frame), compared(frame)
     tables = {"accuracy": accuracy_table(seeds, tests), "lengths": lengths_table(seeds)}
     asked.write("trained_or_swapped", {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}, tables)

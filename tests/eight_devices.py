@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,8 @@ from rich.console import Console
 
 from softmax_jax.measures import evaluation
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime import devices, distributed
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import run, trainer as training
+from softmax_jax.training import distributed, run, trainer as training
 from softmax_jax.training.config import Config
 from tests import communication
 
@@ -26,8 +24,11 @@ TASK = MaxRetrieval(sets=128, min_items=3, max_items=3, width=8)
 TINY = Config(TASK, steps=12, seeds=2, chunk=6, optimizer="sgd", learning_rate=0.1)
 
 
+ALL = jax.devices
+
+
 def use(count):
-    devices.available_devices = lambda: jax.devices()[:count]
+    jax.devices = lambda: ALL()[:count]
     jax.clear_caches()
 
 
@@ -38,8 +39,7 @@ def numbers(tree):
 def compiled():
     """The program of a chunk of training."""
     state = jax.eval_shape(lambda: training.initial_state(TINY))
-    trainer: Any = training.chunk_trainer(TINY)
-    return trainer.lower(state, 0, steps=TINY.chunk).compile()
+    return run.compiled_chunk(TINY, state, TINY.chunk)
 
 
 def drawn():
@@ -47,7 +47,7 @@ def drawn():
     mesh = training.training_mesh(TINY)
 
     def own(seed, step):
-        return devices.own_sets(TINY.task.training_batch(seed, step), mesh.shape["sets"])
+        return training.own_sets(TINY.task.training_batch(seed, step), mesh.shape["sets"])
 
     def of_device(seeds):
         return [jax.vmap(own, (0, None))(seeds, step) for step in (jnp.int32(0), jnp.int32(1))]
@@ -67,11 +67,11 @@ def evaluated():
 def stop_after_a_chunk(program, path):
     """A run that is interrupted in its first chunk."""
 
-    def train_chunk(state, step, steps):
+    def train_chunk(state, step):
         os.kill(os.getpid(), signal.SIGINT)
         return program(state, step)
 
-    run.chunk_trainer = lambda config: train_chunk
+    run.compiled_chunk = lambda config, state, steps: train_chunk
     try:
         run.run(TINY, path, Console(file=io.StringIO()))
     except run.Interrupted:

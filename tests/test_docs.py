@@ -214,9 +214,9 @@ def test_every_module_has_a_place_in_the_api():
 INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
-        *(f"runtime.{name}" for name in ("command_line", "locks", "pipeline")),
         *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
-        "training.interruption",
+        "measures.pipeline",
+        "training.progress",
         *(
             f"transforms.{name}"
             for name in (

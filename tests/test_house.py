@@ -15,7 +15,7 @@ PACKAGE = Path(sj.__file__).parent
 FLOORS = (
     ("files", "normalizers"),
     ("attention", "temperature", "theory", "transforms"),
-    ("tasks", "runtime"),
+    ("tasks",),
     ("training",),
     ("configs", "measures"),
     ("report",),

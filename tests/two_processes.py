@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from softmax_jax.report import accuracy
-from softmax_jax.runtime.distributed import gathered
 from softmax_jax.training import run, trainer as training
+from softmax_jax.training.distributed import gathered
 from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]
@@ -37,10 +37,10 @@ def script(name, *arguments):
     return 0
 
 
-def ask_to_stop(*arguments, check=run._check_finite):
-    """A SIGTERM in the first chunk of this process alone."""
+def ask_to_stop(*arguments, lines=run._lines):
+    """A SIGTERM after the first chunk of this process alone."""
     os.kill(os.getpid(), signal.SIGTERM)
-    check(*arguments)
+    return lines(*arguments)
 
 
 def one_seed_on_all_devices():
@@ -53,7 +53,7 @@ def one_seed_on_all_devices():
 def main(address, process, output):
     cluster = ("--coordinator", address, "--processes", 2, "--process", process)
     if process == "1":
-        run._check_finite = ask_to_stop
+        run._lines = ask_to_stop
     accuracy.save_chart = lambda *arguments: []
     found: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
     measured = ("--lengths", 8, "--sets", 16, "--normalizers", "softmax", "--output", output / f"evaluation{process}")

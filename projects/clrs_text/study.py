@@ -30,8 +30,9 @@ from projects.clrs_text.answers import COLUMNS, evaluate_answers, lengths_of, su
 from projects.clrs_text.task import PUBLISHED_LENGTHS, TEST_SETS, ClrsText, Texts
 from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_parts
 from projects.decoder import Decoder
+from softmax_jax.commands.options import UnlessGiven, check_directory, each_once, normalizer_names, within
 from softmax_jax.configs import load_preset
-from softmax_jax.files import read_bytes, read_json, write_csv, write_json
+from softmax_jax.files import read_json, write_csv, write_json
 from softmax_jax.measures.fits import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -41,8 +42,8 @@ from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts, markdown
 from softmax_jax.report.colours import by_size, palette, reader_name
 from softmax_jax.report.tables import number_or_dash
-from softmax_jax.runtime import command_line
 from softmax_jax.training.config import Config, changed
+from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters, build_model
@@ -83,7 +84,7 @@ class Arguments(Options):
 
     tables: ClassVar[tuple[str, ...]] = ("learned", "regimes", "seen")
 
-    steps: command_line.UnlessGiven[int | None] = None
+    steps: UnlessGiven[int | None] = None
     """Training steps of each model; those of the preset by default."""
     regimes: tuple[Literal["swapped", "tuned", "throughout"], ...] = (SWAPPED, TUNED)
     """Trained under softmax and swapped in the test; trained on under the normalizer; trained under it throughout."""
@@ -103,15 +104,15 @@ class Arguments(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("--tokenizer", self.tokenizer, TOKENIZERS)
-        command_line.each_once("--algorithms", self.algorithms)
+        each_once("--algorithms", self.algorithms)
         for name in self.algorithms:
             one_of("--algorithms", name, ALGORITHMS)
         if self.steps is not None:
-            command_line.within("--steps", self.steps, 1, 2**31 - 1, 1000)
-        command_line.within("--seeds", self.seeds, 1, 2**10, 2)
-        command_line.within("--sets", self.sets, 1, 2**14, TEST_SETS)
-        command_line.normalizer_names(self.normalizers)
-        command_line.check_directory("--workdir", self.workdir)
+            within("--steps", self.steps, 1, 2**31 - 1, 1000)
+        within("--seeds", self.seeds, 1, 2**10, 2)
+        within("--sets", self.sets, 1, 2**14, TEST_SETS)
+        normalizer_names(self.normalizers)
+        check_directory("--workdir", self.workdir)
 
     def marks(self) -> tuple[str, ...]:
         """Returns the marks of the tables on a page, which has those of either tokenizer."""
@@ -197,7 +198,7 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         answers = measure().select(*COLUMNS[:-1], "right")
         rows = [(*row[:-1], "".join("01"[right] for right in row[-1])) for row in answers.rows()]
         write_csv(path, (*COLUMNS[:-1], "right"), rows)
-    frame = pl.read_csv(read_bytes(path), schema_overrides={"right": pl.String})
+    frame = pl.read_csv(path.read_bytes(), schema_overrides={"right": pl.String})
     frame = frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
     return frame.with_columns(accuracy=100 * pl.col("right").list.mean())
 
@@ -392,7 +393,7 @@ def heads_chart(heads: pl.DataFrame) -> charts.Chart:
 
 def study(asked: Arguments) -> None:
     """Trains, tests, draws, writes."""
-    answers, heads = measured(asked, command_line.plain_console())
+    answers, heads = measured(asked, plain_console())
     summary = summarize(answers)
     seen = seen_table(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
     frames = {"accuracy": answers.select(*COLUMNS, "regime"), "regimes": summary, "heads": heads}

@@ -4,7 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from softmax_jax.files import first_line_of_docstring, print_to_the_end
+from softmax_jax.files import first_line_of_docstring
 from softmax_jax.normalizers.checks import did_you_mean
 
 COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
@@ -13,7 +13,6 @@ COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
 
 def main() -> None:
     """Runs the command that the first argument names on the others; lists them all for --help."""
-    print_to_the_end()
     name, *others = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         listed = (

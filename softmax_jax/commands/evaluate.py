@@ -10,17 +10,32 @@ from typing import Literal
 import polars as pl
 import tyro
 
+from softmax_jax.commands.options import (
+    KEPT,
+    RESULTS,
+    CompiledPrograms,
+    TrustCode,
+    UnlessGiven,
+    check_directory,
+    counted,
+    each_within,
+    normalizer_names,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    results_of,
+    within,
+)
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, SETS
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
 from softmax_jax.report import accuracy
 from softmax_jax.report.drawing import PaperOption
-from softmax_jax.runtime import command_line
-from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms, CompileTime
-from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
 from softmax_jax.tasks.products import AS_TRAINED, Rounding
 from softmax_jax.training.config import changed, settings_of
+from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
+from softmax_jax.training.progress import with_progress
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 
@@ -30,17 +45,17 @@ class Arguments:
 
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    lengths: command_line.UnlessGiven[tuple[int, ...]] = ()
+    lengths: UnlessGiven[tuple[int, ...]] = ()
     """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
-    sets: command_line.UnlessGiven[int | None] = None
+    sets: UnlessGiven[int | None] = None
     """Sets per seed and length: 512 unless given, 125 of every algorithm of clrs_text."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
-    trust_code: command_line.TrustCode = False
-    output: command_line.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the chart; results/evaluate/TIME by default."""
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
@@ -50,13 +65,13 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
-        command_line.within("--sets", SETS if self.sets is None else self.sets, 1, 2**20, SETS)
-        command_line.within("--key", self.key, 0, 2**31 - 1, 3)
+        each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
+        within("--sets", SETS if self.sets is None else self.sets, 1, 2**20, SETS)
+        within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
-        command_line.normalizer_names(self.normalizers)
-        command_line.check_directory("--output", self.output or command_line.RESULTS)
+        normalizer_names(self.normalizers)
+        check_directory("--output", self.output or RESULTS)
 
 
 def row(frame: pl.DataFrame) -> str:
@@ -71,9 +86,10 @@ def row(frame: pl.DataFrame) -> str:
 
 def main() -> None:
     """Loads, measures, prints, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
-    with command_line.one_line_errors(), joined(asked.cluster), CompileTime() as compiling:
+    asked = parse(Arguments, description=__doc__)
+    one_device_per_core()
+    with one_line_errors():
+        join(asked.cluster)
         start = time.perf_counter()
         config, parameters = load_checkpoint(asked.checkpoint)
         config = changed(config, **asked.rounding.given)
@@ -84,17 +100,17 @@ def main() -> None:
         own = importlib.import_module(config.task.evaluation) if config.task.evaluation else None
         planned = own.planned if own else evaluation.planned
         plan = planned(parameters, named, task=config.task, **options)
-        frames, seeds = plan.frames, command_line.counted(config.seeds, "seed")
+        frames, seeds = plan.frames, counted(config.seeds, "seed")
         if is_leader():
             lengths = " ".join(map(str, dict.fromkeys(plan.lengths)))
             print(f"measuring {asked.checkpoint}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr)
-            frames = command_line.with_progress(plan.frames, plan.lengths, "measuring", said=row)
+            frames = with_progress(plan.frames, plan.lengths, "measuring", said=row)
         frame = pl.concat(frames)
         if is_leader():
             settings = dataclasses.asdict(asked) | {"sets": plan.sets, "seeds": config.all_seeds}
             settings |= {"model": settings_of(config)}
             show = own.show_and_write if own else accuracy.show_and_write
-            with command_line.results_of("evaluate", asked.output) as output:
+            with results_of("evaluate", asked.output) as output:
                 paths = show(output, settings, frame, config.task, asked.paper)
-            seconds = f"{time.perf_counter() - start:.0f} s ({compiling.seconds:.1f} s of them compiling)"
+            seconds = f"{time.perf_counter() - start:.0f} s"
             print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

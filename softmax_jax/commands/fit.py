@@ -6,6 +6,19 @@ from pathlib import Path
 
 import polars as pl
 
+from softmax_jax.commands.options import (
+    RESULTS,
+    TrustCode,
+    UnlessGiven,
+    check_directory,
+    counted,
+    each_within,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    results_of,
+    within,
+)
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import LENGTHS
 from softmax_jax.measures.fits import checkpoint_sha256
@@ -13,8 +26,8 @@ from softmax_jax.measures.sets import Draw, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.report import temperature as report
 from softmax_jax.report.drawing import PaperOption
-from softmax_jax.runtime import command_line
 from softmax_jax.temperature.curves import Criterion
+from softmax_jax.training.progress import plain_console, with_progress
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 
@@ -33,47 +46,47 @@ class Arguments:
     criterion: Criterion = "bins"
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
     least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them."""
-    trust_code: command_line.TrustCode = False
-    output: command_line.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
-        command_line.within("--sets", self.sets, 1, 2**14, 64)
-        command_line.within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
+        each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
+        within("--sets", self.sets, 1, 2**14, 64)
+        within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
 
 
 def main() -> None:
     """Searches, fits, compares, prints, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
+    asked = parse(Arguments, description=__doc__)
+    one_device_per_core()
     start = time.perf_counter()
-    with command_line.one_line_errors():
-        for directory in (asked.output / "temperature", asked.output) if asked.output else (command_line.RESULTS,):
-            command_line.check_directory("--output", directory)
+    with one_line_errors():
+        for directory in (asked.output / "temperature", asked.output) if asked.output else (RESULTS,):
+            check_directory("--output", directory)
         config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
         lengths, keys = sorted(asked.lengths), [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
         of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
         searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
-        pairs = list(command_line.with_progress(searched, lengths, "searching"))
+        pairs = list(with_progress(searched, lengths, "searching"))
         rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
         options, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
-        digest, console = checkpoint_sha256(parameters), command_line.plain_console()
+        digest, console = checkpoint_sha256(parameters), plain_console()
         fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **options)
         if problem:
             print(problem)
         frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **of, **options)
-        compared = pl.concat(command_line.with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
+        compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
         for name in fits.keys() - set(compared["normalizer"]):
             print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
-        with command_line.results_of("fit", asked.output) as output:
+        with results_of("fit", asked.output) as output:
             paths = report.write_study(output, rows, fits, compared, asked.paper)
         report.print_fits(console, fits)
         report.print_criteria(console, rows, fresh, asked.degree)
         report.print_candidates(console, rows, asked.criterion)
         report.print_comparison(console, compared)
-    of_seeds, seconds = command_line.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
+    of_seeds, seconds = counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

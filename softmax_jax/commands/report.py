@@ -7,12 +7,25 @@ from typing import Annotated
 
 import tyro
 
+from softmax_jax.commands.options import (
+    RESULTS,
+    TrustCode,
+    UnlessGiven,
+    check_directory,
+    each_once,
+    each_within,
+    normalizer_names,
+    one_device_per_core,
+    one_line_errors,
+    parse,
+    results_of,
+    within,
+)
 from softmax_jax.measures.dispersion import REPORT_LENGTHS
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
 from softmax_jax.report.assembly import make_report
 from softmax_jax.report.drawing import PaperOption
-from softmax_jax.runtime import command_line
 from softmax_jax.training.run_directory import SHIPPED
 
 
@@ -22,8 +35,8 @@ class Arguments:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
-    trust_code: command_line.TrustCode = False
-    output: command_line.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
@@ -34,21 +47,21 @@ class Arguments:
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        command_line.each_within("--lengths", self.lengths, 2, 2**20, 16)
+        each_within("--lengths", self.lengths, 2, 2**20, 16)
         if max(self.lengths) < TOP:
             given = " ".join(map(str, self.lengths))
             raise ValueError(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
-        command_line.within("--sets", self.sets, 1, 2**20, 256)
-        command_line.normalizer_names(self.normalizers)
-        command_line.each_once("RUNS", self.runs)
-        command_line.check_directory("--output", self.output or command_line.RESULTS)
+        within("--sets", self.sets, 1, 2**20, 256)
+        normalizer_names(self.normalizers)
+        each_once("RUNS", self.runs)
+        check_directory("--output", self.output or RESULTS)
 
 
 def main() -> None:
     """Measures, draws, writes."""
-    asked = command_line.parse(Arguments, description=__doc__)
-    command_line.one_device_per_core()
+    asked = parse(Arguments, description=__doc__)
+    one_device_per_core()
     start = time.perf_counter()
-    with command_line.one_line_errors(), command_line.results_of("report", asked.output) as output:
+    with one_line_errors(), results_of("report", asked.output) as output:
         paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")

@@ -14,26 +14,27 @@ import polars as pl
 import tyro
 from rich.console import Console
 
-from softmax_jax.configs import load_preset
-from softmax_jax.files import read_bytes, versions, write_csv, write_json
-from softmax_jax.measures.evaluation import evaluate, frame_of
-from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import looks, shootout as report
-from softmax_jax.report.drawing import PaperOption, save_chart
-from softmax_jax.report.shootout import Outcomes
-from softmax_jax.runtime.command_line import (
+from softmax_jax.commands.options import (
     RESULTS,
     UnlessGiven,
     check_directory,
     normalizer_names,
     one_device_per_core,
+    one_line_errors,
     parse,
-    plain_console,
     results_of,
 )
+from softmax_jax.configs import load_preset
+from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.report import looks, shootout as report
+from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.shootout import Outcomes
 from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.training.config import Config, changed, settings_of
-from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.progress import plain_console
+from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 
 
@@ -123,7 +124,7 @@ def compete(
         options: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
         measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **options)
         tests.append(frame_of(measured))
-        metrics = pl.read_ndjson(read_bytes(workdir / "metrics.jsonl")).with_columns(
+        metrics = pl.read_ndjson((workdir / "metrics.jsonl").read_bytes()).with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
         losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))
@@ -172,7 +173,7 @@ def main() -> None:
     """Looks at the normalizers, trains under each, prints, writes."""
     arguments = parse(Arguments, default=Arguments(Changes()), description=__doc__)
     one_device_per_core()
-    with one_line_ends():
+    with one_line_errors():
         config = arguments.config()
         start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
         names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers

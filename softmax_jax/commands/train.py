@@ -1,24 +1,26 @@
 """Trains the model of a task."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import tyro
 
-from softmax_jax.configs import load_preset, preset_summaries
-from softmax_jax.runtime.command_line import (
+from softmax_jax.commands.options import (
+    KEPT,
+    CompiledPrograms,
     TrustCode,
     check_directory,
     one_device_per_core,
+    one_line_errors,
     parse_preset,
-    plain_console,
-    typed,
 )
-from softmax_jax.runtime.compilation_cache import KEPT, CompiledPrograms
-from softmax_jax.runtime.distributed import ALONE, Cluster, is_leader, joined
+from softmax_jax.configs import load_preset, preset_summaries
 from softmax_jax.training.config import Config
+from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
 from softmax_jax.training.optimizers import build_optimizer
-from softmax_jax.training.run import one_line_ends, run
+from softmax_jax.training.progress import plain_console
+from softmax_jax.training.run import run
 from softmax_jax.training.trainer import build_model
 
 
@@ -43,11 +45,13 @@ def main() -> None:
     )
     workdir = arguments.workdir
     one_device_per_core()
-    with one_line_ends(), joined(arguments.cluster):
+    with one_line_errors():
+        join(arguments.cluster)
         check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
         build_model(arguments.config.task, arguments.config.normalizer)
         arguments.compiled.keep()
         run(arguments.config, workdir, plain_console(quiet=not is_leader()))
         if is_leader():
-            print(f"trained to the end; evaluate with: {typed('evaluate', 'evaluate.py')} --checkpoint {workdir}")
+            program = "softmax-jax evaluate" if sys.argv[0].startswith("softmax-jax") else "python evaluate.py"
+            print(f"trained to the end; evaluate with: {program} --checkpoint {workdir}")

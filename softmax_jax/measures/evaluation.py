@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from softmax_jax.measures.known_items import KnownItems, pays
 from softmax_jax.measures.long_sets import LONGEST_WHOLE, read_by_blocks
+from softmax_jax.measures.pipeline import two_at_a_time
 from softmax_jax.measures.sets import (
     NOTEBOOK_LENGTHS,
     as_given,
@@ -30,10 +31,9 @@ from softmax_jax.normalizers.maps import soft_cap
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.runtime.distributed import gathered
-from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
 from softmax_jax.tasks.task import Reading, Task
+from softmax_jax.training.distributed import gathered
 from softmax_jax.training.trainer import Parameters, build_model
 
 SHARED = 128, 512, 2048

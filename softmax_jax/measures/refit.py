@@ -13,13 +13,13 @@ from jaxtyping import Array, Float, Key
 
 from softmax_jax.measures.evaluation import check_seeds, evaluate, task_of
 from softmax_jax.measures.fits import ALL_LENGTHS, TRAIN_LENGTHS
+from softmax_jax.measures.pipeline import two_at_a_time
 from softmax_jax.measures.sets import on_fresh_sets
 from softmax_jax.measures.table import KEYS
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation, Scale
-from softmax_jax.runtime.pipeline import two_at_a_time
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
 from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import Rows, TemperatureFit, curves, fitting, optimum

@@ -13,10 +13,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Int, Key
 
-from softmax_jax.runtime.devices import SEEDS, SETS, device_mesh
-from softmax_jax.runtime.distributed import placed
 from softmax_jax.tasks.max_retrieval import CLASSES, TEST_KEY, Batch
 from softmax_jax.tasks.task import Task
+from softmax_jax.training.distributed import SEEDS, SETS, device_mesh, placed
 from softmax_jax.training.trainer import Parameters, build_model
 
 NOTEBOOK_LENGTHS = tuple(2**power for power in range(1, 13))

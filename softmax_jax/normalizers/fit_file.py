@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softmax_jax.files import SMALL, read_json
+from softmax_jax.files import read_json
 from softmax_jax.normalizers.checks import shown
 
 KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256", "sha256")
@@ -39,7 +39,7 @@ def read_fit(path: Path) -> dict[str, Any]:
     Raises ValueError, in one line, for a file that is missing, is no valid fit, or is not as it was written.
     """
     try:
-        content = read_json(path, SMALL)
+        content = read_json(path)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
     except (OSError, ValueError) as error:

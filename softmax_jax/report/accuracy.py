@@ -20,10 +20,10 @@ from softmax_jax.report import charts
 from softmax_jax.report.colours import BY_CAUSE, PUBLISHED, palette
 from softmax_jax.report.drawing import Paper, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
-from softmax_jax.runtime.command_line import plain_console
 from softmax_jax.tasks import published
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import Task
+from softmax_jax.training.progress import plain_console
 
 Published = Mapping[str, Mapping[int, float]]
 """Accuracies to compare with, in percent, by normalizer and n."""

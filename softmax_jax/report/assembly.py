@@ -19,10 +19,10 @@ from softmax_jax.report.drawing import Paper
 from softmax_jax.report.page import Figure, page, write_figure
 from softmax_jax.report.sections import Evaluated, Study, report_sections
 from softmax_jax.report.show import show
-from softmax_jax.runtime.command_line import with_progress
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.config import Config
+from softmax_jax.training.progress import with_progress
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.training.trainer import Parameters
 

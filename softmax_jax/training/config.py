@@ -2,14 +2,20 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, whole
 from softmax_jax.normalizers.registry import trust
-from softmax_jax.runtime.command_line import UnlessGiven
 from softmax_jax.tasks import name_of, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import Task
+
+Numbers = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")]
+"""Numbers by name, none unless given."""
+DROPPED = {"sharded": False}
+"""Settings of earlier versions, each with the one value that still means the same run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,23 +39,20 @@ class Config:
     """An optimizer as optax or optax.contrib writes it, such as adam, muon, `adamw(weight_decay=0.001)` or a chain of
     their transformations: `chain(clip_by_global_norm(1.0), adam)`. Whatever takes a learning rate is given the
     schedule."""
-    optimizer_options: UnlessGiven[dict[str, float]] = dataclasses.field(default_factory=dict)
+    optimizer_options: Numbers = dataclasses.field(default_factory=dict)
     """Further numbers for the optimizer, as in `weight_decay 0.0001`."""
     learning_rate: float = 0.001
     """Learning rate: the value of a constant schedule, the peak of those that warm up, the start of the others."""
     schedule: str = "constant_schedule"
     """A schedule as optax writes it, such as constant_schedule, cosine_decay_schedule, cosine_onecycle_schedule,
     `warmup_cosine_decay_schedule(warmup_steps=500)`."""
-    schedule_options: UnlessGiven[dict[str, float]] = dataclasses.field(default_factory=dict)
+    schedule_options: Numbers = dataclasses.field(default_factory=dict)
     """Further numbers for the schedule, as in `alpha 0.1`; its length is `steps` unless given."""
     start_from: str = ""
-    """Directory of a run whose trained models these start from, in the place of random ones; numbers that only this
-    normalizer learns start as they always do. What it was trained on does not come again."""
+    """Directory of a run whose trained models these start from, instead of random ones. Numbers that only
+    this normalizer learns start as they always do, and the batches of that run do not come again."""
     first_batch: int = 0
-    """Batches of the training data to leave out: those that the models of `start_from` have seen, by default."""
-    sharded: bool = False
-    """Whether the devices that share a seed divide its parameters and the optimizer's state, for models that one device
-    cannot hold."""
+    """Batches of the training data to leave out: by default those that the models of `start_from` have seen."""
     chunk: int = 500
     """Steps per call of the compiled loop, and so per line of metrics."""
     chunks_per_checkpoint: int = 10
@@ -63,11 +66,6 @@ class Config:
         if last >= 2**31:
             rule = f"the last of {self.seeds} seeds must be below 2**31, and is {last}"
             raise ValueError(f"--first-seed is {self.first_seed}: {rule}")
-        if self.sharded and not self.task.divides_batches:
-            raise ValueError(
-                f"--sharded divides a model among devices that divide its batches, which {self.task.name} does not: "
-                "leave it out"
-            )
         require("--l2", self.l2, "of at least 0 and at most 1000, such as 0.001", lambda l2: 0 <= l2 <= 1000)
         rule = "above 0 and at most 1000, such as 0.001"
         require("--learning-rate", self.learning_rate, rule, lambda rate: 0 < rate <= 1000)
@@ -94,7 +92,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """The settings by name, those of the task among them, as config.json holds them.
+    """Returns the settings by name, those of the task among them, as config.json holds them.
 
     >>> settings_of(Config(MaxRetrieval(width=8)))["width"]
     8
@@ -104,15 +102,14 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def from_settings(settings: Mapping[str, Any]) -> Config:
-    """The inverse of `settings_of`; what is left out has its default, and the task is max retrieval.
+    """Returns what `settings_of` was given; what is left out has its default, and the task is max retrieval.
 
-    Raises ValueError for a setting that there is not, for a value of another type than the default's, and as
-    `task_class`.
+    Raises ValueError for an unknown setting, for a value of another type than the default's, and as `task_class`.
     """
     name = settings.get("task", MaxRetrieval.name)
     kind = task_class(name)
     fields = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
-    given = {name: value for name, value in settings.items() if name != "task"}
+    given = {name: value for name, value in settings.items() if name != "task" and (name, value) not in DROPPED.items()}
     defaults = settings_of(Config(kind()))
     for setting, value in list(given.items()):
         if setting not in defaults:
@@ -127,7 +124,7 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
 
 
 def changed(config: Config, **settings: Any) -> Config:
-    """The same with other settings, be they of the task or of the training.
+    """Returns the same with other settings, of the task or of the training.
 
     >>> changed(Config(), width=8, steps=10).task.width
     8

@@ -1,8 +1,7 @@
 """Trains a run from its directory to its end: chunks, metrics, checkpoints, progress, interruption."""
 
 import contextlib
-import functools
-import sys
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,42 +12,40 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softmax_jax.runtime.command_line import one_line_errors, print_error
-from softmax_jax.runtime.compilation_cache import CompileTime
-from softmax_jax.runtime.distributed import any_process, gathered, leave
 from softmax_jax.training.config import Config
-from softmax_jax.training.interruption import Interruptions
+from softmax_jax.training.distributed import any_process, gathered
 from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.run_directory import RunDirectory, started
 from softmax_jax.training.trainer import Metrics, TrainState, build_model, chunk_trainer
+
+POLLING_SECONDS = 0.005
+"""How long to sleep between two looks at a chunk: signals are heard while this process sleeps, not while it waits."""
 
 
 class NotFiniteError(ArithmeticError):
     """The loss of a seed became infinite or NaN."""
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(KeyboardInterrupt):
     """The user stopped the run; its newest checkpoint continues it."""
 
 
-class InterruptedAtOnce(Interrupted):
-    """The user did not wait for the chunk under way, which is lost and may still be computed."""
-
-
 @contextlib.contextmanager
-def one_line_ends() -> Iterator[None]:
-    """`one_line_errors`, and one line also for a run that was stopped (status 130) or whose loss got lost (1)."""
-    with one_line_errors():
-        try:
-            yield
-        except Interrupted as interruption:
-            print(interruption, file=sys.stderr)
-            if isinstance(interruption, InterruptedAtOnce):
-                leave(130)  # an orderly exit would wait for the chunk
-            raise SystemExit(130) from None
-        except NotFiniteError as error:
-            print_error(str(error))
-            raise SystemExit(1) from None
+def _heard_signals(console: Console) -> Iterator[list[int]]:
+    """Yields a list that gets the number of a Ctrl-C or a SIGTERM. A second Ctrl-C ends the process at once."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: Any) -> None:
+        heard.append(number)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        console.print("Stopping after this chunk and saving. Ctrl-C again to stop now.", soft_wrap=True)
+
+    previous = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
@@ -56,12 +53,10 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
 
     A continued run ends with the same bits as one that was never stopped, given as many devices; on another number
     sums round differently. Of several processes all call this, and an interruption of any of them stops all after
-    the same chunk. Raises NotFiniteError when a loss
-    is not finite, after the last good state was saved, Interrupted after Ctrl-C or SIGTERM, likewise,
-    InterruptedAtOnce after a second Ctrl-C, when the chunks that were finished are saved, and ValueError,
-    with nothing written, for an optimizer or a schedule that optax cannot build, an unknown normalizer, or a directory
-    that another run is in; OSError when the disk is full, which loses no more than the steps since the newest
-    checkpoint.
+    the same chunk. Raises NotFiniteError when a loss is not finite, after the last good state was saved; Interrupted
+    after Ctrl-C or SIGTERM, likewise; ValueError, with nothing written, for an optimizer or a schedule that optax
+    cannot build, an unknown normalizer, or a directory that another run is in; OSError when the disk is full, which
+    loses no more than the steps since the newest checkpoint.
     """
     # Refuse what cannot be before anything is written.
     build_model(config.task, config.normalizer)
@@ -69,93 +64,75 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     build_optimizer(config)
     directory = RunDirectory(workdir, config)
     try:
-        with Interruptions(console) as interruptions, _progress(config, console) as report:
-            step, state = directory.resume()
+        with _heard_signals(console) as signals, _progress(config, console) as report:
+            step, state = start = directory.resume()
             if step:
                 console.print(f"continuing {workdir} at step {step}")
-            step, state = _train(config, directory, step, state, report, interruptions, console)
+            for step, state, lines in _chunks(config, directory, *start, console):
+                report(step, lines)
+                if any_process(bool(signals)):
+                    break
+                if step % (config.chunk * config.chunks_per_checkpoint) == 0:
+                    directory.save(step, state)
             directory.save(step, state)
-            if step == config.steps:
-                directory.finish(state)
-                return state
-        raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
+            if step < config.steps:
+                raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
+            directory.finish(state)
+            return state
     finally:
         directory.close()
 
 
-def _train(
-    config: Config,
-    directory: RunDirectory,
-    step: int,
-    state: TrainState,
-    report: Callable[[int, list[dict[str, Any]]], None],
-    interruptions: Interruptions,
-    console: Console,
-) -> tuple[int, TrainState]:
-    """Chunk after chunk until the end or an interruption; the step reached and the state there."""
-    train_chunk = chunk_trainer(config)
-    while step < config.steps and not any_process(interruptions.asked):
+def _chunks(
+    config: Config, directory: RunDirectory, step: int, state: TrainState, console: Console
+) -> Iterator[tuple[int, TrainState, list[dict[str, Any]]]]:
+    """Yields the step reached, the state there and the logged lines of metrics after each chunk."""
+    compiled: dict[int, Callable[..., tuple[TrainState, Metrics]]] = {}
+    while step < config.steps:
         steps = min(config.chunk - step % config.chunk, config.steps - step)
+        if steps not in compiled:
+            start = time.perf_counter()
+            compiled[steps] = compiled_chunk(config, state, steps)
+            console.print(f"compiled in {time.perf_counter() - start:.1f} s", soft_wrap=True, highlight=False)
         start = time.perf_counter()
-        with CompileTime() as compiling:
-            # The next state lives beside this one until its loss is known to be finite.
-            chunk = functools.partial(train_chunk, state, step, steps)
-            try:
-                new_state, metrics = interruptions.wait_for(lambda chunk=chunk: jax.block_until_ready(chunk()))
-            except KeyboardInterrupt:
-                if jax.process_count() > 1:  # the others do not save with this one
-                    raise
-                directory.save(step, state)
-                lost = "the chunk under way is lost, all before it is saved"
-                raise InterruptedAtOnce(
-                    f"stopped at once at step {step}: {lost}; the same command continues {directory.path}"
-                ) from None
-        seconds = time.perf_counter() - start - compiling.seconds
-        if compiling.seconds:
-            console.print(f"compiled in {compiling.seconds:.1f} s", soft_wrap=True, highlight=False)
+        # The next state lives beside this one until its loss is known to be finite.
+        new_state, metrics = compiled[steps](state, np.int32(step))
+        while not all(leaf.is_ready() for leaf in jax.tree.leaves(metrics)):
+            time.sleep(POLLING_SECONDS)
+        seconds = time.perf_counter() - start
         metrics = gathered(metrics)
-        try:
-            _check_finite(metrics, config, step, directory)
-        except NotFiniteError:
-            directory.save(step, state)
-            raise
+        for seed, bad_step in zip(config.all_seeds, metrics.first_bad_step):
+            if bad_step >= 0:
+                directory.save(step, state)
+                raise NotFiniteError(
+                    f"the loss of seed {seed} is not finite at step {bad_step}: try a smaller --learning-rate; "
+                    f"{directory.path} keeps the state of step {step}"
+                )
         step, state = step + steps, new_state
         lines = _lines(metrics, config, step, steps / seconds)
         directory.log(lines)
-        report(step, lines)
-        if step % (config.chunk * config.chunks_per_checkpoint) == 0:
-            directory.save(step, state)
-    return step, state
+        yield step, state, lines
 
 
-def _check_finite(metrics: Metrics, config: Config, step: int, directory: RunDirectory) -> None:
-    for seed, bad_step in zip(config.all_seeds, metrics.first_bad_step):
-        if bad_step >= 0:
-            raise NotFiniteError(
-                f"the loss of seed {seed} is not finite at step {bad_step}: try a smaller --learning-rate; "
-                f"{directory.path} keeps the state of step {step}"
-            )
+def compiled_chunk(config: Config, state: TrainState, steps: int) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Returns the compiled program of (state, first step) for that many steps."""
+    return chunk_trainer(config).lower(state, np.int32(0), steps).compile()
 
 
 def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float) -> list[dict[str, Any]]:
-    """One line of metrics per seed."""
-    columns = zip(config.all_seeds, *(np.asarray(column).tolist() for column in metrics[:3]))
+    """Returns a line of metrics for each seed."""
+    means = {name: getattr(metrics, name).tolist() for name in ("loss", "cross_entropy", "accuracy")}
     return [
-        {
-            "step": step,
-            "seed": seed,
-            "loss": loss,
-            "cross_entropy": cross_entropy,
-            "accuracy": accuracy,
-            "steps_per_second": round(steps_per_second, 2),
-        }
-        for seed, loss, cross_entropy, accuracy in columns
+        {"step": step, "seed": seed}
+        | {name: values[row] for name, values in means.items()}
+        | {"steps_per_second": round(steps_per_second, 2)}
+        for row, seed in enumerate(config.all_seeds)
     ]
 
 
 @contextlib.contextmanager
 def _progress(config: Config, console: Console) -> Iterator[Callable[[int, list[dict[str, Any]]], None]]:
-    """A bar on a terminal, plain lines in a log: step, rate, mean loss and accuracy, time left."""
+    """Yields what reports a chunk: a bar on a terminal, lines in a log, with mean metrics, rate and time left."""
 
     def summary(lines: list[dict[str, Any]]) -> str:
         loss, accuracy = (np.mean([line[key] for line in lines]) for key in ("loss", "accuracy"))

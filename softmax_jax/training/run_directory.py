@@ -1,22 +1,19 @@
 """A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
 
-import contextlib
 import dataclasses
 import glob
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from softmax_jax.files import (
-    append_whole,
-    in_words,
-    read_bytes,
+    read_json,
+    read_text,
     reason,
     remove_directory,
     remove_unfinished,
@@ -25,28 +22,20 @@ from softmax_jax.files import (
     write_whole,
 )
 from softmax_jax.normalizers.registry import require_trust
-from softmax_jax.runtime import distributed
-from softmax_jax.runtime.checkpoints import (
-    PARAMETERS,
-    STEPS,
-    SUMS,
-    differences,
-    first_good,
-    read_arrays,
-    read_settings,
-    step_checkpoints,
-    verify,
-    verify_file,
-    write_checkpoint,
-)
-from softmax_jax.runtime.locks import lock_directory, unlock
 from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training import distributed
+from softmax_jax.training.checkpoint import (
+    PARAMETERS,
+    STEPS,
+    read_arrays,
+    step_checkpoints,
+    verify,
+    write_checkpoint,
+)
 from softmax_jax.training.config import Config, from_settings, settings_of
 from softmax_jax.training.optimizers import build_optimizer, build_schedule
 from softmax_jax.training.trainer import Parameters, TrainState, initial_state, state_sharding
-
-T = TypeVar("T")
 
 KEPT_CHECKPOINTS = 2
 _OF_REPOSITORY = Path(__file__).parents[2] / "checkpoints"
@@ -59,87 +48,67 @@ ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a 
 class RunDirectory:
     """The files of one training run; opening a directory that holds a run continues it.
 
-    Of several processes all open it, save and resume together, and the first alone writes the other files. A run
-    continues on any number of devices and processes, one run at a time in a directory: until `close`, or the end of
-    the process, nobody else opens it. Opening it deletes what a killed process left half written. A run of fewer steps,
+    Of several processes all open it, save and resume together, and the first alone writes the other files. One run at
+    a time is in a directory: until `close`, or the end of the process, nobody else opens it. A run of fewer steps,
     finished or not, goes on to those of `config` as one that was meant to from the start. Raises ValueError if the
-    directory is in use, holds a run of other settings, cannot be written, or is not the same one for all
-    processes; saving and logging raise OSError where the disk is full, and leave no part of what they were writing.
+    directory is in use, holds a run of other settings, cannot be written, or is not the same one for all processes;
+    saving and logging raise OSError where the disk is full.
     """
 
     def __init__(self, path: Path | str, config: Config):
         self.path = Path(path).absolute()
-        if glob.has_magic(str(self.path)):
-            rule = "which Orbax takes for a pattern, and would lose what it writes"
-            raise ValueError(f"{self.path} has one of * ? [, {rule}: choose another --workdir")
         self.config = config
-        self._lock: FileLock | None = None
+        self._lock = FileLock(self.path / ".lock", blocking=False)
         self._saved: int | None = None
-        self._gone = f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
-        try:
-            distributed.agree(self._other_settings() or (self._start() if distributed.is_leader() else None))
-            distributed.agree(self._other_settings(required=True))
-        except BaseException:
-            self.close()
-            raise
+        distributed.agree(self._begin() if distributed.is_leader() else None)
+        shared = (self.path / "config.json").exists()
+        distributed.agree(None if shared else f"{self.path} must be a directory that all processes share")
 
-    def _start(self) -> str | None:
+    def _begin(self) -> str | None:
         """Takes the lock and writes the first files of a run. Returns the problem, if there is one, in words."""
+        if glob.has_magic(str(self.path)):  # Orbax takes it for a pattern, and would lose what it writes
+            return f"{self.path} has one of * ? [ in its name: choose another --workdir"
         try:
-            with in_words(self.path):
-                self._lock = lock_directory(self.path)
-                (self.path / STEPS).mkdir(parents=True, exist_ok=True)
-            if problem := self._other_settings():  # another run may have begun and ended since they were compared
-                return problem
+            (self.path / STEPS).mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            if (self.path / "config.json").exists():
+                there, trained = read_config(self.path), self.path / PARAMETERS
+                _require_same(self.path, there, self.config)
+                if trained.exists() and not step_checkpoints(self.path):
+                    raise ValueError(
+                        f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
+                    )
+                if trained.exists() and there.steps < self.config.steps:
+                    remove_directory(trained)  # of a run that is not finished any more
             remove_unfinished(self.path)
             remove_unfinished(self.path / STEPS)
-            if (self.path / PARAMETERS).exists() and read_config(self.path).steps < self.config.steps:
-                if not step_checkpoints(self.path):
-                    return self._gone
-                remove_directory(self.path / PARAMETERS)  # of a run that is not finished any more
             write_json(self.path / "config.json", settings_of(self.config))
             if not (self.path / "versions.json").exists():  # a look at a finished run is none of its own
                 write_json(self.path / "versions.json", versions())
-        except (OSError, ValueError) as error:
+        except Timeout:
+            return f"{self.path} is in use by another run: let it end, or choose another --workdir"
+        except OSError as error:
+            self.close()
+            return f"{self.path} cannot be used: {reason(error)}"
+        except ValueError as error:
+            self.close()
             return str(error)
         return None
 
-    def _other_settings(self, required: bool = False) -> str | None:
-        """The problem with the settings in the directory, in words; having none is a problem if they are `required`."""
-        if not (self.path / "config.json").exists():
-            unseen = f"{self.path} holds no config.json here: --workdir must be a directory that all processes share"
-            return unseen if required else None
-        try:
-            there = read_config(self.path)
-            changed = differences(settings_of(extended(there, self.config)), settings_of(self.config))
-        except ValueError as error:
-            return str(error)
-        if not changed:
-            return None
-        if dataclasses.replace(there, steps=self.config.steps) == self.config and there.steps < self.config.steps:
-            changed += f", by which its learning rates would have been others ({there.schedule})"
-        return (
-            f"{self.path} holds a run of other settings: {changed}. "
-            "Choose another --workdir, or repeat its settings to continue it"
-        )
-
     def resume(self) -> tuple[int, TrainState]:
-        """The steps done and the state after them, from the newest good checkpoint; a fresh start if there is none.
+        """Returns the steps done and the state after them, from the newest checkpoint; a fresh start if there is none.
 
-        Raises ValueError if all checkpoints are damaged, or gone from a finished run.
+        Raises ValueError if that checkpoint is damaged.
         """
-
-        def read(path: Path) -> TrainState:
-            return read_checkpoint(path, self.config, state_shapes)
-
-        newest = first_good(step_checkpoints(self.path), read)
-        if newest is None:
-            distributed.agree(self._gone if (self.path / PARAMETERS).exists() else None)
-            step, state = 0, first_state(self.config)
-        else:
+        newest = step_checkpoints(self.path)[:1]
+        if newest:
             step = self._saved = int(newest[0].name)
-            state = distributed.placed(newest[1], state_sharding(self.config))
-        distributed.agree(self._drop_metrics_after(step) if distributed.is_leader() else None)
+            arrays = read_checkpoint(newest[0], self.config, state_shapes(self.config))
+            state = distributed.placed(arrays, state_sharding(self.config))
+        else:
+            step, state = 0, first_state(self.config)
+        if distributed.is_leader():
+            self._drop_metrics_after(step)
         return step, state
 
     def save(self, step: int, state: TrainState) -> None:
@@ -148,64 +117,66 @@ class RunDirectory:
             write_checkpoint(self.path / STEPS / str(step), state, settings_of(self.config))
             self._saved = step
         if distributed.is_leader():  # also of a step saved before: the process may have been killed at this line
-            saved = step_checkpoints(self.path)
-            damaged = [path for path in saved if int(path.name) > step]  # or this step would be done already
-            for path in damaged + saved[len(damaged) + KEPT_CHECKPOINTS :]:
-                with contextlib.suppress(OSError):  # a checkpoint too many does no harm
-                    remove_directory(path)
+            for path in step_checkpoints(self.path)[KEPT_CHECKPOINTS:]:
+                remove_directory(path)
 
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
-        if distributed.any_process(not self._finished()):
+        if not (self.path / PARAMETERS).exists():
             write_checkpoint(self.path / PARAMETERS, state.parameters, settings_of(self.config))
 
-    def _finished(self) -> bool:
-        """Whether the trained parameters are there and as they were written."""
-        try:
-            verify(self.path / PARAMETERS)
-            return read_config(self.path / PARAMETERS) == self.config
-        except (ValueError, OSError):
-            return False
-
     def log(self, lines: list[dict[str, Any]]) -> None:
-        """Appends lines of metrics and leaves them on disk."""
+        """Appends lines of metrics."""
         if distributed.is_leader():
-            append_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+            with (self.path / "metrics.jsonl").open("a") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
 
-    def _drop_metrics_after(self, step: int) -> str | None:
-        """Drops the lines that a resumed run will write again, and any that a crash cut short.
-
-        Returns the problem, in words, if a line is damaged.
-        """
+    def _drop_metrics_after(self, step: int) -> None:
+        """Drops the lines that a resumed run will write again, and any that a crash cut short."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return None
-        try:
-            complete = [line for line in read_bytes(path).splitlines(keepends=True) if line.endswith(b"}\n")]
-            kept = [line for line in complete if json.loads(line)["step"] <= step]
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return f"{path} is damaged: restore it from a copy, or remove it to continue without the metrics so far"
-        write_whole(path, b"".join(kept))
-        return None
+        if path.exists():
+            whole = [line for line in read_text(path).splitlines(keepends=True) if line.endswith("}\n")]
+            write_whole(path, "".join(line for line in whole if json.loads(line)["step"] <= step))
 
     def close(self) -> None:
         """Lets others open the directory."""
-        if self._lock:
-            unlock(self._lock)
+        self._lock.release()
 
 
-def extended(there: Config, here: Config) -> Config:
-    """The settings of a run with the steps of another one, if these are more and change nothing in the first."""
-    if not there.steps < here.steps:
-        return there
-    longer, steps = dataclasses.replace(there, steps=here.steps), np.arange(there.steps)
+def _require_same(path: Path, there: Config, here: Config) -> None:
+    """Raises ValueError unless a run goes on under these settings: its own, or more steps at the same learning rates.
+
+    Where a schedule spreads over the steps, more of them would have changed the first.
+    """
+    longer = dataclasses.replace(there, steps=max(there.steps, here.steps))
+    changed = differences(settings_of(longer), settings_of(here))
+    if changed:
+        raise ValueError(f"{path} holds a run with {changed}. Choose another directory, or repeat its settings")
+    if there.steps == here.steps:
+        return
+    steps = np.arange(there.steps)
     with jax.numpy_dtype_promotion("standard"):  # as in training
         first, longer_first = (jax.vmap(build_schedule(config))(steps) for config in (there, longer))
-    return longer if np.array_equal(first, longer_first) else there
+    if not np.array_equal(first, longer_first):
+        raise ValueError(
+            f"{path} holds a run of {there.steps} steps, not {here.steps}, by which its learning rates would have been "
+            f"others ({there.schedule}). Choose another directory, or give --steps {there.steps}"
+        )
+
+
+def differences(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Returns what differs between two settings, in words.
+
+    >>> differences({"width": 8, "steps": 10}, {"width": 16, "steps": 10})
+    'width=8, not 16'
+    """
+    names = dict.fromkeys([*here, *there])
+    changed = [name for name in names if there.get(name) != here.get(name)]
+    return "; ".join(f"{name}={there.get(name)}, not {here.get(name)}" for name in changed)
 
 
 def started(config: Config) -> Config:
-    """The settings with the batches to leave out, where the models start from those of another run.
+    """Returns the settings with the batches to leave out, where the models start from those of another run.
 
     Raises ValueError, in one line, unless that run is there, with these seeds and parameters.
     """
@@ -217,8 +188,8 @@ def started(config: Config) -> Config:
             f"--start-from is {config.start_from}, which has no seed {absent[0]}: its seeds are {there.first_seed} to "
             f"{there.all_seeds[-1]}; choose --first-seed and --seeds among them"
         )
-    of_both = (dataclasses.replace(one, normalizer=there.normalizer, seeds=1) for one in (config, there))
-    here_shapes, there_shapes = (state_shapes(one).parameters for one in of_both)
+    both = (dataclasses.replace(one, normalizer=there.normalizer, seeds=1) for one in (config, there))
+    here_shapes, there_shapes = (state_shapes(one).parameters for one in both)
     if here_shapes != there_shapes:
         raise ValueError(
             f"--start-from is {config.start_from}, whose models have other parameters: give this run the task and the "
@@ -228,96 +199,80 @@ def started(config: Config) -> Config:
 
 
 def first_state(config: Config) -> TrainState:
-    """Parameters and optimizer state of every seed before the first step, be they random or those of another run."""
+    """Returns parameters and optimizer state of every seed before the first step, random or those of another run."""
     state = initial_state(config)
     if not config.start_from:
         return state
     there, trained = load_checkpoint(config.start_from)
-    own = dict(jax.tree_util.tree_leaves_with_path(state.parameters))
+    by_path = dict(jax.tree_util.tree_leaves_with_path(trained))
     rows = np.array([there.all_seeds.index(seed) for seed in config.all_seeds])
     sharding = state_sharding(config)
-    where = dict(jax.tree_util.tree_leaves_with_path(sharding.parameters))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(trained):
-        if path in own:
-            own[path] = distributed.placed(leaf[rows], where[path])
-    parameters = jax.tree.unflatten(jax.tree.structure(state.parameters), list(own.values()))
-    fresh = jax.jit(jax.vmap(build_optimizer(config).init), out_shardings=sharding.optimizer)
-    return TrainState(parameters, fresh(parameters), state.seed)
+
+    def start(path: Any, own: jax.Array) -> jax.Array:
+        return distributed.placed(by_path[path][rows], sharding) if path in by_path else own
+
+    parameters = jax.tree_util.tree_map_with_path(start, state.parameters)
+    optimizer = jax.jit(jax.vmap(build_optimizer(config).init), out_shardings=sharding)(parameters)
+    return TrainState(parameters, optimizer, state.seed)
 
 
 def read_config(directory: Path | str) -> Config:
-    """The settings of the run in a directory. Raises ValueError if there is none, it cannot be read, or names code.
+    """Returns the settings of the run in a directory.
 
-    Its normalizer and its task can, of one's own; its optimizer and schedule are those of optax.
+    Raises ValueError, in one line, if there is none, it cannot be read, or it names code. A normalizer or a task can
+    be somebody's own; optimizer and schedule are those of optax.
     """
-    directory = Path(directory)
-    settings = read_settings(directory)
+    path = Path(directory) / "config.json"
+    if not path.exists():
+        raise ValueError(f"{directory} holds no run (no config.json): name a directory that train.py made")
+    try:
+        settings = dict(read_json(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
     for setting in ("normalizer", "task"):
-        require_trust(str(settings.get(setting)), directory / "config.json")
+        require_trust(str(settings.get(setting)), path)
     try:
         return from_settings(settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{directory / 'config.json'} is not the config of a run: {reason(error)}") from None
+        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
 
 
-def read_checkpoint(path: Path, config: Config, shapes: Callable[[Config], T]) -> T:
-    """The arrays of a checkpoint of a run with these settings, whole on this process's first device.
+def read_checkpoint(path: Path, config: Config, shapes: Any) -> Any:
+    """Returns the arrays of a checkpoint of a run with these settings, whole on this process's first device.
 
     Raises ValueError, in one line, unless every file is as it was written, for a run of these settings.
     """
     verify(path)
-    there = read_config(path)
-    if path.name != PARAMETERS:
-        there = extended(there, config)  # of steps that were added later
-    if changed := differences(settings_of(there), settings_of(config)):
-        raise ValueError(f"its settings are not those of the run's config.json: {changed}")
-    return read_arrays(path, shapes(config))
+    _require_same(path, read_config(path), config)
+    return read_arrays(path, shapes)
 
 
 def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
-    """Settings and parameters of a run, finished or not, or of a Flax msgpack file, with a leading seed axis.
+    """Returns settings and parameters of a run, finished or not, or of a Flax msgpack file, with a leading seed axis.
 
-    Those of a run are from its newest good checkpoint, with a line on stderr if another was damaged. A msgpack file
-    holds one model of max retrieval; a line on stderr says if no checksum is beside it. Raises ValueError, in one
-    line, for damage and for anything else.
+    Those of a run that is not finished are from its newest checkpoint, and a line on stderr says so. A msgpack file
+    holds one model of max retrieval. Raises ValueError, in one line, for damage and for anything else.
     """
     path = Path(path)
     if not path.exists():
         absent = "the trained models come with the repository, not with the package: run this there, or "
         raise ValueError(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
-    return _load_msgpack(path) if path.is_file() else _load_run(path.absolute())
-
-
-def _load_run(directory: Path) -> tuple[Config, Parameters]:
-    config = read_config(directory)
-
-    def read(path: Path) -> Parameters:
-        if path.name == PARAMETERS:
-            return read_checkpoint(path, config, lambda config: state_shapes(config).parameters)
-        return read_checkpoint(path, config, state_shapes).parameters
-
-    trained = directory / PARAMETERS
-    candidates = [trained] * trained.exists() + step_checkpoints(directory)
-    newest = first_good(candidates, read)
-    if newest is None:
-        raise ValueError(f"{directory} has no checkpoint yet: let train.py reach its first one")
-    path, parameters = newest
-    # Where another was passed over, a line on stderr has named this one already.
-    if path == candidates[0] != trained and int(path.name) < config.steps and distributed.is_leader():
-        step = f"step {path.name} of {config.steps}"
-        print(f"warning: {directory} is not trained to its end: this is {step}", file=sys.stderr)
-    return config, parameters
-
-
-def _load_msgpack(path: Path) -> tuple[Config, Parameters]:
-    known = verify_file(path)
-    parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path)))
-    if not known and distributed.is_leader():
-        add = f"cd {path.parent} && sha256sum {path.name} >> {SUMS}"
-        print(f"warning: nothing tells whether {path} is as it was made: it has no checksum ({add})", file=sys.stderr)
-    return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
+    if path.is_file():
+        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+        return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
+    path = path.absolute()
+    config = read_config(path)
+    if (path / PARAMETERS).exists():
+        return config, read_checkpoint(path / PARAMETERS, config, state_shapes(config).parameters)
+    newest = step_checkpoints(path)[:1]
+    if not newest:
+        raise ValueError(f"{path} has no checkpoint yet: let train.py reach its first one")
+    if distributed.is_leader():
+        step = f"step {newest[0].name} of {config.steps}"
+        print(f"warning: {path} is not trained to its end: this is {step}", file=sys.stderr)
+    return config, read_checkpoint(newest[0], config, state_shapes(config)).parameters
 
 
 def state_shapes(config: Config) -> TrainState:
-    """Names, shapes and types of all that training carries."""
+    """Returns names, shapes and types of all that training carries."""
     return jax.eval_shape(lambda: initial_state(config))

@@ -14,8 +14,7 @@ from softmax_jax.tasks.signal import Signal
 from softmax_jax.tasks.task import dropout_key
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config, changed
-from softmax_jax.training.optimizers import ELEMENTWISE, build_optimizer, build_schedule, elementwise
-from softmax_jax.training.packing import packing
+from softmax_jax.training.optimizers import build_optimizer, build_schedule
 
 SMALL = Config(MaxRetrieval(sets=16, min_items=2, max_items=4, width=8), steps=40, seeds=2, chunk=20)
 
@@ -120,8 +119,8 @@ class Numbered(MaxRetrieval):
         return jnp.stack([step, seed])
 
 
-def test_every_step_of_a_chunk_has_its_own_batch_and_key_of_the_dropout(monkeypatch):
-    """Drawn at once or one by one: the gradient is what is seen of them, and plain descent adds it up."""
+def test_every_step_of_a_chunk_has_its_own_batch_and_key_of_the_dropout():
+    """The gradient is what is seen of them, and plain descent adds it up."""
     task = Numbered(sets=16, min_items=2, max_items=4, width=8)
     config = Config(task, steps=40, seeds=2, chunk=20, l2=0.0, optimizer="sgd", learning_rate=1.0)
     seed, parameters = jnp.int32(7), {"seen": jnp.zeros(3)}
@@ -135,11 +134,9 @@ def test_every_step_of_a_chunk_has_its_own_batch_and_key_of_the_dropout(monkeypa
 
     by_hand = jax.jit(jax.vmap(lambda step: seen(jnp.stack([step, seed]), dropout_key(seed, step))))(jnp.arange(5, 9))
     assert len(set(by_hand[:, 2].tolist())) == 4
-    for at_once in (1, 4):
-        monkeypatch.setattr(training, "drawn_at_once", lambda config, steps, count=at_once: count)
-        run = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(5), steps=4)
-        after, _ = jax.jit(run)(state)
-        np.testing.assert_allclose(after.parameters["seen"], -by_hand.sum(0), rtol=1e-6)
+    run = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(5), steps=4)
+    after, _ = jax.jit(run)(state)
+    np.testing.assert_allclose(after.parameters["seen"], -by_hand.sum(0), rtol=1e-6)
 
 
 class OfAbsoluteScores(MaxRetrieval):
@@ -196,52 +193,6 @@ def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
             assert (step > 0) == bool(jnp.any(update["kernel"]))
     _, metrics = train(clipped, [20])
     assert np.isfinite(metrics.loss).all()
-
-
-@pytest.mark.parametrize("name", sorted(ELEMENTWISE - {"chain", "clip_by_global_norm"}))
-def test_an_elementwise_optimizer_takes_the_same_steps_on_one_vector(name):
-    config = changed(SMALL, optimizer=f"chain(clip_by_global_norm(0.1), {name})", learning_rate=0.1)
-    assert elementwise(config)
-    optimizer = build_optimizer(config)
-    parameters = {"bias": jnp.array([0.5, -2.0]), "kernel": jnp.array([[0.3, 0.1, -1.0], [2.0, 0.7, -0.2]])}
-    pack, unpack = packing(parameters)
-
-    def steps(parameters):
-        state = optimizer.init(parameters)
-        with jax.numpy_dtype_promotion("standard"):  # as training calls it
-            for step in range(3):
-                gradient = jax.tree.map(lambda leaf, by=step: jnp.sin(leaf + by), parameters)
-                updates, state = optimizer.update(gradient, state, parameters)
-                parameters = optax.apply_updates(parameters, updates)
-        return parameters, state
-
-    by_leaf, by_vector = steps(parameters), steps(pack(parameters))
-    assert jax.tree.structure(pack(by_leaf)) == jax.tree.structure(by_vector)
-    assert all_close(by_leaf, unpack(by_vector, by_leaf), atol=1e-6)
-    assert not all_close(by_leaf[0], parameters, atol=1e-2)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["draws", "vectors"])
-def test_a_step_by_itself_is_the_same_among_draws_at_once_and_on_vectors(monkeypatch, kind):
-    config = changed(SMALL, optimizer="sgd", learning_rate=0.1)
-    assert training.drawn_at_once(config, 20) == 20
-    fast, _ = train(config, [20])
-    plain = {"draws": ("drawn_at_once", lambda config, steps: 1), "vectors": ("elementwise", lambda config: False)}
-    monkeypatch.setattr(training, *plain[kind])
-    slow, _ = train(config, [20])
-    assert all_close(fast.parameters, slow.parameters, atol=1e-6)
-    assert not all_close(fast.parameters, training.initial_state(config).parameters, atol=1e-2)
-
-
-def test_batches_that_are_drawn_at_once_divide_the_steps_and_fit():
-    size = sum(leaf.nbytes for leaf in SMALL.task.training_batch(jnp.int32(0), jnp.int32(0)))
-    for steps in (1, 7, 60, 500):
-        at_once = training.drawn_at_once(SMALL, steps)
-        assert steps % at_once == 0
-        assert at_once == steps or at_once * size <= training.DRAWN_BYTES
-    large = changed(SMALL, sets=2**14, max_items=64)
-    assert training.drawn_at_once(large, 500) == 1
 
 
 @pytest.mark.full

@@ -24,12 +24,10 @@ from benchmarks import costs
 from projects.clrs_text.task import ClrsText
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.runtime import devices, distributed
-from softmax_jax.runtime.command_line import parse
-from softmax_jax.runtime.distributed import Cluster
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import run as run_module, trainer as training
+from softmax_jax.training import distributed, run as run_module, trainer as training
 from softmax_jax.training.config import Config
+from softmax_jax.training.distributed import Cluster
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests import communication
 from tests.eight_devices import TINY
@@ -61,15 +59,6 @@ def run(path):
 def uninterrupted(tmp_path_factory):
     """Parameters of a run that one process, which has two devices, finished at once."""
     return run(tmp_path_factory.mktemp("run") / "whole")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-    """One program for all runs in this process."""
-    trainer = training.chunk_trainer(TINY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "chunk_trainer", lambda config: trainer)
-        yield
 
 
 def close(a, b, tolerance=1e-6):
@@ -121,32 +110,14 @@ def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
     assert close(run(tmp_path / "run"), uninterrupted)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--coordinator", "a:1"], "--coordinator a:1 alone"),
-        (["--processes", "0"], "--processes is 0"),
-        (["--coordinator", "a:99999", "--processes", "2", "--process", "0"], "HOST:PORT"),
-        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "from 0 to 1"),
-    ],
-)
-def test_options_that_do_not_go_together_are_one_line(capsys, options, words):
-    with pytest.raises(SystemExit) as stop:
-        parse(Cluster, args=options)
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-
-
 CLUSTERS = ("SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST", "TPU_WORKER_HOSTNAMES")
 
 
 def test_one_process_joins_nothing():
     """In a process where JAX has touched no device yet, and finds no network."""
     program = (
-        "import jax, socket; socket.socket = None; from softmax_jax.runtime.distributed import *\n"
-        "with joined(): print(is_leader(), jax.distributed.is_initialized())"
+        "import jax, socket; socket.socket = None; from softmax_jax.training.distributed import *\n"
+        "join(); print(is_leader(), jax.distributed.is_initialized())"
     )
     environment = {name: value for name, value in os.environ.items() if name not in CLUSTERS}
     done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True)
@@ -168,15 +139,19 @@ def test_a_scheduler_is_asked_unless_one_process_is_to_run_alone(monkeypatch):
     assert [options["cluster_detection_method"] for options in asked] == [None, "deactivate"]
 
 
+@pytest.mark.parametrize("cluster", [Cluster("a:1"), Cluster(processes=0), Cluster("a:1", 2, 2)])
+def test_options_that_do_not_go_together_are_one_line(cluster):
+    with pytest.raises(ValueError, match=r"^the processes did not find each other: [^\n]* with --processes"):
+        distributed.join(cluster)
+
+
 def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
     def fail(*arguments, **options):
         raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: nobody there\nat line 1")
 
     monkeypatch.setattr(jax.distributed, "initialize", fail)
-    with pytest.raises(ValueError, match=r"by --coordinator a:1: DEADLINE_EXCEEDED: nobody there\. Name a reachable"):
+    with pytest.raises(ValueError, match=r"each other: DEADLINE_EXCEEDED: nobody there\. Name a reachable"):
         distributed.join(Cluster("a:1", 2, 0))
-    with pytest.raises(ValueError, match=r"by what started them: DEADLINE_EXCEEDED"):
-        distributed.join()
 
 
 @pytest.mark.parametrize(
@@ -193,17 +168,17 @@ def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
     ],
 )
 def test_shares_use_what_divides_evenly(seeds, sets, count, processes, least_sets, expected):
-    assert devices.shares(seeds, sets, count, processes, least_sets) == expected
+    assert distributed.shares(seeds, sets, count, processes, least_sets) == expected
 
 
 def test_a_process_without_work_is_refused():
     with pytest.raises(ValueError, match="3 seeds of 5 sets do not divide evenly among 2 processes"):
-        devices.shares(3, 5, 8, 2)
+        distributed.shares(3, 5, 8, 2)
 
 
 def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"file/run cannot be written: File exists"):
+    with pytest.raises(ValueError, match=r"file/run cannot be used: (File exists|Not a directory)"):
         RunDirectory(tmp_path / "file" / "run", TINY)
     monkeypatch.setattr(distributed, "any_process", lambda flag: True)
     with pytest.raises(ValueError, match="another process cannot go on"):
@@ -269,8 +244,19 @@ def test_collectives_are_counted_as_often_as_their_loop_runs():
 
 
 def test_arrays_are_placed_and_gathered_whole():
-    sharding = NamedSharding(devices.device_mesh(2), PartitionSpec(devices.SEEDS))
+    sharding = NamedSharding(distributed.device_mesh(2), PartitionSpec(distributed.SEEDS))
     tree = {"numbers": np.arange(6.0).reshape(2, 3), "keys": jax.random.split(jax.random.key(0), 2)}
     there = distributed.placed(tree, sharding)
     assert there["numbers"].sharding == there["keys"].sharding == sharding
     assert np.array_equal(distributed.gathered(there["numbers"]), tree["numbers"])
+
+
+def test_processes_place_the_plain_numbers_of_a_normalizer(monkeypatch):
+    sharding = NamedSharding(distributed.device_mesh(1), PartitionSpec())
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    tree = {"plain": 0.43, "many": np.arange(4.0), "keys": jax.random.split(jax.random.key(0), 2)}
+    there = distributed.placed(tree, sharding)
+    assert there["plain"].dtype == there["many"].dtype == np.float32
+    assert there["plain"] == np.float32(0.43)
+    assert np.array_equal(distributed.gathered(there["many"]), tree["many"])
+    assert np.array_equal(jax.random.key_data(there["keys"]), jax.random.key_data(tree["keys"]))

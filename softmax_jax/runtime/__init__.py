@@ -1,1 +1,0 @@
-"""The machine: devices, processes, files, checkpoints, command lines."""

@@ -1,0 +1,97 @@
+"""A checkpoint on disk: a directory of Orbax's files, the settings they belong to, and the SHA-256 of each of them.
+
+The directory gets its name once all of that is written. Orbax writes whole checkpoints too, but gives a directory its
+name before anybody could add the sums. Nothing in a checkpoint is parsed before its sums are verified: Orbax finds some
+damage late, with tracebacks of its own, and some not at all.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from softmax_jax.files import PARTIAL, not_written, read_text, reason, remove_unfinished, write_json, write_whole
+from softmax_jax.training import distributed
+
+SUMS = "SHA256SUMS"
+"""The file of the sums, as `sha256sum` writes and checks it."""
+PARAMETERS, STEPS = "parameters", "checkpoints"
+"""Where a run keeps its trained parameters, and the checkpoints to continue from, each named by its step."""
+
+T = TypeVar("T")
+
+
+def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None:
+    """Writes a checkpoint whole or not at all; all processes call it together.
+
+    Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}{PARTIAL}")
+    try:
+        ocp.save(unfinished, tree)  # pyright: ignore[reportArgumentType]
+        if distributed.is_leader():
+            sign(unfinished, settings)
+            unfinished.rename(path)
+    except Exception as error:  # Orbax and TensorStore raise many types
+        if distributed.is_leader():
+            remove_unfinished(path.parent)
+        raise not_written(path, error) from error
+    distributed.any_process(False)  # all wait
+
+
+def sign(checkpoint: Path, settings: Mapping[str, Any]) -> None:
+    """Adds the settings, and the sums of all files, to a directory that is trusted to be whole."""
+    write_json(checkpoint / "config.json", settings)
+    lines = (f"{digest}  {name}\n" for name, digest in sorted(_sums(checkpoint).items()))
+    write_whole(checkpoint / SUMS, "".join(lines))
+
+
+def verify(checkpoint: Path) -> None:
+    """Raises ValueError, in one line, unless the directory holds the files of its sums, unchanged, and no others."""
+    try:
+        lines = read_text(checkpoint / SUMS).splitlines()
+        expected = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError):
+        raise _damaged(checkpoint, f"it has no {SUMS} that can be read") from None
+    found = _sums(checkpoint)
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            raise _damaged(checkpoint, f"{name} is missing")
+        if expected.get(name) != found[name]:
+            raise _damaged(checkpoint, f"{name} has another SHA-256 than its {SUMS} says")
+
+
+def read_arrays(checkpoint: Path, shapes: T) -> T:
+    """Returns the arrays of a verified checkpoint, whole on this process's first device.
+
+    Raises ValueError, in one line, unless it holds the arrays of these names, shapes and types, as `jax.eval_shape`
+    gives them.
+    """
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    try:
+        return ocp.load(checkpoint, abstract)  # pyright: ignore[reportArgumentType, reportReturnType]
+    except Exception as error:  # Orbax and TensorStore raise many types
+        raise _damaged(checkpoint, reason(error)) from error
+
+
+def step_checkpoints(run: Path) -> list[Path]:
+    """Returns the checkpoints that a run can continue from, newest first."""
+    path = run / STEPS
+    steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.is_dir() else []
+    return sorted(steps, key=lambda entry: int(entry.name), reverse=True)
+
+
+def _damaged(checkpoint: Path, problem: str) -> ValueError:
+    remedy = "Restore it from a copy, or remove that directory to use the checkpoint before it"
+    return ValueError(f"{checkpoint} cannot be used: {problem}. {remedy}")
+
+
+def _sums(directory: Path) -> dict[str, str]:
+    """Returns the SHA-256 of all files below a directory by name, but of its sums."""
+    files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
+    files.pop(SUMS, None)
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}

@@ -1,0 +1,44 @@
+"""What a terminal or a log shows while something long is computed."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+
+def plain_console(**options: Any) -> Console:
+    """Returns a console that prints text as it is: brackets and colons in a name or a path are no markup."""
+    return Console(markup=False, emoji=False, **options)
+
+
+def with_progress(
+    results: Iterable[T],
+    costs: Sequence[int],
+    doing: str,
+    names: Sequence[str] = (),
+    said: Callable[[T], str] | None = None,
+) -> Iterator[T]:
+    """Passes on each result, with a bar on a terminal and a line per result in a log, which ends in what is `said`.
+
+    What is said of a result stands on a terminal too. Without names the costs are lengths: an item costs about the same
+    in any set, so items are the unit of time left.
+    """
+    names = names or [f"n = {n}" for n in costs]
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(names[0], total=sum(costs))
+        for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
+            bar.update(task, advance=cost, description=following)
+            line = f"{doing} {name}" + (f": {said(result)}" if said else "")
+            if not console.is_terminal:
+                print(line, file=sys.stderr, flush=True)
+            elif said:
+                bar.console.print(line, markup=False, highlight=False)
+            yield result

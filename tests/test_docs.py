@@ -217,12 +217,7 @@ INTERNAL = {
         *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
         "measures.pipeline",
         "training.progress",
-        *(
-            f"transforms.{name}"
-            for name in (
-                *("find", "objects", "program"),
-            )
-        ),
+        *(f"transforms.{name}" for name in (*("find", "objects", "program"),)),
         "files",
         "normalizers.surroundings",
     )

@@ -18,7 +18,7 @@ import tyro
 
 from benchmarks.timing import duration
 from softmax_jax.files import write_whole
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report.tables import put_into
 from softmax_jax.runtime.command_line import each_once, one_line_errors, parse
 
 README = Path(__file__).parents[1] / "README.md"

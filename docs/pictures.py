@@ -20,12 +20,12 @@ import polars as pl
 from projects.clrs_text import study as clrs_text
 from softmax_jax import theory
 from softmax_jax.files import write_whole
-from softmax_jax.measures.fits import FITS
+from softmax_jax.temperature import FITS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, charts, looks, probed, temperature
-from softmax_jax.report.colours import BASELINE, GREY, palette
-from softmax_jax.report.drawing import svg
+from softmax_jax.report.charts import BASELINE, GREY, palette
+from softmax_jax.report.charts import svg
 from softmax_jax.tasks import published
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED

@@ -33,7 +33,7 @@ import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.charts import PaperOption, save_chart
 from softmax_jax.report.probed import found_chart, mass_chart
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime import command_line

@@ -10,8 +10,8 @@ import polars as pl
 
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.report.charts import Chart
-from softmax_jax.report.drawing import PaperOption, save_chart
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report.charts import PaperOption, save_chart
+from softmax_jax.report.tables import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
 from softmax_jax.training.run import one_line_ends

@@ -25,7 +25,7 @@ from softmax_jax.measures.resolution import Resolution, resolution
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table, number_or_dash
 from softmax_jax.runtime import command_line
-from softmax_jax.tasks.products import SPACING
+from softmax_jax.tasks.precision import SPACING
 from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import CHECKPOINTS, start
 

@@ -24,14 +24,14 @@ from rich.console import Console
 
 from softmax_jax.files import versions
 from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
-from softmax_jax.measures.fits import checkpoint_sha256
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import BY_NORMALIZER
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import BY_NORMALIZER
 from softmax_jax.runtime import command_line
 from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, start
@@ -176,7 +176,7 @@ def choices_table(choices: pl.DataFrame, accuracies: pl.DataFrame) -> str:
         cost = means.filter(checkpoint=checkpoint, normalizer=name).sort("n")["ahead"].to_list()
         rows.append([checkpoint, str(count), f"{np.ptp(spread):.3f}", name, *(f"{points:+.2f}" for points in cost)])
     columns = ["checkpoint", "nearest of", "candidates lie within", "chosen", *(f"at {n:,}" for n in lengths)]
-    return markdown.table(columns, rows)
+    return tables.markdown_table(columns, rows)
 
 
 def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
@@ -200,7 +200,7 @@ def rules_table(betas: pl.DataFrame, accuracies: pl.DataFrame) -> str:
         cells += [f"{most:.2f} ({best})", f"{accuracy[RULE]:.2f}", f"{ahead:+.2f} ± {high - ahead:.2f}"]
         rows.append([str(checkpoint), f"{n:,}", *cells])
     columns = ["checkpoint", "items", "critical β", "β of the rule", "softmax", "adaptive", "best constant"]
-    return markdown.table([*columns, RULE, "against the best constant"], rows)
+    return tables.markdown_table([*columns, RULE, "against the best constant"], rows)
 
 
 def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart:

@@ -31,11 +31,11 @@ from softmax_jax.measures.evaluation import REFERENCES, evaluate, summarize, tas
 from softmax_jax.measures.fits import named_normalizers
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.masking import reaches
-from softmax_jax.report import charts, markdown
+from softmax_jax.report import charts, tables
 from softmax_jax.report.accuracy import accuracy_chart, compare, published_cells, verdict
-from softmax_jax.report.colours import BASELINE, palette
+from softmax_jax.report.charts import BASELINE, palette
 from softmax_jax.runtime import command_line
-from softmax_jax.tasks import products, published
+from softmax_jax.tasks import precision as products, published
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.ablation import BASE, PRECISION
@@ -179,7 +179,7 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
                 [name, str(n), used, cells[n], our, f"{round(difference, 1) + 0.0:+.1f}", said, f"{of_ceiling[n]:.1f}"]
             )
     columns = ["normalizer", "items", "used for", "published", "ours", "difference", "agrees", "ceiling"]
-    return markdown.table(columns, rows) + f"\n\n{verdict(compared)}."
+    return tables.markdown_table(columns, rows) + f"\n\n{verdict(compared)}."
 
 
 def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
@@ -194,7 +194,7 @@ def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
         means = {(name, n): mean for name, n, mean in _means(of_recipe, ["normalizer", "n"], "accuracy")}
         shown = [" / ".join(f"{means[name, n]:.1f}" for name in ("softmax", "adaptive", BEST)) for n in lengths]
         rows.append([str(precision), *map(str, recipe), *shown])
-    return markdown.table(columns, rows)
+    return tables.markdown_table(columns, rows)
 
 
 def _means(frame: pl.DataFrame, keys: list[str], field: str) -> list[tuple]:

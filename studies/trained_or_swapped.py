@@ -30,8 +30,8 @@ from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batch
 from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import palette, reader_name
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import palette, reader_name
 from softmax_jax.report.tables import with_interval
 from softmax_jax.runtime import command_line
 from softmax_jax.tasks.sequences import Sequences, SequenceTask
@@ -223,7 +223,7 @@ def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
             p = p_values.get((task, trained, test, n))
             row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
         rows.append(row)
-    return markdown.table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
+    return tables.markdown_table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
 
 
 def lengths_table(frame: pl.DataFrame) -> str:
@@ -233,7 +233,7 @@ def lengths_table(frame: pl.DataFrame) -> str:
     for (task, trained), cells in frame.filter(test=OWN).group_by("task", "trained", maintain_order=True):
         values = [cells.filter(n=n)["accuracy"].to_list() for n in lengths]
         rows.append([str(task).replace("_", " "), reader_name(str(trained)), *map(with_interval, values)])
-    return markdown.table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
+    return tables.markdown_table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
 
 
 def chart(frame: pl.DataFrame) -> charts.Chart:

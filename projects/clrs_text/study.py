@@ -32,14 +32,14 @@ from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_p
 from projects.decoder import Decoder
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_bytes, read_json, write_csv, write_json
-from softmax_jax.measures.fits import TRAIN_LENGTHS
+from softmax_jax.temperature import TRAIN_LENGTHS
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import by_size, palette, reader_name
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import by_size, palette, reader_name
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.runtime import command_line
 from softmax_jax.training.config import Config, changed
@@ -309,7 +309,7 @@ def learned_table(summary: pl.DataFrame) -> str:
         found = summary.filter(algorithm=algorithm, regime=SWAPPED, normalizer="softmax")
         by_length = dict(found.select("n", "accuracy").rows())
         rows.append([algorithm, f"{mean:.1f}", *(number_or_dash(by_length.get(n), ".1f") for n in SHOWN)])
-    return markdown.table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
+    return tables.markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
 
 
 def regimes_table(summary: pl.DataFrame) -> str:
@@ -325,7 +325,7 @@ def regimes_table(summary: pl.DataFrame) -> str:
                 shown = number_or_dash(accuracy, ".1f")
                 row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
             rows.append(row)
-    return markdown.table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
+    return tables.markdown_table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
 
 
 def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
@@ -339,7 +339,7 @@ def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
         for name, mean in share.items():
             by_length = dict(of_one.group_by("n").agg(100 * mean).rows())
             rows.append([str(algorithm), name, *(number_or_dash(by_length.get(n), ".1f") for n in BEYOND)])
-    return markdown.table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
+    return tables.markdown_table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
 
 
 def _learned(summary: pl.DataFrame) -> list[str]:

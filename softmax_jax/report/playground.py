@@ -21,8 +21,7 @@ from softmax_jax.normalizers.numbers import SLIDER, Numbers
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.normalizers.scales import Scale
 from softmax_jax.report import charts
-from softmax_jax.report.charts import Chart
-from softmax_jax.report.colours import GREY, palette
+from softmax_jax.report.charts import GREY, Chart, palette
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 LARGEST_LOG2 = 20

@@ -11,16 +11,29 @@ from rich.console import Console
 
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING, RISING
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
-from softmax_jax.report.colours import BASELINE, GREY, palette
-from softmax_jax.report.drawing import Paper, save_chart
+from softmax_jax.report.charts import BASELINE, GREY, Paper, palette, save_chart
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
-from softmax_jax.temperature import Rows, TemperatureFit, cross_validate, join, points
-from softmax_jax.temperature.curves import CRITERIA, THRESHOLD, Criterion, Curve, apply_curve, polynomial_curve, ruled
-from softmax_jax.temperature.optimum import LOG_THETA, THETA_RANGE
+from softmax_jax.temperature import (
+    ALL_LENGTHS,
+    CRITERIA,
+    FITS,
+    LOG_THETA,
+    THETA_RANGE,
+    THRESHOLD,
+    TRAIN_LENGTHS,
+    Curve,
+    Rows,
+    TemperatureFit,
+    apply_curve,
+    clamped,
+    join,
+    points,
+    polynomial,
+    ruled,
+)
 
 PUBLISHED = "adaptive"
 PUBLISHED_RANGE = (0.849, 5.945)
@@ -64,7 +77,8 @@ def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[in
     each_seed_once = np.ones(len(next(iter(rows.values())).entropy))
     for criterion in CRITERIA:
         try:
-            curve = polynomial_curve(points(join(rows.values()), criterion)(each_seed_once), degree)
+            best = points(join(rows.values()), criterion)(each_seed_once)
+            curve = clamped(polynomial(best, degree), best.entropy_range)
         except ValueError:
             groups[f"{criterion}: too few points"] = {"": {}}
             continue
@@ -74,15 +88,6 @@ def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[in
             "loss": {n: f"{losses.mean():.3f}" for n, (losses, _) in on_fresh.items()},
         }
     print_groups(console, f"Criteria, degree {degree}, on fresh sets", groups, list(fresh))
-
-
-def print_candidates(console: Console, rows: Mapping[int, Rows], criterion: Criterion) -> None:
-    """Prints how each form of the curve does on seeds left out of its fit, if there are several."""
-    table = new_table(f"Forms of β(H), by {criterion}, on seeds left out", "form", "R²", "loss (nats)", "accuracy (%)")
-    for name, score, loss, accuracy in cross_validate(join(rows.values()), criterion):
-        table.add_row(name, number_or_dash(score, ".3f"), f"{loss:.4f}", f"{accuracy:.2f}")
-    if table.rows:
-        console.print(table)
 
 
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:

@@ -40,8 +40,8 @@ from softmax_jax.runtime.checkpoints import (
     write_checkpoint,
 )
 from softmax_jax.runtime.locks import lock_directory, unlock
-from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.notebook import from_bytes
 from softmax_jax.training.config import Config, from_settings, settings_of
 from softmax_jax.training.optimizers import build_optimizer, build_schedule
 from softmax_jax.training.trainer import Parameters, TrainState, initial_state, state_sharding

@@ -27,7 +27,7 @@ from softmax_jax.normalizers.fit_file import signed
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import checkpoints
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify
-from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
+from softmax_jax.tasks.notebook import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import option
 from softmax_jax.temperature import TemperatureFit

@@ -8,7 +8,7 @@ import pytest
 
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import evaluate
-from softmax_jax.measures.fits import checkpoint_sha256
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.row import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval

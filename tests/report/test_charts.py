@@ -3,7 +3,7 @@
 import pytest
 
 from softmax_jax.report import accuracy, dispersion, resolution
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report.charts import save_chart
 from tests.report import test_accuracy, test_dispersion, test_resolution
 from tests.report.charts import OWN_COLOURS, texts_of
 from tests.tiers import full_except

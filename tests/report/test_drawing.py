@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from softmax_jax.report import charts, drawing
-from softmax_jax.report.colours import BY_NORMALIZER
+from softmax_jax.report.charts import BY_NORMALIZER
 from tests.report.charts import NAMESPACE, texts_of
 
 FRAME = pl.DataFrame(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.drawing import svg
+from softmax_jax.report.charts import svg
 from softmax_jax.report.playground import DISTINCT, NORMALIZERS, playground_chart, playground_frame, playground_logits
 from tests.report.charts import texts_of
 

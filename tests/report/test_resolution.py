@@ -4,7 +4,7 @@ import pytest
 
 from softmax_jax.measures.resolution import Resolution
 from softmax_jax.report import accuracy, resolution
-from softmax_jax.report.colours import BY_CAUSE
+from softmax_jax.report.charts import BY_CAUSE
 from tests.report.charts import values_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)

@@ -8,9 +8,9 @@ import pytest
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.sets import fresh_batches
 from softmax_jax.report.accuracy import compare
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report.charts import save_chart
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.tasks.products import PRECISIONS
+from softmax_jax.tasks.precision import PRECISIONS
 from softmax_jax.tasks.published import ACCURACY
 from studies import precision
 from studies.common import SOFT_TO_SHARP

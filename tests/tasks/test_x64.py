@@ -15,7 +15,7 @@ from softmax_jax.measures.sets import key_of, notebook_batches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks import TASKS, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample_blocks, set_block, set_query
-from softmax_jax.tasks.priorities import QUANTILES
+from softmax_jax.tasks.max_retrieval import QUANTILES
 from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.tasks.task import dropout_key
 from softmax_jax.training.config import Config

@@ -16,7 +16,7 @@ from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.fit_file import read_fit, signed
 from softmax_jax.report import assembly
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify_file
-from softmax_jax.tasks.flax_msgpack import to_bytes
+from softmax_jax.tasks.notebook import to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint, read_config, started

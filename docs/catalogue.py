@@ -7,7 +7,6 @@ from softmax_jax.attention.fused import kernel_use
 from softmax_jax.normalizers.entry import UNWRITTEN
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.registry import METHODS, Method
-from softmax_jax.report.tables import markdown_table
 
 PICTURES = "images/normalizers"
 """Where the pictures of the entries lie, seen from the page."""

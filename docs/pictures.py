@@ -20,14 +20,11 @@ import polars as pl
 from projects.clrs_text import study as clrs_text
 from softmax_jax import theory
 from softmax_jax.files import write_whole
-from softmax_jax.temperature import FITS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, charts, looks, probed, temperature
-from softmax_jax.report.charts import BASELINE, GREY, palette
-from softmax_jax.report.charts import svg
-from softmax_jax.tasks import published
-from softmax_jax.temperature import TemperatureFit
+from softmax_jax.report.charts import BASELINE, GREY, palette, svg
+from softmax_jax.temperature import FITS, TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED
 from studies import ablation, critical, extremes, precision, trained_or_swapped
 
@@ -58,7 +55,7 @@ def causes() -> Any:
 
 def replication() -> Any:
     """Ours beside the published rows."""
-    frame = table("paper").filter(pl.col("normalizer").is_in(list(published.ACCURACY)), pl.col("n") >= 16)
+    frame = table("paper").filter(pl.col("normalizer").is_in(list(accuracy.ACCURACY)), pl.col("n") >= 16)
     return accuracy.accuracy_chart(frame, "Does the replication give the published numbers?")
 
 

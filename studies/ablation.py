@@ -15,9 +15,7 @@ from rich.console import Console
 from softmax_jax.commands.shootout import directory_name
 from softmax_jax.configs import load_preset, preset_summaries
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of, task_of
-from softmax_jax.temperature import checkpoint_sha256
-from softmax_jax.measures.long_sets import LONGEST_WHOLE
+from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, tables
@@ -25,11 +23,12 @@ from softmax_jax.report.charts import BY_CAUSE
 from softmax_jax.report.tables import with_interval
 from softmax_jax.runtime.command_line import UnlessGiven, check_directory, each_within, plain_console, within
 from softmax_jax.tasks import precision as products
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, start
+from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, max_retrieval_of, start
 
 BASE = "base"
 PAIRS = "normalizer in training"
@@ -168,7 +167,7 @@ def measured(recipe: Recipe, checkpoint: Path, kept_in: Path, asked: Arguments, 
         named = {name: normalizer(name) for name in names}
         options: dict[str, Any] = {"measures": ("accuracy",), "references": tuple(REFERENCES)}
         options |= {"seeds": config.all_seeds, "lengths": asked.lengths, "sets": asked.sets}
-        frame = frame_of(evaluate(parameters, named, task=task_of(parameters, config.task), **options))
+        frame = frame_of(evaluate(parameters, named, task=max_retrieval_of(config), **options))
         return frame.sort("n", "seed", maintain_order=True).rows()
 
     return pl.DataFrame(kept(kept_in / "accuracies.json", settings, measure), ACCURACIES, orient="row")

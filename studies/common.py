@@ -9,11 +9,12 @@ from typing import Any, ClassVar, TypeVar
 import polars as pl
 
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
-from softmax_jax.report.charts import Chart
-from softmax_jax.report.charts import PaperOption, save_chart
+from softmax_jax.report.charts import Chart, PaperOption, save_chart
 from softmax_jax.report.tables import put_into
 from softmax_jax.runtime import command_line
 from softmax_jax.runtime.compilation_cache import keep_compiled_programs
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.config import Config
 from softmax_jax.training.run import one_line_ends
 from softmax_jax.training.run_directory import SHIPPED
 
@@ -77,6 +78,13 @@ def start(arguments: type[T], description: str | None, study: Callable[[T], None
     with one_line_ends():
         keep_compiled_programs()
         study(asked)
+
+
+def max_retrieval_of(config: Config) -> MaxRetrieval:
+    """Returns the task of a run of max retrieval. Raises ValueError for another."""
+    if not isinstance(config.task, MaxRetrieval):
+        raise ValueError(f"the task is {config.task.name}: name a run of max retrieval")
+    return config.task
 
 
 def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:

@@ -23,8 +23,7 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
-from softmax_jax.temperature import checkpoint_sha256
+from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -33,8 +32,9 @@ from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import BY_NORMALIZER
 from softmax_jax.runtime import command_line
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.run_directory import load_checkpoint
-from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, start
+from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, max_retrieval_of, start
 from studies.sharpest import at_training_length, sharpest
 
 NEAREST_OF = (1, 4, 16, 64)
@@ -114,7 +114,7 @@ def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
     config, parameters = load_checkpoint(checkpoint)
     named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
     named[RULE] = Normalizer(softmax, InverseTemperature(beta))
-    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": task_of(parameters, config.task)}
+    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
     frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **of))
     return frame.select("n", "normalizer", "seed", "accuracy", "critical_beta").rows()
 
@@ -123,7 +123,7 @@ def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows
     """Rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
     name, sets = checkpoint.name, asked.sets // 8 if asked.quick else asked.sets
     config, parameters = load_checkpoint(checkpoint)
-    trained = task_of(parameters, config.task).longest
+    trained = max_retrieval_of(config).longest
     settings = {"sets": sets, "checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
 
     def of(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:

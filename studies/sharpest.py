@@ -19,15 +19,14 @@ import jax
 import polars as pl
 from jaxtyping import Array, Int, Key
 
-from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
-from softmax_jax.measures.sets import Draw, key_of
+from softmax_jax.measures.evaluation import Draw, evaluate, frame_of, key_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
 from softmax_jax.runtime.command_line import TrustCode, plain_console, within
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, start
+from studies.common import SOFT_TO_SHARP, max_retrieval_of, start
 
 TOLERANCE = 0.1
 """Percentage points of accuracy at the length of training to give for the reach of a sharper row."""
@@ -61,7 +60,7 @@ def at_training_length(
     Each set is the nearest tie of so many draws, of uniform ρ; 1 keeps all.
     """
     config, parameters = load_checkpoint(checkpoint)
-    task = task_of(parameters, config.task)
+    task = max_retrieval_of(config)
     if nearest_of > 1:
         settings: dict[str, Any] = dataclasses.asdict(task) | {"nearest_of": nearest_of}
         task = NearTies(**settings)

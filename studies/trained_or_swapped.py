@@ -21,12 +21,12 @@ import numpy as np
 import optax
 import polars as pl
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from rich.console import Console
 
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_bytes, write_csv
-from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batches, on_devices, set_by_set
+from softmax_jax.measures.evaluation import on_every_set, set_by_set, set_keys
 from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
@@ -104,15 +104,24 @@ def scores_of(model: Any, task: SequenceTask, own: bool = False) -> Callable[...
 
 
 @functools.cache
-def reader(task: SequenceTask, own: bool) -> Callable[[Any, Any, Sequences], Float[Array, " sequences"]]:
-    """The accuracy of each sequence; one function object each, so that the compiled code is found again."""
+def reader(task: SequenceTask, n: int, own: bool) -> Callable[[Any, Key[Array, ""], Normalizers], Float[Array, ""]]:
+    """Returns the accuracy on a fresh sequence, as a function of model and key.
 
-    def read(model: Any, normalizers: Normalizers, batch: Sequences) -> Float[Array, " sequences"]:
-        scores = scores_of(model, task, own)
+    One function object for the same arguments, so that compiled programs are found again.
+    """
+
+    def read(model: Any, key: Key[Array, ""], normalizers: Normalizers) -> Float[Array, ""]:
+        batch, scores = task.test_batch(key, n, 1), scores_of(model, task, own)
         scores = scores if own else swap(scores, normalizers)
-        return 100 * jnp.mean(scores(batch.inputs, batch.mask).argmax(-1) == batch.answer, -1, dtype=jnp.float32)
+        return task.accuracy(scores(batch.inputs, batch.mask), batch)
 
     return read
+
+
+@functools.cache
+def merged(task: SequenceTask, trained_under: str) -> Callable[[Parameters], Any]:
+    """Returns a function from the parameters of a seed to its model; one function object for the same arguments."""
+    return functools.partial(nnx.merge, build_model(task, trained_under)[0])
 
 
 def accuracies(
@@ -120,10 +129,10 @@ def accuracies(
 ) -> list[float]:
     """Of fresh sequences, in percent, for one seed, whose parameters have a leading axis of 1; None: as trained."""
     task = as_sequences(config)
-    batches = fresh_batches(task, [seed], n, task.test_sets(n))
-    arguments = on_devices(parameters, batches, {} if normalizers is None else normalizers)
-    options: dict[str, Any] = {"structure": build_model(task, config.normalizer)[0], "draw": draw_with_room(task, n)}
-    return set_by_set(for_each_seed(reader(task, normalizers is None), *arguments, **options))[0].tolist()
+    drawn = set_keys([seed], n, task.test_sets(n))
+    compute, models = reader(task, n, normalizers is None), merged(task, config.normalizer)
+    found = on_every_set(compute, models, parameters, drawn, task.at_once(n), normalizers or {})
+    return set_by_set(found)[0].tolist()
 
 
 def as_sequences(config: Config) -> SequenceTask:

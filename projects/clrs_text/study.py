@@ -32,7 +32,7 @@ from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_p
 from projects.decoder import Decoder
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_bytes, read_json, write_csv, write_json
-from softmax_jax.temperature import TRAIN_LENGTHS
+from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
@@ -42,6 +42,7 @@ from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import by_size, palette, reader_name
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.runtime import command_line
+from softmax_jax.temperature import TRAIN_LENGTHS
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
@@ -202,12 +203,12 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     return frame.with_columns(accuracy=100 * pl.col("right").list.mean())
 
 
-def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> Int[Array, "sets places"]:
-    """The right answers to the sets of these keys, for a task of one algorithm that answers with places in a list."""
+def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int) -> Int[Array, "sets places"]:
+    """Returns the right answers to the sets of these keys, for a task of one algorithm that answers with places."""
     algorithm = ALGORITHMS[task.algorithms[0]]
 
     def one(key: Key[Array, ""]) -> Int[Array, " places"]:
-        inputs = algorithm.draw(key, jnp.int32(n), room, task.decimals)
+        inputs = algorithm.draw(jax.random.split(key, 1)[0], jnp.int32(n), n, task.decimals)
         return jnp.stack(list(algorithm.solve(inputs, jnp.int32(n), task.decimals).values()))
 
     return jax.vmap(one)(keys)
@@ -216,7 +217,7 @@ def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> I
 @functools.cache
 def are_seen(task: ClrsText, n: int, seed: int, sets: int) -> list[bool]:
     """Whether every place in the answer to each test set is one that training has."""
-    places = places_of(task, task.test_keys(jnp.int32(seed), n, sets), n, task.room(n))
+    places = places_of(task, set_keys([seed], n, sets)[0], n)
     return (places.max(1) < task.longest).tolist()
 
 
@@ -248,9 +249,9 @@ def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], set
     structure = build_model(task, config.normalizer)[0]
     model = nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters))
     for n in lengths:
-        keys = task.test_keys(jnp.int32(config.first_seed), n, sets)
-        batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
-        source = source_of(task, batch, places_of(task, keys, n, n)[:, 0])
+        (keys,) = set_keys([config.first_seed], n, sets)
+        batch = jax.tree.map(lambda leaf: leaf[:, 0], jax.vmap(lambda key, n=n: task.test_batch(key, n, 1))(keys))
+        source = source_of(task, batch, places_of(task, keys, n)[:, 0])
         for layer, (entropies, weights) in enumerate(seen_from_answers(model, batch, source)):
             for head, (entropy, weight) in enumerate(zip(entropies.tolist(), weights.tolist())):
                 yield n, config.first_seed, layer, head, entropy, weight

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import polars as pl
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from softmax_jax.measures.evaluation import Draw, evaluate, frame_of, key_of
 from softmax_jax.measures.statistics import over_seeds
@@ -46,10 +45,9 @@ def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> s
 class NearTies(MaxRetrieval):
     """Max retrieval whose test sets are near ties too: of `nearest_of` draws of each the hardest to tell apart."""
 
-    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Batch:
-        """A set for each key."""
-        drawn = jax.vmap(lambda key, n: sample_near_ties(key, 1, room, self.nearest_of, n[None]))(keys, lengths)
-        return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
+    def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Batch:
+        """Returns sets of `length` items, all of them visible."""
+        return sample_near_ties(key, sets, length, self.nearest_of)
 
 
 def at_training_length(

@@ -215,7 +215,7 @@ INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
         *(f"runtime.{name}" for name in ("command_line", "locks", "pipeline")),
-        *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
+        "report.page",
         "training.interruption",
         *(
             f"transforms.{name}"

@@ -58,7 +58,7 @@ def test_the_package_imports_nothing_that_stands_beside_it():
 
 
 def test_the_root_holds_little():
-    assert sorted(path.stem for path in PACKAGE.glob("*.py")) == ["__init__", "files", "theory"]
+    assert sorted(path.stem for path in PACKAGE.glob("*.py")) == ["__init__", "files", "temperature", "theory"]
 
 
 def run(program: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from softmax_jax.normalizers.masking import Axis
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -55,7 +55,7 @@ def attended(scores: Callable[[], Any], weigh: Weigh) -> tuple[Any, HeadRows]:
     return output, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *filled)
 
 
-def _flat(array: Array, axis: Axis) -> Float[Array, "rows items"]:
+def _flat(array: Array, axis: Axis) -> Shaped[Array, "rows items"]:
     """Returns at most `ROWS` rows of an array, the last among them."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     moved = jnp.moveaxis(array, axes, range(-len(axes), 0))

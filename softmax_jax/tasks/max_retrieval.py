@@ -242,16 +242,20 @@ class MaxRetrievalModel(nnx.Module):
         value += self.by_kernel(precision.LAYER, total[..., None], bias[None, :])
         return self.read_out(nnx.gelu(self.read_in(self.attention_out(value))))
 
-    def __call__(self, batch: Batch) -> Attended:
-        """Returns class scores with the logits and weights of the attention, masked items at 0 in both."""
+    def __call__(self, batch: Batch, normalizer: Normalizer | None = None) -> Attended:
+        """Returns class scores with the logits and weights of the attention, masked items at 0 in both.
+
+        Another normalizer takes the place of the model's own, on which no parameter depends.
+        """
+        normalize = self.normalize if normalizer is None else normalizer.weigh
         if batch.items.shape[1] <= LONGEST_WHOLE:
             hidden = self.hidden(batch.items)
             logits = self.logits(hidden, batch.query)
-            weights = self.normalize(logits, where=batch.mask)
+            weights = normalize(logits, where=batch.mask)
             pooled = self.pool(weights, hidden)
         else:  # hidden items are not kept, but encoded once more
             logits = self._long_logits(batch)
-            weights = self.normalize(logits, where=batch.mask)
+            weights = normalize(logits, where=batch.mask)
             pooled = self._long_pool(weights, batch.items)
         return Attended(self.read(pooled, weights.sum(-1)), visible_logits(logits, batch.mask), weights)
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.page import Figure, page
+from softmax_jax.report.page import Figure, page, report_sections
 from softmax_jax.report.playground import DISTINCT, NORMALIZERS, parameter, playground_logits, sliders_of
-from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from softmax_jax.measures import evaluation, sets
+from softmax_jax.measures import evaluation
 from softmax_jax.measures.table import EVALUATION
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import devices
@@ -55,16 +55,13 @@ def drawn_for_training() -> dict[str, np.ndarray]:
 
 def drawn_for_evaluation(parameters: training.Parameters) -> dict[str, np.ndarray]:
     """The sets, as the devices hold them, whatever batches they come in."""
-    task = CONFIG.task
-    parameters, batches, _ = sets.on_devices(parameters, sets.fresh_batches(task, SEEDS, ITEMS, SETS))
-    structure, draw = training.build_model(task)[0], sets.draw_with_room(task, task.room(ITEMS))
+    task, keys = CONFIG.task, evaluation.set_keys(SEEDS, ITEMS, SETS)
 
-    def whole(parameters: Any, batches: Any) -> Any:
-        return sets.for_each_seed(lambda _, batch: batch, parameters, batches, structure=structure, draw=draw)
+    def draw(_: Any, key: Any, __: Any) -> Any:
+        return task.test_batch(key, ITEMS, 1)
 
-    found = jax.jit(whole)(parameters, batches)
-    found = jax.tree.map(lambda leaf: leaf.reshape(CONFIG.seeds, SETS, *leaf.shape[3:]), gathered(found))
-    return named("data of evaluation", found)
+    found = evaluation.on_every_set(draw, evaluation.models_of(task), parameters, keys, task.at_once(ITEMS))
+    return named("data of evaluation", evaluation.set_by_set(gathered(found)))
 
 
 def numbers() -> dict[str, np.ndarray]:

@@ -22,13 +22,14 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 from rich.console import Console
 
-from softmax_jax.measures import fits
+from softmax_jax import temperature as fits
+from softmax_jax.measures.evaluation import named_normalizers
 from softmax_jax.normalizers.fit_file import signed
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.runtime import checkpoints
 from softmax_jax.runtime.checkpoints import SUMS, sign, verify
-from softmax_jax.tasks.notebook import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.notebook import from_bytes, to_bytes
 from softmax_jax.tasks.task import option
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training import run as run_module, run_directory
@@ -355,10 +356,10 @@ def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy,
 @pytest.mark.full
 def test_a_fit_goes_by_its_name_where_there_is_one(copy, capfd):
     _, parameters = load_checkpoint(PAPER)
-    named = fits.named_normalizers([fits.ALL_LENGTHS], PAPER, parameters)
+    named = named_normalizers([fits.ALL_LENGTHS], PAPER, parameters)
     expected = normalizer(f"adaptive(fit='{PAPER / fits.FITS[fits.ALL_LENGTHS]}')")
     assert named == {fits.ALL_LENGTHS: expected}
-    load = functools.partial(fits.named_normalizers, [fits.ALL_LENGTHS], copy, parameters)
+    load = functools.partial(named_normalizers, [fits.ALL_LENGTHS], copy, parameters)
     refused(capfd, load, "--normalizers has adaptive_refit", "run fit_temperature.py")
 
 

@@ -71,7 +71,9 @@ def searching(task: Task, length: int, alone: bool) -> Callable[..., Rows]:
 
         _, rows = attended(scores, softmax.weigh)
         seen = rows.where.any(-1)
-        mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(jnp.sum(seen), 1)
+        mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
+            jnp.sum(seen, dtype=jnp.float32), 1
+        )
         return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32)))
 
     return of_set

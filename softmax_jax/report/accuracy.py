@@ -16,7 +16,7 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
-from softmax_jax.report.charts import BY_CAUSE, PUBLISHED, Paper, palette, save_chart
+from softmax_jax.report.charts import PUBLISHED, Paper, palette, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.runtime.command_line import plain_console
 from softmax_jax.tasks import name_of
@@ -78,56 +78,6 @@ def accuracy_chart(
         subtitle.append(charts.FAIR)
     chart = alt.layer(*layers).add_params(switch) if switch else alt.layer(*layers)
     return chart.properties(width=600, height=height, title=charts.chart_title(title, *subtitle))
-
-
-def causes_chart(frame: pl.DataFrame, names: Sequence[str], *title: str) -> charts.Chart:
-    """Accuracy under these normalizers, before areas of what softmax loses: to dispersion, and even under hardmax.
-
-    Hardmax gives all weight to the largest logit, so what it loses is lost to the key, or to the value.
-    """
-    measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
-    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
-    wide = measured.pivot("normalizer", index="n", values="value")
-    ends = {"dispersion": ("softmax", "hardmax"), "key": ("hardmax", None)}
-    areas = pl.concat(
-        wide.select("n", cause=pl.lit(LOST[cause]), low=low, high=pl.max_horizontal(low, high or pl.lit(100.0)))
-        for cause, (low, high) in ends.items()
-    )
-    scale = alt.Scale(domain=list(LOST.values()), range=[BY_CAUSE[cause] for cause in LOST])
-    legend = alt.Legend(orient="top", direction="vertical", labelLimit=400, symbolOpacity=0.5)
-    below = alt.Chart(charts.data(areas)).mark_area(opacity=0.3)
-    cause = alt.Color("cause:N", title="softmax loses", sort=None, scale=scale, legend=legend)
-    low = y.copy()
-    low.shorthand = "low:Q"
-    drawn = measured.filter(pl.col("normalizer").is_in(names))
-    colour, height = charts.colour_by("normalizer", palette(names), legend=False), 340
-    lines = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height)]
-    chart = alt.layer(below.encode(x=x, y=low, y2="high", color=cause), alt.layer(*lines))
-    return chart.resolve_scale(color="independent").properties(
-        width=520, height=height, title=charts.chart_title(*title)
-    )
-
-
-LOST = {
-    "dispersion": "to dispersion: the weight is spread over other items",
-    "key": "to the key: another item has the largest logit",
-}
-
-
-def reach_chart(frames: Mapping[str, pl.DataFrame], *title: str) -> charts.Chart:
-    """Accuracy of several runs, by the names that readers know them by: a line for each run and normalizer."""
-    measured = pl.concat(
-        over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0).with_columns(
-            line=pl.lit(f"{run}: ") + pl.col("normalizer")
-        )
-        for run, frame in frames.items()
-    )
-    colours = palette(measured["normalizer"])
-    of_line = {line: colours[name] for line, name in measured.select("line", "normalizer").rows()}
-    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
-    colour, height = charts.colour_by("line", of_line, legend=False), 360
-    layers = [*charts.lines(measured, x, y, colour), *charts.ends(measured, x, y, colour, height)]
-    return alt.layer(*layers).properties(width=520, height=height, title=charts.chart_title(*title))
 
 
 def print_evaluation(console: Console, summary: pl.DataFrame, reference: Published = ACCURACY) -> None:

@@ -303,8 +303,8 @@ def falls(run: Evaluated) -> str:
     lengths = list(by_length)
     start = max((n for n in lengths if n <= longest), default=lengths[0])
     return (
-        f"Trained on sets of at most {longest} items, attention with {run.baseline} answers {by_length[start]:.1f} % of "
-        f"the sets of {count(start)} items right, and {by_length[lengths[-1]]:.1f} % of those of {count(lengths[-1])}."
+        f"Trained on sets of at most {longest} items, attention with {run.baseline} answers {by_length[start]:.1f} % "
+        f"of the sets of {count(start)} items right, and {by_length[lengths[-1]]:.1f} % of those of {count(lengths[-1])}."
     )
 
 

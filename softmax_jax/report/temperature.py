@@ -162,30 +162,6 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     return alt.layer(*layers).properties(width=520, height=380, title=title)
 
 
-def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], *title: str) -> charts.Chart:
-    """β by entropy, a panel for each of several runs: the published polynomial, and the refits with their bands.
-
-    The last panel names the curves.
-    """
-    domain, highest = [0.5, 16.0], 6.0
-    entropies, grid = alt.Scale(domain=[0, highest], nice=False), np.linspace(0, highest, 121)
-    x = alt.X("entropy:Q", title="entropy (nats)", scale=entropies)
-    y = alt.Y("value:Q", title="inverse temperature β", scale=alt.Scale(type="log", base=2, domain=domain))
-    colour = charts.colour_by("normalizer", palette([PUBLISHED, *FITS]), legend=False)
-    panels = []
-    for run, fits in runs.items():
-        drawn = [pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)}) for of, f in curves(fits).items()]
-        bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
-        bands = [of_fit.filter(pl.col("high") > domain[0]) for of_fit in bands]
-        bands = [of_fit.with_columns(pl.col("low", "high").clip(*domain)) for of_fit in bands]
-        layers = [charts.band(of_fit, x, y, colour) for of_fit in bands]
-        layers += charts.lines(pl.concat(drawn), x, y, colour, point=False)
-        if run == list(runs)[-1]:
-            layers += charts.ends(pl.concat(drawn), x, y, colour, height=240)
-        panels.append(alt.layer(*layers).properties(width=180, height=240, title=charts.panel_title(run)))
-    return alt.hconcat(*panels).properties(title=charts.chart_title(*title))
-
-
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
     """What the chart shows of each row: its entropy and its best temperature; `seeds` are those of the leading axis."""
     return pl.concat(

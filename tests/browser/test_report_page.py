@@ -76,6 +76,7 @@ class Opened:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     run, study = small_study()
+    assert study.maps is not None
     directory = tmp_path_factory.mktemp("report")
     weights = show(
         study.maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0)

@@ -2,8 +2,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from docs.pictures import causes_chart
 from softmax_jax.measures.dispersion import Resolution
-from softmax_jax.report import accuracy, dispersion
+from softmax_jax.report import dispersion
 from softmax_jax.report.charts import BY_CAUSE
 from tests.report.charts import values_of
 
@@ -74,7 +75,7 @@ def test_a_normalizer_better_than_hardmax_loses_nothing():
 @pytest.mark.full
 def test_each_cause_of_a_loss_has_its_own_colour_wherever_it_is_drawn():
     split = dispersion.loss_split_chart(LOSSES).to_dict()["spec"]
-    (causes, _) = accuracy.causes_chart(ACCURACIES, ["softmax"], "A title").to_dict()["layer"]
+    (causes, _) = causes_chart(ACCURACIES, ["softmax"], "A title").to_dict()["layer"]
     for chart in (split, causes):
         scale = chart["encoding"]["color"]["scale"]
         of_cause = {name.split(":")[0].split()[-1]: colour for name, colour in zip(scale["domain"], scale["range"])}
@@ -83,7 +84,7 @@ def test_each_cause_of_a_loss_has_its_own_colour_wherever_it_is_drawn():
 
 
 def test_what_softmax_loses_beyond_hardmax_is_lost_to_dispersion_and_the_rest_to_the_key():
-    values = values_of(accuracy.causes_chart(ACCURACIES, ["softmax"], "A title"))
+    values = values_of(causes_chart(ACCURACIES, ["softmax"], "A title"))
     areas = {(row["cause"], row["n"]): (row["low"], row["high"]) for row in values if "cause" in row}
     dispersion = "to dispersion: the weight is spread over other items"
     key = "to the key: another item has the largest logit"

@@ -139,7 +139,7 @@ def test_a_task_with_a_model_of_ones_own_is_trained_evaluated_fitted_and_reporte
     assert frame.select("normalizer", "n", "seed").unique().height == 8
     assert frame["accuracy"].is_between(0, 100).all()
     softmax, adaptive = (frame.filter(normalizer=name, n=16)["entropy"].to_numpy() for name in ("softmax", "adaptive"))
-    assert (0 < adaptive).all()
+    assert (adaptive > 0).all()
     assert (adaptive < softmax).all()  # its weights were replaced
     fitting = ("--checkpoint", run, "--lengths", 16, 32, "--sets", 4, "--degree", 1, "--criterion", "inputs")
     command(fit, *fitting, "--trust-code", "--output", run)

@@ -136,7 +136,7 @@ def search_at(at: AtTemperatures, entropy: Float[Array, " rows"]) -> Rows:
     grid, fine = (jnp.asarray(numbers, entropy.dtype) for numbers in (LOG_THETA, FINE))
     losses, errors = at(jnp.broadcast_to(grid, (len(entropy), GRID_SIZE)))
     around = jnp.clip(jnp.argmin(losses, 1), 1, GRID_SIZE - 2)
-    near = grid[around][:, None] + fine
+    near = grid[around][:, None] + fine[None, :]
     at_near, _ = at(near)
     lowest = jnp.clip(jnp.argmin(at_near, 1), 1, len(FINE) - 2)
     (left, middle, right), (before, best, after) = _neighbours(at_near, lowest), _neighbours(losses, around)

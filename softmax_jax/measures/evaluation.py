@@ -393,12 +393,12 @@ def row_facts(one: Normalizer, rows: HeadRows) -> tuple[Float[Array, " rows"], B
     return jnp.broadcast_to(beta, (len(logits), 1))[:, 0], jnp.broadcast_to(beyond, (len(logits), 1))[:, 0]
 
 
-def true_item_alone(rho: Float[Array, "1 items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
+def true_item_alone(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
     """Gives all weight to the item with the largest ρ; ρ is -inf at places without an item."""
     return jax.nn.one_hot(rho.argmax(-1), rho.shape[-1], dtype=logits.dtype).reshape(logits.shape)
 
 
-def under_true_key(rho: Float[Array, "1 items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
+def under_true_key(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
     """Returns the softmax of the same logits in another order: the largest belongs to the item with the largest ρ."""
     rows, visible, items = logits.reshape(rho.shape), rho > -jnp.inf, jnp.arange(rho.shape[-1])[None]
     first, true = (row.argmax(-1)[:, None] for row in (jnp.where(visible, rows, -jnp.inf), rho))

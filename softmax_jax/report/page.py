@@ -302,9 +302,10 @@ def falls(run: Evaluated) -> str:
     by_length, longest = accuracies(run)[run.baseline], run.task.longest
     lengths = list(by_length)
     start = max((n for n in lengths if n <= longest), default=lengths[0])
+    first, last = by_length[start], by_length[lengths[-1]]
     return (
-        f"Trained on sets of at most {longest} items, attention with {run.baseline} answers {by_length[start]:.1f} % "
-        f"of the sets of {count(start)} items right, and {by_length[lengths[-1]]:.1f} % of those of {count(lengths[-1])}."
+        f"Trained on sets of at most {longest} items, attention with {run.baseline} answers {first:.1f} % of the sets "
+        f"of {count(start)} items right, and {last:.1f} % of those of {count(lengths[-1])}."
     )
 
 

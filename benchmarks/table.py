@@ -19,7 +19,7 @@ import tyro
 from benchmarks.timing import duration
 from softmax_jax.commands.options import each_once, one_line_errors, parse
 from softmax_jax.files import write_whole
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report.tables import put_into
 
 README = Path(__file__).parents[1] / "README.md"
 SCALING = README.parent / "docs" / "scaling.md"

@@ -13,7 +13,7 @@ from pathlib import Path
 from softmax_jax.files import read_text, write_whole
 
 ROOT = Path(__file__).parents[1]
-EVERYWHERE = ("softmax_jax.report.charts", "softmax_jax.report.colours")
+EVERYWHERE = ("softmax_jax.report.charts",)
 """What every chart is made with."""
 IMPORT = re.compile(r"^from (softmax_jax\.report[\w.]*) import (.*)$", re.MULTILINE)
 SIGNATURE = re.compile(r"\n<!-- pictures by (\w+) -->\n\Z")

@@ -20,14 +20,11 @@ import polars as pl
 from projects.clrs_text import study as clrs_text
 from softmax_jax import theory
 from softmax_jax.files import write_whole
-from softmax_jax.measures.fits import FITS
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, charts, looks, probed, temperature
-from softmax_jax.report.colours import BASELINE, GREY, palette
-from softmax_jax.report.drawing import svg
-from softmax_jax.tasks import published
-from softmax_jax.temperature import TemperatureFit
+from softmax_jax.report.charts import BASELINE, BY_CAUSE, GREY, palette, svg
+from softmax_jax.temperature import FITS, TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED
 from studies import ablation, critical, extremes, precision, trained_or_swapped
 
@@ -48,7 +45,7 @@ def table(name: str) -> pl.DataFrame:
 
 def causes() -> Any:
     """What falls, why, and what helps."""
-    return accuracy.causes_chart(
+    return causes_chart(
         table("paper_float32"),
         SWAPS,
         "Why does attention lose the largest item, and what helps?",
@@ -58,7 +55,7 @@ def causes() -> Any:
 
 def replication() -> Any:
     """Ours beside the published rows."""
-    frame = table("paper").filter(pl.col("normalizer").is_in(list(published.ACCURACY)), pl.col("n") >= 16)
+    frame = table("paper").filter(pl.col("normalizer").is_in(list(accuracy.ACCURACY)), pl.col("n") >= 16)
     return accuracy.accuracy_chart(frame, "Does the replication give the published numbers?")
 
 
@@ -66,7 +63,7 @@ def reach() -> Any:
     """Three recipes, as far as 65,536 items."""
     frames = {called: table(f"reach/{run}") for run, called in RUNS.items()}
     title = "How far can attention reach that was trained on sixteen items?"
-    return accuracy.reach_chart(frames, title, f"only the recipe of the training differs; {BAND}")
+    return reach_chart(frames, title, f"only the recipe of the training differs; {BAND}")
 
 
 def largest_weight() -> Any:
@@ -106,6 +103,83 @@ def weight_panel(frame: pl.DataFrame, x: alt.X, title: str, marks: Sequence[alt.
     return alt.layer(*layers).properties(width=480, height=height, title=charts.panel_title(title))
 
 
+def causes_chart(frame: pl.DataFrame, names: Sequence[str], *title: str) -> charts.Chart:
+    """Accuracy under these normalizers, before areas of what softmax loses: to dispersion, and even under hardmax.
+
+    Hardmax gives all weight to the largest logit, so what it loses is lost to the key, or to the value.
+    """
+    measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
+    wide = measured.pivot("normalizer", index="n", values="value")
+    ends = {"dispersion": ("softmax", "hardmax"), "key": ("hardmax", None)}
+    areas = pl.concat(
+        wide.select("n", cause=pl.lit(LOST[cause]), low=low, high=pl.max_horizontal(low, high or pl.lit(100.0)))
+        for cause, (low, high) in ends.items()
+    )
+    scale = alt.Scale(domain=list(LOST.values()), range=[BY_CAUSE[cause] for cause in LOST])
+    legend = alt.Legend(orient="top", direction="vertical", labelLimit=400, symbolOpacity=0.5)
+    below = alt.Chart(charts.data(areas)).mark_area(opacity=0.3)
+    cause = alt.Color("cause:N", title="softmax loses", sort=None, scale=scale, legend=legend)
+    low = y.copy()
+    low.shorthand = "low:Q"
+    drawn = measured.filter(pl.col("normalizer").is_in(names))
+    colour, height = charts.colour_by("normalizer", palette(names), legend=False), 340
+    lines = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height)]
+    chart = alt.layer(below.encode(x=x, y=low, y2="high", color=cause), alt.layer(*lines))
+    return chart.resolve_scale(color="independent").properties(
+        width=520, height=height, title=charts.chart_title(*title)
+    )
+
+
+LOST = {
+    "dispersion": "to dispersion: the weight is spread over other items",
+    "key": "to the key: another item has the largest logit",
+}
+
+
+def reach_chart(frames: Mapping[str, pl.DataFrame], *title: str) -> charts.Chart:
+    """Accuracy of several runs, by the names that readers know them by: a line for each run and normalizer."""
+    measured = pl.concat(
+        over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0).with_columns(
+            line=pl.lit(f"{run}: ") + pl.col("normalizer")
+        )
+        for run, frame in frames.items()
+    )
+    colours = palette(measured["normalizer"])
+    of_line = {line: colours[name] for line, name in measured.select("line", "normalizer").rows()}
+    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
+    colour, height = charts.colour_by("line", of_line, legend=False), 360
+    layers = [*charts.lines(measured, x, y, colour), *charts.ends(measured, x, y, colour, height)]
+    return alt.layer(*layers).properties(width=520, height=height, title=charts.chart_title(*title))
+
+
+def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], *title: str) -> charts.Chart:
+    """β by entropy, a panel for each of several runs: the published polynomial, and the refits with their bands.
+
+    The last panel names the curves.
+    """
+    domain, highest = [0.5, 16.0], 6.0
+    entropies, grid = alt.Scale(domain=[0, highest], nice=False), np.linspace(0, highest, 121)
+    x = alt.X("entropy:Q", title="entropy (nats)", scale=entropies)
+    y = alt.Y("value:Q", title="inverse temperature β", scale=alt.Scale(type="log", base=2, domain=domain))
+    colour = charts.colour_by("normalizer", palette([temperature.PUBLISHED, *FITS]), legend=False)
+    panels = []
+    for run, fits in runs.items():
+        drawn = [
+            pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)})
+            for of, f in temperature.curves(fits).items()
+        ]
+        bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
+        bands = [of_fit.filter(pl.col("high") > domain[0]) for of_fit in bands]
+        bands = [of_fit.with_columns(pl.col("low", "high").clip(*domain)) for of_fit in bands]
+        layers = [charts.band(of_fit, x, y, colour) for of_fit in bands]
+        layers += charts.lines(pl.concat(drawn), x, y, colour, point=False)
+        if run == list(runs)[-1]:
+            layers += charts.ends(pl.concat(drawn), x, y, colour, height=240)
+        panels.append(alt.layer(*layers).properties(width=180, height=240, title=charts.panel_title(run)))
+    return alt.hconcat(*panels).properties(title=charts.chart_title(*title))
+
+
 def refits() -> Any:
     """The temperature fits of three shipped runs."""
     called = {"paper": "paper: products rounded", "frontier": "frontier", "paper_float32": "paper in float32"}
@@ -113,7 +187,7 @@ def refits() -> Any:
         shown: {name: TemperatureFit.load(SHIPPED / run / file) for name, file in FITS.items()}
         for run, shown in called.items()
     }
-    return temperature.fits_chart(
+    return fits_chart(
         fits, "Which temperature is best for a row of given entropy?", "it depends on the model; 95 % bands over seeds"
     )
 

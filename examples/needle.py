@@ -34,7 +34,7 @@ from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, runni
 from softmax_jax.commands.options import RESULTS, check_directory, each_within, parse, results_of, within
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.charts import PaperOption, save_chart
 from softmax_jax.report.probed import found_chart, mass_chart
 from softmax_jax.report.tables import new_table
 

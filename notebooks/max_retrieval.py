@@ -31,7 +31,6 @@ from rich.console import Console
 from softmax_jax.commands.options import one_device_per_core
 import softmax_jax
 from softmax_jax import temperature
-from softmax_jax.measures import fits as fit_files
 from softmax_jax.measures import refit
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
@@ -179,7 +178,7 @@ keys = [jax.random.key(2**31 + 1), jax.random.key(2**31 + 2)]
 searched = refit.search_lengths(state.parameters, seeds=seeds, lengths=fit_lengths, sets=max(SETS // 8, 1), keys=keys)
 to_fit, held_out = (dict(zip(fit_lengths, some)) for some in zip(*searched))
 fits = {}
-for name, limit in ((fit_files.ALL_LENGTHS, LONGEST), (fit_files.TRAIN_LENGTHS, ITEMS)):
+for name, limit in ((temperature.ALL_LENGTHS, LONGEST), (temperature.TRAIN_LENGTHS, ITEMS)):
     seen, unseen = ({n: some for n, some in found.items() if n <= limit} for found in (to_fit, held_out))
     fits[name] = temperature.fit(seen, unseen, seeds=seeds)
     (low, high), (first, last) = fits[name].entropy_range, fits[name].beta_at_ends
@@ -199,7 +198,7 @@ shipped = Path(softmax_jax.__file__).parents[1] / "checkpoints" / "paper_float32
 shipped_config, shipped_parameters = load_checkpoint(shipped)
 shipped_seeds = shipped_config.all_seeds
 refitted = {name: softmax_jax.Normalizer(softmax_jax.softmax, fit.scale) for name, fit in fits.items()}
-shipped_refitted = {name: normalizer(f"adaptive(fit='{shipped / file}')") for name, file in fit_files.FITS.items()}
+shipped_refitted = {name: normalizer(f"adaptive(fit='{shipped / file}')") for name, file in temperature.FITS.items()}
 
 
 def accuracy(parameters, seeds, refitted):

@@ -16,21 +16,20 @@ from softmax_jax.commands.options import UnlessGiven, check_directory, each_with
 from softmax_jax.commands.shootout import directory_name
 from softmax_jax.configs import load_preset, preset_summaries
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of, task_of
-from softmax_jax.measures.fits import checkpoint_sha256
-from softmax_jax.measures.long_sets import LONGEST_WHOLE
+from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import BY_CAUSE
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import BY_CAUSE
 from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks import products
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks import precision as products
+from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, start
+from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, max_retrieval_of, start
 
 BASE = "base"
 PAIRS = "normalizer in training"
@@ -169,7 +168,7 @@ def measured(recipe: Recipe, checkpoint: Path, kept_in: Path, asked: Arguments, 
         named = {name: normalizer(name) for name in names}
         options: dict[str, Any] = {"measures": ("accuracy",), "references": tuple(REFERENCES)}
         options |= {"seeds": config.all_seeds, "lengths": asked.lengths, "sets": asked.sets}
-        frame = frame_of(evaluate(parameters, named, task=task_of(parameters, config.task), **options))
+        frame = frame_of(evaluate(parameters, named, task=max_retrieval_of(config), **options))
         return frame.sort("n", "seed", maintain_order=True).rows()
 
     return pl.DataFrame(kept(kept_in / "accuracies.json", settings, measure), ACCURACIES, orient="row")
@@ -206,7 +205,7 @@ def losses_table(lost: pl.DataFrame) -> str:
         by_length = of_recipe.group_by("n", maintain_order=True).agg(LOSSES)
         cells = {name: [with_interval(values) for values in by_length[name].to_list()] for name in LOSSES}
         rows.append([group, recipe, *cells["accuracy"], *map(" / ".join, zip(*(cells[name] for name in causes)))])
-    return markdown.table(columns, rows)
+    return tables.markdown_table(columns, rows)
 
 
 def losses_chart(lost: pl.DataFrame) -> charts.Chart:
@@ -280,7 +279,7 @@ def pairs_table(accuracies: pl.DataFrame, n: int) -> str:
         best = max(METHODS, key=lambda test: means[train, test])
         itself = f"{means[train, train]:.1f}" if (train, train) in means else ""
         rows.append([train, itself, f"{means[train, 'softmax']:.1f}", f"{means[train, best]:.1f} ({best})"])
-    return markdown.table([f"trained under (tested at n = {n})", "itself", "softmax", "best in the test"], rows)
+    return tables.markdown_table([f"trained under (tested at n = {n})", "itself", "softmax", "best in the test"], rows)
 
 
 def frames_of(asked: Arguments) -> tuple[Sequence[Recipe], pl.DataFrame, pl.DataFrame]:

@@ -19,9 +19,10 @@ from softmax_jax.commands.options import (
     results_of,
 )
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
-from softmax_jax.report.charts import Chart
-from softmax_jax.report.drawing import PaperOption, save_chart
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report.charts import Chart, PaperOption, save_chart
+from softmax_jax.report.tables import put_into
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.config import Config
 from softmax_jax.training.run_directory import SHIPPED
 
 T = TypeVar("T")
@@ -84,6 +85,13 @@ def start(arguments: type[T], description: str | None, study: Callable[[T], None
     with one_line_errors():
         KEPT.keep()
         study(asked)
+
+
+def max_retrieval_of(config: Config) -> MaxRetrieval:
+    """Returns the task of a run of max retrieval. Raises ValueError for another."""
+    if not isinstance(config.task, MaxRetrieval):
+        raise ValueError(f"the task is {config.task.name}: name a run of max retrieval")
+    return config.task
 
 
 def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:

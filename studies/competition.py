@@ -20,15 +20,14 @@ import numpy as np
 from jaxtyping import Float
 
 from softmax_jax.commands.options import TrustCode, each_within, within
-from softmax_jax.measures.dispersion import HARDMAX
-from softmax_jax.measures.evaluation import evaluate, frame_of, summarize, task_of
-from softmax_jax.measures.resolution import Resolution, resolution
+from softmax_jax.measures.dispersion import HARDMAX, Resolution, resolution
+from softmax_jax.measures.evaluation import evaluate, frame_of, summarize
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table, number_or_dash
-from softmax_jax.tasks.products import SPACING
+from softmax_jax.tasks.precision import SPACING
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import load_checkpoint
-from studies.common import CHECKPOINTS, start
+from studies.common import CHECKPOINTS, max_retrieval_of, start
 
 RARE = 40.0
 """Gaps of so many means are left out: their probability is below that of rounding in float64."""
@@ -80,7 +79,7 @@ def compared(
 ) -> tuple[Resolution, list[tuple[int, float, float, float | None]]]:
     """Returns what the key tells apart, and by length, in percent: predicted, under hardmax, half its 95 % interval."""
     config, parameters = load_checkpoint(checkpoint)
-    task = task_of(parameters, config.task)
+    task = max_retrieval_of(config)
     found, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
     options = {"seeds": config.all_seeds, "lengths": lengths, "sets": sets, "measures": ("accuracy",), "task": task}
     summary = summarize(frame_of(evaluate(parameters, {HARDMAX: normalizer(HARDMAX)}, **options)), HARDMAX)

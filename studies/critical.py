@@ -24,18 +24,18 @@ from rich.console import Console
 
 from softmax_jax.commands.options import TrustCode, check_directory, each_within, within
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
-from softmax_jax.measures.fits import checkpoint_sha256
+from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import BY_NORMALIZER
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import BY_NORMALIZER
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import load_checkpoint
-from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, start
+from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, max_retrieval_of, start
 from studies.sharpest import at_training_length, sharpest
 
 NEAREST_OF = (1, 4, 16, 64)
@@ -115,7 +115,7 @@ def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
     config, parameters = load_checkpoint(checkpoint)
     named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
     named[RULE] = Normalizer(softmax, InverseTemperature(beta))
-    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": task_of(parameters, config.task)}
+    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
     frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **of))
     return frame.select("n", "normalizer", "seed", "accuracy", "critical_beta").rows()
 
@@ -124,7 +124,7 @@ def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows
     """Rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
     name, sets = checkpoint.name, asked.sets // 8 if asked.quick else asked.sets
     config, parameters = load_checkpoint(checkpoint)
-    trained = task_of(parameters, config.task).longest
+    trained = max_retrieval_of(config).longest
     settings = {"sets": sets, "checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
 
     def of(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:
@@ -177,7 +177,7 @@ def choices_table(choices: pl.DataFrame, accuracies: pl.DataFrame) -> str:
         cost = means.filter(checkpoint=checkpoint, normalizer=name).sort("n")["ahead"].to_list()
         rows.append([checkpoint, str(count), f"{np.ptp(spread):.3f}", name, *(f"{points:+.2f}" for points in cost)])
     columns = ["checkpoint", "nearest of", "candidates lie within", "chosen", *(f"at {n:,}" for n in lengths)]
-    return markdown.table(columns, rows)
+    return tables.markdown_table(columns, rows)
 
 
 def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
@@ -201,7 +201,7 @@ def rules_table(betas: pl.DataFrame, accuracies: pl.DataFrame) -> str:
         cells += [f"{most:.2f} ({best})", f"{accuracy[RULE]:.2f}", f"{ahead:+.2f} ± {high - ahead:.2f}"]
         rows.append([str(checkpoint), f"{n:,}", *cells])
     columns = ["checkpoint", "items", "critical β", "β of the rule", "softmax", "adaptive", "best constant"]
-    return markdown.table([*columns, RULE, "against the best constant"], rows)
+    return tables.markdown_table([*columns, RULE, "against the best constant"], rows)
 
 
 def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart:

@@ -31,10 +31,10 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import palette
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import palette
 from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks.priorities import NEEDLE, QUANTILES
+from softmax_jax.tasks.max_retrieval import NEEDLE, QUANTILES
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
@@ -219,7 +219,7 @@ def growth_table(frame: pl.DataFrame, shortest: int) -> str:
             perfect = of_priority["half"].filter(seed=PERFECT)[slope].to_list()
             models = [table.filter(pl.col("seed") != PERFECT)[slope].to_list() for table in of_priority.values()]
             rows.append([priority, EXPECTED[priority], name, mean_of(perfect), *map(mean_of, models)])
-    return markdown.table(columns, rows)
+    return tables.markdown_table(columns, rows)
 
 
 def rules_table(frame: pl.DataFrame, shortest: int) -> str:
@@ -229,7 +229,7 @@ def rules_table(frame: pl.DataFrame, shortest: int) -> str:
         [str(priority), *(mean_of(of_priority[rule].to_list(), ".2g") for rule in RULES)]
         for (priority,), of_priority in missed.group_by("priority", maintain_order=True)
     ]
-    return markdown.table(["ρ", *RULES], rows)
+    return tables.markdown_table(["ρ", *RULES], rows)
 
 
 def mean_of(values: Sequence[float | None], form: str = ".2f") -> str:

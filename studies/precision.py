@@ -28,18 +28,17 @@ from jaxtyping import Array, Bool, Float, Key
 
 from softmax_jax.commands.options import TrustCode, each_within, within
 from softmax_jax.files import read_json
-from softmax_jax.measures.evaluation import REFERENCES, evaluate, summarize, task_of
-from softmax_jax.measures.fits import named_normalizers
+from softmax_jax.measures.evaluation import REFERENCES, evaluate, named_normalizers, set_keys, summarize
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.masking import reaches
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.accuracy import accuracy_chart, compare, published_cells, verdict
-from softmax_jax.report.colours import BASELINE, palette
-from softmax_jax.tasks import products, published
+from softmax_jax.report import charts, tables
+from softmax_jax.report.accuracy import ACCURACY, LENGTHS, accuracy_chart, compare, published_cells, verdict
+from softmax_jax.report.charts import BASELINE, palette
+from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.ablation import BASE, PRECISION
-from studies.common import SOFT_TO_SHARP, Options, start
+from studies.common import SOFT_TO_SHARP, Options, max_retrieval_of, start
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 CHOSEN_BY = (16, 64, 256, 1024, 4096)
@@ -58,7 +57,7 @@ class Arguments(Options):
     """Directory that `python -m studies.ablation --groups precision` wrote."""
     checkpoint: Path = SHIPPED / "paper"
     """Directory of the run to hold against the published table."""
-    lengths: tuple[int, ...] = published.LENGTHS
+    lengths: tuple[int, ...] = LENGTHS
     """Items per set to test it at."""
     trust_code: TrustCode = False
     sets: int = 1024
@@ -81,7 +80,7 @@ class Ties(NamedTuple):
 
 def ties(task: MaxRetrieval, precision: str, *, seeds: Sequence[int], n: int, sets: int) -> Ties:
     """Of the sets that an evaluation draws, in its order: arrays over seeds and sets."""
-    keys = jax.vmap(lambda seed: task.test_keys(seed, n, sets))(jnp.asarray(seeds, jnp.int32))
+    keys = set_keys(seeds, n, sets)
     found = _ties(task, precision, n, keys.ravel())
     return Ties(*(np.asarray(values).reshape(keys.shape) for values in found))
 
@@ -91,7 +90,7 @@ def _ties(
     task: MaxRetrieval, precision: str, n: int, keys: Key[Array, " sets"]
 ) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
     def of_set(key: Key[Array, ""]) -> tuple[Array, Array]:
-        items = task.draw(key[None], jnp.full(1, n), n).items[0]
+        items = task.test_batch(key, n, 1).items[0]
         rho = items[:, 0] if precision == products.FLOAT32 else products.rounded_to(precision, items[:, 0])
         at_top = jnp.where(reaches(rho, rho.max())[:, None], items[:, 1:], 0).sum(0)
         return at_top.max() / at_top.sum(), at_top.sum() > 1
@@ -121,7 +120,7 @@ def ceilings(
 def accuracies(checkpoint: Path, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Accuracy of a run and errors in sets that rounding leaves decidable, in percent of sets; and its ceilings."""
     config, parameters = load_checkpoint(checkpoint)
-    task, seeds = task_of(parameters, config.task), config.all_seeds
+    task, seeds = max_retrieval_of(config), config.all_seeds
     named = named_normalizers(NORMALIZERS, checkpoint, parameters)
     frames = []
     for measured in evaluate(
@@ -168,7 +167,7 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
     compared, rows = {}, []
     of_ceiling = dict(ceiling.group_by("n").agg(pl.mean("ceiling")).rows())
     summary = summarize(accuracy.sort("n", maintain_order=True))
-    for name, row in published.ACCURACY.items():
+    for name, row in ACCURACY.items():
         ours = summary.filter(normalizer=name)
         compared[name] = compare(ours, row)
         cells = published_cells(row, ours["n"].to_list())
@@ -181,7 +180,7 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
                 [name, str(n), used, cells[n], our, f"{round(difference, 1) + 0.0:+.1f}", said, f"{of_ceiling[n]:.1f}"]
             )
     columns = ["normalizer", "items", "used for", "published", "ours", "difference", "agrees", "ceiling"]
-    return markdown.table(columns, rows) + f"\n\n{verdict(compared)}."
+    return tables.markdown_table(columns, rows) + f"\n\n{verdict(compared)}."
 
 
 def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
@@ -196,7 +195,7 @@ def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
         means = {(name, n): mean for name, n, mean in _means(of_recipe, ["normalizer", "n"], "accuracy")}
         shown = [" / ".join(f"{means[name, n]:.1f}" for name in ("softmax", "adaptive", BEST)) for n in lengths]
         rows.append([str(precision), *map(str, recipe), *shown])
-    return markdown.table(columns, rows)
+    return tables.markdown_table(columns, rows)
 
 
 def _means(frame: pl.DataFrame, keys: list[str], field: str) -> list[tuple]:
@@ -217,7 +216,7 @@ def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Cha
     """Both published rows, ours, and the ceiling, by number of items."""
     precision = ceiling["precision"][0]
     top = ceiling.select(pl.lit(f"ceiling of {precision}").alias("normalizer"), "n", "seed", accuracy=pl.col("ceiling"))
-    ours = accuracy.filter(pl.col("normalizer").is_in(list(published.ACCURACY))).select(top.columns)
+    ours = accuracy.filter(pl.col("normalizer").is_in(list(ACCURACY))).select(top.columns)
     return accuracy_chart(pl.concat([ours, top]), f"How much of the published table is {precision}?")
 
 

@@ -15,20 +15,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import polars as pl
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from softmax_jax.commands.options import TrustCode, within
-from softmax_jax.measures.evaluation import evaluate, frame_of, task_of
-from softmax_jax.measures.sets import Draw, key_of
+from softmax_jax.measures.evaluation import Draw, evaluate, frame_of, key_of
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report.tables import new_table
 from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, start
+from studies.common import SOFT_TO_SHARP, max_retrieval_of, start
 
 TOLERANCE = 0.1
 """Percentage points of accuracy at the length of training to give for the reach of a sharper row."""
@@ -48,10 +46,9 @@ def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> s
 class NearTies(MaxRetrieval):
     """Max retrieval whose test sets are near ties too: of `nearest_of` draws of each the hardest to tell apart."""
 
-    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Batch:
-        """A set for each key."""
-        drawn = jax.vmap(lambda key, n: sample_near_ties(key, 1, room, self.nearest_of, n[None]))(keys, lengths)
-        return jax.tree.map(lambda leaf: leaf[:, 0], drawn)
+    def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Batch:
+        """Returns sets of `length` items, all of them visible."""
+        return sample_near_ties(key, sets, length, self.nearest_of)
 
 
 def at_training_length(
@@ -62,7 +59,7 @@ def at_training_length(
     Each set is the nearest tie of so many draws, of uniform ρ; 1 keeps all.
     """
     config, parameters = load_checkpoint(checkpoint)
-    task = task_of(parameters, config.task)
+    task = max_retrieval_of(config)
     if nearest_of > 1:
         settings: dict[str, Any] = dataclasses.asdict(task) | {"nearest_of": nearest_of}
         task = NearTies(**settings)

@@ -21,18 +21,18 @@ import numpy as np
 import optax
 import polars as pl
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from rich.console import Console
 
 from softmax_jax.commands.options import check_directory
 from softmax_jax.configs import load_preset
 from softmax_jax.files import write_csv
-from softmax_jax.measures.sets import draw_with_room, for_each_seed, fresh_batches, on_devices, set_by_set
+from softmax_jax.measures.evaluation import on_every_set, set_by_set, set_keys
 from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import palette, reader_name
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import palette, reader_name
 from softmax_jax.report.tables import with_interval
 from softmax_jax.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.training.config import Config, changed
@@ -105,15 +105,24 @@ def scores_of(model: Any, task: SequenceTask, own: bool = False) -> Callable[...
 
 
 @functools.cache
-def reader(task: SequenceTask, own: bool) -> Callable[[Any, Any, Sequences], Float[Array, " sequences"]]:
-    """The accuracy of each sequence; one function object each, so that the compiled code is found again."""
+def reader(task: SequenceTask, n: int, own: bool) -> Callable[[Any, Key[Array, ""], Normalizers], Float[Array, ""]]:
+    """Returns the accuracy on a fresh sequence, as a function of model and key.
 
-    def read(model: Any, normalizers: Normalizers, batch: Sequences) -> Float[Array, " sequences"]:
-        scores = scores_of(model, task, own)
+    One function object for the same arguments, so that compiled programs are found again.
+    """
+
+    def read(model: Any, key: Key[Array, ""], normalizers: Normalizers) -> Float[Array, ""]:
+        batch, scores = task.test_batch(key, n, 1), scores_of(model, task, own)
         scores = scores if own else swap(scores, normalizers)
-        return 100 * jnp.mean(scores(batch.inputs, batch.mask).argmax(-1) == batch.answer, -1, dtype=jnp.float32)
+        return task.accuracy(scores(batch.inputs, batch.mask), batch)
 
     return read
+
+
+@functools.cache
+def merged(task: SequenceTask, trained_under: str) -> Callable[[Parameters], Any]:
+    """Returns a function from the parameters of a seed to its model; one function object for the same arguments."""
+    return functools.partial(nnx.merge, build_model(task, trained_under)[0])
 
 
 def accuracies(
@@ -121,10 +130,10 @@ def accuracies(
 ) -> list[float]:
     """Of fresh sequences, in percent, for one seed, whose parameters have a leading axis of 1; None: as trained."""
     task = as_sequences(config)
-    batches = fresh_batches(task, [seed], n, task.test_sets(n))
-    arguments = on_devices(parameters, batches, {} if normalizers is None else normalizers)
-    options: dict[str, Any] = {"structure": build_model(task, config.normalizer)[0], "draw": draw_with_room(task, n)}
-    return set_by_set(for_each_seed(reader(task, normalizers is None), *arguments, **options))[0].tolist()
+    drawn = set_keys([seed], n, task.test_sets(n))
+    compute, models = reader(task, n, normalizers is None), merged(task, config.normalizer)
+    found = on_every_set(compute, models, parameters, drawn, task.at_once(n), normalizers or {})
+    return set_by_set(found)[0].tolist()
 
 
 def as_sequences(config: Config) -> SequenceTask:
@@ -224,7 +233,7 @@ def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
             p = p_values.get((task, trained, test, n))
             row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
         rows.append(row)
-    return markdown.table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
+    return tables.markdown_table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
 
 
 def lengths_table(frame: pl.DataFrame) -> str:
@@ -234,7 +243,7 @@ def lengths_table(frame: pl.DataFrame) -> str:
     for (task, trained), cells in frame.filter(test=OWN).group_by("task", "trained", maintain_order=True):
         values = [cells.filter(n=n)["accuracy"].to_list() for n in lengths]
         rows.append([str(task).replace("_", " "), reader_name(str(trained)), *map(with_interval, values)])
-    return markdown.table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
+    return tables.markdown_table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
 
 
 def chart(frame: pl.DataFrame) -> charts.Chart:

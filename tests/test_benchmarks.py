@@ -19,7 +19,7 @@ import pytest
 from benchmarks import all as all_benchmarks, growth, table, timing
 from benchmarks.costs import step_multiply_adds
 from benchmarks.timing import Result, device_name
-from softmax_jax.report.markdown import put_into
+from softmax_jax.report.tables import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
 from softmax_jax.training.config import Config

@@ -214,10 +214,10 @@ def test_every_module_has_a_place_in_the_api():
 INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
-        *(f"report.{name}" for name in ("assembly", "markdown", "page", "sections")),
+        "report.page",
         "measures.pipeline",
         "training.progress",
-        *(f"transforms.{name}" for name in (*("find", "objects", "program"),)),
+        *(f"transforms.{name}" for name in ("find", "objects", "program")),
         "files",
         "normalizers.surroundings",
     )

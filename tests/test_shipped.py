@@ -13,8 +13,8 @@ from projects.clrs_text.answers import evaluate_answers
 from projects.clrs_text.task import ClrsText
 from softmax_jax.configs import load_preset
 from softmax_jax.measures.evaluation import evaluate
-from softmax_jax.measures.fits import ALL_LENGTHS, fits_beside
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.temperature import ALL_LENGTHS, fits_beside
 from softmax_jax.training.checkpoint import verify
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, read_config
 

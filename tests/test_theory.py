@@ -182,6 +182,14 @@ def test_above_critical_no_length_spreads_and_below_it_every_crowd_does():
     assert theory.largest_weight_near_critical(1.0, np.inf).lower == 0
 
 
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0, 1 + 1e-7, 2.0, 7.5, 300.0])
+def test_the_bound_near_critical_sums_long_rows_without_their_terms(ratio):
+    for n in (2, 1000, 1001, 300_000):
+        summed = np.sum(np.arange(1.0, n + 1)[::-1] ** -ratio)
+        np.testing.assert_allclose(theory.largest_weight_near_critical(ratio, n).lower, 1 / summed, rtol=1e-11)
+    assert 0 < theory.largest_weight_near_critical(ratio, 1e12).lower < 1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -189,6 +197,7 @@ def test_above_critical_no_length_spreads_and_below_it_every_crowd_does():
         (lambda: theory.critical_beta([1.0, np.inf]), r"logits is inf: "),
         (lambda: theory.largest_weight_near_critical(-1.0, 8), "ratio is -1: .*at least 0"),
         (lambda: theory.largest_weight_near_critical(1.0, 1), "n is 1: .*at least 2"),
+        (lambda: theory.largest_weight_near_critical(1.0, 2.5), "n is 2.5: .*whole number"),
         (lambda: theory.largest_weight_near_critical(1.0, 8, 9), "count is 9: .*from 2 to n"),
     ],
 )

@@ -19,8 +19,7 @@ from softmax_jax.measures.statistics import corrected
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.report import charts
 from softmax_jax.report.accuracy import settings_to_keep
-from softmax_jax.report.colours import palette
-from softmax_jax.report.drawing import Paper, save_chart
+from softmax_jax.report.charts import Paper, palette, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.trainer import Parameters

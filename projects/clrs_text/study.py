@@ -33,15 +33,16 @@ from projects.decoder import Decoder
 from softmax_jax.commands.options import UnlessGiven, check_directory, each_once, normalizer_names, within
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_json, write_csv, write_json
-from softmax_jax.measures.fits import TRAIN_LENGTHS
+from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.report import charts, markdown
-from softmax_jax.report.colours import by_size, palette, reader_name
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import by_size, palette, reader_name
 from softmax_jax.report.tables import number_or_dash
+from softmax_jax.temperature import TRAIN_LENGTHS
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
@@ -203,12 +204,12 @@ def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     return frame.with_columns(accuracy=100 * pl.col("right").list.mean())
 
 
-def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> Int[Array, "sets places"]:
-    """The right answers to the sets of these keys, for a task of one algorithm that answers with places in a list."""
+def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int) -> Int[Array, "sets places"]:
+    """Returns the right answers to the sets of these keys, for a task of one algorithm that answers with places."""
     algorithm = ALGORITHMS[task.algorithms[0]]
 
     def one(key: Key[Array, ""]) -> Int[Array, " places"]:
-        inputs = algorithm.draw(key, jnp.int32(n), room, task.decimals)
+        inputs = algorithm.draw(jax.random.split(key, 1)[0], jnp.int32(n), n, task.decimals)
         return jnp.stack(list(algorithm.solve(inputs, jnp.int32(n), task.decimals).values()))
 
     return jax.vmap(one)(keys)
@@ -217,7 +218,7 @@ def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int, room: int) -> I
 @functools.cache
 def are_seen(task: ClrsText, n: int, seed: int, sets: int) -> list[bool]:
     """Whether every place in the answer to each test set is one that training has."""
-    places = places_of(task, task.test_keys(jnp.int32(seed), n, sets), n, task.room(n))
+    places = places_of(task, set_keys([seed], n, sets)[0], n)
     return (places.max(1) < task.longest).tolist()
 
 
@@ -249,9 +250,9 @@ def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], set
     structure = build_model(task, config.normalizer)[0]
     model = nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters))
     for n in lengths:
-        keys = task.test_keys(jnp.int32(config.first_seed), n, sets)
-        batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
-        source = source_of(task, batch, places_of(task, keys, n, n)[:, 0])
+        (keys,) = set_keys([config.first_seed], n, sets)
+        batch = jax.tree.map(lambda leaf: leaf[:, 0], jax.vmap(lambda key, n=n: task.test_batch(key, n, 1))(keys))
+        source = source_of(task, batch, places_of(task, keys, n)[:, 0])
         for layer, (entropies, weights) in enumerate(seen_from_answers(model, batch, source)):
             for head, (entropy, weight) in enumerate(zip(entropies.tolist(), weights.tolist())):
                 yield n, config.first_seed, layer, head, entropy, weight
@@ -310,7 +311,7 @@ def learned_table(summary: pl.DataFrame) -> str:
         found = summary.filter(algorithm=algorithm, regime=SWAPPED, normalizer="softmax")
         by_length = dict(found.select("n", "accuracy").rows())
         rows.append([algorithm, f"{mean:.1f}", *(number_or_dash(by_length.get(n), ".1f") for n in SHOWN)])
-    return markdown.table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
+    return tables.markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
 
 
 def regimes_table(summary: pl.DataFrame) -> str:
@@ -326,7 +327,7 @@ def regimes_table(summary: pl.DataFrame) -> str:
                 shown = number_or_dash(accuracy, ".1f")
                 row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
             rows.append(row)
-    return markdown.table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
+    return tables.markdown_table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
 
 
 def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
@@ -340,7 +341,7 @@ def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
         for name, mean in share.items():
             by_length = dict(of_one.group_by("n").agg(100 * mean).rows())
             rows.append([str(algorithm), name, *(number_or_dash(by_length.get(n), ".1f") for n in BEYOND)])
-    return markdown.table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
+    return tables.markdown_table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
 
 
 def _learned(summary: pl.DataFrame) -> list[str]:

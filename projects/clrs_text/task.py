@@ -10,7 +10,6 @@ experiment trains Gemma 2B on it; Markeeva et al., arXiv 2406.04229, for the tex
 import dataclasses
 import enum
 import functools
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -25,8 +24,8 @@ from projects.clrs_text.tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_pa
 from projects.decoder import Decoder
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.tasks.sequences import attention_of, sequence_key
-from softmax_jax.tasks.task import Reading, Task
+from softmax_jax.tasks.sequences import attention_of
+from softmax_jax.tasks.task import Task, sequence_key
 
 PUBLISHED_LENGTHS = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)
 """Those of training in the paper."""
@@ -34,14 +33,12 @@ TEST_LENGTHS = (*PUBLISHED_LENGTHS, 40, 48, 56, 64)
 LONGEST_TESTS = (128, 256)
 """Of the algorithms whose answer is one number."""
 TEST_SETS = 125
-ROOMS = (32, 64, 256, INTEGERS)
 
 
 class Purpose(enum.IntEnum):
     """What the key of a seed is folded with."""
 
     TRAINING = 0
-    TEST = 1
 
 
 class Texts(NamedTuple):
@@ -253,31 +250,17 @@ class ClrsText(Task):
         """As many as were published for each of five seeds."""
         return TEST_SETS
 
-    def test_keys(
-        self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
-    ) -> Key[Array, " sets"]:
-        """A key for each test set of a seed. Raises as `check_length`."""
-        self.check_length("--lengths", length)
-        key = sequence_key(seed) if key is None else jax.random.fold_in(key, seed)
-        for part in (Purpose.TEST, length, list(ALGORITHMS).index(self.algorithms[0])):
-            key = jax.random.fold_in(key, part)
-        return jax.random.split(key, sets)
-
-    def room(self, length: int) -> int:
-        """One of a few sizes, so that as few programs are compiled."""
-        return next(room for room in ROOMS if room >= length)
-
     def at_once(self, length: int) -> int:
-        """As many texts as leave their scores in memory; a divisor of the usual number of sets."""
-        return 25 if length <= 64 else 5
+        """Returns as many texts as leave their scores in memory."""
+        return 32 if length <= 64 else 4
 
-    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Texts:
-        """A text of the first algorithm for each key, in a row of its own; an evaluation names one at a time."""
-        tokens, there = jax.vmap(functools.partial(self._text, self.algorithms[0], room))(keys, lengths)
-        alone = dataclasses.replace(self, algorithms=self.algorithms[:1], lengths=(room,))
+    def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Texts:
+        """Returns texts of the first algorithm, each in a row of its own; an evaluation names one algorithm at a time.
+
+        Raises as `check_length`.
+        """
+        self.check_length("--lengths", length)
+        keys, lengths = jax.random.split(key, sets), jnp.full(sets, length, jnp.int32)
+        tokens, there = jax.vmap(functools.partial(self._text, self.algorithms[0], length))(keys, lengths)
+        alone = dataclasses.replace(self, algorithms=self.algorithms[:1], lengths=(length,))
         return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1), keys[0])
-
-    def read(self, model: Decoder, normalizers: Sequence[Normalizer | None], batch: Texts) -> Reading:
-        """One pass for each normalizer, as what a layer sees depends on the attention of those before it."""
-        passes = [self.scores(model, batch, None, normalizer) for normalizer in normalizers]
-        return Reading(jnp.stack(passes, 1), batch.answer)

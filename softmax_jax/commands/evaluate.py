@@ -27,12 +27,10 @@ from softmax_jax.commands.options import (
     within,
 )
 from softmax_jax.measures import evaluation
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, SETS
-from softmax_jax.measures.fits import named_normalizers
-from softmax_jax.measures.sets import NOTEBOOK_LENGTHS, numbered_key
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, key_of, named_normalizers
 from softmax_jax.report import accuracy
-from softmax_jax.report.drawing import PaperOption
-from softmax_jax.tasks.products import AS_TRAINED, Rounding
+from softmax_jax.report.charts import PaperOption
+from softmax_jax.tasks.precision import AS_TRAINED, Rounding
 from softmax_jax.training.config import changed, settings_of
 from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
 from softmax_jax.training.progress import with_progress
@@ -46,9 +44,9 @@ class Arguments:
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     lengths: UnlessGiven[tuple[int, ...]] = ()
-    """Items per set; of max retrieval 2, 4, … 16384 by default (4096 under the notebook protocol)."""
+    """Items per set: the task's unless given, of max retrieval 2, 4, … 16384 (4096 under the notebook protocol)."""
     sets: UnlessGiven[int | None] = None
-    """Sets per seed and length: 512 unless given, 125 of every algorithm of clrs_text."""
+    """Sets per seed and length: as many as the task says unless given, 512 of max retrieval."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
@@ -65,8 +63,8 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths or NOTEBOOK_LENGTHS, 1, 2**20, 1024)
-        within("--sets", SETS if self.sets is None else self.sets, 1, 2**20, SETS)
+        each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
+        within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
         within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
@@ -95,7 +93,7 @@ def main() -> None:
         config = changed(config, **asked.rounding.given)
         named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
         asked.compiled.keep()
-        options = {"seeds": config.all_seeds, "key": numbered_key(asked.key), "trained_under": config.normalizer}
+        options = {"seeds": config.all_seeds, "key": key_of(asked.key), "trained_under": config.normalizer}
         options |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
         own = importlib.import_module(config.task.evaluation) if config.task.evaluation else None
         planned = own.planned if own else evaluation.planned

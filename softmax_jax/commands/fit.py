@@ -1,4 +1,4 @@
-"""Refits the adaptive temperature, β as a polynomial of a row's entropy, to trained max-retrieval models."""
+"""Refits the adaptive temperature, β as a polynomial of a row's entropy, to trained models."""
 
 import dataclasses
 import time
@@ -20,13 +20,11 @@ from softmax_jax.commands.options import (
     within,
 )
 from softmax_jax.measures import refit
-from softmax_jax.measures.evaluation import LENGTHS
-from softmax_jax.measures.fits import checkpoint_sha256
-from softmax_jax.measures.sets import Draw, key_of
+from softmax_jax.measures.evaluation import Draw, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.report import temperature as report
-from softmax_jax.report.drawing import PaperOption
-from softmax_jax.temperature.curves import Criterion
+from softmax_jax.report.charts import PaperOption
+from softmax_jax.temperature import Criterion, checkpoint_sha256
 from softmax_jax.training.progress import plain_console, with_progress
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
@@ -37,10 +35,12 @@ class Arguments:
 
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
-    lengths: tuple[int, ...] = LENGTHS
-    """Items per set: lengths to fit to and to compare at. A second fit sees the lengths of training alone."""
-    sets: int = 64
-    """Sets per seed and length to fit to, and as many fresh ones to compare on; 64 times as many up to 16 items."""
+    lengths: UnlessGiven[tuple[int, ...]] = ()
+    """Items per set: lengths to fit to and to compare at, those of the task unless given. A second fit sees only the
+    lengths of training."""
+    sets: UnlessGiven[int | None] = None
+    """Sets per seed and length to fit to, and as many fresh ones to compare on; 64 times as many up to 16 items. 64
+    unless given, or as many as the task tests with."""
     degree: int = 4
     """Degree of the polynomial."""
     criterion: Criterion = "bins"
@@ -53,8 +53,8 @@ class Arguments:
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths, 2, 2**20, 16)  # one item has no temperature
-        within("--sets", self.sets, 1, 2**14, 64)
+        each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
+        within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
         within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
 
 
@@ -68,7 +68,8 @@ def main() -> None:
             check_directory("--output", directory)
         config, parameters = load_checkpoint(asked.checkpoint)
         seeds = config.all_seeds
-        lengths, keys = sorted(asked.lengths), [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
+        lengths = sorted(asked.lengths or config.task.test_lengths)
+        keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
         of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
         searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
         pairs = list(with_progress(searched, lengths, "searching"))
@@ -86,7 +87,6 @@ def main() -> None:
             paths = report.write_study(output, rows, fits, compared, asked.paper)
         report.print_fits(console, fits)
         report.print_criteria(console, rows, fresh, asked.degree)
-        report.print_candidates(console, rows, asked.criterion)
         report.print_comparison(console, compared)
     of_seeds, seconds = counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

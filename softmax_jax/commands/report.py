@@ -21,11 +21,10 @@ from softmax_jax.commands.options import (
     results_of,
     within,
 )
-from softmax_jax.measures.dispersion import REPORT_LENGTHS
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
-from softmax_jax.report.assembly import make_report
-from softmax_jax.report.drawing import PaperOption
+from softmax_jax.report.charts import PaperOption
+from softmax_jax.report.page import make_report
 from softmax_jax.training.run_directory import SHIPPED
 
 
@@ -40,15 +39,15 @@ class Arguments:
     """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    lengths: tuple[int, ...] = REPORT_LENGTHS
-    """Items per set."""
+    lengths: UnlessGiven[tuple[int, ...]] = ()
+    """Items per set: those of the task unless given, of max retrieval 16, 32, … 16384."""
     sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths, 2, 2**20, 16)
-        if max(self.lengths) < TOP:
+        each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
+        if self.lengths and max(self.lengths) < TOP:
             given = " ".join(map(str, self.lengths))
             raise ValueError(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
         within("--sets", self.sets, 1, 2**20, 256)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import tyro
@@ -29,9 +28,8 @@ from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks, shootout as report
-from softmax_jax.report.drawing import PaperOption, save_chart
+from softmax_jax.report.charts import PaperOption, save_chart
 from softmax_jax.report.shootout import Outcomes
-from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
@@ -111,10 +109,9 @@ def compete(
     Tests are at the length of training, and at these lengths or else those of the task. Raises as `run` does.
     """
     task = config.task
-    assert isinstance(task, SequenceTask)
     sets = {length: task.test_sets(length) for length in sorted({task.longest, *(lengths or task.test_lengths)})}
     for length in sets:  # or it would be refused after the training
-        task.test_keys(jnp.int32(0), length, 1)
+        jax.eval_shape(lambda key, n=length: task.test_batch(key, n, 1), jax.random.key(0))
     tests, losses, learned, seconds = [], [], {}, {}
     for name in normalizers:
         workdir = Path(directory) / directory_name(name)

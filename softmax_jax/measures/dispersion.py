@@ -3,18 +3,25 @@
 The columns of each are in the docstring of `softmax_jax.measures`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import polars as pl
-from jaxtyping import Float
+from flax import nnx
+from jaxtyping import Array, Float
 
 from softmax_jax import theory
-from softmax_jax.measures.evaluation import TRUE_ITEM, Measured
+from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, task_of
+from softmax_jax.measures.heads import attended
 from softmax_jax.measures.table import KEYS, TOP
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.tasks.task import Task
+from softmax_jax.training.trainer import Parameters, build_model
 
-REPORT_LENGTHS = tuple(2**power for power in range(4, 15))
 HARDMAX = "hardmax"
 ITEMS_PER_LENGTH = 2**18
 """Items to draw for a seed and length, so that long sets cost no more than short ones."""
@@ -49,7 +56,8 @@ def sets_at(items: int, sets: int) -> int:
 
 def dispersion(frame: pl.DataFrame) -> pl.DataFrame:
     """What tells of dispersion, one normalizer after the other, and what the theory allows of it."""
-    by_normalizer = frame.select(*KEYS, *DISPERSION).partition_by("normalizer", maintain_order=True)
+    columns = [name for name in DISPERSION if name in frame.columns]
+    by_normalizer = frame.select(*KEYS, *columns).partition_by("normalizer", maintain_order=True)
     return pl.concat(by_normalizer)
 
 
@@ -156,3 +164,51 @@ def attention_maps(
     weights = np.moveaxis(np.take_along_axis(weights, order[..., None], 1), 2, 0)
     lengths = tuple(of_length.n for of_length in long)
     return AttentionMaps(normalizers, lengths, seed, weights, np.take_along_axis(rho, order, 1))
+
+
+class Resolution(NamedTuple):
+    """The logit of an item by its ρ and class, alone with a fixed query; every field but the grids by seed."""
+
+    rho: Float[np.ndarray, " points"]
+    logits: Float[np.ndarray, "seeds classes points"]
+    near_rho: Float[np.ndarray, " points"]
+    near_logits: Float[np.ndarray, "seeds classes points"]
+    slope: Float[np.ndarray, " seeds"]
+    """Growth of the logit per unit of ρ at ρ = 1, mean over classes: softmax at β = 1 tells apart about 1/slope."""
+    offset: Float[np.ndarray, " seeds"]
+    """Standard deviation over classes of the logit at ρ = 1, in nats: the key tells apart about offset/slope in ρ."""
+    bias: Float[np.ndarray, "seeds classes"]
+    """What the key adds to ρ for items of a class, less the mean of all: the logit at ρ = 1 over the slope."""
+
+
+def resolution(parameters: Parameters, *, points: int = 101, task: Task | None = None) -> Resolution:
+    """Measures logits of single items over two grids of ρ: its whole range, and where classes begin to differ.
+
+    The task is max retrieval unless another with `items_alone` is named.
+    """
+    task = task or task_of(parameters)
+    structure, _ = build_model(task)
+
+    def logits_at(of_seed: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
+        scores = functools.partial(task.scores, nnx.merge(structure, of_seed), task.items_alone(rho), None)
+        return attended(scores, softmax.weigh)[1].logits[:, 0]
+
+    @jax.jit
+    def on_grid(rho: Float[Array, " points"]) -> Float[Array, "seeds classes points"]:
+        return jax.vmap(lambda of_seed: jax.vmap(lambda x: logits_at(of_seed, x), out_axes=1)(rho))(parameters)
+
+    @jax.jit
+    def at_end() -> tuple[Float[Array, "seeds classes"], Float[Array, "seeds classes"]]:
+        def of_one(of_seed: Parameters) -> tuple[Float[Array, " classes"], Float[Array, " classes"]]:
+            logits, derivative = jax.vjp(lambda rho: logits_at(of_seed, rho), jnp.ones((), jnp.float32))
+            return logits, jax.vmap(derivative)(jnp.eye(len(logits), dtype=jnp.float32))[0]
+
+        return jax.vmap(of_one)(parameters)
+
+    end, slopes = (np.asarray(values, np.float64) for values in at_end())
+    slope, offset = slopes.mean(1), end.std(1)
+    width = float(np.clip(8 * np.median(offset / np.abs(slope)), 1e-5, 1.0))
+    whole, near = np.linspace(0, 1, points), np.linspace(1 - width, 1, points)
+    logits, near_logits = (np.asarray(on_grid(jnp.asarray(grid, jnp.float32))) for grid in (whole, near))
+    bias = (end - end.mean(1, keepdims=True)) / slope[:, None]
+    return Resolution(whole, logits, near, near_logits, slope, offset, bias)

@@ -1,53 +1,60 @@
-"""The evaluation: one pass over fresh sets, each read once under every normalizer while the measures look on."""
+"""The evaluation: one pass over fresh sets, each read under every normalizer while the measures look on."""
 
+import enum
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Key
 
-from softmax_jax.measures.known_items import KnownItems, pays
-from softmax_jax.measures.long_sets import LONGEST_WHOLE, read_by_blocks
+from softmax_jax.measures.heads import HeadRows, attended, under_each
 from softmax_jax.measures.pipeline import two_at_a_time
-from softmax_jax.measures.sets import (
-    NOTEBOOK_LENGTHS,
-    as_given,
-    draw_with_room,
-    for_each_seed,
-    fresh_batches,
-    notebook_batches,
-    on_devices,
-    set_by_set,
-)
 from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.maps import soft_cap
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.registry import METHODS, method_of, normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval
-from softmax_jax.tasks.task import Reading, Task
-from softmax_jax.training.distributed import gathered
+from softmax_jax.tasks import notebook
+from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.tasks.task import Task
+from softmax_jax.temperature import FITS, fits_beside, fits_directory
+from softmax_jax.training.distributed import SEEDS, SETS, device_mesh, gathered, placed
 from softmax_jax.training.trainer import Parameters, build_model
 
-SHARED = 128, 512, 2048
-"""Sets of at most so many items are read sooner by one program, among more masked ones, than by one for each length."""
-LENGTHS = tuple(2**power for power in range(1, 15))
 PROTOCOLS = "fresh", "notebook"
-SETS = 512
-"""Of each seed and length, unless the task or the caller says otherwise."""
 DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
 BASELINE = "softmax"
 TRUE_ITEM = "the true item alone"
-"""In the place of a normalizer's name: all weight on the item with the largest ρ."""
+"""In the place of a normalizer's name: all weight on the item of the largest priority."""
 TRUE_KEY = "softmax under a true key"
-"""In the place of a name: softmax, once the item with the largest ρ has taken the largest logit of its row."""
+"""In the place of a name: softmax, once the item of the largest priority has taken the largest logit of its row."""
+TEST_KEY = 2**31
+"""The number of the key of test sets, beyond the seeds of training."""
+
+
+@enum.unique
+class Draw(enum.IntEnum):
+    """What a numbered draw of sets is for."""
+
+    TABLES = 0
+    FIT = 1
+    COMPARISON_OF_FITS = 2
+    REPORT = 3
+    SHARPEST = 4
+
+
+def key_of(draw: int) -> Key[Array, ""]:
+    """Returns the key of a numbered draw."""
+    return jax.random.key(TEST_KEY + draw)
 
 
 class Measured(NamedTuple):
@@ -57,7 +64,9 @@ class Measured(NamedTuple):
     normalizers: tuple[str, ...]
     seeds: tuple[int, ...]
     values: dict[str, Float[np.ndarray, "seeds sets normalizers *numbers"]]
-    """By the name of the measure."""
+    """By the name of the measure; of several rows of attention, each has its numbers."""
+    rows: int = 1
+    """Rows of attention of a set, which those measures have as an axis that look at rows, if they are several."""
 
     @property
     def sets(self) -> int:
@@ -67,12 +76,14 @@ class Measured(NamedTuple):
     def frame(self) -> pl.DataFrame:
         """The keys and, for each measure that can be aggregated, a column: a row per normalizer and seed."""
         keys = [(name, self.n, seed) for name in self.normalizers for seed in self.seeds]
-        columns = {
-            name: [aggregate(values[index, :, at]) for at in range(values.shape[2]) for index in range(len(values))]
-            for name, values in self.values.items()
-            if (aggregate := MEASURES[name].aggregate)
-        }
-        measures = pl.DataFrame(columns, dict.fromkeys(columns, pl.Float64))
+        columns = {}
+        for name, values in self.values.items():
+            if aggregate := MEASURES[name].aggregate:
+                of_each = [values[index, :, at] for at in range(values.shape[2]) for index in range(len(values))]
+                if self.rows > 1 and MEASURES[name].of_row:
+                    of_each = [of_sets.reshape(-1, *of_sets.shape[2:]) for of_sets in of_each]
+                columns[name] = list(map(aggregate, of_each))
+        measures = pl.DataFrame(columns, dict.fromkeys(columns, pl.Float64)).fill_nan(None)
         return pl.DataFrame(keys, dict(zip(KEYS, (pl.String, pl.Int64, pl.Int64))), orient="row").hstack(measures)
 
 
@@ -81,8 +92,8 @@ def evaluate(
     normalizers: Mapping[str, Normalizer | None],
     *,
     seeds: Sequence[int],
-    lengths: Sequence[int] = LENGTHS,
-    sets: int | Mapping[int, int] = SETS,
+    lengths: Sequence[int] | None = None,
+    sets: int | Mapping[int, int] | None = None,
     measures: Sequence[str] = tuple(EVALUATION),
     references: Sequence[str] = (),
     protocol: str = "fresh",
@@ -92,21 +103,21 @@ def evaluate(
 ) -> Iterator[Measured]:
     """Yields, length by length, the measures of every set under every normalizer and reference.
 
-    A reference, `TRUE_ITEM` or `TRUE_KEY`, is told which item has the largest ρ; max retrieval alone has them.
     `parameters` have a leading axis over `seeds`; they are those of max retrieval unless a task is named, whose model
-    was `trained_under` a normalizer: None in the place of one stands for that, with the numbers that it learned.
-    Protocol "fresh" draws `sets` new sets for every seed and length from `key`, the
-    same for every normalizer; "notebook" ignores `sets` and `key`. Fresh sets of more than `LONGEST_WHOLE` items are
-    encoded block by block, and where rounding leaves fewer items than are read, each of those is encoded once. Compiles
-    once for the lengths that share a room, as `rooms_of` has it, which are masked to their own; under "notebook"
-    once a length. Measures that the task cannot have are left out. Raises, before it computes or yields anything,
-    unless its arguments fit each other.
+    was `trained_under` a normalizer: None in the place of one stands for that, with the numbers that it learned. Every
+    other replaces all softmaxes of attention, as `swap` does. Measures of weights look at the rows of these; measures
+    that a task cannot have are left out. A reference, `TRUE_ITEM` or `TRUE_KEY`, is for a task with `priorities`.
+
+    Protocol "fresh" draws `sets` new sets of each of `lengths` for every seed from `key`, the same for every
+    normalizer; without `sets` or `lengths` they are as many as the task says. "notebook" takes those of the published
+    recreation of max retrieval. Compiles once for each length. Raises, before it computes or yields anything, unless
+    its arguments fit each other.
     """
-    task = task_of(parameters) if task is None else task
+    task = task or task_of(parameters)
     check_seeds(parameters, seeds)
     checks.one_of("protocol", protocol, PROTOCOLS)
-    own_items = type(task) is MaxRetrieval  # whose items the notebook and the pass over blocks draw themselves
-    if protocol == "notebook" and not own_items:
+    fresh = protocol == "fresh"
+    if not fresh and task.name != MaxRetrieval.name:
         raise ValueError(
             f"--protocol is notebook: its sets must be those of max retrieval, and the run's are {task.name}"
         )
@@ -114,39 +125,38 @@ def evaluate(
         raise ValueError(
             "normalizers is empty; it must have at least one: give {'softmax': softmax_jax.normalizer(...)}"
         )
+    lengths = lengths_of(task, lengths, protocol)
     for length in lengths:
         checks.whole("each of lengths", length, 1, 16, 2**20)
-    count = sets if isinstance(sets, Mapping) else dict.fromkeys(lengths, sets)
-    everywhere = tuple(normalizers.values())
-    if isinstance(task, MaxRetrieval):  # which learns none
-        everywhere = tuple(one or normalizer(trained_under) for one in everywhere)
-    structure, rooms = build_model(task, trained_under)[0], rooms_of(task, lengths)
+    own = None if method_of(trained_under)[0].learned else normalizer(trained_under)
+    every = tuple(one or own for one in normalizers.values())
+    names = (*normalizers, *references)
+    heads = Heads(False, False) if set(every) == {None} else heads_of(task, lengths[0])
+    if references and not heads.ranked:
+        raise ValueError(f"references are {', '.join(references)}: the task {task.name} ranks no items, so give none")
 
-    def values_at(items: int) -> dict[str, Array]:
-        room, draw = rooms[items], as_given
-        by_blocks = own_items and protocol == "fresh" and items > LONGEST_WHOLE
-        look = looker(task, tuple(measures), tuple(references), room if by_blocks else None)
-        if protocol == "notebook":
-            batches = notebook_batches(seeds, items)
+    def values_at(length: int) -> dict[str, Array]:
+        if fresh:
+            count = sets if isinstance(sets, int) else (sets or {}).get(length, task.test_sets(length))
+            drawn = set_keys(seeds, length, count, key)
         else:
-            batches = fresh_batches(task, seeds, items, count[items], key, room)
-            draw = as_given if by_blocks else draw_with_room(task, room)
-        placed, batches, shared = on_devices(parameters, batches, everywhere)
-        of_seed = math.prod(jax.tree.leaves(batches)[0].shape[1:3]) * room
-        prepare = KnownItems if pays(task, of_seed) else as_given
-        options = {"structure": structure, "draw": draw, "prepare": prepare}
-        return jax.block_until_ready(for_each_seed(look, placed, batches, shared, **options))
+            drawn = notebook.test_sets(length)
+            drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), drawn)
+        compute = measuring(task, length if fresh else None, tuple(measures), tuple(references), heads.alone)
+        items = length * jax.tree.leaves(drawn)[0].shape[1]
+        models = models_of(task, trained_under if None in every else None, items)
+        return jax.block_until_ready(on_every_set(compute, models, parameters, drawn, task.at_once(length), every))
 
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
-    names = (*normalizers, *references)
-    return (_gathered(items, names, tuple(seeds), values, measures) for items, values in zip(lengths, at_each))
+    return (_gathered(length, names, tuple(seeds), values, measures) for length, values in zip(lengths, at_each))
 
 
 class Plan(NamedTuple):
     """An evaluation that yields a frame at each length, in this order."""
 
     sets: int
+    """The most of a seed and length."""
     lengths: list[int]
     frames: Iterator[pl.DataFrame]
 
@@ -161,28 +171,170 @@ def planned(
     protocol: str,
     **options: Any,
 ) -> Plan:
-    """The evaluation of the table of measures: at the task's own lengths without `lengths`, on `SETS` without `sets`.
+    """Returns the evaluation of the table of measures; without `lengths` and `sets` they are those of the task.
 
     The options are those of `evaluate`, and it raises the same.
     """
-    asked = list(lengths or (NOTEBOOK_LENGTHS if protocol == "notebook" else task.test_lengths))
-    options |= {"lengths": asked, "sets": sets or SETS, "measures": (*EVALUATION, "extrapolated")}
+    lengths = list(lengths_of(task, lengths, protocol))
+    options |= {"lengths": lengths, "sets": sets, "measures": (*EVALUATION, "extrapolated")}
     measured = evaluate(parameters, normalizers, task=task, protocol=protocol, **options)
-    return Plan(sets or SETS, asked, (of_length.frame() for of_length in measured))
+    return Plan(sets or max(map(task.test_sets, lengths)), lengths, (of_length.frame() for of_length in measured))
 
 
-def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:
-    """The items that the program for each length has room for: lengths of max retrieval share those of `SHARED`.
+def lengths_of(task: Task, lengths: Sequence[int] | None, protocol: str = "fresh") -> tuple[int, ...]:
+    """Returns the lengths to test at: those asked for, or else those of the protocol or the task."""
+    return tuple(lengths or (notebook.LENGTHS if protocol == "notebook" else task.test_lengths))
 
-    >>> rooms_of(MaxRetrieval(), (2, 16, 100, 512, 1000, 4096))
-    {2: 112, 16: 112, 100: 112, 512: 512, 1000: 1024, 4096: 4096}
+
+def set_keys(
+    seeds: Sequence[int], length: int, sets: int, key: Key[Array, ""] | None = None
+) -> Key[Array, "seeds sets"]:
+    """Returns a key for each test set of each seed. A set depends on these arguments and its place alone."""
+    key = key_of(Draw.TABLES) if key is None else key
+
+    def of_seed(seed: Array) -> Key[Array, " sets"]:
+        return jax.random.split(jax.random.fold_in(jax.random.fold_in(key, seed), length), sets)
+
+    return jax.vmap(of_seed)(jnp.asarray(seeds, jnp.int32))
+
+
+@functools.cache
+def models_of(task: Task, trained_under: str | None = None, items: int = 0) -> Callable[[Parameters], tuple[Any, Any]]:
+    """Returns a function from the parameters of a seed to its model under softmax, and the one as it was trained.
+
+    The first is the fastest for so many items of test sets. One function object for the same arguments, so that
+    compiled programs are found again.
+    """
+    structure, initialize = build_model(task, BASELINE)
+    like = jax.eval_shape(initialize, jax.random.key(0))
+
+    def models(parameters: Parameters) -> tuple[Any, Any]:
+        under_softmax = task.for_testing(nnx.merge(structure, _those_of(like, parameters)), items)
+        if trained_under is None:
+            return under_softmax, None
+        return under_softmax, nnx.merge(build_model(task, trained_under)[0], parameters)
+
+    return models
+
+
+def _those_of(like: Any, parameters: Any) -> Any:
+    """Returns the parameters without the numbers that a normalizer learned."""
+    return {name: _those_of(like[name], parameters[name]) for name in like} if isinstance(like, dict) else parameters
+
+
+class Heads(NamedTuple):
+    """What the attention of a task's model is like."""
+
+    alone: bool
+    """Whether a set has one row of attention."""
+    ranked: bool
+    """Whether the task gives each item of that row its priority."""
+
+
+@functools.cache
+def heads_of(task: Task, length: int) -> Heads:
+    """Returns what the attention of a task's model is like on sets of a length.
+
+    Raises ValueError as `probe` does: for a model without a softmax, and for one that cannot be read.
+    """
+    structure, initialize = build_model(task, BASELINE)
+
+    def seen(key: Key[Array, ""]) -> tuple[HeadRows, Any]:
+        model, batch = nnx.merge(structure, initialize(key)), task.test_batch(key, length, 1)
+        _, rows = attended(functools.partial(task.scores, model, batch, None), maps.softmax.weigh)
+        return rows, task.priorities(batch)
+
+    rows, rho = jax.eval_shape(seen, jax.random.key(0))
+    return Heads(len(rows.logits) == 1, rho is not None and rho.shape == rows.logits.shape)
+
+
+@functools.cache
+def measuring(
+    task: Task, length: int | None, measures: tuple[str, ...], references: tuple[str, ...], alone: bool
+) -> Callable[..., dict[str, Array]]:
+    """Returns the measures of one set, drawn from a key or given if there is no length, as a function of the models.
+
+    `alone` says whether a set has one row of attention.
+
+    One function object for the same arguments, so that compiled programs are found again.
     """
 
-    def room(length: int) -> int:
-        most = next((most for most in SHARED if length <= most), length) if type(task) is MaxRetrieval else length
-        return task.room(max(other for other in lengths if other <= most))
+    def of_set(models: tuple[Any, Any], drawn: Any, normalizers: Sequence[Normalizer | None]) -> dict[str, Array]:
+        batch = jax.tree.map(lambda leaf: leaf[None], drawn) if length is None else task.test_batch(drawn, length, 1)
+        model, as_trained = models
+        rho: Any = task.priorities(batch)
+        known = [Normalizer(functools.partial(REFERENCES[name], rho)) for name in references]
+        others = [*(one for one in normalizers if one is not None), *known]
 
-    return {length: room(length) for length in lengths}
+        def look(scores: Array, rows: HeadRows, index: Array) -> dict[str, Array]:
+            facts = [row_facts(one, rows) for one in others]
+            beta, beyond = (jnp.stack(fact)[index] for fact in zip(*facts))
+            return values_of(task, measures, scores, batch, rows, rho, beta, beyond)
+
+        weighers = [one.weigh for one in others]
+        scores = functools.partial(task.scores, model, batch, None)
+        values = under_each(alone, weighers, scores, look) if others else {}
+        if None not in normalizers:
+            return values
+        of_own = values_of(task, measures, task.scores(as_trained, batch, None), batch)
+        place = list(normalizers).index(None)
+        return {
+            name: jnp.insert(values[name], place, of_own.get(name, jnp.nan), 0) if values else of_own[name][None]
+            for name in (values or of_own)
+        }
+
+    return of_set
+
+
+def on_every_set(
+    compute: Callable[..., Any],
+    models_of: Callable[[Parameters], Any],
+    parameters: Parameters,
+    drawn: Any,
+    at_once: int,
+    everywhere: Any = (),
+) -> Any:
+    """Returns `compute(models, set, everywhere)` of every set of every seed: leaves with axes (seeds, batches, sets).
+
+    `drawn` has leading axes (seeds, sets), `parameters` has one of seeds. Seeds are divided among the devices, and
+    batches of at most `at_once` sets among those left over; no device waits for another.
+    """
+    seeds, sets = jax.tree.leaves(drawn)[0].shape[:2]
+    of_device = sets // device_mesh(seeds, sets).shape[SETS]
+    per_batch = max(size for size in range(1, min(at_once, of_device) + 1) if of_device % size == 0)
+    batches = jax.tree.map(lambda leaf: leaf.reshape(seeds, sets // per_batch, per_batch, *leaf.shape[2:]), drawn)
+    mesh = device_mesh(seeds, sets // per_batch)
+    specs = (P(SEEDS), P(SEEDS, SETS), P())
+    where = (NamedSharding(mesh, spec) for spec in specs)
+    arguments = [placed(tree, sharding) for tree, sharding in zip((parameters, batches, everywhere), where)]
+    return _on_devices(*arguments, compute=compute, models_of=models_of, mesh=mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("compute", "models_of", "mesh"))
+def _on_devices(
+    parameters: Parameters,
+    batches: Any,
+    everywhere: Any,
+    *,
+    compute: Callable[..., Any],
+    models_of: Callable[[Parameters], Any],
+    mesh: jax.sharding.Mesh,
+) -> Any:
+    def on_device(parameters: Parameters, batches: Any, everywhere: Any) -> Any:
+        def one_seed(of_seed: tuple[Parameters, Any]) -> Any:
+            models = models_of(of_seed[0])
+            return jax.lax.map(jax.vmap(lambda one: compute(models, one, everywhere)), of_seed[1])
+
+        return jax.lax.map(one_seed, (parameters, batches))
+
+    specs = (P(SEEDS), P(SEEDS, SETS), P())
+    spread = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=P(SEEDS, SETS), check_vma=False)
+    return spread(parameters, batches, everywhere)
+
+
+def set_by_set(tree: Any) -> Any:
+    """Returns numpy arrays with leading axes (seeds, sets) from leaves of (seeds, batches, sets of a batch, ...)."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(len(leaf), -1, *leaf.shape[3:]), tree)
 
 
 def _gathered(
@@ -190,38 +342,64 @@ def _gathered(
 ) -> Measured:
     """Brings the parts of all processes together; not called by the threads, as processes must gather in one order."""
     whole = set_by_set(gathered(dict(values)))
-    return Measured(items, normalizers, seeds, {name: whole[name] for name in order if name in whole})
+    rows = max((whole[name].shape[3] for name in whole if MEASURES[name].of_row), default=1)
+    if rows == 1:
+        whole = {name: of[:, :, :, 0] if MEASURES[name].of_row else of for name, of in whole.items()}
+    return Measured(items, normalizers, seeds, {name: whole[name] for name in order if name in whole}, rows)
 
 
-@functools.cache
-def looker(
-    task: Task, measures: tuple[str, ...], references: tuple[str, ...], blocks_of: int | None
-) -> Callable[..., Any]:
-    """What a program does with a batch; one function object for each, so that the compiled code is found again."""
+def values_of(
+    task: Task,
+    measures: Sequence[str],
+    scores: Array,
+    batch: Any,
+    rows: HeadRows | None = None,
+    rho: Float[Array, "1 items"] | None = None,
+    beta: Any = None,
+    beyond: Any = None,
+) -> dict[str, Float[Array, "*numbers"]]:
+    """Returns the measures of one set; those of its rows have a leading axis of these."""
+    answer = batch.answer[0] if hasattr(batch, "answer") else None
+    of_set = Seen(scores[0], answer, task.accuracy(scores, batch), task.loss(scores, batch))
+    of_rows: Seen | None = None
+    axes: Any = None
+    if rows is not None:
+        fits = rho is not None and rho.shape == rows.logits.shape
+        of_rows = of_set._replace(**rows._asdict(), beta=beta, extrapolates=beyond, rho=rho if fits else None)
+        axes = of_rows._asdict()
+        axes = {name: None if axes[name] is None or name in OF_SET else 0 for name in axes}
+        axes = Seen(**axes)  # pyright: ignore[reportArgumentType]
+    values = {}
+    for name in measures:
+        measure = MEASURES[name]
+        seen = of_rows if measure.of_row else of_set
+        if seen is not None and all(getattr(seen, field) is not None for field in measure.needs):
+            values[name] = jax.vmap(measure.of_set, in_axes=(axes,))(seen) if measure.of_row else measure.of_set(seen)
+    return values
 
-    def everyone(normalizers: Sequence[Any], rho: Any) -> tuple[Any, ...]:
-        return (*normalizers, *(Normalizer(functools.partial(REFERENCES[name], rho)) for name in references))
 
-    def look(model: Any, normalizers: Sequence[Any], batch: Any) -> dict[str, Array]:
-        if blocks_of is not None and isinstance(task, MaxRetrieval):
-            reading, rho = read_by_blocks(
-                model, functools.partial(everyone, normalizers), batch, blocks_of, task.priority
-            )
-        else:
-            rho = jnp.where(batch.mask, batch.items[..., 0], -jnp.inf) if isinstance(batch, Batch) else None
-            reading = task.read(model, everyone(normalizers, rho), batch)
-        return values_of(measures, everyone(normalizers, rho), reading, rho)
-
-    return look
+def row_facts(one: Normalizer, rows: HeadRows) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
+    """Returns the inverse temperature of each row, NaN unless the map is softmax; and whether a fit is asked beyond."""
+    logits = rows.logits
+    if isinstance(one.map, SoftCapped):
+        logits, one = soft_cap(logits, one.map.cap), one.map.of
+    scale = one.scale
+    is_softmax = isinstance(one.map, maps.Softmax) and one.shift_invariant
+    beta = jnp.ones((), jnp.float32) if scale is None else scale(logits, -1, rows.where)
+    beyond = jnp.zeros((), bool)
+    if isinstance(scale, EntropyPolynomial) and scale.entropy_range is not None:
+        beyond = scale.extrapolates(logits, -1, rows.where)
+    beta = jnp.where(is_softmax, beta, jnp.nan)
+    return jnp.broadcast_to(beta, (len(logits), 1))[:, 0], jnp.broadcast_to(beyond, (len(logits), 1))[:, 0]
 
 
 def true_item_alone(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
-    """All weight on the item with the largest ρ; ρ is -inf at places without an item."""
+    """Gives all weight to the item with the largest ρ; ρ is -inf at places without an item."""
     return jax.nn.one_hot(rho.argmax(-1), rho.shape[-1], dtype=logits.dtype).reshape(logits.shape)
 
 
 def under_true_key(rho: Float[Array, "sets items"], logits: Array, axis: int = -1, where: Any = None) -> Array:
-    """Softmax of the same logits in another order: the largest belongs to the item with the largest ρ."""
+    """Returns the softmax of the same logits in another order: the largest belongs to the item with the largest ρ."""
     rows, visible, items = logits.reshape(rho.shape), rho > -jnp.inf, jnp.arange(rho.shape[-1])[None]
     first, true = (row.argmax(-1)[:, None] for row in (jnp.where(visible, rows, -jnp.inf), rho))
     of_first, of_true = (jnp.take_along_axis(rows, place, -1) for place in (first, true))
@@ -229,55 +407,18 @@ def under_true_key(rho: Float[Array, "sets items"], logits: Array, axis: int = -
     return maps.softmax(rows, -1, visible).reshape(logits.shape)
 
 
+OF_SET = ("scores", "answer", "accuracy", "loss")
+"""What all rows of a set have in common."""
 REFERENCES = {TRUE_ITEM: true_item_alone, TRUE_KEY: under_true_key}
 
 
-def values_of(
-    measures: Sequence[str], normalizers: Sequence[Any], reading: Reading, rho: Float[Array, "sets items"] | None
-) -> dict[str, Float[Array, "sets normalizers *numbers"]]:
-    """The measures of every set of a batch under every normalizer."""
-    seen = Seen(reading.scores, reading.answer, reading.logits, reading.where, reading.weights, rho=rho)
-    axes = Seen(scores=0, answer=None, weights=0, beta=0, extrapolates=0)  # pyright: ignore[reportArgumentType]
-    if seen.logits is not None:
-        of_rows = [row_facts(one, seen.logits, seen.where) for one in normalizers]
-        seen = seen._replace(
-            beta=jnp.stack([beta for beta, _ in of_rows], 1),
-            extrapolates=jnp.stack([beyond for _, beyond in of_rows], 1),
-        )
-    return {
-        name: jax.vmap(jax.vmap(MEASURES[name].of_set, in_axes=(axes,)))(seen)
-        for name in measures
-        if all(getattr(seen, field) is not None for field in MEASURES[name].needs)
-    }
-
-
-def row_facts(
-    one: Normalizer, logits: Float[Array, "sets items"], where: Any
-) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
-    """The inverse temperature of each row, NaN unless the map is softmax; whether a fit is asked beyond its range."""
-    if isinstance(one.map, SoftCapped):
-        logits, one = soft_cap(logits, one.map.cap), one.map.of
-    scale = one.scale
-    is_softmax = isinstance(one.map, maps.Softmax) and one.shift_invariant
-    beta = jnp.ones((), jnp.float32) if scale is None else scale(logits, -1, where)
-    beyond = jnp.zeros((), bool)
-    if isinstance(scale, EntropyPolynomial) and scale.entropy_range is not None:
-        beyond = scale.extrapolates(logits, -1, where)
-    beta = jnp.where(is_softmax, beta, jnp.nan)
-    return jnp.broadcast_to(beta, (len(logits), 1))[:, 0], jnp.broadcast_to(beyond, (len(logits), 1))[:, 0]
-
-
-def task_of(parameters: Parameters, task: Task | None = None) -> MaxRetrieval:
-    """The task if it is max retrieval, or else that at the width of these parameters.
-
-    Raises ValueError for parameters of another model.
-    """
+def task_of(parameters: Parameters) -> MaxRetrieval:
+    """Returns max retrieval at the width of these parameters. Raises ValueError for those of another model."""
     try:
-        of_width = MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
-        return task if isinstance(task, MaxRetrieval) else of_width
+        return MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
     except (TypeError, KeyError, IndexError, AttributeError):
         raise ValueError(
-            "the parameters must be those of the max-retrieval model: name a run of max retrieval"
+            "the parameters are not those of the max-retrieval model: name their task with task=..."
         ) from None
 
 
@@ -289,6 +430,35 @@ def check_seeds(parameters: Parameters, seeds: Sequence[int]) -> None:
             f"parameters have leading axes {sorted(shapes)} for {len(seeds)} seeds; it must be one of the seeds: give "
             "as many seeds, or add the axis with leaf[None]"
         )
+
+
+AS_TRAINED = ", as trained"
+"""After the name of the normalizer that a model was trained under, with the numbers that it learned."""
+
+
+def named_normalizers(
+    specs: Sequence[str], checkpoint: Path | str, parameters: Parameters, trained_under: str = BASELINE
+) -> dict[str, Normalizer | None]:
+    """Returns the normalizers to show by name; "all" and the default include the fits beside the checkpoint.
+
+    First the one that the model was trained under, with the numbers that it learned, unless that is softmax.
+    Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters, and ValueError for
+    the name of a fit that is not there.
+    """
+    with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
+    fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
+    for name in specs:
+        if name in FITS.keys() - fits.keys():
+            remedy = f"run fit_temperature.py --checkpoint {checkpoint} --output {fits_directory(checkpoint)}"
+            raise ValueError(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
+    specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
+    if with_fits:
+        after = specs.index("adaptive") + 1
+        specs = (*specs[:after], *fits, *specs[after:])
+    trained: dict[str, Normalizer | None] = {} if trained_under == BASELINE else {trained_under + AS_TRAINED: None}
+    return trained | {
+        spec: normalizer(f"adaptive(fit={str(fits[spec])!r})" if spec in fits else spec) for spec in specs
+    }
 
 
 def frame_of(measured: Iterable[Measured]) -> pl.DataFrame:

@@ -1,55 +1,82 @@
-"""Refits the adaptive temperature to trained max-retrieval models, beside the best that any temperature could do."""
+"""Refits the adaptive temperature to trained models, beside the best that any temperature could do."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import polars as pl
 from jaxtyping import Array, Float, Key
 
-from softmax_jax.measures.evaluation import check_seeds, evaluate, task_of
-from softmax_jax.measures.fits import ALL_LENGTHS, TRAIN_LENGTHS
+from softmax_jax import temperature
+from softmax_jax.measures.evaluation import (
+    check_seeds,
+    evaluate,
+    heads_of,
+    models_of,
+    on_every_set,
+    set_by_set,
+    set_keys,
+    task_of,
+)
+from softmax_jax.measures.heads import attended, in_passes
 from softmax_jax.measures.pipeline import two_at_a_time
-from softmax_jax.measures.sets import on_fresh_sets
 from softmax_jax.measures.table import KEYS
+from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation, Scale
-from softmax_jax.tasks.max_retrieval import Batch, MaxRetrievalModel
 from softmax_jax.tasks.task import Task
-from softmax_jax.temperature import Rows, TemperatureFit, curves, fitting, optimum
+from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, Rows, TemperatureFit, search_at
 from softmax_jax.training.trainer import Parameters
 
+SETS = 64
 SHORT = 16
 SHORT_FACTOR = 64
 """Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
 
 
-def sets_of(items: int, sets: int) -> int:
-    """Sets to draw at a length."""
-    return sets * SHORT_FACTOR if items <= SHORT else sets
+def sets_of(task: Task, length: int, sets: int | None = None) -> int:
+    """Returns how many sets to draw at a length; without a number `SETS`, or as many as the task tests with."""
+    sets = min(SETS, task.test_sets(length)) if sets is None else sets
+    return sets * SHORT_FACTOR if length <= SHORT else sets
 
 
-def search_sets(model: MaxRetrievalModel, batch: Batch) -> Rows:
-    """The search on one batch of sets: the loss is the cross-entropy of the answer, an error is another answer."""
-    hidden, logits = model.encode(batch.items, batch.query)
+@functools.cache
+def searching(task: Task, length: int, alone: bool) -> Callable[..., Rows]:
+    """Returns the search on one set, drawn from a key, as a function of its models.
 
-    def scores(attended: Float[Array, "sets width"]) -> Float[Array, "sets classes"]:
-        return model.read_pooled(attended, jnp.ones(len(attended), attended.dtype))
+    All rows of attention of a set share one temperature, so the rows that it returns are sets: the entropy is the mean
+    over the rows of the set that see anything. `alone` says that a set has one row. One function object for the same
+    arguments, so that compiled programs are found again.
+    """
 
-    return optimum.search(
-        logits,
-        hidden,
-        lambda attended: optax.softmax_cross_entropy_with_integer_labels(scores(attended), batch.answer),
-        error=lambda attended: (scores(attended).argmax(-1) != batch.answer).astype(attended.dtype),
-        where=batch.mask,
-        pool=model.pool,
-    )
+    def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
+        batch = task.test_batch(key, length, 1)
+        scores = functools.partial(task.scores, models[0], batch, None)
+
+        def at(log_theta: Float[Array, "1 k"]) -> Any:
+            def weigher(log_theta: Float[Array, ""]) -> Any:
+                return lambda logits, axis, where: softmax.weigh(logits * jnp.exp(-log_theta), axis, where)
+
+            def look(scores: Array, *_: Any) -> tuple[Array, Array]:
+                return task.loss(scores, batch), 1 - task.accuracy(scores, batch) / 100
+
+            found = in_passes(alone, weigher, log_theta[0], scores, look)
+            return tuple(values[None] for values in found)
+
+        _, rows = attended(scores, softmax.weigh)
+        seen = rows.where.any(-1)
+        mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
+            jnp.sum(seen, dtype=jnp.float32), 1
+        )
+        return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32)))
+
+    return of_set
 
 
 def search_lengths(
@@ -57,17 +84,23 @@ def search_lengths(
     *,
     seeds: Sequence[int],
     lengths: Sequence[int],
-    sets: int,
+    sets: int | None,
     keys: Sequence[Key[Array, ""]],
     task: Task | None = None,
 ) -> Iterator[list[Rows]]:
-    """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws."""
-    task = task_of(parameters, task)
-    check_seeds(parameters, seeds)
+    """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws.
 
-    def rows(items: int) -> list[Rows]:
-        each = {"seeds": seeds, "items": items, "sets": sets_of(items, sets)}
-        return [on_fresh_sets(search_sets, task, parameters, key=key, **each) for key in keys]
+    `parameters` are those of max retrieval unless a task is named. Without `sets` they are as `sets_of` says.
+    """
+    task = task or task_of(parameters)
+    check_seeds(parameters, seeds)
+    alone = heads_of(task, lengths[0]).alone
+
+    def rows(length: int) -> list[Rows]:
+        count = sets_of(task, length, sets)
+        run = functools.partial(on_every_set, searching(task, length, alone), models_of(task, items=count * length))
+        drawn = [set_keys(seeds, length, count, key) for key in keys]
+        return [set_by_set(run(parameters, of_key, task.at_once(length))) for of_key in drawn]
 
     yield from two_at_a_time(rows, lengths)
 
@@ -77,12 +110,12 @@ def fit_both(
 ) -> tuple[dict[str, TemperatureFit], str | None]:
     """The fit to all lengths, and the one to lengths that training saw, or else why there is none.
 
-    `rows` are fitted to and `fresh` held out; the options are those of `fitting.fit`.
+    `rows` are fitted to and `fresh` held out; the options are those of `temperature.fit`.
     """
-    fits = {ALL_LENGTHS: fitting.fit(rows, fresh, **options)}
+    fits = {ALL_LENGTHS: temperature.fit(rows, fresh, **options)}
     seen, held_out = ({n: at[n] for n in at if n <= longest_in_training} for at in (rows, fresh))
     try:
-        return fits | {TRAIN_LENGTHS: fitting.fit(seen, held_out, **options)}, None
+        return fits | {TRAIN_LENGTHS: temperature.fit(seen, held_out, **options)}, None
     except ValueError as error:
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
@@ -105,9 +138,9 @@ def isotonic_scale(rows: Mapping[int, Rows]) -> EntropyInterpolation:
 
     Raises ValueError for rows too few to pool.
     """
-    by_copies = curves.points(optimum.join(rows.values()), "bins")
+    by_copies = temperature.points(temperature.join(rows.values()), "bins")
     everyone = np.ones(len(next(iter(rows.values())).entropy))
-    rising = curves.isotonic_points(by_copies(everyone))
+    rising = temperature.isotonic_points(by_copies(everyone))
     if not len(rising.beta):
         raise ValueError("there are too few rows of like entropy: use more sets or lengths")
     knots = (jnp.asarray(numbers, jnp.float32) for numbers in (rising.entropy, rising.beta))
@@ -121,7 +154,7 @@ def compare(
     longest_in_training: int,
     *,
     seeds: Sequence[int],
-    sets: int,
+    sets: int | None,
     key: Key[Array, ""],
     task: Task | None = None,
     **options: Any,
@@ -129,22 +162,23 @@ def compare(
     """Yields, by half of the seeds and by length, accuracy and loss of contenders and oracles on sets that `key` draws.
 
     What is fitted or chosen for one half of the seeds is so on `rows` of the other half, which come from other sets
-    too; `fresh` are those of `key`. A single seed is fitted to itself. The options are those of `fitting.fit`.
+    too; `fresh` are those of `key`. A single seed is fitted to itself. The options are those of `temperature.fit`.
     """
     halves = np.array_split(np.arange(len(seeds)), min(len(seeds), 2))
     apart = reversed(halves)
     chosen_on = [of_seeds(rows, others) for others in apart]
     scales = [fitted_scales(some, longest_in_training, **options) for some in chosen_on]
     in_all = set.intersection(*(set(of_half) for of_half in scales))
-    drawn = {n: sets_of(n, sets) for n in rows}
+    task = task or task_of(parameters)
+    drawn = {n: sets_of(task, n, sets) for n in rows}
     asked = {"lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
     for half, some, found in zip(halves, chosen_on, scales):
         own = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
         named = contenders({name: scale for name, scale in found.items() if name in in_all})
         asked["seeds"] = [seeds[int(index)] for index in half]
         seen = [of_length for n, of_length in some.items() if n <= longest_in_training]
-        of_training = {BEST_OF_TRAINING: optimum.join(seen)} if seen else {}
-        for measured in evaluate(own, named, task=task_of(own, task), **asked):
+        of_training = {BEST_OF_TRAINING: temperature.join(seen)} if seen else {}
+        for measured in evaluate(own, named, task=task, **asked):
             n = measured.n
             choices = {BEST_FOR_LENGTH: some[n]} | of_training
             known = oracles(n, choices, of_seeds(fresh, half)[n], asked["seeds"])
@@ -155,8 +189,8 @@ def fitted_scales(rows: Mapping[int, Rows], longest_in_training: int, **options:
     """Both fits and what bounds them, but for those that have too few rows."""
     seen = {n: of_length for n, of_length in rows.items() if n <= longest_in_training}
     fitted = {
-        ALL_LENGTHS: lambda: fitting.fit_polynomial(rows, **options).scale,
-        TRAIN_LENGTHS: lambda: fitting.fit_polynomial(seen, **options).scale,
+        ALL_LENGTHS: lambda: temperature.fit_polynomial(rows, **options).scale,
+        TRAIN_LENGTHS: lambda: temperature.fit_polynomial(seen, **options).scale,
         RISING: lambda: isotonic_scale(rows),
     }
     found = {}
@@ -181,7 +215,7 @@ def oracles(n: int, choices: Mapping[str, Rows], fresh: Rows, seeds: Sequence[in
     """What constant temperatures reach that are best on the rows named, and what those do that know each answer."""
     reached = []
     for name, rows in choices.items():
-        smooth = curves.smooth_errors(rows.errors.mean((0, 1)))
+        smooth = temperature.smooth_errors(rows.errors.mean((0, 1)))
         for_loss, for_accuracy = int(rows.losses.mean((0, 1)).argmin()), int(smooth.argmin())
         reached.append((name, fresh.errors[..., for_accuracy], fresh.losses[..., for_loss]))
     reached.append((BEST_FOR_SET, fresh.errors.min(-1), fresh.losses.min(-1)))

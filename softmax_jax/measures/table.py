@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax import theory
@@ -27,10 +26,14 @@ CONFIDENCE_BINS = 15
 
 
 class Seen(NamedTuple):
-    """One set under one normalizer: what a measure may look at. Only scores and answer are known of every task."""
+    """One set, and one row of its attention, under one normalizer: what a measure may look at."""
 
     scores: Float[Array, "*answers classes"]
-    answer: Int[Array, "*answers"]
+    answer: Int[Anything, "*answers"]
+    accuracy: Float[Array, ""]
+    """Of the set, in percent, as its task says."""
+    loss: Float[Array, ""]
+    """Of the set, as its task says."""
     logits: Float[Anything, " items"] = None
     where: Bool[Anything, " items"] = None
     weights: Float[Anything, " items"] = None
@@ -39,7 +42,7 @@ class Seen(NamedTuple):
     extrapolates: Bool[Anything, ""] = None
     """Whether the scale is asked about an entropy beyond those that it was fitted to."""
     rho: Float[Anything, " items"] = None
-    """Of max retrieval; -1 where masked."""
+    """The priorities of the items, for a task that has them; -inf where masked."""
 
 
 def mean(values: Float[np.ndarray, "sets *rest"]) -> float:
@@ -51,7 +54,7 @@ class Measure(NamedTuple):
     """One entry of the table."""
 
     of_set: Callable[[Any], Array]
-    """A number, or several, of one set: from `Seen`, of which the fields in `needs` are there."""
+    """A number, or several, of one set or of one row of its attention: from `Seen`, with the fields in `needs`."""
     caption: str
     unit: str = ""
     form: str = ".4g"
@@ -60,19 +63,14 @@ class Measure(NamedTuple):
     """From the numbers of all sets of a seed to one, None where the measure does not apply; without it they are kept
     by set alone, and are no column of the frame."""
     needs: tuple[str, ...] = ("weights",)
-    """Fields of `Seen` without which the measure is left out, as for a task that has no single head."""
+    """Fields of `Seen` without which the measure is left out, as ρ for a task without priorities."""
     printed: bool = False
     """Whether tables for readers have it."""
 
-
-def accuracy(seen: Seen) -> Array:
-    """Whether the answer is right, in percent."""
-    return 100 * (seen.scores.argmax(-1) == seen.answer).mean()
-
-
-def loss(seen: Seen) -> Array:
-    """Cross-entropy of the answer in nats."""
-    return optax.softmax_cross_entropy_with_integer_labels(seen.scores, seen.answer).mean()
+    @property
+    def of_row(self) -> bool:
+        """Whether it looks at a row of attention, rather than at a whole set."""
+        return not {"logits", "weights", "rho"}.isdisjoint(self.needs)
 
 
 def max_weight(seen: Seen) -> Array:
@@ -103,12 +101,18 @@ def calibration_error(values: Float[np.ndarray, "*sets 2"]) -> float:
 
 
 EVALUATION: dict[str, Measure] = {
-    "accuracy": Measure(accuracy, "Accuracy", "%", ".2f", needs=(), printed=True),
-    "loss": Measure(loss, "Cross-entropy", "nats", ".3f", needs=(), printed=True),
+    "accuracy": Measure(lambda seen: seen.accuracy, "Accuracy", "%", ".2f", needs=(), printed=True),
+    "loss": Measure(lambda seen: seen.loss, "Cross-entropy", "nats", ".3f", needs=(), printed=True),
     "entropy": Measure(lambda seen: weight_entropy(seen.weights), "Entropy of the weights", "nats", ".3f"),
     "max_weight": Measure(max_weight, "Largest weight", "", ".3f"),
     "calibration": Measure(
-        confidence_and_success, "Expected calibration error", "%", ".2f", calibration_error, needs=(), printed=True
+        confidence_and_success,
+        "Expected calibration error",
+        "%",
+        ".2f",
+        calibration_error,
+        needs=("answer",),
+        printed=True,
     ),
 }
 """Columns of evaluation.csv, after `KEYS`."""
@@ -189,15 +193,23 @@ def median(values: Float[np.ndarray, "sets *rest"]) -> float:
     return float(np.median(values))
 
 
-def of_softmax(number: Callable[[Any, Any, Any], Any]) -> Callable[[Any], float | None]:
-    """The aggregate of a number of `row_of_logits`: its mean over the sets, None unless the map is softmax.
+def of_softmax(
+    number: Callable[[Any, Any, Any], Any], over: Callable[..., Any] = np.mean
+) -> Callable[[Any], float | None]:
+    """Returns the aggregate of a number of `row_of_logits`: its mean over the rows, None unless the map is softmax.
 
-    Each bound is the mean over sets of the bound of each set at its own spread and β, so it holds for the mean.
+    Each bound is the mean over rows of the bound of each row at its own n, spread and β, so it holds for the mean.
     """
 
-    def aggregate(values: Float[np.ndarray, "sets numbers"]) -> float | None:
-        n, beta, spreads = int(values[0, 0]), values[:, 1], values[:, 2:]
-        return None if np.isnan(beta).any() else float(np.mean(number(n, beta, spreads), dtype=np.float64))
+    def aggregate(values: Float[np.ndarray, "rows numbers"]) -> float | None:
+        values = values[values[:, 0] > 0]  # a row with nothing visible has no bounds
+        if not len(values) or np.isnan(values[:, 1]).any():
+            return None
+        numbers = []
+        for n in np.unique(values[:, 0]):
+            alike = values[values[:, 0] == n]
+            numbers.append(np.broadcast_to(number(int(n), alike[:, 1], alike[:, 2:]), len(alike)))
+        return float(over(np.concatenate(numbers).astype(np.float64)))
 
     return aggregate
 
@@ -214,9 +226,9 @@ def least_entropy(n: int, beta: Any, spreads: Any) -> Any:
     return np.maximum(theory.entropy_bounds(n, spreads[:, -1], beta).lower, by_nearest)
 
 
-def bound(caption: str, unit: str, number: Callable[[Any, Any, Any], Any]) -> Measure:
-    """The entry of a number that follows from `row_of_logits`."""
-    return Measure(row_of_logits, caption, unit, aggregate=of_softmax(number), needs=("logits",))
+def bound(caption: str, unit: str, number: Callable[[Any, Any, Any], Any], **over: Callable[..., Any]) -> Measure:
+    """Returns the entry of a number that follows from `row_of_logits`."""
+    return Measure(row_of_logits, caption, unit, aggregate=of_softmax(number, **over), needs=("logits",))
 
 
 def exact_match(seen: Seen) -> Array:
@@ -225,7 +237,7 @@ def exact_match(seen: Seen) -> Array:
 
 
 REPORT: dict[str, Measure] = {
-    "exact_match": Measure(exact_match, "Answers right to their end", "%", ".1f", needs=()),
+    "exact_match": Measure(exact_match, "Answers right to their end", "%", ".1f", needs=("answer",)),
     "extrapolated": Measure(extrapolated, "Rows beyond the fitted range", "%", ".0f", needs=("logits",)),
     "rank": Measure(rank, "Rank of the true item's weight", needs=("rho",)),
     "true_weight": Measure(true_weight, "Weight of the true item", needs=("rho",)),
@@ -236,7 +248,7 @@ REPORT: dict[str, Measure] = {
     "spread": Measure(spread, "Spread of the logits", needs=("logits",)),
     "largest_spread": Measure(spread, "Largest spread of a set", aggregate=lambda v: float(v.max()), needs=("logits",)),
     "beta": bound("Inverse temperature", "", lambda n, beta, spreads: beta),
-    "largest_reach": bound("Largest βδ of a set", "", lambda n, beta, spreads: (beta * spreads[:, -1]).max()),
+    "largest_reach": bound("Largest βδ of a set", "", lambda n, beta, spreads: beta * spreads[:, -1], over=np.max),
     "critical_beta": Measure(critical, "Critical inverse temperature, median", aggregate=median, needs=("logits",)),
     "entropy_lower": bound("Least entropy", "nats", least_entropy),
     "entropy_upper": bound("Most entropy", "nats", lambda n, *_: np.log(n)),

@@ -132,8 +132,9 @@ def _softmax(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape
     """
     largest = jnp.max(logits, axis, keepdims=True, initial=-jnp.inf)
     pivot = jnp.maximum(largest, float(jnp.finfo(logits.dtype).min))
-    exponentials, empty = jnp.exp(logits - pivot), 1 - jnp.exp(largest - pivot)  # 1 for an empty row, else 0
-    return exponentials / (jnp.sum(exponentials, axis, keepdims=True) + empty)
+    exponentials = jnp.exp(logits - pivot)
+    # The sum is at least 1, that of the largest, and 0 for an empty row.
+    return exponentials / jnp.maximum(jnp.sum(exponentials, axis, keepdims=True), 1e-6)
 
 
 @_softmax.defjvp

@@ -13,7 +13,7 @@ from rich.table import Table
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import method_of
 from softmax_jax.report import charts
-from softmax_jax.report.colours import palette
+from softmax_jax.report.charts import palette
 from softmax_jax.report.tables import new_table
 
 SCORES = (0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2)

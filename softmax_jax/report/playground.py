@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.report import charts
-from softmax_jax.report.charts import Chart
-from softmax_jax.report.colours import GREY, palette
+from softmax_jax.report.charts import GREY, Chart, palette
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 SLIDERS = {

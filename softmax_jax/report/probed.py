@@ -17,7 +17,7 @@ import polars as pl
 from softmax_jax.files import versions, write_whole
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.report import charts
-from softmax_jax.report.colours import GREY, SIZES, by_size
+from softmax_jax.report.charts import GREY, SIZES, by_size
 from softmax_jax.report.page import Figure, Section, page, write_figure
 from softmax_jax.transforms.probe import Probed, SiteRows
 

@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import treescope
 from treescope import figures, lowering
 
 from softmax_jax.files import write_whole
-from softmax_jax.report.page import TEMPLATES
+
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("softmax_jax.report", "assets"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+)
+TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
 
 
 def show(

@@ -1,6 +1,6 @@
-"""Tables for a terminal: names at the left, numbers at the right, as many lengths side by side as fit."""
+"""Tables for a terminal, with as many lengths side by side as fit, and tables in Markdown pages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -79,3 +79,30 @@ def with_interval(values: Sequence[float], form: str = ".1f", sign: str = " ± "
 def number_or_dash(value: float | None, form: str) -> str:
     """The number in this form, or a dash where there is none."""
     return "–" if value is None else format(value, form)
+
+
+def put_into(page: str, tables: Mapping[str, str]) -> str:
+    r"""The page with each table between its marks, `<!-- NAME -->` and `<!-- /NAME -->`.
+
+    Raises ValueError if a mark is missing.
+
+    >>> put_into("A\n<!-- a -->\nold\n<!-- /a -->\nB", {"a": "new"})
+    'A\n<!-- a -->\nnew\n<!-- /a -->\nB'
+    """
+    for name, table in tables.items():
+        before, begin, rest = page.partition(f"<!-- {name} -->")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        if not begin or not end:
+            raise ValueError(f"the page has no place for {name}: put <!-- {name} --> and <!-- /{name} --> into it")
+        page = f"{before}{begin}\n{table}\n{end}{after}"
+    return page
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""A table in Markdown.
+
+    >>> markdown_table(["name", "value"], [["a", "1"]])
+    '| name | value |\n|---|---|\n| a | 1 |'
+    """
+    head, *body = ("| " + " | ".join(cells) + " |" for cells in (columns, *rows))
+    return "\n".join([head, "|---" * len(columns) + "|", *body])

@@ -11,16 +11,29 @@ from rich.console import Console
 
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.fits import ALL_LENGTHS, FITS, TRAIN_LENGTHS
 from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING, RISING
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
-from softmax_jax.report.colours import BASELINE, GREY, palette
-from softmax_jax.report.drawing import Paper, save_chart
+from softmax_jax.report.charts import BASELINE, GREY, Paper, palette, save_chart
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
-from softmax_jax.temperature import Rows, TemperatureFit, cross_validate, join, points
-from softmax_jax.temperature.curves import CRITERIA, THRESHOLD, Criterion, Curve, apply_curve, polynomial_curve, ruled
-from softmax_jax.temperature.optimum import LOG_THETA, THETA_RANGE
+from softmax_jax.temperature import (
+    ALL_LENGTHS,
+    CRITERIA,
+    FITS,
+    LOG_THETA,
+    THETA_RANGE,
+    THRESHOLD,
+    TRAIN_LENGTHS,
+    Curve,
+    Rows,
+    TemperatureFit,
+    apply_curve,
+    clamped,
+    join,
+    points,
+    polynomial,
+    ruled,
+)
 
 PUBLISHED = "adaptive"
 PUBLISHED_RANGE = (0.849, 5.945)
@@ -64,7 +77,8 @@ def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[in
     each_seed_once = np.ones(len(next(iter(rows.values())).entropy))
     for criterion in CRITERIA:
         try:
-            curve = polynomial_curve(points(join(rows.values()), criterion)(each_seed_once), degree)
+            best = points(join(rows.values()), criterion)(each_seed_once)
+            curve = clamped(polynomial(best, degree), best.entropy_range)
         except ValueError:
             groups[f"{criterion}: too few points"] = {"": {}}
             continue
@@ -74,15 +88,6 @@ def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[in
             "loss": {n: f"{losses.mean():.3f}" for n, (losses, _) in on_fresh.items()},
         }
     print_groups(console, f"Criteria, degree {degree}, on fresh sets", groups, list(fresh))
-
-
-def print_candidates(console: Console, rows: Mapping[int, Rows], criterion: Criterion) -> None:
-    """Prints how each form of the curve does on seeds left out of its fit, if there are several."""
-    table = new_table(f"Forms of β(H), by {criterion}, on seeds left out", "form", "R²", "loss (nats)", "accuracy (%)")
-    for name, score, loss, accuracy in cross_validate(join(rows.values()), criterion):
-        table.add_row(name, number_or_dash(score, ".3f"), f"{loss:.4f}", f"{accuracy:.2f}")
-    if table.rows:
-        console.print(table)
 
 
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:
@@ -155,30 +160,6 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         *([charts.FAIR] if ALL_LENGTHS in fits else []),
     )
     return alt.layer(*layers).properties(width=520, height=380, title=title)
-
-
-def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], *title: str) -> charts.Chart:
-    """β by entropy, a panel for each of several runs: the published polynomial, and the refits with their bands.
-
-    The last panel names the curves.
-    """
-    domain, highest = [0.5, 16.0], 6.0
-    entropies, grid = alt.Scale(domain=[0, highest], nice=False), np.linspace(0, highest, 121)
-    x = alt.X("entropy:Q", title="entropy (nats)", scale=entropies)
-    y = alt.Y("value:Q", title="inverse temperature β", scale=alt.Scale(type="log", base=2, domain=domain))
-    colour = charts.colour_by("normalizer", palette([PUBLISHED, *FITS]), legend=False)
-    panels = []
-    for run, fits in runs.items():
-        drawn = [pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)}) for of, f in curves(fits).items()]
-        bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
-        bands = [of_fit.filter(pl.col("high") > domain[0]) for of_fit in bands]
-        bands = [of_fit.with_columns(pl.col("low", "high").clip(*domain)) for of_fit in bands]
-        layers = [charts.band(of_fit, x, y, colour) for of_fit in bands]
-        layers += charts.lines(pl.concat(drawn), x, y, colour, point=False)
-        if run == list(runs)[-1]:
-            layers += charts.ends(pl.concat(drawn), x, y, colour, height=240)
-        panels.append(alt.layer(*layers).properties(width=180, height=240, title=charts.panel_title(run)))
-    return alt.hconcat(*panels).properties(title=charts.chart_title(*title))
 
 
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:

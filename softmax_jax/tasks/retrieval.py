@@ -9,26 +9,21 @@ there the answers are written token by token, and all of them must be right.
 
 import abc
 import dataclasses
-import enum
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.tasks.sequences import LONGEST, Sequences, SequenceTask, sequence_key
+from softmax_jax.tasks.sequences import LONGEST, Sequences, SequenceTask
+from softmax_jax.tasks.task import sequence_key
 
 CODE = 32
 """Features by which an item is found."""
 POSITIONS = LONGEST
 LEAST_ITEMS = 2
-
-
-class Purpose(enum.IntEnum):
-    """What the key of a seed is folded with."""
-
-    TRAINING = 0
-    TEST = 1
+TRAINING = 0
+"""What the key of a seed is folded with before its training sequences are drawn."""
 
 
 class Search(NamedTuple):
@@ -46,7 +41,6 @@ class Retrieval(SequenceTask):
     """What the kinds have in common; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
 
     test_multiples: ClassVar[tuple[int, ...]] = (1, 4, 16, 64)
-    fewest_tests: ClassVar[int] = 4
 
     queries: int = 16
     """Queries in a sequence."""
@@ -66,23 +60,19 @@ class Retrieval(SequenceTask):
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
         """The batch of a step: new sequences each time, of any length up to the longest."""
-        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), Purpose.TRAINING), step)
+        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), TRAINING), step)
         key, length_key = jax.random.split(key)
         lengths = jax.random.randint(length_key, (self.sets,), LEAST_ITEMS, self.length + 1, jnp.int32)
-        return self.draw(jax.random.split(key, self.sets), lengths, self.length)
+        return self._drawn(jax.random.split(key, self.sets), lengths, self.length)
 
-    def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
-        """A key for each test sequence, split batch by batch. Raises ValueError for more items than positions."""
+    def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
+        """Returns sequences of so many items. Raises ValueError for more items than positions."""
         if not LEAST_ITEMS <= length <= POSITIONS:
             raise ValueError(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
-        batch = min(self.at_once(length), sets)
-        of_batches = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, Purpose.TEST), index))(
-            jnp.arange(-(-sets // batch), dtype=jnp.int32)
-        )
-        return jax.vmap(lambda of_batch: jax.random.split(of_batch, batch))(of_batches).reshape(-1)[:sets]
+        return self._drawn(jax.random.split(key, sets), jnp.full(sets, length, jnp.int32), length)
 
-    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
-        """A sequence for each key, of so many items."""
+    def _drawn(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
+        """Draws a sequence for each key, of so many items among room for more."""
         return jax.vmap(lambda key, length: self._sequence(key, length, room))(keys, lengths)
 
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets queries classes"]:
@@ -109,7 +99,6 @@ class TransformerMaxRetrieval(Retrieval):
     """The item with the largest ρ; there is one query, and it says nothing. By a transformer, not by one head."""
 
     name: ClassVar[str] = "transformer_max_retrieval"
-    fewest_tests: ClassVar[int] = 16
 
     queries: int = 1
     """Queries in a sequence: one, as any other would ask the same."""

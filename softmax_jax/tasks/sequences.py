@@ -2,26 +2,19 @@
 
 import abc
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, get_type_hints
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import method_of
-from softmax_jax.tasks.task import Reading, SetsPerBatch, Task, data_key, option
+from softmax_jax.tasks.task import SetsPerBatch, Task, option
 from softmax_jax.tasks.transformer import Transformer
 
 LONGEST = 2**14
-SQUARE = 2**22
-"""Logits of a head that a device holds at once when it reads test sequences."""
-MOST_AT_ONCE = 50
-TEST_SEQUENCES = 200
 
 
 class Sequences(NamedTuple):
@@ -37,11 +30,8 @@ class Sequences(NamedTuple):
 class SequenceTask(Task):
     """The transformer and its sizes; a kind of task says what the sequences are and where the answers are read."""
 
-    divides_batches: ClassVar[bool] = False
     test_multiples: ClassVar[tuple[int, ...]] = (1,)
     """Multiples of the length of training to test at."""
-    fewest_tests: ClassVar[int] = TEST_SEQUENCES
-    """Sequences to test with where they are long."""
 
     length: int = 64
     """Positions in a sequence, or the most items in training."""
@@ -85,10 +75,6 @@ class SequenceTask(Task):
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets *queries classes"]:
         """The scores of the answers from those at every position."""
 
-    @abc.abstractmethod
-    def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
-        """A key for each test sequence, from that of the data or another."""
-
     @property
     def longest(self) -> int:
         """The most items of a set in training."""
@@ -98,12 +84,6 @@ class SequenceTask(Task):
     def test_lengths(self) -> tuple[int, ...]:
         """The length of training, and its multiples."""
         return tuple(sorted({min(multiple * self.length, LONGEST) for multiple in self.test_multiples}))
-
-    def test_sets(self, length: int) -> int:
-        """Fewer where they are long, in whole batches."""
-        sets = min(TEST_SEQUENCES, max(2**26 // length**2, self.fewest_tests))
-        batch = min(self.at_once(length), sets)
-        return -(-sets // batch) * batch
 
     def build(self, normalizer: str, rngs: nnx.Rngs) -> Transformer:
         """The transformer, with the numbers that the normalizer learns among its parameters."""
@@ -116,21 +96,6 @@ class SequenceTask(Task):
     ) -> Float[Array, "sets *queries classes"]:
         """Class scores of the answers under the model's own normalizer, with dropout if there are `rngs` for it."""
         return self.answers(model(batch.inputs, batch.mask, rngs))
-
-    def test_keys(
-        self, seed: Int[Array, ""], length: int, sets: int, key: Key[Array, ""] | None = None
-    ) -> Key[Array, " sets"]:
-        """A key for each test sequence of a seed; those of training are drawn from others of the same data key."""
-        return self.keys_from(sequence_key(seed) if key is None else jax.random.fold_in(key, seed), length, sets)
-
-    def at_once(self, length: int) -> int:
-        """As many sequences as leave their logits in memory."""
-        return min(max(SQUARE // length**2, 1), MOST_AT_ONCE)
-
-    def read(self, model: Transformer, normalizers: Sequence[Normalizer | None], batch: Sequences) -> Reading:
-        """One pass for each normalizer, as what a layer sees depends on the attention of those before it."""
-        passes = [model(batch.inputs, batch.mask, normalizer=normalizer) for normalizer in normalizers]
-        return Reading(jnp.stack([self.answers(scores) for scores in passes], 1), batch.answer)
 
     def learned(self, parameters: Any, normalizer: str) -> dict[str, Float[np.ndarray, "seeds layers heads"]]:
         """The numbers of the normalizer as trained, from parameters with a leading seed axis."""
@@ -155,8 +120,3 @@ def attention_of(normalizer: str) -> Attention:
     """How a model attends under the normalizer of this name: all numbers of its method train, as published."""
     method, numbers = method_of(normalizer)
     return Attention(method.build(**numbers), method.learned, method.of_query)
-
-
-def sequence_key(seed: Int[Array, ""]) -> Key[Array, ""]:
-    """What the sequences of a seed are drawn from: half of a split, of which dropout takes the other."""
-    return jax.random.split(data_key(seed))[0]

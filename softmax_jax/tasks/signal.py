@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from softmax_jax.tasks.sequences import Sequences, SequenceTask, sequence_key
+from softmax_jax.tasks.sequences import Sequences, SequenceTask
+from softmax_jax.tasks.task import sequence_key
 
 NOISE = 0.3
 
@@ -25,7 +26,6 @@ class Purpose(enum.IntEnum):
     """What the key of a seed is folded with."""
 
     TRAINING = 0
-    TEST = 2
     ORDER = 3
 
 
@@ -77,25 +77,18 @@ class Signal(SequenceTask):
         order_key = jax.random.fold_in(jax.random.fold_in(key, Purpose.ORDER), epoch)
         order = jax.random.permutation(order_key, jnp.arange(self.sequences, dtype=jnp.int32))
         taken = jax.lax.dynamic_slice_in_dim(order, within * self.sets, min(self.sets, self.sequences))
-        return self._drawn(self._keys(key, Purpose.TRAINING, taken), self.length)
+        of_training = jax.random.fold_in(key, Purpose.TRAINING)
+        return self._drawn(jax.vmap(lambda index: jax.random.fold_in(of_training, index))(taken), self.length)
 
-    def keys_from(self, key: Key[Array, ""], length: int, sets: int) -> Key[Array, " sets"]:
-        """A key for each test sequence, the same at every length. Raises ValueError where the pattern has no room."""
+    def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
+        """Returns sequences of a length. Raises ValueError where the pattern has no room."""
         if length < self.signal_length:
             raise ValueError(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
-        return self._keys(key, Purpose.TEST, jnp.arange(sets, dtype=jnp.int32))
-
-    def draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
-        """A sequence for each key, which fills the room."""
-        return self._drawn(keys, room)
+        return self._drawn(jax.random.split(key, sets), length)
 
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets classes"]:
         """The scores of each sequence."""
         return scores.mean(1) if self.pooling == "mean" else scores[:, -1]
-
-    def _keys(self, key: Key[Array, ""], purpose: Purpose, indices: Int[Array, " sets"]) -> Key[Array, " sets"]:
-        of_purpose = jax.random.fold_in(key, purpose)
-        return jax.vmap(lambda index: jax.random.fold_in(of_purpose, index))(indices)
 
     def _drawn(self, keys: Key[Array, " sets"], length: int) -> Sequences:
         inputs, answer = jax.vmap(lambda key: self._sequence(key, length))(keys)

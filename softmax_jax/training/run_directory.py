@@ -22,8 +22,8 @@ from softmax_jax.files import (
     write_whole,
 )
 from softmax_jax.normalizers.registry import require_trust
-from softmax_jax.tasks.flax_msgpack import from_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.notebook import from_bytes
 from softmax_jax.training import distributed
 from softmax_jax.training.checkpoint import (
     PARAMETERS,

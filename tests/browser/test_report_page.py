@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report.page import Figure, page
+from softmax_jax.report.page import Figure, page, report_sections
 from softmax_jax.report.playground import POSITIONS, SLIDERS, playground_numbers
-from softmax_jax.report.sections import report_sections
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
 
@@ -73,6 +72,7 @@ class Opened:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     run, study = small_study()
+    assert study.maps is not None
     directory = tmp_path_factory.mktemp("report")
     weights = show(
         study.maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0)

@@ -8,8 +8,7 @@ import pytest
 
 import softmax_jax as sj
 from docs.pictures import DOCS, PICTURES, of_normalizer
-from softmax_jax.report.colours import BY_NORMALIZER, palette
-from softmax_jax.report.drawing import STYLE, drawn_from, fingerprint, svg
+from softmax_jax.report.charts import BY_NORMALIZER, STYLE, drawn_from, fingerprint, palette, svg
 from softmax_jax.report.looks import SCORES
 from tests.tiers import full_except
 

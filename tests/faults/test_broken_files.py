@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.measures import fits
-from softmax_jax.tasks.flax_msgpack import to_bytes
+from softmax_jax import temperature as fits
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.notebook import to_bytes
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training import run_directory
 from softmax_jax.training.checkpoint import SUMS

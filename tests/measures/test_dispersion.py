@@ -8,9 +8,8 @@ from flax import nnx
 
 from softmax_jax import theory
 from softmax_jax.measures import dispersion
-from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, evaluate, frame_of
-from softmax_jax.measures.resolution import resolution
-from softmax_jax.measures.sets import fresh_batches
+from softmax_jax.measures.dispersion import resolution
+from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, evaluate, frame_of, set_keys
 from softmax_jax.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -49,8 +48,8 @@ def frame(measured):
 
 
 def sets_of(task, index, n):
-    fresh = fresh_batches(task, SEEDS, n, SETS)
-    return task.draw(fresh.keys[index].reshape(-1), fresh.lengths[index].reshape(-1), n)
+    of_key = jax.vmap(lambda key: task.test_batch(key, n, 1))
+    return jax.tree.map(lambda leaf: leaf[:, 0], of_key(set_keys(SEEDS, n, SETS)[index]))
 
 
 def model_of(parameters, index):
@@ -63,13 +62,14 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
     n, index = 20, 1
     batch = sets_of(TASK, index, n)
     model = model_of(parameters, index)
-    hidden, logits = model.encode(batch.items, batch.query)
+    hidden = model.hidden(batch.items)
+    logits = model.logits(hidden, batch.query)
     rho = np.asarray(batch.items[..., 0])
     z, answer = np.asarray(logits, np.float64), np.asarray(batch.answer)
     for at, name in enumerate(NAMES):
         weights = NAMED[name](logits, where=batch.mask)
         w = np.asarray(weights, np.float64)
-        scores = np.asarray(model.read(hidden, weights))
+        scores = np.asarray(model.read(model.pool(weights, hidden), weights.sum(-1)))
         for row in range(SETS):
             seen = {name: values[index, row, at] for name, values in measured[1].values.items()}
             true, top = rho[row].argmax(), z[row].argmax()
@@ -95,11 +95,12 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
 def test_all_weight_on_one_item_is_read_as_that_item_alone(parameters, measured):
     batch = sets_of(TASK, 0, 5)
     model = model_of(parameters, 0)
-    hidden, logits = model.encode(batch.items, batch.query)
+    hidden = model.hidden(batch.items)
+    logits = model.logits(hidden, batch.query)
     right = dict(zip(measured[0].normalizers, measured[0].values["accuracy"][0].T))
     for name, choice in (("hardmax", logits), (TRUE_ITEM, batch.items[..., 0])):
         alone = jnp.take_along_axis(hidden, choice.argmax(-1)[:, None, None], 1)
-        answers = np.asarray(model.read(alone, jnp.ones((SETS, 1)))).argmax(-1)
+        answers = np.asarray(model.read(alone[:, 0], jnp.ones(SETS))).argmax(-1)
         np.testing.assert_array_equal(right[name], 100 * (answers == np.asarray(batch.answer)))
 
 
@@ -214,11 +215,12 @@ def test_maps_need_long_sets(measured):
 
 @pytest.mark.full
 def test_resolution_is_the_logit_of_an_item_alone(parameters):
-    found = resolution(parameters, query=0.3, points=401)
+    found = resolution(parameters, points=401)
     assert found.logits.shape == (len(SEEDS), 10, 401)
     model = model_of(parameters, 1)
     items = jnp.zeros((1, 1, 11)).at[0, 0, 0].set(0.75).at[0, 0, 1 + 4].set(1.0)
-    np.testing.assert_allclose(found.logits[1, 4, 300], model.encode(items, jnp.array([[0.3]])).logits[0, 0], rtol=1e-4)
+    alone = model.logits(model.hidden(items), jnp.array([[0.5]]))[0, 0]
+    np.testing.assert_allclose(found.logits[1, 4, 300], alone, rtol=1e-4)
     np.testing.assert_allclose(found.offset, found.logits[:, :, -1].std(1), rtol=1e-4)
     rise = (found.logits[..., -1] - found.logits[..., -2]).mean(1) * 400
     np.testing.assert_allclose(found.slope, rise, rtol=0.02, atol=0.02)

@@ -7,18 +7,21 @@ import polars as pl
 import pytest
 from flax import nnx
 
-from softmax_jax.measures import evaluation, long_sets, sets
+from softmax_jax.measures import evaluation
+from softmax_jax.measures.heads import attended
 from softmax_jax.measures.statistics import half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import max_retrieval
-from softmax_jax.tasks.max_retrieval import BLOCK, MaxRetrieval, sample
+from softmax_jax.tasks import max_retrieval, notebook
+from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.tasks.retrieval import Sort
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.training.trainer import build_model
 
 SEEDS = (4, 5)
 WIDTH = 8
 TASK = MaxRetrieval(width=WIDTH)
+SUM_TO_ONE = [name for name, method in METHODS.items() if getattr(method.map, "sums_to_one", False)]
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +41,9 @@ def numbers(frame):
 
 @pytest.mark.full
 def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
-    """At a length that the program has more room for, so that its padding is masked."""
-    assert TASK.room(9) == 10
     structure, _ = build_model(TASK)
     frame = frame_of(parameters, METHODS, lengths=(9,), sets=8)
-    keys = sets.fresh_batches(TASK, SEEDS, 9, 8).keys.reshape(len(SEEDS), 8)
+    keys = evaluation.set_keys(SEEDS, 9, 8)
     read = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
     for row in frame.to_dicts():
         index = SEEDS.index(row["seed"])
@@ -72,50 +73,6 @@ def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
     assert np.allclose(numbers(together), numbers(regrouped), rtol=1e-5)
 
 
-def test_short_sets_are_read_together_as_they_are_alone(parameters):
-    """At lengths whose sets have other items each, of which those beyond their own are masked."""
-    together = frame_of(parameters, ["softmax", "softpick"], lengths=(2, 9, 40), sets=8)
-    for n in (2, 9, 40):
-        alone = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=8)
-        assert np.allclose(numbers(together.filter(n=n)), numbers(alone), rtol=1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("matmul", "off"), [("float32", 2e-6), ("bfloat16", 1e-3)])
-def test_sets_encoded_block_by_block_give_the_same_rows(parameters, monkeypatch, matmul, off):
-    items = 2 * BLOCK + 300
-    names = ["softmax", "adaptive", "softpick", "hardmax", "signed_l1", "entmax15", "sink_softmax"]
-    measures = ("accuracy", "loss", "entropy", "max_weight", "rank", "true_weight", "missed", "spread", "gap")
-    options = {"lengths": (items,), "sets": 4, "measures": measures, "references": tuple(evaluation.REFERENCES)}
-    options |= {"task": MaxRetrieval(width=WIDTH, matmul=matmul)}
-    whole = frame_of(parameters, names, **options)
-    monkeypatch.setattr(evaluation, "LONGEST_WHOLE", 1)
-    by_block = frame_of(parameters, names, **options)
-    exact = ["normalizer", "n", "seed", "accuracy", "rank", "missed"]
-    assert by_block.select(exact).equals(whole.select(exact))
-    others = pl.exclude(*exact)
-    assert np.allclose(by_block.select(others).to_numpy(), whole.select(others).to_numpy(), rtol=off, atol=1e-7)
-
-
-@pytest.mark.full
-def test_the_blockwise_program_needs_a_few_numbers_per_item(parameters):
-    """Not the hidden items, which are `width` numbers each."""
-    structure, _ = build_model(TASK)
-    own = jax.tree.map(lambda leaf: leaf[0], parameters)
-    named = (normalizer("softmax"),)
-
-    def bytes_per_item(items):
-        def run(own, one):
-            reading, _ = long_sets.read_by_blocks(nnx.merge(structure, own), lambda rho: named, one, items)
-            return reading.scores
-
-        one = sets.FreshSets(jax.random.split(jax.random.key(0), 1), jnp.full(1, items))
-        program: Any = jax.jit(run).lower(own, one).compile()
-        return program.memory_analysis().temp_size_in_bytes / items
-
-    assert bytes_per_item(2**18) < 100
-
-
 def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
     rho = jnp.array([[0.9, 0.5, -jnp.inf, 0.1], [0.2, 0.3, 0.8, -0.6]])
     logits = jnp.array([[1.0, 3.0, 9.0, 0.0], [0.0, 1.0, 5.0, 2.0]])
@@ -124,45 +81,19 @@ def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
     np.testing.assert_allclose(found, jax.nn.softmax(exchanged), atol=1e-7)
 
 
-@pytest.mark.parametrize("count", [1, 7, 12])
-def test_any_number_of_sets(count):
-    keys = sets.fresh_batches(TASK, SEEDS, 16384, count).keys
-    assert keys.shape[1] * keys.shape[2] == count
-    assert len({tuple(key) for key in jax.random.key_data(keys).reshape(-1, 2).tolist()}) == count * len(SEEDS)
-
-
-@pytest.mark.full
-def test_one_compilation_per_bucket(parameters):
-    compiled: Any = sets.for_each_seed
-    before = compiled._cache_size()
-    for theta in (0.3, 0.4):
-        named = {"a": normalizer("temperature", theta=theta), "b": normalizer("softpick")}
-        list(evaluation.evaluate(parameters, named, seeds=SEEDS, lengths=(3, 9, 130, 150), sets=4))
-    assert compiled._cache_size() - before == 2
-
-
 def test_the_notebook_stream_is_the_published_one():
     """Written out once more, with raw keys, straight from the description of the recreation."""
-    batch = sets.notebook_batches(SEEDS, 12)
+    batch = jax.tree.map(lambda leaf: leaf.reshape(11, 32, *leaf.shape[1:]), notebook.test_sets(12))
     with jax.threefry_partitionable(False):
         for index, seed in enumerate(range(11, 22)):
             _, key = jax.random.split(jax.random.PRNGKey(seed))
             _, k_rho, k_kappa, k_query = jax.random.split(key, 4)
             rho = jax.random.uniform(k_rho, (32, 12, 1))
             kappa = jax.random.randint(k_kappa, (32, 12), 0, 10)
-            assert np.array_equal(batch.items[1, index, ..., :1], rho)
-            assert np.array_equal(batch.items[1, index, ..., 1:].argmax(-1), kappa)
-            assert np.array_equal(batch.query[1, index], jax.random.uniform(k_query, (32, 1, 1))[:, 0])
-            assert np.array_equal(batch.answer[1, index], kappa[np.arange(32), np.asarray(rho)[..., 0].argmax(1)])
-    assert batch.items.shape[:3] == (len(SEEDS), 11, 32)
-
-
-@pytest.mark.full
-def test_the_notebook_stream_has_the_old_random_bits():
-    batch = sets.notebook_batches(SEEDS[:1], 12)
-    _, key = jax.random.split(jax.random.PRNGKey(11))
-    _, k_rho, _, _ = jax.random.split(key, 4)
-    assert not np.array_equal(batch.items[0, 0, ..., :1], jax.random.uniform(k_rho, (32, 12, 1)))
+            assert np.array_equal(batch.items[index, ..., :1], rho)
+            assert np.array_equal(batch.items[index, ..., 1:].argmax(-1), kappa)
+            assert np.array_equal(batch.query[index], jax.random.uniform(k_query, (32, 1, 1))[:, 0])
+            assert np.array_equal(batch.answer[index], kappa[np.arange(32), np.asarray(rho)[..., 0].argmax(1)])
 
 
 def test_calibration_compares_confidence_and_accuracy_bin_by_bin():
@@ -172,14 +103,55 @@ def test_calibration_compares_confidence_and_accuracy_bin_by_bin():
     assert calibration_error(np.array([[1.0, 1.0]])) == 0
 
 
-def test_a_measure_without_a_head_to_look_at_is_left_out(parameters):
-    reading = max_retrieval.Reading(jnp.eye(3)[:, None], jnp.arange(3))
-    found = evaluation.values_of(tuple(EVALUATION), [None], reading, None)
-    assert {name: values.shape for name, values in found.items()} == {
-        "accuracy": (3, 1),
-        "loss": (3, 1),
-        "calibration": (3, 1, 2),
-    }
+@pytest.mark.full
+def test_rows_of_many_heads_are_those_of_the_model_under_each_normalizer():
+    """Of every layer, head and query, against a plain look at the model; the last layer depends on the others."""
+    task = Sort(sets=2, length=4, queries=3, hidden=8, heads=2, layers=2, dropout=0.0)
+    parameters = jax.vmap(build_model(task)[1])(jax.random.split(jax.random.key(0), 1))
+    model = nnx.merge(build_model(task)[0], jax.tree.map(lambda leaf: 3 * leaf[0], parameters))
+    batch = task.test_batch(jax.random.key(5), 6, 1)
+    for name in ("softmax", "softpick"):
+        scores, rows = attended(lambda: task.scores(model, batch, None), normalizer(name).weigh)
+        direct = task.answers(model(batch.inputs, batch.mask, normalizer=normalizer(name)))
+        np.testing.assert_allclose(scores, direct, rtol=1e-4, atol=1e-5)
+        assert rows.weights.shape == (2 * 2 * 9, 9)
+        np.testing.assert_allclose(rows.weights, normalizer(name)(rows.logits, where=rows.where), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("names", [["hardmax"], SUM_TO_ONE], ids=len)
+def test_weights_sum_to_one_in_one_program_with_the_logits(names):
+    # The compiler fuses the last product of the logits with what comes after it. In this program the largest logit
+    # less the maximum of its row is then not 0 in half of the rows, so a hardmax by differences gives them no weight.
+    config, parameters = load_checkpoint(SHIPPED / "paper")
+    two, task = jax.tree.map(lambda leaf: leaf[:2], parameters), config.task
+
+    def sums(models, key, normalizers):
+        batch = task.test_batch(key, 16, 1)
+        return jnp.stack([models[0](batch, weigh).weights.sum() for weigh in normalizers])
+
+    keys = evaluation.set_keys(config.all_seeds[:2], 16, 64)
+    every = tuple(map(normalizer, names))
+    total = evaluation.on_every_set(sums, evaluation.models_of(task), two, keys, 64, every)
+    np.testing.assert_allclose(total, 1, rtol=1e-5)
+
+
+def test_every_number_of_a_key_draws_other_sets_and_0_the_usual_ones():
+    usual, *others = (
+        np.asarray(jax.random.key_data(evaluation.set_keys(SEEDS, 16, 4, key)))
+        for key in (None, *map(evaluation.key_of, (0, 1, 2**31 - 1)))
+    )
+    assert np.array_equal(others[0], usual)
+    assert len({one.tobytes() for one in others}) == 3
+    assert len(np.unique(usual.reshape(-1, 2), axis=0)) == 4 * len(SEEDS)
+
+
+def test_references_are_for_tasks_that_rank_their_items():
+    task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
+    parameters = jax.vmap(build_model(task)[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
+    options = {"seeds": SEEDS, "lengths": (4,), "task": task, "references": (evaluation.TRUE_ITEM,)}
+    with pytest.raises(ValueError, match="the task sort ranks no items"):
+        evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
 
 
 @pytest.mark.full
@@ -189,7 +161,9 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     named = {"as trained": None, "softmax": normalizer("softmax")}
     options = {"seeds": SEEDS, "lengths": (4, 8), "sets": 4, "task": task, "trained_under": "ssmax"}
     frame = evaluation.frame_of(evaluation.evaluate(trained, named, **options))
-    assert frame.columns == ["normalizer", "n", "seed", "accuracy", "loss", "calibration"]
+    assert frame.columns == ["normalizer", "n", "seed", *EVALUATION]
+    assert frame.filter(normalizer="as trained")["entropy"].null_count() == len(SEEDS) * 2
+    assert (frame.filter(normalizer="softmax")["entropy"] > 0).all()
     assert len(frame) == len(named) * len(SEEDS) * 2
     as_trained, softmax = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
     assert not np.allclose(as_trained, softmax)

@@ -6,16 +6,16 @@ import numpy as np
 import polars as pl
 import pytest
 
+from softmax_jax import temperature
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import evaluate
-from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.row import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.temperature import curves
-from softmax_jax.temperature.optimum import LOG_THETA
+from softmax_jax.tasks.retrieval import Sort
+from softmax_jax.temperature import LOG_THETA, checkpoint_sha256
 from softmax_jax.training.trainer import build_model
-from tests.temperature.test_temperature import drawn_rows, rows_alike
+from tests.test_temperature import drawn_rows, rows_alike
 
 SEEDS = (4, 5)
 KEYS = [jax.random.key(1), jax.random.key(2)]
@@ -44,13 +44,13 @@ def found(parameters):
 @pytest.mark.parametrize("task", [None, MaxRetrieval(width=8, matmul="bfloat16")], ids=["float32", "bfloat16"])
 def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
     for n, rows, _ in search(parameters, task):
-        assert rows.losses.shape == (2, refit.sets_of(n, 2), len(LOG_THETA))
+        assert rows.losses.shape == (2, refit.sets_of(MaxRetrieval(), n, 2), len(LOG_THETA))
         (measured,) = evaluate(
             parameters,
             {"softmax": normalizer("softmax")},
             seeds=SEEDS,
             lengths=(n,),
-            sets=refit.sets_of(n, 2),
+            sets=refit.sets_of(MaxRetrieval(), n, 2),
             key=KEYS[0],
             task=task,
         )
@@ -107,11 +107,13 @@ def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(para
 @pytest.mark.full
 def test_the_isotonic_bound_is_the_isotonic_curve():
     rows = drawn_rows(7, seeds=2, rows=1500)
-    curve = curves.isotonic_curve(curves.points(rows, "bins")(np.ones(2)))
+    rising = temperature.isotonic_points(temperature.points(rows, "bins")(np.ones(2)))
     scale = refit.isotonic_scale({32: rows})
     logits = jax.random.normal(jax.random.key(0), (50, 32)) * jnp.linspace(0, 3, 50)[:, None]
     entropies = np.asarray(entropy(logits))[:, 0]
-    expected = np.where(entropies > curves.THRESHOLD, np.maximum(curve(entropies), 1), 1)
+    expected = np.where(
+        entropies > temperature.THRESHOLD, np.maximum(np.interp(entropies, rising.entropy, rising.beta), 1), 1
+    )
     np.testing.assert_allclose(np.asarray(scale(logits, -1, None))[:, 0], expected, rtol=1e-4)
     assert np.ptp(expected) > 1
 
@@ -128,5 +130,19 @@ def test_a_digest_follows_numbers_names_and_shapes(parameters):
 
 
 def test_short_sets_are_drawn_more_often():
-    assert refit.sets_of(16, 3) == 3 * refit.SHORT_FACTOR
-    assert refit.sets_of(17, 3) == 3
+    assert refit.sets_of(MaxRetrieval(), 16, 3) == 3 * refit.SHORT_FACTOR
+    assert refit.sets_of(MaxRetrieval(), 17, 3) == 3
+    assert refit.sets_of(MaxRetrieval(), 4096) == refit.SETS
+    assert refit.sets_of(Sort(), 4096) == Sort().test_sets(4096) < refit.SETS
+
+
+@pytest.mark.full
+def test_sets_with_many_rows_share_a_temperature():
+    """At θ = 1 a set has the loss of the model, and its entropy is the mean over its rows."""
+    task = Sort(sets=2, length=4, hidden=8, heads=2, layers=2)
+    parameters = jax.vmap(build_model(task)[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
+    (rows,), *_ = refit.search_lengths(parameters, seeds=SEEDS, lengths=(20,), sets=3, keys=KEYS[:1], task=task)
+    options = {"seeds": SEEDS, "lengths": (20,), "sets": 3, "key": KEYS[0], "task": task}
+    (measured,) = evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
+    np.testing.assert_allclose(rows.losses[..., ONE], measured.values["loss"][..., 0], rtol=1e-4)
+    np.testing.assert_allclose(rows.entropy, measured.values["entropy"][..., 0, :].mean(-1), rtol=1e-4)

@@ -92,8 +92,7 @@ def test_positions_ascend_within_a_text_and_range_over_all():
 
 def fresh_texts(algorithm, length, sets=20):
     one = dataclasses.replace(SMALL, algorithms=(algorithm,))
-    draw = jax.jit(lambda: one.draw(one.test_keys(SEED, length, sets), jnp.full(sets, length), one.room(length)))
-    return one, draw()
+    return one, jax.jit(lambda: one.test_batch(jax.random.key(3), length, sets))()
 
 
 @pytest.mark.parametrize("name", ["ssmax", pytest.param("adaptive", marks=pytest.mark.full)])
@@ -105,7 +104,7 @@ def test_an_answer_is_right_after_right_tokens_exactly_if_greedy_decoding_gives_
     decoder.bias[...] = decoder.bias[...].at[jnp.bincount(first, length=16).argmax()].add(20)
     by = normalizer(name)
     forced = (jax.jit(lambda: one.scores(decoder, of, None, by))().argmax(-1) == of.answer).all(1)
-    question = one.slots("minimum", one.room(5))[0]
+    question = one.slots("minimum", 5)[0]
     tokens, there = of.tokens[:, 0, :question], of.text[:, 0, :question] >= 0
     greedy = jax.jit(lambda: decoder.decode(tokens, there, of.answer.shape[1], None, by))()
     np.testing.assert_array_equal(forced, (greedy == of.answer).all(1))
@@ -113,11 +112,11 @@ def test_an_answer_is_right_after_right_tokens_exactly_if_greedy_decoding_gives_
 
 
 @pytest.mark.full
-def test_room_changes_no_score():
+def test_slots_without_a_token_change_no_score():
     one, of = fresh_texts("insertion_sort", 5)
     tokens, text = of.tokens, of.text
     scores = one.scores(model(SMALL), of, None)
-    assert one.slots("insertion_sort", one.room(5))[1] == of.answer.shape[1]
+    assert one.slots("insertion_sort", 5)[1] == of.answer.shape[1]
     gap = (text[:, 0] < 0).sum(1)
     assert (gap > 20).all()
     moved = of._replace(tokens=jnp.where(text < 0, 7, tokens))
@@ -147,7 +146,7 @@ def test_sizes_that_make_no_task_are_refused():
     with pytest.raises(ValueError, match="even multiple of --heads"):
         ClrsText(hidden=12, heads=4)
     with pytest.raises(ValueError, match="--lengths has 1: minimum"):
-        dataclasses.replace(SMALL, algorithms=("minimum",)).test_keys(SEED, 1, 4)
+        dataclasses.replace(SMALL, algorithms=("minimum",)).test_batch(jax.random.key(0), 1, 4)
 
 
 def test_only_single_answers_are_tested_beyond_64():

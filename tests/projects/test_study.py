@@ -10,6 +10,7 @@ from flax import nnx
 from projects.clrs_text import study
 from projects.clrs_text.answers import ROW
 from projects.clrs_text.task import ClrsText
+from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
 from softmax_jax.normalizers.scales import EntropyPolynomial
@@ -21,9 +22,13 @@ TASK = ClrsText(algorithms=("minimum",), lengths=(4, 6), sets=1, hidden=16, head
 
 
 def drawn(task=TASK, n=6, sets=5):
-    keys = task.test_keys(jnp.int32(0), n, sets)
-    batch = task.draw(keys, jnp.full(sets, n, jnp.int32), n)
-    return batch, study.source_of(task, batch, study.places_of(task, keys, n, n)[:, 0])
+    (keys,) = set_keys([0], n, sets)
+    batch = drawn_from(task, keys, n)
+    return batch, study.source_of(task, batch, study.places_of(task, keys, n)[:, 0])
+
+
+def drawn_from(task, keys, n):
+    return jax.tree.map(lambda leaf: leaf[:, 0], jax.vmap(lambda key: task.test_batch(key, n, 1))(keys))
 
 
 @pytest.mark.full
@@ -42,7 +47,7 @@ def test_the_source_is_the_smallest_number_of_the_question(tokenizer):
 def test_answers_that_training_has_are_those_of_the_test_sets():
     n, sets = 9, 25
     frame = pl.DataFrame([("minimum", "softmax", n, 3, [True] * sets)], ROW, orient="row")
-    batch = TASK.draw(TASK.test_keys(jnp.int32(3), n, sets), jnp.full(sets, n, jnp.int32), TASK.room(n))
+    batch = drawn_from(TASK, set_keys([3], n, sets)[0], n)
     (seen,) = study.with_seen(frame, TASK)["seen"].to_list()
     assert seen == (batch.answer[:, 0] < 6).tolist()
     assert 0 < sum(seen) < sets

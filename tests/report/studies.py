@@ -5,14 +5,12 @@ from pathlib import Path
 
 import jax
 
-from softmax_jax.measures.dispersion import attention_maps
-from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of
-from softmax_jax.measures.fits import FITS, named_normalizers
+from softmax_jax.measures.dispersion import attention_maps, resolution
+from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, named_normalizers
 from softmax_jax.measures.refit import search_lengths
-from softmax_jax.measures.resolution import resolution
 from softmax_jax.measures.table import MEASURES
-from softmax_jax.report.sections import Evaluated, Study
-from softmax_jax.temperature import TemperatureFit
+from softmax_jax.report.page import Evaluated, Study
+from softmax_jax.temperature import FITS, TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
 
 PAPER = Path(__file__).parents[2] / "checkpoints" / "paper_float32"
@@ -32,5 +30,5 @@ def small_study() -> tuple[Evaluated, Study]:
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
     fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
-    run = Evaluated("paper", 16, tuple(named), measured, frame_of(measured))
-    return run, Study(run, resolution(parameters), searched, fits, attention_maps(measured, run.normalizers))
+    run = Evaluated("paper", config.task, tuple(named), measured, frame_of(measured))
+    return run, Study(run, searched, fits, resolution(parameters), attention_maps(measured, run.normalizers))

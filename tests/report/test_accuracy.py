@@ -1,8 +1,7 @@
 import polars as pl
 import pytest
 
-from softmax_jax.report.accuracy import accuracy_chart, compare, of_an_offset, print_evaluation, verdict
-from softmax_jax.tasks import published
+from softmax_jax.report.accuracy import ACCURACY, accuracy_chart, compare, of_an_offset, print_evaluation, verdict
 from tests.report.charts import printed
 
 
@@ -67,7 +66,7 @@ def test_cells_agree_within_the_interval_or_the_margin():
         ("softmax", 256, 82.7, None, 0.05, 1.0, None),  # 1.4 above, of one seed
         ("softmax", 17, 0.0, 0.1, 0.05, 1.0, None),  # not published
     )
-    cells = compare(ours, published.ACCURACY["softmax"])
+    cells = compare(ours, ACCURACY["softmax"])
     assert [(cell.n, round(cell.difference, 6), cell.agrees) for cell in cells] == [
         (16, -1.6, False),
         (64, -2.3, True),

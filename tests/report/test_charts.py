@@ -2,8 +2,8 @@
 
 import pytest
 
-from softmax_jax.report import accuracy, dispersion, resolution
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report import accuracy, dispersion
+from softmax_jax.report.charts import save_chart
 from tests.report import test_accuracy, test_dispersion, test_resolution
 from tests.report.charts import OWN_COLOURS, texts_of
 from tests.tiers import full_except
@@ -23,13 +23,13 @@ CHARTS = {
         lambda: dispersion.attention_map_chart(test_dispersion.MAPS),
         {"n = 16384", "softmax", "hardmax", "weight"},
     ),
-    "resolution": (lambda: resolution.resolution_chart(RESOLUTION, (3, 4)), {"ρ", "logit", "class κ"}),
+    "resolution": (lambda: dispersion.resolution_chart(RESOLUTION, (3, 4)), {"ρ", "logit", "class κ"}),
     "gap": (
-        lambda: resolution.gap_chart(GAPS, RESOLUTION, test_resolution.NAMES),
+        lambda: dispersion.gap_chart(GAPS, RESOLUTION, test_resolution.NAMES),
         {"gap in ρ", "error (% of sets)", "hardmax: the answer is wrong", "16384"},
     ),
     "losses": (
-        lambda: resolution.loss_split_chart(test_resolution.LOSSES),
+        lambda: dispersion.loss_split_chart(test_resolution.LOSSES),
         {"lost (% of sets)", "items in the set", "what costs accuracy", "hardmax"},
     ),
 }

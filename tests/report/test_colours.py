@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from softmax_jax.report import colours
+from softmax_jax.report import charts as colours
 from tests.tiers import full_except
 
 WHITE, SLATE = "#ffffff", "#1e2129"

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from softmax_jax.measures.dispersion import AttentionMaps
-from softmax_jax.report import charts, dispersion, drawing
+from softmax_jax.report import charts, dispersion
 from tests.report.charts import values_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
@@ -60,7 +60,7 @@ def test_no_two_bounds_have_one_stroke_nor_any_that_of_published_rows():
     assert len(set(of_bounds)) == 3
     assert tuple(charts.DASHES) not in of_bounds
     # In a legend, where there is no room for names at the ends, colours and strokes are one.
-    narrow = json.dumps(drawing.with_legends(weight))
+    narrow = json.dumps(charts.with_legends(weight))
     assert narrow.count('"legend": null') == 0
 
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.report.drawing import svg
+from softmax_jax.report.charts import svg
 from softmax_jax.report.playground import (
     POSITIONS,
     SLIDERS,

@@ -6,7 +6,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.report import probed
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report.charts import save_chart
 
 from .charts import texts_of
 

@@ -2,9 +2,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.measures.resolution import Resolution
-from softmax_jax.report import accuracy, resolution
-from softmax_jax.report.colours import BY_CAUSE
+from docs.pictures import causes_chart
+from softmax_jax.measures.dispersion import Resolution
+from softmax_jax.report import dispersion
+from softmax_jax.report.charts import BY_CAUSE
 from tests.report.charts import values_of
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
@@ -48,21 +49,21 @@ RESOLUTION = Resolution(
 @pytest.mark.full
 def test_bins_of_few_sets_are_not_drawn():
     drawn = {
-        record["gap_low"] for record in values_of(resolution.gap_chart(GAPS, RESOLUTION, NAMES)) if "gap_low" in record
+        record["gap_low"] for record in values_of(dispersion.gap_chart(GAPS, RESOLUTION, NAMES)) if "gap_low" in record
     }
     assert drawn == {0.01, 0.001}  # of three seeds: 30 sets are enough, 27 are not
 
 
 @pytest.mark.full
 def test_each_panel_marks_what_can_be_told_apart():
-    missed, wrong = resolution.gap_chart(GAPS, RESOLUTION, NAMES[:1]).to_dict()["hconcat"]
+    missed, wrong = dispersion.gap_chart(GAPS, RESOLUTION, NAMES[:1]).to_dict()["hconcat"]
     assert missed["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((0.04 / 200 + 0.06 / 100) / 2)}]
     assert wrong["layer"][-1]["data"]["values"] == [{"gap": pytest.approx((1 / 200 + 1 / 100) / 2)}]
 
 
 def test_a_normalizer_better_than_hardmax_loses_nothing():
     records = [
-        record for record in values_of(resolution.loss_split_chart(LOSSES)) if record.get("normalizer") == "hardmax"
+        record for record in values_of(dispersion.loss_split_chart(LOSSES)) if record.get("normalizer") == "hardmax"
     ]
     assert {record["cause"]: record["lost"] for record in records} == {
         "dispersion: weight spread over other items": 0,
@@ -73,8 +74,8 @@ def test_a_normalizer_better_than_hardmax_loses_nothing():
 
 @pytest.mark.full
 def test_each_cause_of_a_loss_has_its_own_colour_wherever_it_is_drawn():
-    split = resolution.loss_split_chart(LOSSES).to_dict()["spec"]
-    (causes, _) = accuracy.causes_chart(ACCURACIES, ["softmax"], "A title").to_dict()["layer"]
+    split = dispersion.loss_split_chart(LOSSES).to_dict()["spec"]
+    (causes, _) = causes_chart(ACCURACIES, ["softmax"], "A title").to_dict()["layer"]
     for chart in (split, causes):
         scale = chart["encoding"]["color"]["scale"]
         of_cause = {name.split(":")[0].split()[-1]: colour for name, colour in zip(scale["domain"], scale["range"])}
@@ -83,7 +84,7 @@ def test_each_cause_of_a_loss_has_its_own_colour_wherever_it_is_drawn():
 
 
 def test_what_softmax_loses_beyond_hardmax_is_lost_to_dispersion_and_the_rest_to_the_key():
-    values = values_of(accuracy.causes_chart(ACCURACIES, ["softmax"], "A title"))
+    values = values_of(causes_chart(ACCURACIES, ["softmax"], "A title"))
     areas = {(row["cause"], row["n"]): (row["low"], row["high"]) for row in values if "cause" in row}
     dispersion = "to dispersion: the weight is spread over other items"
     key = "to the key: another item has the largest logit"
@@ -92,7 +93,7 @@ def test_what_softmax_loses_beyond_hardmax_is_lost_to_dispersion_and_the_rest_to
 
 @pytest.mark.full
 def test_the_table_of_the_logits_holds_what_is_drawn():
-    frame = resolution.resolution_frame(RESOLUTION, (3, 4))
+    frame = dispersion.resolution_frame(RESOLUTION, (3, 4))
     assert len(frame) == 120
     assert frame.row(-1, named=True) == {"range": "near", "seed": 4, "class": 9, "rho": 1.0, "logit": 59.0}
 
@@ -101,6 +102,6 @@ def test_the_table_of_the_logits_holds_what_is_drawn():
 @pytest.mark.parametrize("width", [0.002, 4e-5])
 def test_the_axis_near_the_top_has_digits_enough_to_tell_its_ends_apart(width):
     near = RESOLUTION._replace(near_rho=np.linspace(1 - width, 1, 3))
-    axis = resolution.resolution_chart(near, (3, 4)).to_dict()["hconcat"][1]["encoding"]["x"]["axis"]
+    axis = dispersion.resolution_chart(near, (3, 4)).to_dict()["hconcat"][1]["encoding"]["x"]["axis"]
     first, last = (format(rho, axis["format"]) for rho in near.near_rho[[0, -1]])
     assert float(last) - float(first) == pytest.approx(width, rel=0.2)

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM
-from softmax_jax.report.assembly import names_of
-from softmax_jax.report.sections import Evaluated, critical_sentence, forced_sentence, helps, said
+from softmax_jax.report.page import Evaluated, critical_sentence, forced_sentence, helps, names_of, said
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.run_directory import SHIPPED
 
 
@@ -37,7 +37,7 @@ def run_of(accuracies, lost=()):
     """A run of one seed at 16 and 1024 items."""
     rows = [(name, n, 0, value) for name, values in accuracies.items() for n, value in zip((16, 1024), values)]
     frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
-    return Evaluated("paper", 16, tuple(name for name in accuracies if name not in lost), [], frame)
+    return Evaluated("paper", MaxRetrieval(), tuple(name for name in accuracies if name not in lost), [], frame)
 
 
 @pytest.mark.full
@@ -59,7 +59,7 @@ def test_a_gain_is_named_only_beyond_chance(gains, words):
     rows = [("softmax", 16, seed, 50.0) for seed in range(3)]
     rows += [("hardmax", 16, seed, 50.0 + gain) for seed, gain in enumerate(gains)]
     frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
-    assert words in (helps(Evaluated("paper", 16, ("softmax", "hardmax"), [], frame)) or "")
+    assert words in (helps(Evaluated("paper", MaxRetrieval(), ("softmax", "hardmax"), [], frame)) or "")
 
 
 @pytest.mark.full
@@ -67,7 +67,10 @@ def test_rounding_is_named_where_a_run_rounds():
     accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
     exact = run_of(accuracies, lost=("hardmax", TRUE_ITEM))
     assert "rounded" not in said(exact)["Why"]
-    assert "rounded to bfloat16: items whose ρ lie within 0.004" in said(exact._replace(matmul="bfloat16"))["Why"]
+    assert (
+        "rounded to bfloat16: items whose ρ lie within 0.004"
+        in said(exact._replace(task=MaxRetrieval(matmul="bfloat16")))["Why"]
+    )
 
 
 @pytest.mark.full
@@ -75,7 +78,7 @@ def test_what_is_lost_adds_up_where_half_is_lost():
     accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
     told = said(run_of(accuracies, lost=("hardmax", TRUE_ITEM)))
     assert list(told) == ["What falls", "Why"]
-    assert "99.0 % of sets of 16, and in 52.0 % of sets of 1,024" in told["What falls"]
+    assert "99.0 % of the sets of 16 items right, and 52.0 % of those of 1,024" in told["What falls"]
     assert "At 1,024 items it answers 52.0 % right, and loses 38.0 % to dispersion" in told["Why"]
     assert "9.0 % to the key" in told["Why"]
     assert "1.0 % to the value" in told["Why"]

@@ -8,7 +8,7 @@ from rich.console import Console
 from softmax_jax.measures.statistics import corrected, half_width
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks, shootout as report
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report.charts import save_chart
 from softmax_jax.report.shootout import Outcomes
 from tests.report.charts import printed, texts_of, values_of
 

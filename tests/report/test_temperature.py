@@ -4,11 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from softmax_jax import temperature
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
-from softmax_jax.temperature import curves, fitting, join
+from softmax_jax.temperature import join
 from tests.report.charts import printed, values_of
-from tests.temperature.test_temperature import drawn_rows
+from tests.test_temperature import drawn_rows
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +19,9 @@ def rows():
 
 @pytest.fixture(scope="module")
 def fits(rows):
-    every = fitting.fit(rows, rows, seeds=[0, 1])
+    every = temperature.fit(rows, rows, seeds=[0, 1])
     short = {32: rows[32]}
-    return {ALL_LENGTHS: every, TRAIN_LENGTHS: fitting.fit(short, short, seeds=[0, 1], degree=1)}
+    return {ALL_LENGTHS: every, TRAIN_LENGTHS: temperature.fit(short, short, seeds=[0, 1], degree=1)}
 
 
 @pytest.mark.full
@@ -40,10 +41,11 @@ def test_every_criterion_is_compared(rows):
     """By the rows it is fitted to on others, here with every answer wrong that was right there, and five nats more."""
     fresh = {n: one._replace(losses=one.losses + 5, errors=1 - one.errors) for n, one in rows.items()}
     text = printed(report.print_criteria, rows, fresh, 4)
-    for criterion in curves.CRITERIA:
+    for criterion in temperature.CRITERIA:
         assert re.search(rf"{criterion}: too few points|{criterion} +accuracy +\d.*\n +loss +\d", text)
-    curve = curves.polynomial_curve(curves.points(join(rows.values()), "bins")(np.ones(2)), 4)
-    judged = [curves.apply_curve(curve, one) for one in fresh.values()]
+    best = temperature.points(join(rows.values()), "bins")(np.ones(2))
+    curve = temperature.clamped(temperature.polynomial(best, 4), best.entropy_range)
+    judged = [temperature.apply_curve(curve, one) for one in fresh.values()]
     (accuracies,) = re.findall(r"bins +accuracy +(.*?) *\n", text)
     (losses,) = re.findall(r"bins .*\n +loss +(.*?) *\n", text)
     assert accuracies.split() == [f"{100 - 100 * errors.mean():.1f}" for _, errors in judged]

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
-from softmax_jax.measures.fits import checkpoint_sha256
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.report.charts import save_chart
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies import ablation

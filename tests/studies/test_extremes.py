@@ -3,7 +3,7 @@ import math
 import polars as pl
 import pytest
 
-from softmax_jax.tasks.priorities import QUANTILES
+from softmax_jax.tasks.max_retrieval import QUANTILES
 from softmax_jax.training.config import changed
 from studies import extremes
 from studies.common import start

@@ -1,17 +1,16 @@
 from pathlib import Path
 
+import jax
 import ml_dtypes
 import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.sets import fresh_batches
-from softmax_jax.report.accuracy import compare
-from softmax_jax.report.drawing import save_chart
+from softmax_jax.measures.evaluation import set_keys, summarize
+from softmax_jax.report.accuracy import ACCURACY, compare
+from softmax_jax.report.charts import save_chart
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.tasks.products import PRECISIONS
-from softmax_jax.tasks.published import ACCURACY
+from softmax_jax.tasks.precision import PRECISIONS
 from studies import precision
 from studies.common import SOFT_TO_SHARP
 from studies.precision import ceilings, of_recipes, ties
@@ -25,9 +24,8 @@ ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3f
 def test_ties_are_what_counting_finds_in_the_sets_that_an_evaluation_draws(precision):
     task, seeds, n, sets = MaxRetrieval(), (0, 3), 64, 48
     found = ties(task, precision, seeds=seeds, n=n, sets=sets)
-    drawn = fresh_batches(task, seeds, n, sets)
-    batch = task.draw(drawn.keys.ravel(), drawn.lengths.ravel(), task.room(n))
-    rho, kappa = np.asarray(batch.items[..., 0]).astype(ROUNDED[precision]), np.asarray(batch.items[..., 1:]).argmax(-1)
+    items = jax.vmap(lambda key: task.test_batch(key, n, 1).items[0])(set_keys(seeds, n, sets).ravel())
+    rho, kappa = np.asarray(items[..., 0]).astype(ROUNDED[precision]), np.asarray(items[..., 1:]).argmax(-1)
     for of_set, chance, tied in zip(zip(rho, kappa), found.chance.ravel(), found.tied.ravel()):
         classes = of_set[1][of_set[0] == of_set[0].max()]
         assert chance == np.float32(np.bincount(classes).max()) / np.float32(len(classes))

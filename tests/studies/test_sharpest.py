@@ -31,9 +31,8 @@ def test_temperatures_are_in_order_from_soft_to_sharp():
 
 @pytest.mark.full
 def test_near_ties_are_harder_than_ordinary_sets_and_one_draw_is_an_ordinary_set():
-    keys, lengths = MaxRetrieval().test_keys(jnp.int32(0), 16, 64), jnp.full(64, 16)
     near, one, ordinary = (
-        float(-jnp.diff(jax.lax.top_k(task.draw(keys, lengths, 16).items[..., 0], 2)[0]).mean())
+        float(-jnp.diff(jax.lax.top_k(task.test_batch(jax.random.key(0), 16, 64).items[..., 0], 2)[0]).mean())
         for task in (NearTies(nearest_of=64), NearTies(nearest_of=1), MaxRetrieval())
     )
     assert 0 < near < one / 20

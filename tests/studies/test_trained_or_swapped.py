@@ -1,5 +1,4 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
@@ -7,6 +6,7 @@ import scipy.stats
 from flax import nnx
 
 import softmax_jax as sj
+from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.tasks.retrieval import MultiQuery
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import build_model, initial_state
@@ -42,7 +42,8 @@ def test_accuracies_are_those_of_each_sequence():
     """One by one as the model answers its test sequences; as trained, and under another normalizer."""
     model = nnx.merge(build_model(TASK, "ssmax")[0], jax.tree.map(lambda leaf: leaf[0], parameters()))
     sets = TASK.test_sets(6)
-    batch = TASK.draw(TASK.test_keys(jnp.int32(0), 6, sets), jnp.full(sets, 6), 6)
+    one_by_one = jax.vmap(lambda key: TASK.test_batch(key, 6, 1))(set_keys([0], 6, sets)[0])
+    batch = jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
     by_test = []
     for test in (None, sj.normalizer("hardmax")):
         answers = TASK.answers(model(batch.inputs, batch.mask, normalizer=test)).argmax(-1)

@@ -10,16 +10,20 @@ from flax import nnx
 
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import max_retrieval, priorities
+from softmax_jax.tasks import max_retrieval, precision
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
     CLASSES,
+    LEAD,
+    NEEDLE,
+    QUANTILES,
+    KnownItems,
+    MaxRetrieval,
     MaxRetrievalModel,
+    entry_of,
+    every_item,
     sample,
-    sample_blocks,
     sample_near_ties,
-    set_block,
-    set_query,
 )
 from tests.tiers import full_except
 
@@ -66,39 +70,6 @@ def test_near_ties_are_the_nearest_of_so_many_draws(nearest_of):
     second, best = np.sort(batch.items[..., 0], 1)[:, -2:].T
     assert scipy.stats.kstest(best - second, lambda g: 1 - (1 - g) ** (visible * nearest_of)).pvalue > CHANCE
     assert scipy.stats.chisquare(np.bincount(batch.answer, minlength=CLASSES)).pvalue > CHANCE
-
-
-@pytest.mark.full
-def test_blocks_join_to_the_whole_sample():
-    items = 2 * BLOCK + 100
-    lengths = jnp.array([items, BLOCK + 1])
-    blocks = list(sample_blocks(KEY, 2, items, lengths))
-    whole = sample(KEY, 2, items, lengths)
-    assert [block.mask.shape[1] for block in blocks] == [BLOCK, BLOCK, 100]
-    assert np.array_equal(jnp.concatenate([block.items for block in blocks], 1), whole.items)
-    assert np.array_equal(blocks[-1].answer, whole.answer)
-
-
-def test_of_equal_items_the_first_is_the_answer_in_blocks_too(monkeypatch):
-    def alike(key, index, sets, size, priority=priorities.UNIFORM):
-        return jnp.full((sets, size), 0.5), jnp.full((sets, size), 3 + jnp.asarray(index), jnp.int32)
-
-    monkeypatch.setattr(max_retrieval, "_draw_block", alike)
-    *_, last = sample_blocks(KEY, 2, BLOCK + 1)
-    assert last.answer.tolist() == sample(KEY, 2, BLOCK + 1).answer.tolist() == [3, 3]
-
-
-@pytest.mark.full
-def test_any_block_of_a_set_is_drawn_alone():
-    items = 2 * BLOCK + 100
-    whole = sample(KEY, 1, items)
-    assert np.array_equal(set_query(KEY), whole.query[0])
-    for index in (0, 2):
-        rho, kappa, mask = set_block(KEY, index, items)
-        part = whole.items[0, index * BLOCK : (index + 1) * BLOCK]
-        assert int(mask.sum()) == len(part)
-        assert np.array_equal(rho[: len(part)], part[:, 0])
-        assert np.array_equal(kappa[: len(part)], part[:, 1:].argmax(1))
 
 
 @pytest.mark.full
@@ -203,15 +174,15 @@ def test_a_normalizers_numbers_train_with_the_model(name, number):
     assert number in METHODS[name].numbers
 
 
-@pytest.mark.parametrize("name", priorities.QUANTILES)
+@pytest.mark.parametrize("name", QUANTILES)
 def test_every_draw_that_can_be_has_a_finite_priority(name):
     draws = jnp.array([0.0, 2.0**-23, 0.5, 1 - 2.0**-23])  # the least and the largest that jax.random.uniform gives
-    rho = priorities.QUANTILES[name](draws)
+    rho = QUANTILES[name](draws)
     assert jnp.isfinite(rho).all()
     assert (jnp.diff(rho) > 0).all()
 
 
-@pytest.mark.parametrize("name", priorities.QUANTILES)
+@pytest.mark.parametrize("name", QUANTILES)
 def test_a_distribution_changes_the_values_and_not_which_item_is_the_largest(name):
     drawn, uniform = (sample(KEY, 200, 1500, jnp.arange(1, 201), priority) for priority in (name, "uniform"))
     visible = jnp.where(drawn.mask, drawn.items[..., 0], -jnp.inf)
@@ -219,10 +190,10 @@ def test_a_distribution_changes_the_values_and_not_which_item_is_the_largest(nam
     assert jnp.isfinite(drawn.items).all()
     answer = drawn.items[jnp.arange(200), largest, 1:].argmax(-1)
     assert np.array_equal(answer, drawn.answer)
-    if name == priorities.NEEDLE:
+    if name == NEEDLE:
         second = jax.lax.top_k(visible, 2)[0][1:, 1]
         assert not largest.any()
-        assert (visible.max(1)[1:] - second >= priorities.LEAD).all()
+        assert (visible.max(1)[1:] - second >= LEAD).all()
     else:
         assert np.array_equal(drawn.answer, uniform.answer)
 
@@ -240,3 +211,45 @@ def test_a_distribution_changes_the_values_and_not_which_item_is_the_largest(nam
 def test_priorities_are_distributed_as_their_name_says(name, of_scipy):
     rho = np.asarray(sample(KEY, 100, 1000, priority=name).items[..., 0], np.float64)
     assert scipy.stats.kstest(rho.ravel(), of_scipy.cdf).pvalue > 1e-3
+
+
+@pytest.mark.full
+def test_long_sets_are_encoded_block_by_block_to_the_same_scores(model, monkeypatch):
+    batch = sample(KEY, 2, 2 * BLOCK + 300, jnp.array([2 * BLOCK + 300, 70]))
+    whole = folded(model, batch, normalizer("softpick"))
+    monkeypatch.setattr(max_retrieval, "LONGEST_WHOLE", 1)
+    by_block = nnx.jit(lambda model, batch: model(batch, normalizer("softpick")))(model, batch)
+    for ours, theirs in zip(by_block, whole):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def known_task(rounded="all"):
+    return MaxRetrieval(width=8, matmul="bfloat16", rounded=rounded)
+
+
+@pytest.mark.parametrize(
+    "rounded", [*(pytest.param(place, marks=pytest.mark.full) for place in precision.PLACES[:-1]), "all"]
+)
+def test_a_table_finds_what_the_encoder_computes(rounded):
+    model = known_task(rounded).build("softmax", nnx.Rngs(1))
+    batch = sample(KEY, 3, 2000, jnp.array([2000, 5, 1]))
+    computed, found = (one.hidden(batch.items)[batch.mask] for one in (model, KnownItems(model)))
+    computed = precision.rounded_to("bfloat16", computed) if rounded == "all" else computed
+    np.testing.assert_allclose(found, computed, rtol=1e-5, atol=1e-6)
+
+
+def test_the_table_has_every_item_that_is_drawn():
+    """From the least ρ above 0 to the largest below 1, which rounds to 1."""
+    rho = jnp.array([0.0, 2.0**-23, 3 * 2.0**-23, 0.3, 0.5, 1 - 2.0**-8, 1 - 2.0**-23])
+    items = jnp.stack([jnp.concatenate([rho[:, None], jnp.tile(jnp.eye(10)[k], (7, 1))], 1) for k in range(10)])
+    found = every_item()[entry_of(items)]
+    np.testing.assert_array_equal(found[..., 0], jax.lax.reduce_precision(items[..., 0], 8, 7))
+    np.testing.assert_array_equal(found[..., 1:], items[..., 1:])
+
+
+@pytest.mark.parametrize("task", [MaxRetrieval(width=8), MaxRetrieval(width=8, matmul="bfloat16", priority=NEEDLE)])
+def test_a_table_is_for_many_items_of_which_rounding_leaves_few(task):
+    model = known_task().build("softmax", nnx.Rngs(1))
+    assert isinstance(known_task().for_testing(model, 2**20), KnownItems)
+    assert known_task().for_testing(model, 100) is model
+    assert task.for_testing(model, 2**20) is model

@@ -44,7 +44,7 @@ def compiled(task):
     """Training and test batches of a task."""
 
     def test(length, sets):
-        return task.draw(task.test_keys(SEED, length, sets), jnp.full(sets, length), length)
+        return task.test_batch(jax.random.key(3), length, sets)
 
     return jax.jit(task.training_batch), jax.jit(test, static_argnums=(0, 1))
 
@@ -186,4 +186,4 @@ def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option():
     with pytest.raises(ValueError, match="--length is 1"):
         Sort(length=1)
     with pytest.raises(ValueError, match=rf"a length is 1.*to {POSITIONS}"):
-        Sort().test_keys(SEED, 1, 4)
+        Sort().test_batch(jax.random.key(0), 1, 4)

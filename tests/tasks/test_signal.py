@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.tasks.signal import NOISE, Signal
 
 SEED = jnp.int32(3)
@@ -31,8 +32,9 @@ def pattern(task, label):
 def drawn(task, sets, length=None, seed=SEED):
     """Test sequences of a seed."""
     length = length or task.length
-    keys = task.test_keys(seed, length, sets)
-    return jax.jit(task.draw, static_argnums=2)(keys, jnp.full(sets, length), length)
+    (keys,) = set_keys([int(seed)], length, sets)
+    of_key = jax.vmap(lambda key: task.test_batch(key, length, 1))
+    return jax.tree.map(lambda leaf: leaf[:, 0], jax.jit(of_key)(keys))
 
 
 def epoch_of(task, epoch=0, seed=SEED):

@@ -10,12 +10,10 @@ from flax import nnx
 
 from projects.clrs_text.task import ClrsText
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import evaluate
-from softmax_jax.measures.sets import key_of, notebook_batches
+from softmax_jax.measures.evaluation import evaluate, key_of
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks import TASKS, task_class
-from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample_blocks, set_block, set_query
-from softmax_jax.tasks.priorities import QUANTILES
+from softmax_jax.tasks import TASKS, notebook, task_class
+from softmax_jax.tasks.max_retrieval import QUANTILES, MaxRetrieval
 from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.tasks.task import dropout_key
 from softmax_jax.training.config import Config
@@ -61,9 +59,7 @@ def drawn(task):
     structure, initialize = build_model(task, "ssmax")
     parameters = initialize(jax.random.key(1))
     batch = task.training_batch(seed, jnp.int32(5))
-    keys = [task.test_keys(seed, length, 2, key) for key in (None, key_of(2**31 - 1))]
-    sets = task.draw(keys[0], jnp.full(2, length, jnp.int32), task.room(length))
-    found = [parameters, batch, keys, sets]
+    found = [parameters, batch, task.test_batch(key_of(2**31 - 1), length, 2)]
     if isinstance(task, SequenceTask):
         scores = task.scores(nnx.merge(structure, parameters), batch, nnx.Rngs(dropout=dropout_key(seed, seed)))
         found.append((1e4 * scores).round())  # another draw is seen, another order of summation is not
@@ -79,9 +75,7 @@ def test_every_task_draws_the_same(name):
 
 @pytest.mark.full
 def test_sets_that_are_drawn_otherwise_are_the_same():
-    key = jax.random.key(2)
-    check_the_same(lambda: [notebook_batches([0], 4), set_query(key), set_block(key, 1, 1500)])
-    check_the_same(jax.jit(lambda: list(sample_blocks(key, 2, 1500))))
+    check_the_same(lambda: notebook.test_sets(4))
 
 
 @pytest.mark.full

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
+from softmax_jax import temperature
 from softmax_jax.commands import evaluate, fit, report, train
-from softmax_jax.measures import fits
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.fit_file import read_fit, signed
-from softmax_jax.report import assembly
+from softmax_jax.report import page
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.checkpoint import sign
 from softmax_jax.training.config import Config, changed, settings_of
@@ -73,7 +73,7 @@ def command(module, *words, monkeypatch):
 READERS = {
     "load": load_checkpoint,
     "config": read_config,
-    "report": lambda run: assembly.loaded(run, ["softmax"]),
+    "report": lambda run: page.loaded(run, ["softmax"]),
     "start": lambda run: started(changed(CONFIG, start_from=str(run))),
     "resume": lambda run: RunDirectory(run, CONFIG),
 }
@@ -135,12 +135,12 @@ def fit_of(**changes):
 
 
 def test_a_fit_names_no_code(run, canary):
-    (run / fits.FITS["adaptive_refit"]).write_text(fit_of())
+    (run / temperature.FITS["adaptive_refit"]).write_text(fit_of())
     registry.normalizer(f"adaptive(fit={run / 'temperature.json'})")
     with pytest.raises(ValueError, match="was fitted to other parameters"):
-        fits.fits_beside(run, load_checkpoint(run)[1])
+        temperature.fits_beside(run, load_checkpoint(run)[1])
     with pytest.raises(ValueError, match="is no whole temperature fit"):
-        assembly.TemperatureFit.load(run / "temperature.json")
+        temperature.TemperatureFit.load(run / "temperature.json")
     assert not canary.exists()
 
 
@@ -149,18 +149,18 @@ def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, cha
     content = {"criterion": "bins", "coverage": {}, "border": {}, "versions": {}, "seeds": [0], "lengths": [2]}
     content |= dict.fromkeys(("intervals", "band", "r_squared"))
     content |= {"coefficients": [1.0], "entropy_range": [0.0, 1.0], "beta_at_ends": [1.0, 1.0]}
-    content |= {"checkpoint_sha256": fits.checkpoint_sha256(load_checkpoint(run)[1])}
+    content |= {"checkpoint_sha256": temperature.checkpoint_sha256(load_checkpoint(run)[1])}
     (run / "temperature.json").write_text(json.dumps(signed(content)))
-    assert list(assembly.loaded(run, ["softmax"]).fits) == ["adaptive_refit"]
+    assert list(page.loaded(run, ["softmax"]).fits) == ["adaptive_refit"]
     (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
     with pytest.raises(ValueError, match="is no whole temperature fit"):
-        assembly.loaded(run, ["softmax"])
+        page.loaded(run, ["softmax"])
 
 
 def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):
-    monkeypatch.setattr(assembly, "evaluated", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr(page, "evaluated", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="absent does not exist"):
-        assembly.make_report([run, run / "absent"], ["softmax"], [16], 8, run / "report")
+        page.make_report([run, run / "absent"], ["softmax"], [16], 8, run / "report")
 
 
 @pytest.mark.parametrize(

@@ -104,19 +104,7 @@ def _forward(precision: str, indices: str, a: Array, b: Array) -> tuple[Array, t
 def _backward(precision: str, indices: str, operands: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     # Not the derivative of the rounding, which would round what comes out of the products.
     cotangent = rounded_to(precision, cotangent)
-    if indices == LAYER and precision == FLOAT32:  # rounded operands are copies already, and one more costs time
-        return _backward_of_layer(*operands, cotangent)
     return jax.vjp(functools.partial(jnp.einsum, indices), *operands)[1](cotangent)
-
-
-def _backward_of_layer(inputs: Array, kernel: Array, cotangent: Array) -> tuple[Array, Array]:
-    """That of the inputs and that of the kernel, from a transposed copy of the inputs.
-
-    XLA on CPUs hands a product that sums over the rows of both operands to the threads of all devices, which wait for
-    one another; this one stays on the core of its device, as the two other products of a layer do.
-    """
-    rows, of_rows = (array.reshape(-1, array.shape[-1]) for array in (inputs, cotangent))
-    return jnp.einsum("...o,io->...i", cotangent, kernel), jax.lax.optimization_barrier(rows.T) @ of_rows
 
 
 _emulated.defvjp(_forward, _backward)

@@ -1,4 +1,4 @@
-"""Parameters of the max-retrieval model as the Flax msgpack bytes of a published recreation, in and out.
+"""What a published recreation of max retrieval comes with: its parameters as Flax msgpack bytes, and its test sets.
 
 That model is a Flax Linen one: six Dense layers, and `MultiHeadDotProductAttention` with one head, whose
 kernels carry the head as an axis of size 1.
@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch
+
+LENGTHS = tuple(2**power for power in range(1, 13))
+"""Items of its test sets."""
+SEEDS = range(11, 22)
+"""The seeds of the keys of its test sets."""
+SETS = 32
+"""Test sets of each key."""
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 DENSE = {
@@ -88,3 +95,23 @@ def _check_tree(tree: dict[str, Any], width: int) -> None:
                 finite = jnp.issubdtype(array.dtype, jnp.floating) and np.isfinite(array.astype(np.float32)).all()
             if not finite:
                 raise ValueError(f"{name}/{leaf} is damaged: it must hold finite floating-point numbers")
+
+
+def test_sets(items: int) -> Batch:
+    """Returns the recreation's test sets of a length, those of its eleven keys one after the other.
+
+    Their random bits are those of JAX's old threefry layout, so accuracies compare to tables published from them.
+    """
+
+    def one(seed: int) -> Batch:
+        _, key = jax.random.split(jax.random.key(seed))
+        _, rho_key, kappa_key, query_key = jax.random.split(key, 4)
+        rho = jax.random.uniform(rho_key, (SETS, items, 1), jnp.float32)
+        kappa = jax.random.randint(kappa_key, (SETS, items), 0, CLASSES, jnp.int32)
+        query = jax.random.uniform(query_key, (SETS, 1, 1), jnp.float32)[:, 0]
+        features = jnp.concatenate([rho, jax.nn.one_hot(kappa, CLASSES, dtype=rho.dtype)], -1)
+        answer = jnp.take_along_axis(kappa, rho.argmax(1), 1)[:, 0]
+        return Batch(features, query, jnp.ones(kappa.shape, bool), answer)
+
+    with jax.threefry_partitionable(False):
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *map(one, SEEDS))

@@ -9,8 +9,8 @@ from flax import linen, nnx
 
 from softmax_jax.attention.flax_layers import attention_fn
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.flax_msgpack import from_bytes, to_bytes
 from softmax_jax.tasks.max_retrieval import MaxRetrievalModel, sample
+from softmax_jax.tasks.notebook import from_bytes, to_bytes
 
 WIDTH = 128
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.tasks import products
+from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.training.config import Config, from_settings, settings_of
 from softmax_jax.training.trainer import build_model

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.temperature import Rows, curves, fit, fitting, optimum, search
-from softmax_jax.temperature.optimum import GRID_SIZE, LOG_THETA, SPACING
+from softmax_jax import temperature
+from softmax_jax.temperature import GRID_SIZE, LOG_THETA, SPACING, Rows, fit, search
 
 TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
 """A polynomial between 1.8 and 4.6 over the entropies drawn here."""
@@ -90,7 +89,7 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     )
     best = losses.argmin(1)
     above = np.minimum(losses[:, 0], losses[:, -1]) - losses.min(1)
-    on_border = above <= optimum.TIE
+    on_border = above <= temperature.TIE
     clear = (above < 1e-8) | (above > 1e-5)
     assert np.array_equal(np.asarray(found.border)[clear], on_border[clear])
     assert clear.mean() > 0.8
@@ -144,13 +143,13 @@ def test_a_known_polynomial_is_recovered(found):
 
 def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, held_out, found):
     low, high = found.entropy_range
-    by_rule = rows.entropy <= curves.THRESHOLD
+    by_rule = rows.entropy <= temperature.THRESHOLD
     covered = by_rule | (low <= rows.entropy) & (rows.entropy <= high)
     assert 0 < by_rule.mean() < covered.mean()
     assert found.coverage == {str(ITEMS): pytest.approx(100 * covered.mean())}
     assert found.border == {str(ITEMS): pytest.approx(100 * rows.border.mean())}
-    points = curves.points(held_out, "bins")(np.ones(8))
-    assert found.r_squared == pytest.approx(curves.r_squared(found.curve, points))
+    points = temperature.points(held_out, "bins")(np.ones(8))
+    assert found.r_squared == pytest.approx(temperature.r_squared(found.curve, points))
     assert found.beta_at_ends == pytest.approx(np.polyval(found.coefficients, found.entropy_range))
 
 
@@ -159,9 +158,9 @@ def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
     numbers = np.arange(100.0)
 
     def by_copies(copies):
-        return curves.Points(np.arange(2.0), np.full(2, copies @ numbers / 100), np.ones(2), (0.0, 1.0))
+        return temperature.Points(np.arange(2.0), np.full(2, copies @ numbers / 100), np.ones(2), (0.0, 1.0))
 
-    intervals, band = fitting.bootstrap(by_copies, 0, 100, np.array([0.5]))
+    intervals, band = temperature.bootstrap(by_copies, 0, 100, np.array([0.5]))
     assert intervals is not None
     assert band is not None
     off = 1.96 * numbers.std() / 10
@@ -181,7 +180,7 @@ def test_the_band_is_narrower_than_the_curve_is_high(found):
 def test_rows_alone_say_less_than_rows_pooled(rows):
     """Rows with an optimum inside the range are the surprising ones; alone, they ask for flatter weights."""
     everyone = np.ones(8)
-    alone, pooled = (curves.points(rows, criterion)(everyone) for criterion in ("inputs", "bins"))
+    alone, pooled = (temperature.points(rows, criterion)(everyone) for criterion in ("inputs", "bins"))
     mean_alone, mean_pooled = (np.average(p.beta, weights=p.weight) for p in (alone, pooled))
     assert rows.border.mean() > 0.3
     assert mean_alone < 0.7 * mean_pooled
@@ -195,21 +194,21 @@ def rows_alike(losses, errors, count=300):
 
 
 def test_the_accuracy_criterion_finds_fewest_errors_and_the_others_least_loss(rows):
-    found = curves.points(rows, "accuracy")(np.ones(8))
+    found = temperature.points(rows, "accuracy")(np.ones(8))
     assert (np.diff(found.entropy) > 0).all()
     grid = np.arange(GRID_SIZE)
     alike = rows_alike((grid - 20.0) ** 2, np.abs(grid - 30) > 3)
     for criterion, least in (("bins", 20), ("accuracy", 30)):
         np.testing.assert_allclose(
-            curves.points(alike, criterion)(np.ones(1)).beta, np.exp(-LOG_THETA[least]), rtol=1e-3
+            temperature.points(alike, criterion)(np.ones(1)).beta, np.exp(-LOG_THETA[least]), rtol=1e-3
         )
 
 
 def test_a_row_alone_is_worth_its_curvature_in_beta_as_often_as_its_seed_counts(rows):
     """The search gives the curvature in log θ: with β = 1/θ it is that over β²."""
     two = Rows(*(column[:2] for column in rows))
-    found = curves.points(two, "inputs")(np.array([1.0, 3.0]))
-    inside = ~two.border & (two.curvature > 0) & (two.entropy > curves.THRESHOLD)
+    found = temperature.points(two, "inputs")(np.array([1.0, 3.0]))
+    inside = ~two.border & (two.curvature > 0) & (two.entropy > temperature.THRESHOLD)
     worth = two.curvature * two.theta**2 * np.array([[1], [3]])
     np.testing.assert_allclose(found.weight, worth[inside], rtol=1e-5)
 
@@ -217,14 +216,14 @@ def test_a_row_alone_is_worth_its_curvature_in_beta_as_often_as_its_seed_counts(
 def test_a_bin_on_the_border_joins_the_next():
     grid = np.arange(GRID_SIZE)
     sums = np.stack([grid, 2.0 * (grid - 20) ** 2, (grid - 30.0) ** 2])[None]
-    bins = curves.Bins(
+    bins = temperature.Bins(
         np.full((1, 3), 500.0),
         500 * np.array([[1.0, 2.0, 3.0]]),
         np.array([0.9, 1.9, 2.9]),
         np.array([1.1, 2.1, 3.1]),
         sums,
     )
-    found = curves.points_of_bins(bins, np.ones(1))
+    found = temperature.points_of_bins(bins, np.ones(1))
     np.testing.assert_allclose(found.entropy, [1.5, 3.0])
     np.testing.assert_allclose(found.beta[1], np.exp(-LOG_THETA[30]), rtol=1e-6)
     assert found.entropy_range == (0.9, 3.1)
@@ -235,8 +234,9 @@ def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
     at = np.array([20.0, 20.0, 25.0, 40.0])
     entropies = np.array([1.0, 2.0, 3.0, 4.0])
     sums = counts[:, None] * (np.arange(GRID_SIZE) - at[:, None]) ** 2
-    found = curves.points_of_bins(
-        curves.Bins(counts[None], (counts * entropies)[None], entropies - 0.1, entropies + 0.1, sums[None]), np.ones(1)
+    found = temperature.points_of_bins(
+        temperature.Bins(counts[None], (counts * entropies)[None], entropies - 0.1, entropies + 0.1, sums[None]),
+        np.ones(1),
     )
     np.testing.assert_allclose(found.entropy, [(199 + 2) / 200, (900 + 796) / 499])
     minima = np.array([20, (300 * 25 + 199 * 40) / 499])
@@ -245,45 +245,28 @@ def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
     np.testing.assert_allclose(found.weight * found.beta**2, 2 * np.array([200, 499]) / SPACING**2, rtol=1e-6)
 
 
-def test_an_isotonic_curve_never_falls_and_a_spline_follows_it(rows):
-    found = curves.points(rows, "bins")(np.ones(8))
-    entropies = np.linspace(0, 4, 200)
-    for curve in (curves.isotonic_curve(found), curves.spline_curve(found)):
-        assert (np.diff(curve(entropies)) >= -1e-9).all()
-    polynomial = curves.polynomial_curve(found, 4)
-    np.testing.assert_allclose(polynomial(np.array([99.0])), polynomial(np.array([found.entropy_range[1]])))
+def test_isotonic_points_never_fall_and_a_polynomial_is_constant_beyond_its_range(rows):
+    found = temperature.points(rows, "bins")(np.ones(8))
+    assert (np.diff(temperature.isotonic_points(found).beta) >= -1e-9).all()
+    curve = temperature.fit_polynomial({ITEMS: rows}).curve
+    np.testing.assert_allclose(curve(np.array([99.0])), curve(np.array([found.entropy_range[1]])))
 
 
-def test_cross_validation_judges_every_form(rows):
-    judged = {candidate.name: candidate for candidate in fitting.cross_validate(rows, "bins")}
-    assert judged.keys() == fitting.CANDIDATES.keys()
-    straight, quartic = judged["degree 1"], judged["degree 4"]
-    assert quartic.loss <= straight.loss + 1e-4
-    losses, _ = curves.apply_curve(lambda entropy: np.ones_like(entropy), rows)
-    assert quartic.loss < losses[rows.entropy > curves.THRESHOLD].mean()
-
-
-def test_cross_validation_judges_on_seeds_that_the_fit_did_not_see(rows):
-    """Half of the seeds ask for weights twice as sharp, so that a fit that saw them would look better than it is."""
-    first, second = (Rows(*(column[half] for column in rows)) for half in (slice(4), slice(4, 8)))
-    second = second._replace(losses=np.roll(second.losses, -8, -1))
-    one, other = (curves.points(half, "bins")(np.ones(4)) for half in (first, second))
-    expected: list[Any] = [
-        fitting.judge(curves.polynomial_curve(seen, 1), left_out, truth)
-        for seen, left_out, truth in ((one, second, other), (other, first, one))
-    ]
-    both = Rows(*map(np.concatenate, zip(first, second)))
-    (_, *found), *_ = fitting.cross_validate(both, "bins", folds=2)
-    np.testing.assert_allclose(np.array(found, float), np.mean(expected, 0), rtol=1e-6)
+def test_points_that_do_not_vary_have_no_r_squared():
+    flat = temperature.Points(np.arange(3.0), np.full(3, 2.0), np.ones(3), (0.0, 2.0))
+    assert temperature.r_squared(lambda entropy: np.full_like(entropy, 2.0), flat) is None
+    rising = flat._replace(beta=np.arange(3.0))
+    assert temperature.r_squared(lambda entropy: np.ones_like(entropy), rising) == 0
+    assert temperature.r_squared(lambda entropy: entropy, rising) == 1
 
 
 def test_applying_a_curve_keeps_the_rules_of_the_method(rows):
     one = int(np.abs(LOG_THETA).argmin())
-    losses, errors = curves.apply_curve(lambda entropy: np.full_like(entropy, 0.2), rows)
+    losses, errors = temperature.apply_curve(lambda entropy: np.full_like(entropy, 0.2), rows)
     np.testing.assert_allclose(losses, rows.losses[..., one], atol=1e-5)
     np.testing.assert_allclose(errors, rows.errors[..., one], atol=1e-5)
-    sharp, _ = curves.apply_curve(lambda entropy: np.full_like(entropy, 64.0), rows)
-    low = rows.entropy <= curves.THRESHOLD
+    sharp, _ = temperature.apply_curve(lambda entropy: np.full_like(entropy, 64.0), rows)
+    low = rows.entropy <= temperature.THRESHOLD
     np.testing.assert_allclose(sharp[low], rows.losses[..., one][low], atol=1e-5)
     np.testing.assert_allclose(sharp[~low], rows.losses[..., 0][~low], atol=1e-5)
 
@@ -303,7 +286,7 @@ def test_an_unknown_criterion_is_refused(rows):
 def test_few_points_get_a_lower_degree(rows):
     narrow = rows._replace(entropy=np.where(rows.entropy < 1.5, rows.entropy, 0.0))
     found = fit({ITEMS: narrow}, {ITEMS: narrow}, seeds=range(8))
-    count = len(curves.points(narrow, "bins")(np.ones(8)).beta)
+    count = len(temperature.points(narrow, "bins")(np.ones(8)).beta)
     assert 3 < count < 15
     assert len(found.coefficients) == count // 3
     assert found.entropy_range[1] < 1.5

@@ -1,0 +1,522 @@
+"""The best temperature of rows of attention logits, the polynomial of β in a row's entropy fitted to it, and its file.
+
+Nothing here knows a task: `search` takes the logits and values of any attention head and the user's own loss.
+
+- `search(logits, values, loss)`: the best temperature of each row, and its loss at every temperature of a grid
+- `points(rows, criterion)`: the inverse temperatures that a criterion calls best, by entropy
+- `fit(rows, held_out, seeds=...)`: the polynomial through these points, with all that says how far to trust it
+- `fits_beside(checkpoint, parameters)`: the files of the fits that belong to a checkpoint
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from softmax_jax.files import versions, write_json
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.fit_file import LARGEST_BETA, are_finite_numbers, check_polynomial, read_fit, signed
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.row import entropy
+from softmax_jax.normalizers.scales import EntropyPolynomial
+
+THETA_RANGE = (1 / LARGEST_BETA, 8.0)
+GRID_SIZE = 49
+LOG_THETA = np.linspace(math.log(THETA_RANGE[0]), math.log(THETA_RANGE[1]), GRID_SIZE)
+"""The grid of log θ, from the sharpest to the flattest."""
+SPACING = float(LOG_THETA[1] - LOG_THETA[0])
+FINE = np.linspace(-SPACING, SPACING, 17)
+"""The second grid, around the best point of the first."""
+TIE = 1e-6
+"""Losses within this many nats of the best are as good: float32 tells them no further apart."""
+THRESHOLD = float(np.asarray(EntropyPolynomial.threshold))
+"""Rows of at most this entropy, in nats, keep β = 1 under the adaptive method."""
+BIN_WIDTH = 0.05
+"""Width in nats of the entropy bins of the criteria that pool rows."""
+ERROR_SMOOTHING = 2
+"""Width, in cells of the grid, of the Gaussian that smooths errors, which are steps."""
+LEAST_ROWS = 200
+"""A bin with fewer rows joins the next."""
+POINTS_PER_COEFFICIENT = 3
+BOOTSTRAP_DRAWS = 1000
+BAND_POINTS = 61
+Criterion = Literal["inputs", "bins", "accuracy"]
+CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
+
+AnyArray = Any
+"""The search returns JAX arrays; the fit works on them as numpy arrays."""
+
+
+class Rows(NamedTuple):
+    """What the search finds about each row of logits; losses and entropies in nats, errors from 0 to 1."""
+
+    entropy: Float[AnyArray, "*rows"]
+    theta: Float[AnyArray, "*rows"]
+    border: Bool[AnyArray, "*rows"]
+    curvature: Float[AnyArray, "*rows"]
+    losses: Float[AnyArray, "*rows grid"]
+    errors: Float[AnyArray, "*rows grid"]
+
+
+Measure = Callable[[Float[Array, "rows size"]], Float[Array, " rows"]]
+AtTemperatures = Callable[[Float[Array, "rows k"]], tuple[Float[Array, "rows k"], Float[Array, "rows k"]]]
+"""From log θ to the losses and the errors there, k temperatures for each row."""
+
+
+def search(
+    logits: Float[Array, "rows n"],
+    values: Float[Array, "rows n size"],
+    loss: Measure,
+    *,
+    error: Measure | None = None,
+    where: Bool[Array, "rows n"] | None = None,
+    pool: Callable[[Array, Array], Array] = functools.partial(jnp.einsum, "rkn,rns->rks"),  # noqa: B008
+) -> Rows:
+    r"""Finds the temperature that minimises the loss of each row, and the loss at every temperature of a grid.
+
+    $$\theta^* = \arg\min_{1/64 \le \theta \le 8} \operatorname{loss}\big(\textstyle\sum_j
+      \operatorname{softmax}(z/\theta)_j\, v_j\big)$$
+
+    `loss` takes the attended values of all rows and returns one number per row, in nats (cross-entropy, most
+    often); `error`, if given, likewise 0 or 1. What else a row's loss depends on (a target, other heads) is
+    closed over. `pool` sums the values under the weights of several temperatures, (rows, temperatures, n), for a model
+    with a precision of its own. `search_at` says how it searches and what it returns.
+
+    Two rows, of which the second prefers a flat row:
+
+    >>> z, v = jnp.array([[2.0, 1.0, 0.0]] * 2), jnp.eye(3)[None].repeat(2, 0)
+    >>> wanted = jnp.array([[0.8, 0.15, 0.05], [0.4, 0.3, 0.3]])
+    >>> found = search(z, v, lambda attended: -(wanted * jnp.log(attended + 1e-9)).sum(-1))
+    >>> [f"{theta:.1f}" for theta in found.theta], found.border.tolist()
+    (['0.7', '6.7'], [False, False])
+    """
+    if values.ndim != 3 or values.shape[:2] != logits.shape:
+        raise ValueError(
+            f"values have shape {values.shape}; they must be (rows, n, size) with the logits' {logits.shape} in front: "
+            "give one vector for each logit"
+        )
+    measures = (loss, loss if error is None else error)
+    for name, measure in zip(("loss", "error"), measures):
+        _check_measure(name, measure, values)
+
+    def at(log_theta: Float[Array, "rows k"]) -> Any:
+        scaled = logits[:, None, :] * jnp.exp(-log_theta)[:, :, None]
+        attended = pool(softmax(scaled, where=None if where is None else where[:, None, :]), values)
+        return tuple(jax.vmap(measure, in_axes=1, out_axes=1)(attended) for measure in measures)
+
+    return search_at(at, entropy(logits, where=where)[:, 0])
+
+
+def _check_measure(name: str, measure: Measure, values: Float[Array, "rows n size"]) -> None:
+    """Raises ValueError unless a loss or an error gives one number for each row."""
+    like = jax.ShapeDtypeStruct((values.shape[0], values.shape[2]), jnp.result_type(values))
+    shape = jnp.shape(jax.eval_shape(measure, like))
+    if shape != like.shape[:1]:
+        raise ValueError(
+            f"{name} gives shape {shape} for {like.shape[0]} rows; it must be one number per row: drop mean()"
+        )
+
+
+def search_at(at: AtTemperatures, entropy: Float[Array, " rows"]) -> Rows:
+    """Finds the temperature of the least loss for rows of these entropies, from their losses at given temperatures.
+
+    A grid of log θ finds the valley, a finer one around its best point the bottom, and a parabola through the lowest
+    three of that the minimum, to 1e-3 in log θ. `border` says that an end of the range is as good as the best to 1e-6
+    nats, so that no optimum is known; `curvature` is the second derivative of the loss in log θ at the best point of
+    the first grid.
+    """
+    grid, fine = (jnp.asarray(numbers, entropy.dtype) for numbers in (LOG_THETA, FINE))
+    losses, errors = at(jnp.broadcast_to(grid, (len(entropy), GRID_SIZE)))
+    around = jnp.clip(jnp.argmin(losses, 1), 1, GRID_SIZE - 2)
+    near = grid[around][:, None] + fine[None, :]
+    at_near, _ = at(near)
+    lowest = jnp.clip(jnp.argmin(at_near, 1), 1, len(FINE) - 2)
+    (left, middle, right), (before, best, after) = _neighbours(at_near, lowest), _neighbours(losses, around)
+    bend = jnp.maximum(left - 2 * middle + right, jnp.finfo(entropy.dtype).tiny)
+    step = (fine[1] - fine[0]) * jnp.clip((left - right) / (2 * bend), -1, 1)
+    ends = jnp.minimum(losses[:, 0], losses[:, -1])
+    return Rows(
+        entropy=entropy,
+        theta=jnp.exp(jnp.take_along_axis(near, lowest[:, None], 1)[:, 0] + step),
+        border=ends <= jnp.minimum(losses.min(1), at_near.min(1)) + TIE,
+        curvature=jnp.maximum((before - 2 * best + after) / SPACING**2, 0),
+        losses=losses,
+        errors=errors,
+    )
+
+
+def _neighbours(curves: Float[Array, "rows k"], place: Array) -> Float[Array, "3 rows"]:
+    """Returns each curve at the point before a place, at the place, and at the point after it."""
+    return jnp.take_along_axis(curves, place[:, None] + jnp.array([[-1, 0, 1]]), 1).T
+
+
+def join(rows: Iterable[Rows]) -> Rows:
+    """Returns the rows of several lengths as one, each of shape (seeds, rows)."""
+    return Rows(*(np.concatenate(columns, 1) for columns in zip(*rows)))
+
+
+class Points(NamedTuple):
+    """What a criterion calls best: inverse temperatures at entropies (nats), and how much each of them is worth.
+
+    The worth is the curvature in β of the summed loss, so that least squares through the points is, to second
+    order, the polynomial of the least loss.
+    """
+
+    entropy: np.ndarray
+    beta: np.ndarray
+    weight: np.ndarray
+    entropy_range: tuple[float, float]
+    """Lowest and highest entropy of the rows behind the points."""
+
+
+class Bins(NamedTuple):
+    """Sums over the rows of each seed in each entropy bin."""
+
+    rows: np.ndarray  # (seeds, bins)
+    entropy: np.ndarray  # (seeds, bins)
+    lowest: np.ndarray  # (bins,)
+    highest: np.ndarray  # (bins,)
+    curves: np.ndarray  # (seeds, bins, grid): of losses or errors
+
+
+def points(rows: Rows, criterion: str) -> Callable[[np.ndarray], Points]:
+    """Returns the points by a criterion, as a function of how often each seed counts; `rows` are (seeds, rows).
+
+    - `inputs`: the temperature of the least loss of each row by itself.
+    - `bins`: that of the least mean loss of all rows of like entropy.
+    - `accuracy`: that of the fewest errors of all rows of like entropy.
+
+    Rows no higher than the threshold have no say, as the adaptive method gives them β = 1 by rule. Raises
+    ValueError for a criterion of another name.
+    """
+    checks.one_of("the criterion", criterion, CRITERIA)
+    if criterion == "inputs":
+        return functools.partial(points_of_inputs, rows)
+    return functools.partial(points_of_bins, pool(rows, criterion))
+
+
+def points_of_inputs(rows: Rows, copies: np.ndarray) -> Points:
+    """Returns a point for every row whose optimum lies inside the range of temperatures.
+
+    A row with its optimum on the border says only that its loss falls on and on. It has no curvature, so it has
+    no weight in least squares and is left out. `copies` says how often each seed counts.
+    """
+    inside = ~rows.border & (rows.curvature > 0) & (rows.entropy > THRESHOLD)
+    beta = 1 / rows.theta[inside].astype(np.float64)
+    curvature = (rows.curvature * copies[:, None])[inside]
+    entropies = rows.entropy[inside].astype(np.float64)
+    span = (float(entropies.min(initial=np.inf)), float(entropies.max(initial=0)))
+    return Points(entropies, beta, curvature / beta**2, span)
+
+
+def pool(rows: Rows, criterion: str) -> Bins:
+    """Sums the criterion's curves by seed and entropy bin; `rows` have the shape (seeds, rows)."""
+    bins = np.floor((rows.entropy - THRESHOLD) / BIN_WIDTH).astype(int)
+    member = bins[..., None] == np.arange(max(bins.max() + 1, 1))
+    lowest, highest = (
+        extreme(np.where(member, rows.entropy[..., None], fill), (0, 1))
+        for extreme, fill in ((np.min, np.inf), (np.max, 0))
+    )
+    member = member.astype(np.float32)
+    curves = np.einsum("srb,srg->sbg", member, rows.errors if criterion == "accuracy" else rows.losses)
+    curves = smooth_errors(curves) if criterion == "accuracy" else curves
+    return Bins(member.sum(1), np.einsum("srb,sr->sb", member, rows.entropy), lowest, highest, curves)
+
+
+def smooth_errors(curves: np.ndarray) -> np.ndarray:
+    """Smooths errors along the grid: they are steps, and a sum of few of them has its minimum anywhere."""
+    from scipy.ndimage import gaussian_filter1d
+
+    return gaussian_filter1d(curves, ERROR_SMOOTHING, axis=-1, mode="nearest")
+
+
+def points_of_bins(bins: Bins, copies: np.ndarray) -> Points:
+    """Returns a point at the minimum of the summed curve of every group of bins; each seed counts `copies` times.
+
+    A bin with few rows, or with its minimum on the border of the range, joins the bin above, so that every row has
+    a say; at the end it joins the one below.
+    """
+    rows, sums, curves = copies @ bins.rows, copies @ bins.entropy, np.tensordot(copies, bins.curves, 1)
+    groups: list[list[int]] = []
+    pending: list[int] = []
+    for index in np.flatnonzero(rows):
+        pending.append(int(index))
+        best = curves[pending].sum(0).argmin()
+        if rows[pending].sum() >= LEAST_ROWS and 0 < best < GRID_SIZE - 1:
+            groups, pending = [*groups, pending], []
+    if not groups:
+        return Points(np.empty(0), np.empty(0), np.empty(0), (math.inf, 0.0))
+    groups[-1] += pending
+    minima = [(sums[group].sum() / rows[group].sum(), *valley(curves[group].sum(0))) for group in groups]
+    entropies, log_theta, curvature = map(np.array, zip(*minima))
+    used = np.concatenate(groups)
+    span = (float(bins.lowest[used].min()), float(bins.highest[used].max()))
+    return Points(entropies, np.exp(-log_theta), curvature * np.exp(2 * log_theta), span)
+
+
+def valley(curve: np.ndarray) -> tuple[float, float]:
+    """Returns where in log θ a curve on the grid is lowest, by a parabola through its lowest points, and its bend."""
+    best = int(np.clip(curve.argmin(), 1, GRID_SIZE - 2))
+    left, middle, right = curve[best - 1 : best + 2].astype(np.float64)
+    bend = max(left - 2 * middle + right, TIE)
+    return LOG_THETA[best] + SPACING * float(np.clip((left - right) / (2 * bend), -1, 1)), bend / SPACING**2
+
+
+Curve = Callable[[np.ndarray], np.ndarray]
+"""From entropies to inverse temperatures."""
+
+
+def polynomial(points: Points, degree: int) -> np.ndarray:
+    """Returns the coefficients, highest power first, of the weighted least-squares polynomial of β in H.
+
+    Raises ValueError if there are too few points for the degree.
+    """
+    if len(np.unique(points.entropy)) <= degree:
+        raise ValueError(
+            f"{len(points.entropy)} points with an optimum inside the range are too few for degree {degree}: "
+            "use more sets or lengths, a lower degree, or another criterion"
+        )
+    # Fitted on the range mapped to [-1, 1], where powers are far from collinear.
+    fitted = np.polynomial.Polynomial.fit(points.entropy, points.beta, degree, w=np.sqrt(points.weight))
+    coefficients = fitted.convert().coef
+    return np.pad(coefficients, (0, degree + 1 - len(coefficients)))[::-1]
+
+
+def clamped(coefficients: Sequence[float] | np.ndarray, entropy_range: Sequence[float]) -> Curve:
+    """Returns the polynomial of these coefficients, highest power first, its entropies clamped to the range."""
+    low, high = entropy_range
+    return lambda entropy: np.polyval(coefficients, np.clip(entropy, low, high))
+
+
+def ruled(curve: Curve) -> Curve:
+    """Returns the curve by the rules of `EntropyPolynomial`: β ≥ 1, and β = 1 for entropies up to the threshold."""
+    return lambda entropy: np.where(entropy > THRESHOLD, np.maximum(curve(entropy), 1), 1)
+
+
+def isotonic_points(points: Points) -> Points:
+    """Returns the points moved as little as weighted least squares allows for β never to fall with H."""
+    from scipy.optimize import isotonic_regression
+
+    order = np.argsort(points.entropy)
+    entropies, beta, weight = (column[order] for column in points[:3])
+    rising = isotonic_regression(beta, weights=weight).x
+    return Points(entropies, rising, weight, points.entropy_range)
+
+
+def apply_curve(curve: Curve, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Returns loss and error of each row at the β that the `ruled` curve gives it, interpolated on the grid."""
+    beta = ruled(curve)(rows.entropy)
+    position = np.clip((-np.log(beta) - LOG_THETA[0]) / SPACING, 0, GRID_SIZE - 1)
+    below = np.minimum(position.astype(int), GRID_SIZE - 2)[..., None]
+    share = (position[..., None] - below)[..., 0]
+
+    def at(curves: np.ndarray) -> np.ndarray:
+        low, high = (np.take_along_axis(curves, index, -1)[..., 0] for index in (below, below + 1))
+        return (1 - share) * low + share * high
+
+    return at(rows.losses), at(rows.errors)
+
+
+def r_squared(curve: Curve, points: Points) -> float | None:
+    """Returns the share of the points' weighted variance in β that the curve explains.
+
+    1 is best, and it is below 0 where a constant does better. None for points that do not vary: fewer than two, or of
+    the same β.
+    """
+    if len(points.beta) < 2 or np.ptp(points.beta) == 0:
+        return None
+    mean = np.average(points.beta, weights=points.weight)
+    residual = np.average((points.beta - curve(points.entropy)) ** 2, weights=points.weight)
+    return float(1 - residual / np.average((points.beta - mean) ** 2, weights=points.weight))
+
+
+@dataclasses.dataclass(frozen=True)
+class TemperatureFit:
+    """A polynomial of β in H with all that says how far it may be trusted; numbers by length are shares in percent."""
+
+    coefficients: list[float]
+    """Highest power first."""
+    entropy_range: list[float]
+    """Lowest and highest entropy of the rows behind the fit, in nats; H is clamped to it."""
+    beta_at_ends: list[float]
+    """β at both ends of the range, by which a reader finds coefficients in the wrong order."""
+    criterion: str
+    lengths: list[int]
+    seeds: list[int]
+    intervals: list[list[float]] | None
+    """95 % interval of each coefficient, by bootstrap over seeds; None for a single seed."""
+    band: dict[str, list[float]] | None
+    """95 % band of the polynomial itself: `low` and `high` at each `entropy`."""
+    r_squared: float | None
+    """Of points from held-out sets; None where these do not vary."""
+    coverage: dict[str, float]
+    """Rows, by length, within the range or no higher than the threshold, where β = 1 by rule."""
+    border: dict[str, float]
+    """Rows, by length, whose own best temperature is on the border of the search."""
+    versions: dict[str, str]
+    checkpoint_sha256: str
+
+    @property
+    def scale(self) -> EntropyPolynomial:
+        """The scale that the fit stands for."""
+        return EntropyPolynomial(tuple(self.coefficients), entropy_range=tuple(self.entropy_range))
+
+    def curve(self, entropy: np.ndarray) -> np.ndarray:
+        """Returns β by the polynomial, the entropies clamped to its range."""
+        return clamped(self.coefficients, self.entropy_range)(entropy)
+
+    def save(self, path: Path | str) -> None:
+        """Writes the fit as JSON, whole or not at all. Raises ValueError if no reader would accept it."""
+        content = dataclasses.asdict(self)
+        check_polynomial(f"the fit by {self.criterion!r}", content)
+        write_json(Path(path), signed(content))
+
+    @classmethod
+    def load(cls, path: Path | str) -> "TemperatureFit":
+        """Returns the fit that `save` wrote. Raises ValueError for a file that is missing or no such fit."""
+        content = read_fit(Path(path))
+        try:
+            fit = cls(**content)
+            band = {**(fit.band or {})}
+        except TypeError as error:
+            raise ValueError(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
+        lists = {"lengths": fit.lengths, "seeds": fit.seeds, "beta_at_ends": fit.beta_at_ends, **band}
+        wrong = [name for name, values in lists.items() if not are_finite_numbers(values)]
+        if wrong or len({len(values) for values in band.values()}) > 1 or not band.keys() <= {"entropy", "low", "high"}:
+            named = wrong[0] if wrong else "band"
+            raise ValueError(f"{path} is no whole temperature fit: {named} must be lists of numbers, of equal length")
+        return fit
+
+
+class Polynomial(NamedTuple):
+    """A polynomial of β in H, and what it was fitted to."""
+
+    coefficients: np.ndarray
+    entropy_range: tuple[float, float]
+    by_copies: Callable[[np.ndarray], Points]
+    """The points of so many copies of each seed."""
+
+    @property
+    def scale(self) -> EntropyPolynomial:
+        """The scale that it stands for."""
+        return EntropyPolynomial(tuple(self.coefficients.tolist()), entropy_range=self.entropy_range)
+
+    @property
+    def curve(self) -> Curve:
+        """The polynomial, constant outside the range."""
+        return clamped(self.coefficients, self.entropy_range)
+
+
+def fit_polynomial(rows: Mapping[int, Rows], criterion: str = "bins", degree: int = 4) -> Polynomial:
+    """Fits by weighted least squares through the points of a criterion; rows have the shape (seeds, rows), by length.
+
+    The degree is lowered until there are `POINTS_PER_COEFFICIENT` points for each coefficient, because rows of short
+    sets span so few entropies that a quartic through their points would be noise. Raises ValueError for an unknown
+    criterion and for too few points.
+    """
+    joined = join(rows.values())
+    by_copies = points(joined, criterion)
+    best = by_copies(np.ones(len(joined.entropy)))
+    degree = min(degree, max(len(best.beta) // POINTS_PER_COEFFICIENT - 1, 0))
+    return Polynomial(polynomial(best, degree), best.entropy_range, by_copies)
+
+
+def fit(
+    rows: Mapping[int, Rows],
+    held_out: Mapping[int, Rows],
+    *,
+    seeds: Sequence[int],
+    criterion: str = "bins",
+    degree: int = 4,
+    checkpoint_sha256: str = "",
+) -> TemperatureFit:
+    """Fits a polynomial to rows of shape (seeds, rows) by length as `fit_polynomial` does; measures it on other rows.
+
+    Raises ValueError as that does, and for rows of other seeds.
+    """
+    if not (rows and held_out):
+        raise ValueError("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")
+    counts = {len(of_length.entropy) for of_length in (*rows.values(), *held_out.values())}
+    if counts != {len(seeds)}:
+        raise ValueError(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
+    fitted = fit_polynomial(rows, criterion, degree)
+    coefficients, (low, high), by_copies = fitted
+    covered = {n: (row.entropy <= THRESHOLD) | (low <= row.entropy) & (row.entropy <= high) for n, row in rows.items()}
+    intervals, band = bootstrap(by_copies, len(coefficients) - 1, len(seeds), np.linspace(low, high, BAND_POINTS))
+    return TemperatureFit(
+        coefficients=coefficients.tolist(),
+        entropy_range=[low, high],
+        beta_at_ends=fitted.curve(np.array([low, high])).tolist(),
+        criterion=criterion,
+        lengths=list(rows),
+        seeds=list(seeds),
+        intervals=intervals,
+        band=band,
+        r_squared=r_squared(fitted.curve, points(join(held_out.values()), criterion)(np.ones(len(seeds)))),
+        coverage={str(n): 100 * float(inside.mean()) for n, inside in covered.items()},
+        border={str(n): 100 * float(row.border.mean()) for n, row in rows.items()},
+        versions=versions(),
+        checkpoint_sha256=checkpoint_sha256,
+    )
+
+
+def bootstrap(
+    by_copies: Callable[[np.ndarray], Points], degree: int, seeds: int, entropies: np.ndarray
+) -> tuple[list[list[float]] | None, dict[str, list[float]] | None]:
+    """Returns 95 % intervals of the coefficients and the band of the polynomial, by bootstrap over seeds.
+
+    None for a single seed.
+    """
+    if seeds < 2:
+        return None, None
+    draws = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=BOOTSTRAP_DRAWS)
+    fits = np.array([polynomial(by_copies(copies.astype(float)), degree) for copies in draws])
+    low, high = np.quantile([np.polyval(fit, entropies) for fit in fits], (0.025, 0.975), axis=0)
+    band = {"entropy": entropies.tolist(), "low": low.tolist(), "high": high.tolist()}
+    return np.quantile(fits, (0.025, 0.975), axis=0).T.tolist(), band
+
+
+ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
+FITS = {ALL_LENGTHS: "temperature.json", TRAIN_LENGTHS: "temperature_train_lengths.json"}
+"""The two fits by name, and their files beside a checkpoint: to all lengths, and to those of training alone."""
+
+
+def fits_directory(checkpoint: Path | str) -> Path:
+    """Returns where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
+    checkpoint = Path(checkpoint)
+    return checkpoint if checkpoint.is_dir() else checkpoint.parent
+
+
+def fits_beside(checkpoint: Path | str, parameters: Any) -> dict[str, Path]:
+    """Returns the files of the temperature fits beside a checkpoint, by name.
+
+    Raises ValueError, in one line, for a damaged one and for one that was fitted to other parameters.
+    """
+    directory = fits_directory(checkpoint)
+    paths = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
+    for path in paths.values():
+        if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
+            raise ValueError(
+                f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
+                f"--checkpoint {checkpoint} --output {directory}, or move the file and name it, as in "
+                f"adaptive(fit=elsewhere/{path.name})"
+            )
+    return paths
+
+
+def checkpoint_sha256(parameters: Any) -> str:
+    """Returns a digest of names, shapes and numbers, the same for the same parameters in any file format."""
+    digest = hashlib.sha256()
+    for path, leaf in sorted(jax.tree.leaves_with_path(parameters), key=lambda pair: jax.tree_util.keystr(pair[0])):
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

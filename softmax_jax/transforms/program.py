@@ -366,7 +366,8 @@ def _contains(jaxpr: Any, names: Collection[str]) -> bool:
 
 def _of_jax(custom: Node) -> bool:
     """Whether JAX defines a custom rule for derivatives, which then is the derivative of its function."""
-    rule, function = custom.params.get("bwd", custom.params.get("jvp_jaxpr_fun")), _held(custom.equation)[0]
+    function = _body(custom.params["call_jaxpr"]).jaxpr
+    rule = custom.params.get("bwd", custom.params.get("jvp_jaxpr_fun"))
     infos = function.debug_info, getattr(rule, "debug_info", function.debug_info)
     return all(JAX_FOLDER in str(info.func_src_info) for info in infos)
 

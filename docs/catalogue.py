@@ -7,6 +7,7 @@ from softmax_jax.attention.fused import kernel_use
 from softmax_jax.normalizers.entry import UNWRITTEN
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.registry import METHODS, Method
+from softmax_jax.report.tables import markdown_table
 
 PICTURES = "images/normalizers"
 """Where the pictures of the entries lie, seen from the page."""
@@ -67,7 +68,7 @@ $${latex}$$
 def markdown() -> str:
     """Returns the whole page."""
     cells = [[cell.replace("|", "\\|") for cell in (f"`{row[0]}`", *row[1:])] for row in rows()]
-    body = table(COLUMNS, cells)
+    body = markdown_table(COLUMNS, cells)
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
     return f"""# Every normalizer
 

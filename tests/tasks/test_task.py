@@ -41,7 +41,7 @@ def task(request):
 training_batch = jax.jit(lambda task, seed, step: task.training_batch(seed, step), static_argnums=0)
 
 
-test_batch = jax.jit(lambda task, key, length, sets: task.test_batch(key, length, sets), static_argnums=(0, 2, 3))
+fresh_batch = jax.jit(lambda task, key, length, sets: task.test_batch(key, length, sets), static_argnums=(0, 2, 3))
 
 
 def test_training_batches_are_functions_of_seed_and_step(task):
@@ -52,7 +52,7 @@ def test_training_batches_are_functions_of_seed_and_step(task):
 
 
 def test_test_sets_are_functions_of_their_key(task):
-    once, again, other = (test_batch(task, key_of(draw), 5, 4) for draw in (1, 1, 2))
+    once, again, other = (fresh_batch(task, key_of(draw), 5, 4) for draw in (1, 1, 2))
     assert len(once.answer) == 4
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(again)))
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))

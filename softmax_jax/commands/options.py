@@ -272,7 +272,7 @@ def one_line_errors() -> Iterator[None]:
         elif isinstance(error, RuntimeError | AssertionError) and not (problem := device_problem()):
             raise
     except KeyboardInterrupt as interruption:
-        print(interruption, file=sys.stderr)
+        print(*interruption.args, end="\n" * bool(interruption.args), file=sys.stderr)
         raise SystemExit(130) from None
     else:
         return

@@ -58,6 +58,7 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any)
         if end.code:
             refuse(_reworded(box.getvalue(), words))
         raise
+    sys.stderr.write(box.getvalue())  # of modules that were imported
     trust(*words, *(word.partition("=")[2] for word in words))
     if getattr(parsed, "trust_code", False):
         trust(ANY)
@@ -67,14 +68,15 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any)
 @contextlib.contextmanager
 def _wide_terminal(wide: bool) -> Iterator[None]:
     """Lets tyro break no line, which it does within words, too."""
-    before = dict(os.environ)
+    before = os.environ.get("COLUMNS")
     if wide:
         os.environ["COLUMNS"] = "100000"
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        os.environ.pop("COLUMNS", None)
+        if before is not None:
+            os.environ["COLUMNS"] = before
 
 
 def _reworded(box: str, words: Sequence[str]) -> str:
@@ -272,7 +274,7 @@ def one_line_errors() -> Iterator[None]:
         elif isinstance(error, RuntimeError | AssertionError) and not (problem := device_problem()):
             raise
     except KeyboardInterrupt as interruption:
-        print(interruption, file=sys.stderr)
+        print(*interruption.args, end="\n" * bool(interruption.args), file=sys.stderr)
         raise SystemExit(130) from None
     else:
         return

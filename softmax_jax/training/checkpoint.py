@@ -92,6 +92,9 @@ def _damaged(checkpoint: Path, problem: str) -> ValueError:
 
 def _sums(directory: Path) -> dict[str, str]:
     """Returns the SHA-256 of all files below a directory by name, but of its sums."""
-    files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
-    files.pop(SUMS, None)
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    sums = {}
+    for path in directory.rglob("*"):
+        if path.is_file() and path != directory / SUMS:
+            with path.open("rb") as file:
+                sums[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums

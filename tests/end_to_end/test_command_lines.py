@@ -184,7 +184,6 @@ COMMANDS = (
     "report.py",
 )
 MODULES = (
-    "softmax_jax.training.checkpoint",
     *(f"studies.{name}" for name in ("ablation", "competition", "precision", "sharpest")),
     *(f"benchmarks.{name}" for name in ("all", "attention", "table")),
 )

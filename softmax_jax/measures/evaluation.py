@@ -367,8 +367,9 @@ def values_of(
     if rows is not None:
         fits = rho is not None and rho.shape == rows.logits.shape
         of_rows = of_set._replace(**rows._asdict(), beta=beta, extrapolates=beyond, rho=rho if fits else None)
-        axes = of_rows._asdict()
-        axes = Seen(**{name: None if axes[name] is None or name in OF_SET else 0 for name in axes})
+        axes = of_rows._replace(
+            **{name: None if of is None or name in OF_SET else 0 for name, of in of_rows._asdict().items()}
+        )
     values = {}
     for name in measures:
         measure = MEASURES[name]

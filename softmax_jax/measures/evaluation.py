@@ -278,7 +278,11 @@ def measuring(
     """
 
     def of_set(models: tuple[Any, Any], drawn: Any, normalizers: Sequence[Normalizer | None]) -> dict[str, Array]:
-        batch = jax.tree.map(lambda leaf: leaf[None], drawn) if room is None else task.test_set(*drawn, room)
+        if room is None:
+            batch = jax.tree.map(lambda leaf: leaf[None], drawn)
+        else:
+            key, length = drawn
+            batch = task.test_set(key, length, room)
         model, as_trained = models
         rho: Any = task.priorities(batch)
         known = [Normalizer(functools.partial(REFERENCES[name], rho)) for name in references]

@@ -219,5 +219,5 @@ print_groups(console, f"Accuracy (%): {len(shipped_seeds)} seeds of the checkpoi
 #
 # - `python evaluate.py` makes the table of the shipped models at every length from 2 to 16,384, with intervals and tests.
 # - `python train.py paper` trains the ten models anew; `python train.py quick` trains one.
-# - `python fit_temperature.py` refits β(H) to the shipped models, compares forms of it, and draws what it finds.
+# - `python fit_temperature.py` refits β(H) to the shipped models, compares it with the best constants, and draws what it finds.
 # - `SEEDS=10 STEPS=20000 docs/render max_retrieval` makes this page anew from more.

@@ -110,7 +110,8 @@ def evaluate(
 
     Protocol "fresh" draws `sets` new sets of each of `lengths` for every seed from `key`, the same for every
     normalizer; without `sets` or `lengths` they are as many as the task says. "notebook" takes those of the published
-    recreation of max retrieval. Compiles once for each length. Raises, before it computes or yields anything, unless
+    recreation of max retrieval. Compiles once for the lengths that
+    share a program by `rooms_of`. Raises, before it computes or yields anything, unless
     its arguments fit each other.
     """
     task = task or task_of(parameters)
@@ -135,17 +136,23 @@ def evaluate(
     if references and not heads.ranked:
         raise ValueError(f"references are {', '.join(references)}: the task {task.name} ranks no items, so give none")
 
+    rooms = rooms_of(task, lengths)
+
     def values_at(length: int) -> dict[str, Array]:
         if fresh:
             count = sets if isinstance(sets, int) else (sets or {}).get(length, task.test_sets(length))
             drawn = set_keys(seeds, length, count, key)
+            drawn = drawn, jnp.full(drawn.shape, length, jnp.int32)
         else:
             drawn = notebook.test_sets(length)
             drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), drawn)
-        compute = measuring(task, length if fresh else None, tuple(measures), tuple(references), heads.alone)
+        room = rooms[length] if fresh else None
+        compute = measuring(task, room, tuple(measures), tuple(references), heads.alone)
         items = length * jax.tree.leaves(drawn)[0].shape[1]
         models = models_of(task, trained_under if None in every else None, items)
-        return jax.block_until_ready(on_every_set(compute, models, parameters, drawn, task.at_once(length), every))
+        return jax.block_until_ready(
+            on_every_set(compute, models, parameters, drawn, task.at_once(room or length), every)
+        )
 
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
@@ -179,6 +186,16 @@ def planned(
     options |= {"lengths": lengths, "sets": sets, "measures": (*EVALUATION, "extrapolated")}
     measured = evaluate(parameters, normalizers, task=task, protocol=protocol, **options)
     return Plan(sets or max(map(task.test_sets, lengths)), lengths, (of_length.frame() for of_length in measured))
+
+
+def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:
+    """Returns the items that the program for each length has room for: the longest of those that share it.
+
+    >>> rooms_of(MaxRetrieval(), (2, 16, 100, 512, 1000, 4096))
+    {2: 100, 16: 100, 100: 100, 512: 512, 1000: 1000, 4096: 4096}
+    """
+    most = {length: min((n for n in task.shared if length <= n), default=length) for length in lengths}
+    return {length: max(other for other in lengths if other <= most[length]) for length in lengths}
 
 
 def lengths_of(task: Task, lengths: Sequence[int] | None, protocol: str = "fresh") -> tuple[int, ...]:
@@ -250,9 +267,9 @@ def heads_of(task: Task, length: int) -> Heads:
 
 @functools.cache
 def measuring(
-    task: Task, length: int | None, measures: tuple[str, ...], references: tuple[str, ...], alone: bool
+    task: Task, room: int | None, measures: tuple[str, ...], references: tuple[str, ...], alone: bool
 ) -> Callable[..., dict[str, Array]]:
-    """Returns the measures of one set, drawn from a key or given if there is no length, as a function of the models.
+    """Returns the measures of one set as a function of the models; it is drawn with this room, or given without one.
 
     `alone` says whether a set has one row of attention.
 
@@ -260,7 +277,11 @@ def measuring(
     """
 
     def of_set(models: tuple[Any, Any], drawn: Any, normalizers: Sequence[Normalizer | None]) -> dict[str, Array]:
-        batch = jax.tree.map(lambda leaf: leaf[None], drawn) if length is None else task.test_batch(drawn, length, 1)
+        if room is None:
+            batch = jax.tree.map(lambda leaf: leaf[None], drawn)
+        else:
+            key, length = drawn
+            batch = task.test_set(key, length, room)
         model, as_trained = models
         rho: Any = task.priorities(batch)
         known = [Normalizer(functools.partial(REFERENCES[name], rho)) for name in references]
@@ -366,9 +387,9 @@ def values_of(
     if rows is not None:
         fits = rho is not None and rho.shape == rows.logits.shape
         of_rows = of_set._replace(**rows._asdict(), beta=beta, extrapolates=beyond, rho=rho if fits else None)
-        axes = of_rows._asdict()
-        axes = {name: None if axes[name] is None or name in OF_SET else 0 for name in axes}
-        axes = Seen(**axes)  # pyright: ignore[reportArgumentType]
+        axes = of_rows._replace(
+            **{name: None if of is None or name in OF_SET else 0 for name, of in of_rows._asdict().items()}
+        )
     values = {}
     for name in measures:
         measure = MEASURES[name]

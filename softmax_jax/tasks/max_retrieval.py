@@ -346,6 +346,7 @@ class MaxRetrieval(Task):
 
     name: ClassVar[str] = "max_retrieval"
     divides_batches: ClassVar[bool] = True
+    shared: ClassVar[tuple[int, ...]] = (128, 512, 2048)
 
     sets: SetsPerBatch = 128
     """Sets per batch."""
@@ -428,6 +429,10 @@ class MaxRetrieval(Task):
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Batch:
         """Returns sets of `length` items, all of them visible."""
         return sample(key, sets, length, priority=self.priority)
+
+    def test_set(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Batch:
+        """Returns a set whose first `length` items, the same whatever the room, are visible."""
+        return sample(key, 1, room, length[None], self.priority)
 
     def test_sets(self, length: int) -> int:
         """Returns 512: one query for each set makes long ones cheap enough."""

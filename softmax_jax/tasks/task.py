@@ -66,6 +66,13 @@ class Task(abc.ABC):
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Any:
         """Draws test sets of a length. An evaluation asks for one set at a time, each from a key of its own."""
 
+    shared: ClassVar[tuple[int, ...]] = ()
+    """Lengths up to which all test sets are read by one program, where `test_set` can hide items."""
+
+    def test_set(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Any:
+        """Returns a test set of a length among room for more items; without `shared` there is no room for more."""
+        return self.test_batch(key, room, 1)
+
     @abc.abstractmethod
     def scores(self, model: Any, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
         """Returns the class scores of a batch under the model's own normalizer, with dropout if there are `rngs`."""

@@ -73,6 +73,14 @@ def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
     assert np.allclose(numbers(together), numbers(regrouped), rtol=1e-5)
 
 
+def test_short_sets_are_read_together_as_they_are_alone(parameters):
+    """At lengths that share a program, in which items beyond a set's own are masked."""
+    together = frame_of(parameters, ["softmax", "softpick"], lengths=(2, 9, 40), sets=8)
+    for n in (2, 9, 40):
+        alone = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=8)
+        assert np.allclose(numbers(together.filter(n=n)), numbers(alone), rtol=1e-5)
+
+
 def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
     rho = jnp.array([[0.9, 0.5, -jnp.inf, 0.1], [0.2, 0.3, 0.8, -0.6]])
     logits = jnp.array([[1.0, 3.0, 9.0, 0.0], [0.0, 1.0, 5.0, 2.0]])

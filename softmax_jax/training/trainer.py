@@ -27,6 +27,10 @@ LEAST_SETS = 32
 """Sets of a batch that a CPU core keeps: a set costs it about 10 µs, the all-reduce of the paper's model some 100."""
 
 
+DRAWN_BYTES = 2**20
+"""Of batches that are drawn at once: a draw costs about the same for many, which must stay in cache until used."""
+
+
 class TrainState(NamedTuple):
     """All that training carries from step to step; every leaf has a leading seed axis."""
 
@@ -141,6 +145,17 @@ def mean_over_sets(tree: Any, parts: int) -> Any:
     return as_tree(jax.lax.pmean(vector, SETS))
 
 
+def drawn_at_once(config: Config, steps: int) -> int:
+    """Returns how many of these steps have their batches drawn at once: as many as `DRAWN_BYTES` hold, in equal parts.
+
+    >>> drawn_at_once(Config(), 500)
+    10
+    """
+    batch = jax.eval_shape(config.task.training_batch, jnp.int32(0), jnp.int32(0))
+    most = DRAWN_BYTES // sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
+    return max(count for count in range(1, max(1, min(most, steps)) + 1) if steps % count == 0)
+
+
 def train_steps(
     config: Config,
     value_and_gradient: Callable[..., Any],
@@ -153,13 +168,14 @@ def train_steps(
     """Runs one seed for `steps` steps, its sets divided into `parts`: the others are on the devices beside this one."""
     optimizer = build_optimizer(config)
 
-    def step(state: TrainState, index: Int[Array, ""]) -> tuple[TrainState, Any]:
-        # The scopes are names in a profile.
-        with jax.named_scope(DRAW):
-            at = config.first_batch + index
-            batch = own_sets(config.task.training_batch(state.seed, at), parts)
+    def drawn(index: Int[Array, ""]) -> tuple[Any, Key[Array, ""]]:
+        at = config.first_batch + index
+        return own_sets(config.task.training_batch(state.seed, at), parts), dropout_key(state.seed, at)
+
+    def step(state: TrainState, batch_and_key: tuple[Any, Key[Array, ""]]) -> tuple[TrainState, Any]:
         parameters = state.parameters
-        (loss, accuracy), gradient = value_and_gradient(parameters, batch, dropout_key(state.seed, at))
+        (loss, accuracy), gradient = value_and_gradient(parameters, *batch_and_key)
+        # The scopes are names in a profile.
         with jax.named_scope(MEAN):
             gradient = mean_over_sets(gradient, parts)
         # Optax raises floats to the integer step, which strict promotion forbids.
@@ -169,8 +185,14 @@ def train_steps(
             parameters = optax.apply_updates(parameters, updates)
         return TrainState(parameters, optimizer_state, state.seed), (with_penalty, loss, accuracy)
 
+    def block(state: TrainState, indices: Int[Array, " block"]) -> tuple[TrainState, Any]:
+        with jax.named_scope(DRAW):
+            batches_and_keys = jax.vmap(drawn)(indices)
+        return jax.lax.scan(step, state, batches_and_keys)
+
     indices = first_step + jnp.arange(steps, dtype=jnp.int32)
-    state, by_step = jax.lax.scan(step, state, indices)
+    state, by_step = jax.lax.scan(block, state, indices.reshape(-1, drawn_at_once(config, steps)))
+    by_step = jax.tree.map(lambda of_blocks: of_blocks.reshape(-1), by_step)
     loss, cross_entropy, accuracy = mean_over_sets(by_step, parts)
     bad = ~jnp.isfinite(loss)
     first_bad_step = jnp.where(bad.any(), indices[jnp.argmax(bad)], -1)

@@ -195,6 +195,16 @@ def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
     assert np.isfinite(metrics.loss).all()
 
 
+def test_batches_that_are_drawn_at_once_divide_the_steps_and_fit():
+    size = sum(leaf.nbytes for leaf in SMALL.task.training_batch(jnp.int32(0), jnp.int32(0)))
+    for steps in (1, 7, 60, 500):
+        at_once = training.drawn_at_once(SMALL, steps)
+        assert steps % at_once == 0
+        assert at_once == steps or at_once * size <= training.DRAWN_BYTES
+    large = changed(SMALL, sets=2**14, max_items=64)
+    assert training.drawn_at_once(large, 500) == 1
+
+
 @pytest.mark.full
 def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
     task = Signal(length=6, features=8, sequences=8, sets=4, hidden=8, heads=2)

@@ -13,14 +13,13 @@ import softmax_jax as sj
 
 FORMS = {
     "dense": {"implementation": "dense"},
-    "queries": {"implementation": "streaming"},
-    "keys": {"implementation": "streaming", "block_size": 5},
+    "blocks": {"implementation": "streaming", "block_size": 5},
     "fused": {"implementation": "xla"},
 }
 every_form = pytest.mark.parametrize(
     ("name", "form"),
     [
-        pytest.param(name, form, marks=[] if name == "adaptive" and form in ("dense", "queries") else pytest.mark.full)
+        pytest.param(name, form, marks=[] if (name, form) == ("adaptive", "blocks") else pytest.mark.full)
         for name in ("adaptive", "entmax15", "softmax")
         for form in FORMS
         if (name, form) != ("entmax15", "fused")
@@ -108,7 +107,7 @@ def test_debug_flags_do_not_stop_on_finite_results(name, form):
 
 
 @pytest.mark.parametrize("low", [pytest.param(-8999.0, marks=pytest.mark.full), float(jnp.finfo("float32").min)])
-@pytest.mark.parametrize("form", ["dense", "queries", "keys"])
+@pytest.mark.parametrize("form", ["dense", pytest.param("blocks", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["adaptive", pytest.param("adaptive_entmax15", marks=pytest.mark.full)])
 def test_an_added_mask_of_any_depth_has_the_gradients_of_a_given_one(name, form, low):
     mask = MASK.at[..., 0].set(True)

@@ -20,6 +20,7 @@ def uniform(n):
     return jnp.zeros((1, n))
 
 
+@jax.jit
 def beta(scale, logits, where=None):
     return scale(logits, -1, where)
 

@@ -95,8 +95,8 @@ def search(
     >>> z, v = jnp.array([[2.0, 1.0, 0.0]] * 2), jnp.eye(3)[None].repeat(2, 0)
     >>> wanted = jnp.array([[0.8, 0.15, 0.05], [0.4, 0.3, 0.3]])
     >>> found = search(z, v, lambda attended: -(wanted * jnp.log(attended + 1e-9)).sum(-1))
-    >>> [f"{theta:.1f}" for theta in found.theta], found.border.tolist()
-    (['0.7', '6.7'], [False, False])
+    >>> [f"{theta:.0f}" for theta in found.theta], found.border.tolist()
+    (['1', '7'], [False, False])
     """
     if values.ndim != 3 or values.shape[:2] != logits.shape:
         raise ValueError(

@@ -141,7 +141,7 @@ def test_nothing_is_written_but_by_the_functions_that_write_whole_files():
         f"{path.name}: {line.strip()}"
         for path in (ROOT / "softmax_jax").rglob("*.py")
         for line in path.read_text().splitlines()
-        if path.name != "files.py" and any(word in line for word in WRITERS)
+        if path.name != "files.py" and any(word in line for word in WRITERS) and 'open("rb")' not in line
     ]
     assert [line for line in lines if not any(whole in line for whole in WHOLE)] == []
     assert all(any(whole in line for line in lines) for whole in WHOLE)

@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     quick: bool = False
     """Fewer rounds: under ten minutes on two cores."""

@@ -47,7 +47,7 @@ Records = list[dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     part: int
     """Which part, from 1 to 5."""

@@ -117,7 +117,7 @@ def page() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     write: Path | None = None
     """File to write the page to, instead of printing it."""

@@ -152,7 +152,7 @@ def measure(quick: bool) -> list[Result]:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     rounds: int = 7
     """Turns of every contender."""

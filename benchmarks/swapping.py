@@ -25,7 +25,7 @@ ORIGINAL = "jax.nn.dot_product_attention as it is"
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     quick: bool = False
     """Fewer rounds."""

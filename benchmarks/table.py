@@ -44,7 +44,7 @@ KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="")]
     """Result files, each named DATE-DEVICE.json."""

@@ -122,7 +122,7 @@ def passages(tokens: Tokens, n: int, count: int) -> tuple[Int[np.ndarray, "texts
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     output: Path | None = None
     """Directory for index.html, and for its charts as PNG, SVG and CSV."""

@@ -166,7 +166,7 @@ def _on(places: Array, weights: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
     """Tokens of a text."""

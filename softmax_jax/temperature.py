@@ -56,7 +56,7 @@ AnyArray = Any
 
 
 class Rows(NamedTuple):
-    """What the search finds about each row of logits; losses and entropies in nats, errors from 0 to 1."""
+    """The findings of the search about each row of logits; losses and entropies in nats, errors from 0 to 1."""
 
     entropy: Float[AnyArray, "*rows"]
     theta: Float[AnyArray, "*rows"]
@@ -164,7 +164,7 @@ def join(rows: Iterable[Rows]) -> Rows:
 
 
 class Points(NamedTuple):
-    """What a criterion calls best: inverse temperatures at entropies (nats), and how much each of them is worth.
+    """The best by a criterion: inverse temperatures at entropies (nats), and how much each of them is worth.
 
     The worth is the curvature in β of the summed loss, so that least squares through the points is, to second
     order, the polynomial of the least loss.

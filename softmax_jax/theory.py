@@ -1,4 +1,4 @@
-r"""What the spread of a row's logits says about its weights, before any weight is computed.
+r"""Bounds on the weights of a row from the spread of its logits, before any weight is computed.
 
 A row of n visible logits whose largest and smallest lie δ apart has, under softmax at inverse temperature β, weights
 within a factor e^(βδ) of each other. All bounds here follow from that alone, and all but the loose ones are attained.

@@ -56,7 +56,7 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
-    """What the command line may say."""
+    """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("losses", "pairs")
 

@@ -59,7 +59,7 @@ def key_accuracy(bias: Float[np.ndarray, " classes"], n: int, spacing: float = 0
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs, or Flax msgpack files."""

@@ -62,7 +62,7 @@ ACCURACIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
-    """What the command line may say."""
+    """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("near_tie_rule", "critical_rule")
 

@@ -71,7 +71,7 @@ MEASURED = {"half": "β½", "best": "β of the least loss"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
-    """What the command line may say."""
+    """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("growth", "rules")
 

@@ -49,7 +49,7 @@ RECIPE = ["precision", "rounded", "rate"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
-    """What the command line may say."""
+    """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("cells", "precisions")
 

@@ -70,7 +70,7 @@ def at_training_length(
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file."""

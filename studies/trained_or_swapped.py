@@ -63,7 +63,7 @@ SIGNIFICANT = 0.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
-    """What the command line may say."""
+    """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("accuracy", "lengths")
 

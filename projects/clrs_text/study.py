@@ -81,7 +81,7 @@ HEADS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
-    """What the command line may say."""
+    """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("learned", "regimes", "seen")
 

@@ -31,7 +31,7 @@ from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""

@@ -1,4 +1,4 @@
-"""What the command lines share: options, the devices they run on, where they write, and how they end in one line."""
+"""The common parts of the command lines: options, devices, places to write to, and errors in one line."""
 
 import contextlib
 import dataclasses
@@ -236,7 +236,7 @@ def one_device_per_core() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPrograms:
-    """What a command line may say of compiled programs."""
+    """Options for compiled programs."""
 
     compilation_cache: Path | None = None
     """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""

@@ -30,7 +30,7 @@ from softmax_jax.training.run_directory import SHIPPED
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""

@@ -38,7 +38,7 @@ from softmax_jax.training.run_directory import load_checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What may differ from the preset of a task; what is left out is as the preset has it."""
+    """Settings that may differ from the preset of a task; those left out are the preset's."""
 
     seeds: int = 5
     """Models per normalizer, trained together."""
@@ -69,7 +69,7 @@ class Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     changes: tyro.conf.OmitArgPrefixes[Changes]
     normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
@@ -92,7 +92,7 @@ class Arguments:
 
     @property
     def runs(self) -> Path:
-        """Where the runs are."""
+        """Returns the directory of the runs."""
         return self.workdir or Path("runs") / "shootout" / self.task
 
     def config(self) -> Config:
@@ -131,7 +131,7 @@ def compete(
 
 
 def directory_name(run: str) -> str:
-    """What to call the directory of a run.
+    """Returns the name of the directory of a run.
 
     >>> directory_name("entmax(alpha=1.5)")
     'entmax-alpha-1.5'

@@ -26,7 +26,7 @@ from softmax_jax.training.trainer import build_model
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command line may say."""
+    """Options of the command line."""
 
     config: tyro.conf.OmitArgPrefixes[Config]
     workdir: Path

@@ -1,4 +1,4 @@
-"""What is measured of trained models on fresh sets: one pass, one table of measures, one frame.
+"""Measures of trained models on fresh sets: one pass, one table of measures, one frame.
 
 `evaluation.evaluate` yields what was measured of every set, length by length, and `evaluation.frame_of` makes the frame
 of it: a `polars.DataFrame` with a row for each normalizer, length and seed. Its columns are `normalizer`, `n` (items of

@@ -55,7 +55,7 @@ def sets_at(items: int, sets: int) -> int:
 
 
 def dispersion(frame: pl.DataFrame) -> pl.DataFrame:
-    """What tells of dispersion, one normalizer after the other, and what the theory allows of it."""
+    """The measures of dispersion, one normalizer after the other, and what the theory allows of it."""
     columns = [name for name in DISPERSION if name in frame.columns]
     by_normalizer = frame.select(*KEYS, *columns).partition_by("normalizer", maintain_order=True)
     return pl.concat(by_normalizer)
@@ -125,7 +125,7 @@ def _sets_of(measured: Measured) -> pl.DataFrame:
 
 
 def losses(frame: pl.DataFrame) -> pl.DataFrame:
-    """Where accuracy goes, in percent of sets; accuracy + value + key + dispersion = 100.
+    """Splits the sets by what answers or costs them, in percent; accuracy + value + key + dispersion = 100.
 
     `value` is lost even with all weight on the true item; `key`, on top of that, with all weight on the largest logit;
     `dispersion`, on top of that, by the normalizer, and is negative where it does better than hardmax. The frame must

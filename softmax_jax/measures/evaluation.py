@@ -43,7 +43,7 @@ TEST_KEY = 2**31
 
 @enum.unique
 class Draw(enum.IntEnum):
-    """What a numbered draw of sets is for."""
+    """The purposes of numbered draws of sets."""
 
     TABLES = 0
     FIT = 1
@@ -58,7 +58,7 @@ def key_of(draw: int) -> Key[Array, ""]:
 
 
 class Measured(NamedTuple):
-    """What was measured of every set of one length."""
+    """The measures of every set of one length."""
 
     n: int
     normalizers: tuple[str, ...]
@@ -240,7 +240,7 @@ def _those_of(like: Any, parameters: Any) -> Any:
 
 
 class Heads(NamedTuple):
-    """What the attention of a task's model is like."""
+    """Two facts about the attention of a task's model."""
 
     alone: bool
     """Whether a set has one row of attention."""

@@ -144,7 +144,7 @@ def missed(seen: Seen) -> Array:
 
 
 def gap(seen: Seen) -> Array:
-    """By how much the largest ρ exceeds the second."""
+    """The lead of the largest ρ over the second."""
     best, second = jax.lax.top_k(seen.rho, 2)[0]
     return best - second
 
@@ -169,14 +169,14 @@ def nearest_counts(items: int, n: Any) -> Any:
 
 
 def spread(seen: Seen) -> Array:
-    """From the largest visible logit to the smallest."""
+    """The distance from the largest visible logit to the smallest."""
     return jnp.max(seen.logits, where=seen.where, initial=-jnp.inf) - jnp.min(
         seen.logits, where=seen.where, initial=jnp.inf
     )
 
 
 def row_of_logits(seen: Seen) -> Array:
-    """What the bounds of the theory know of a row: n, β, and the spreads of its largest 2, 4, 8, … n logits."""
+    """The inputs of the bounds of the theory: n, β, and the spreads of the largest 2, 4, 8, … n logits of a row."""
     n = seen.where.sum()
     ordered = jnp.sort(jnp.where(seen.where, seen.logits, -jnp.inf), descending=True)
     nearest = ordered[0] - ordered[nearest_counts(len(ordered), n) - 1]

@@ -1,4 +1,4 @@
-"""What all charts share: colours and names, lines with bands and names at their ends, axes, titles, and their files.
+"""The common parts of all charts: colours and names, lines with bands and labels, axes, titles, and their files.
 
 The nine colours are the project's own. They were searched for among all with a contrast of at least 3 to white and to
 the dark pages of the documentation, and of moderate chroma, so that the least distance of two of them, as seen with
@@ -113,7 +113,7 @@ def by_size(names: Sequence[str]) -> dict[str, str]:
 
 
 def reader_name(name: str) -> str:
-    """What readers call a row.
+    """Returns the name of a row for readers.
 
     >>> [reader_name(name) for name in ("ssmax(s=0.43)", "adaptive, published", "length_scaled")]
     ['SSMax (s=0.43)', 'adaptive temperature, published', 'length scaled']
@@ -250,7 +250,7 @@ def long_frame(places: Mapping[str, Iterable[Any]], **columns: np.ndarray) -> pl
 
 
 def mean_of(seeds: int, band: str = "") -> str:
-    """What a curve over seeds is, for a subtitle.
+    """Says for a subtitle how a curve comes from seeds.
 
     >>> mean_of(10, ", 95 % band"), mean_of(1, ", 95 % band")
     ('mean of 10 seeds, 95 % band', 'one seed')
@@ -306,7 +306,7 @@ def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
 
 
 def panel_title(title: str) -> alt.TitleParams:
-    """What one of several panels shows, above its left edge."""
+    """The title of one of several panels, above its left edge."""
     return alt.TitleParams(title, anchor="start", frame="group", fontSize=13)
 
 
@@ -421,7 +421,7 @@ def save_chart(chart: Chart, path: Path | str, paper: Paper | None = None) -> li
 
 
 def caption(chart: Chart) -> str:
-    """What stands over a chart, to be set under it in print."""
+    """Returns the text over a chart, to be set under it in print."""
     title = for_readers(specification(chart)["title"])
     return "\n".join([title["text"], *title.get("subtitle", [])]) + "\n"
 

@@ -125,7 +125,7 @@ def bound_lines(bounds: pl.DataFrame, x: alt.X, y: alt.Y, dash: alt.StrokeDash) 
 
 
 def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
-    """Where the largest weight of the baseline falls to the threshold, measured and forced, if within the lengths."""
+    """Marks where the largest weight of the baseline falls to the threshold, measured and forced, within the lengths."""
     baseline = forced.filter(normalizer=BASELINE).select("threshold", "measured", "nearest")
     marks = [
         {"n": n, "text": f"{text} n = {n:.0f}", "row": row}
@@ -237,7 +237,7 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Cha
 
 
 def tell_apart(resolution: Resolution) -> tuple[np.ndarray, np.ndarray]:
-    """By seed, the difference in ρ that makes one nat, and the one that the offsets between classes stand for."""
+    """Returns by seed the difference in ρ that makes one nat, and the one that offsets between classes stand for."""
     slope = np.abs(resolution.slope)
     return 1 / slope, resolution.offset / slope
 

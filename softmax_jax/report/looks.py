@@ -24,7 +24,7 @@ Named = Mapping[str, Normalizer]
 
 
 def formula_table(names: Sequence[str]) -> Table:
-    """What each normalizer computes."""
+    """Shows what each normalizer computes."""
     table = new_table("What each computes", "normalizer", "formula", "numbers", "source", names=4)
     for name in names:
         method, given = method_of(name)

@@ -136,7 +136,7 @@ class Evaluated(NamedTuple):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Those of the trained models."""
+        """Parameters of the trained models."""
         return self.measured[0].seeds
 
     @property
@@ -146,7 +146,7 @@ class Evaluated(NamedTuple):
 
 
 class Study(NamedTuple):
-    """What is looked at more closely, of one run."""
+    """The closer measurements of one run."""
 
     run: Evaluated
     searched: Mapping[int, Rows]
@@ -159,7 +159,7 @@ class Study(NamedTuple):
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """What to call the runs: the names of their directories, or whole paths where those are the same."""
+    """Returns names for the runs: those of their directories, or whole paths where those are the same."""
     short = [CALLED.get(path.resolve(), path.resolve().name) for path in paths]
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
@@ -277,7 +277,7 @@ def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: st
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
-    """Of every run what falls, why and what helps, the curve, and the table."""
+    """Says for every run what falls, why and what helps, with the curve, and the table."""
     parts: list[Figure | str] = []
     for index, run in enumerate(runs):
         chart = functools.partial(
@@ -290,7 +290,7 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
 
 
 def said(run: Evaluated) -> dict[str, str]:
-    """What falls as sets grow, why, and what helps, each in a sentence."""
+    """Says what falls as sets grow, why, and what helps, each in a sentence."""
     facts = {"What falls": falls(run)}
     if {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
         facts["Why"] = why(run)
@@ -310,7 +310,7 @@ def falls(run: Evaluated) -> str:
 
 
 def why(run: Evaluated) -> str:
-    """What is lost to what, at the length where about half of the sets are lost."""
+    """Says which cause loses how many sets, at the length where about half are lost."""
     by_length = accuracies(run)[run.baseline]
     n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
     lost = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
@@ -451,7 +451,7 @@ def critical_sentence(name: str, start: Mapping[str, Any], end: Mapping[str, Any
 
 
 def forced_sentence(forced: Mapping[str, Any], frame: pl.DataFrame) -> str:
-    """Where the largest weight falls below the threshold, measured, and where theory leaves it no choice.
+    """Says where the largest weight falls below the threshold, measured, and where theory leaves it no choice.
 
     Of one normalizer: a row of `dispersion.forced`, and the frame that it was made from.
     """
@@ -517,7 +517,7 @@ def temperature_section(study: Study) -> Section:
 
 
 def resolution_section(run: Evaluated, found: Resolution) -> Section:
-    """What the key tells apart, and what that costs beside dispersion."""
+    """Says what the key tells apart, and what that costs beside dispersion."""
     gaps, losses = run.asked(dispersion.gaps(run.measured)), run.asked(dispersion.losses(run.everything))
     nat, key = (of_seeds.mean() for of_seeds in drawn.tell_apart(found))
     longest = max(losses["n"])

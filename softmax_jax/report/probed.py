@@ -1,4 +1,4 @@
-"""What `softmax_jax.probe` finds in a model at several lengths: a frame, charts of it, and a page.
+"""The findings of `softmax_jax.probe` in a model at several lengths: a frame, charts of it, and a page.
 
 - `of_heads(probed)`: means for each length, layer and head
 - `critical_betas(probed)`: the critical inverse temperature of each layer, by the number of visible entries
@@ -89,7 +89,7 @@ def _turns(rows: SiteRows) -> int:
 
 
 def _names(scope: str, turns: int) -> list[str]:
-    """Of the layers that a site is."""
+    """Returns the names of the layers that a site is."""
     return [scope] if turns == 1 else [f"{scope}, turn {turn}" for turn in range(turns)]
 
 
@@ -176,7 +176,7 @@ def critical_chart(frame: pl.DataFrame) -> charts.Chart:
 
 
 def mass_chart(frame: pl.DataFrame, shares: Mapping[str, str]) -> charts.Chart:
-    """Where the weight goes: these columns in percent as bars by `n`, the last grey, a panel for each `normalizer`."""
+    """Draws where the weight goes: these columns in percent as bars by `n`, the last grey, a panel a `normalizer`."""
     means = frame.group_by("normalizer", "n", maintain_order=True).agg(pl.mean(*shares))
     long = means.unpivot(list(shares), index=["normalizer", "n"], variable_name="share", value_name="value")
     order = pl.col("share").replace_strict(list(shares), range(len(shares)))
@@ -216,7 +216,7 @@ def _by_layer(chart: Any, frame: pl.DataFrame) -> Any:
 
 
 def critical_section(frame: pl.DataFrame) -> Section:
-    """From which inverse temperature on the rows of each layer are sharp, of what `critical_betas` gives."""
+    """Draws the inverse temperature from which the rows of each layer are sharp, of what `critical_betas` gives."""
     ends = (
         frame.group_by("n").agg(sharp=(pl.col("sharp") * pl.col("rows")).sum() / pl.col("rows").sum()).sort("n").rows()
     )

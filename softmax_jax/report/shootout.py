@@ -40,7 +40,7 @@ BANDS = "mean of the seeds, 95 % band"
 
 
 class Outcomes(NamedTuple):
-    """What the normalizers came to."""
+    """The outcome of the normalizers."""
 
     tests: pl.DataFrame
     """A row for each normalizer, length and seed: n, accuracy in percent and loss in nats."""
@@ -111,7 +111,7 @@ def lengths_table(outcomes: Outcomes) -> Table:
 
 
 def outcome_charts(outcomes: Outcomes, length: int) -> dict[str, charts.Chart]:
-    """What came of the training, by the name of the file."""
+    """Returns the results of the training, by the name of the file."""
     at_training = outcomes.tests.filter(n=length)
     seconds = pl.DataFrame(list(outcomes.seconds.items()), ["normalizer", "seconds"], orient="row")
     drawn = {

@@ -103,7 +103,7 @@ def harmless(text: object) -> str:
 
 
 def axis_label(name: str, size: int, places: Sequence[str]) -> str:
-    """What an axis is, with its places in their order where these are few words.
+    """Describes an axis, with its places in their order where these are few words.
 
     >>> axis_label("head", 2, ["left", "right"]), axis_label("key", 512, [])
     ('head: left, right', 'key: 512')

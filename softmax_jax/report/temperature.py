@@ -163,7 +163,7 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
 
 
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
-    """What the chart shows of each row: its entropy and its best temperature; `seeds` are those of the leading axis."""
+    """Returns the entropy and best temperature of each row of attention; `seeds` are those of the leading axis."""
     return pl.concat(
         charts.long_frame(
             {"n": [n], "seed": seeds, "row": range(of_length.entropy.shape[1])},

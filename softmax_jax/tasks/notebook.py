@@ -1,4 +1,4 @@
-"""What a published recreation of max retrieval comes with: its parameters as Flax msgpack bytes, and its test sets.
+"""A published recreation of max retrieval: its parameters as Flax msgpack bytes, and its test sets.
 
 That model is a Flax Linen one: six Dense layers, and `MultiHeadDotProductAttention` with one head, whose
 kernels carry the head as an axis of size 1.

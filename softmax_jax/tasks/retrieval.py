@@ -38,7 +38,7 @@ class Search(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval(SequenceTask):
-    """What the kinds have in common; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
+    """The common part of the kinds; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
 
     test_multiples: ClassVar[tuple[int, ...]] = (1, 4, 16, 64)
 

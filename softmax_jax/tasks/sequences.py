@@ -1,4 +1,4 @@
-"""What the tasks on sequences have in common: a small transformer whose attention takes any normalizer."""
+"""The common part of the tasks on sequences: a small transformer whose attention takes any normalizer."""
 
 import abc
 import dataclasses

@@ -23,7 +23,7 @@ NOISE = 0.3
 
 
 class Purpose(enum.IntEnum):
-    """What the key of a seed is folded with."""
+    """The numbers that are folded into the key of a seed."""
 
     TRAINING = 0
     ORDER = 3

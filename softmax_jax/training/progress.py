@@ -1,4 +1,4 @@
-"""What a terminal or a log shows while something long is computed."""
+"""Progress on a terminal or in a log while something long is computed."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

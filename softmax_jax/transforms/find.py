@@ -65,7 +65,7 @@ class Mask(NamedTuple):
 
 
 class Exponents(NamedTuple):
-    """What exponentials are taken of: factor × (logits - shift)."""
+    """The exponent of exponentials: factor × (logits - shift)."""
 
     logits: Value | float
     factor: float

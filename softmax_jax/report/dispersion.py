@@ -125,7 +125,7 @@ def bound_lines(bounds: pl.DataFrame, x: alt.X, y: alt.Y, dash: alt.StrokeDash) 
 
 
 def forced_layers(forced: pl.DataFrame, longest: int) -> list[alt.Chart]:
-    """Marks where the largest weight of the baseline falls to the threshold, measured and forced, within the lengths."""
+    """Marks where the largest weight of the baseline falls to the threshold, measured and forced, in the lengths."""
     baseline = forced.filter(normalizer=BASELINE).select("threshold", "measured", "nearest")
     marks = [
         {"n": n, "text": f"{text} n = {n:.0f}", "row": row}

@@ -97,7 +97,7 @@ def attend(
 
 def _with_one_batch_axis(array: Any, batch: tuple[int, ...]) -> Any:
     """Joins the batch axes of an array that broadcasts to (*batch, heads, queries, keys) into one."""
-    if len(batch) < 2 or jnp.ndim(array) < 4:
+    if array is None or len(batch) < 2 or jnp.ndim(array) < 4:
         return array
     return jnp.broadcast_to(array, (*batch, *array.shape[-3:])).reshape(-1, *array.shape[-3:])
 

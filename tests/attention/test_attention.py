@@ -7,6 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+import softmax_jax as sj
 from softmax_jax import LogLength, Normalizer, normalizer, softmax
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import READ_ENTROPY, WITH_SINK, rides
@@ -163,6 +164,11 @@ def float32(half):
     return half.astype(jnp.float32)
 
 
+def rides_with_a_bias(name):
+    method = normalizer(name)
+    return rides(method) and not (isinstance(method.scale, READ_ENTROPY) or type(method.map) in WITH_SINK)
+
+
 FORMS = {
     "dense": {"implementation": "dense"},
     "streaming": {"implementation": "streaming", "block_size": 2},
@@ -171,15 +177,15 @@ FORMS = {
 
 
 @pytest.mark.parametrize(
-    "form", ["dense", *(pytest.param(form, marks=pytest.mark.full) for form in FORMS if form != "dense")]
+    ("name", "form"),
+    [
+        *methods([(name, "dense") for name in sj.METHODS]),
+        pytest.param("adaptive", "streaming", marks=pytest.mark.full),
+        *(pytest.param(name, "xla", marks=pytest.mark.full) for name in sj.METHODS if rides_with_a_bias(name)),
+    ],
 )
-@pytest.mark.parametrize("name", methods())
 def test_a_bias_of_minus_9000_or_less_hides_as_a_mask_does(name, form):
     arrays, mask = qkv(2), some_mask((BATCH, 1, QUERIES, KEYS)).at[0, :, 3].set(False)
-    method = normalizer(name)
-    of_mean = isinstance(method.scale, READ_ENTROPY) or type(method.map) in WITH_SINK
-    if form == "xla" and (not rides(method) or of_mean):
-        pytest.skip("no fused kernel takes it with a bias")
 
     @jax.jit
     def both(arrays, bias, mask):

@@ -236,6 +236,7 @@ def make_report(
     study = look_closer(runs[0], all_loaded[0], lengths, sets)
     weights = [show_maps(study.maps, output / "weights.html")] if study.maps else []
     sections = report_sections(runs, study, read_text(weights[0]) if weights else "")
+    sections.append(playground_section(all_loaded[0].normalizers))
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
     saved = (write_figure(output, figure, paper) for figure in figures)
     names = [figure.name for figure in figures]
@@ -263,7 +264,7 @@ def count(value: float | int) -> str:
 
 
 def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: str) -> list[Section]:
-    """Returns all sections in order; `page_of_weights` is the attention maps, if any, as a page of their own."""
+    """Returns the sections about the runs; `page_of_weights` is the page of the attention maps, if there is one."""
     of_one_run = [dispersion_section(study)]
     if study.maps:
         of_one_run.append(maps_section(study.run, study.maps, page_of_weights))
@@ -273,7 +274,7 @@ def report_sections(runs: Sequence[Evaluated], study: Study, page_of_weights: st
     if len(runs) > 1:
         about = f"This section is about {study.run.name}."
         of_one_run = [section._replace(sentences=[*section.sentences, about]) for section in of_one_run]
-    return [result_section(runs), *of_one_run, playground_section()]
+    return [result_section(runs), *of_one_run]
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
@@ -544,9 +545,10 @@ def resolution_section(run: Evaluated, found: Resolution) -> Section:
     return Section("resolution", "Is it dispersion that costs accuracy, or an imprecise key?", sentences, figures)
 
 
-def playground_section() -> Section:
-    """The chart to play with."""
-    numbers = playground_numbers({name: normalizer(name) for name in METHODS})
+def playground_section(own: Mapping[str, Normalizer | None]) -> Section:
+    """Returns the chart to play with: every registered method, and the normalizers that the report was asked for."""
+    shown = {name: normalizer(name) for name in METHODS}
+    numbers = playground_numbers(shown | {name: one for name, one in own.items() if one is not None})
     return Section(
         "playground",
         "What does each normalizer do to a row of logits?",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report.page import Figure, page, report_sections
+from softmax_jax.report.page import Figure, page, playground_section, report_sections
 from softmax_jax.report.playground import POSITIONS, SLIDERS, playground_numbers
 from softmax_jax.report.show import show
 from tests.report.studies import small_study
@@ -77,7 +77,7 @@ def report(tmp_path_factory):
     weights = show(
         study.maps.weights, directory / "weights.html", axes=("normalizer", "n", "set", "item"), limits=(0.0, 1.0)
     )
-    sections = report_sections([run], study, weights.read_text())
+    sections = [*report_sections([run], study, weights.read_text()), playground_section({})]
     (directory / "index.html").write_text(page("A small report", sections, "A note."))
     names = [part.name for section in sections for part in section.parts if isinstance(part, Figure)]
     return (directory / "index.html").as_uri(), names

@@ -113,20 +113,14 @@ def test_an_answer_is_right_after_right_tokens_exactly_if_greedy_decoding_gives_
 
 @pytest.mark.full
 def test_slots_without_a_token_change_no_score():
-    one, of = fresh_texts("insertion_sort", 5)
-    tokens, text = of.tokens, of.text
-    scores = one.scores(model(SMALL), of, None)
-    assert one.slots("insertion_sort", 5)[1] == of.answer.shape[1]
-    gap = (text[:, 0] < 0).sum(1)
-    assert (gap > 20).all()
-    moved = of._replace(tokens=jnp.where(text < 0, 7, tokens))
-    np.testing.assert_allclose(one.scores(model(SMALL), moved, None), scores, atol=1e-5)
-    nothing = of.weight == 0
-    assert nothing.sum() > 100
-    assert (scores.argmax(-1) == of.answer)[nothing].all()  # so that no answer is wrong behind its end
+    of = jax.tree.map(jnp.asarray, batch(SMALL))
+    assert (of.text == NONE).sum() > 20
+    scores = SMALL.scores(model(SMALL), of, None)
+    moved = of._replace(tokens=jnp.where(of.text == NONE, 7, of.tokens))
+    counted = of.weight > 0
+    np.testing.assert_allclose(SMALL.scores(model(SMALL), moved, None)[counted], scores[counted], atol=1e-5)
 
 
-@pytest.mark.full
 def test_sets_of_training_seeds_and_tests_differ():
     draw = jax.jit(SMALL.training_batch)
     drawn = [draw(SEED, jnp.int32(0)), draw(SEED, jnp.int32(1)), draw(jnp.int32(4), jnp.int32(0))]

@@ -68,8 +68,10 @@ def check_finished(workdir, undisturbed):
     assert names[0] == names[1]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+SEEDS = [pytest.param(seed, marks=pytest.mark.slow if seed else pytest.mark.full) for seed in range(10)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_killed_before_any_of_its_file_operations_ends_with_the_same_bits(seed, tmp_path, undisturbed):
     draw, workdir = random.Random(seed), tmp_path / "run"
     for _ in range(3):

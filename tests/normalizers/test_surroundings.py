@@ -11,9 +11,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import softmax_jax as sj
 from softmax_jax.normalizers.row import critical_beta
-from tests.tiers import full_except, methods
+from tests.tiers import HEART, full_except, methods
 
 every_method = pytest.mark.parametrize("name", methods())
+some_methods = pytest.mark.parametrize("name", HEART)
 ROWS, N = 4, 40
 DIVIDED = PartitionSpec("rows")
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, N)), jnp.float32)
@@ -62,15 +63,24 @@ def mesh_of(kind):
 
 
 @every_method
-@pytest.mark.parametrize("spec", [DIVIDED, full(PartitionSpec())], ids=["divided", "equal"])
-def test_in_shard_map_with_its_checks(name, spec):
+def test_in_shard_map_with_its_checks(name):
+    assert_same_in_shard_map(name, DIVIDED)
+
+
+@pytest.mark.full
+@some_methods
+def test_equal_rows_in_shard_map_with_its_checks(name):
+    assert_same_in_shard_map(name, PartitionSpec())
+
+
+def assert_same_in_shard_map(name, spec):
     compute = weights_and_gradients(name)
     divided = jax.shard_map(compute, mesh=mesh_of(AxisType.Auto), in_specs=spec, out_specs=spec)
     assert_same(jax.jit(divided)(LOGITS, VISIBLE), anywhere(name))
 
 
 @pytest.mark.full
-@every_method
+@some_methods
 def test_numbers_may_differ_between_devices_of_equal_rows_in_shard_map(name):
     numbers, structure = jax.tree.flatten(sj.normalizer(name))
     normalizer = structure.unflatten([jnp.full((ROWS, 1), number) for number in numbers])

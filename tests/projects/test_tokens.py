@@ -90,7 +90,7 @@ def test_texts_come_back_from_their_tokens(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("decimals", [1, 4, 5])
+@pytest.mark.parametrize("decimals", [4])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_texts_come_back_at_any_number_of_decimals(name, decimals):
     if decimals > TOKENIZERS[name].most_decimals:

@@ -84,7 +84,7 @@ class Extra(NamedTuple):
     """The shape of the sum."""
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Softmax:
     """A softmax in a program."""
 

@@ -43,7 +43,7 @@ CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 Item = TypeVar("Item")
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Value:
     """A result of an equation, or what comes from outside."""
 
@@ -59,7 +59,7 @@ class Value:
     """The same value inside or outside of a body that changes as it runs: a loop, a branch, a checkpoint."""
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Node:
     """An equation."""
 
@@ -128,7 +128,7 @@ class Node:
         return self.holder is None and any(_contains(body, names) for body in _held(self.equation))
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Frame:
     """A body, or the program itself."""
 

@@ -453,7 +453,9 @@ class MaxRetrieval(Task):
         kappa = jnp.arange(CLASSES, dtype=jnp.int32)
         features = jnp.concatenate([jnp.full((CLASSES, 1), rho, jnp.float32), jnp.eye(CLASSES, dtype=jnp.float32)], 1)
         query = jnp.full((CLASSES, 1), 0.5, jnp.float32)
-        return Batch(features[:, None], query, jnp.ones((CLASSES, 1), bool), kappa)
+        # With a masked item beside it, as a sum over one entry leaves no trace in a program for `probe` to find.
+        mask = jnp.tile(jnp.array([True, False]), (CLASSES, 1))
+        return Batch(jnp.stack([features, features], 1), query, mask, kappa)
 
     def at_once(self, length: int) -> int:
         """Returns how many sets have `ITEMS_AT_ONCE` items together."""

@@ -69,6 +69,11 @@ class Task(abc.ABC):
     shared: ClassVar[tuple[int, ...]] = ()
     """Lengths up to which all test sets are read by one program, where `test_set` can hide items."""
 
+    def __init_subclass__(cls) -> None:
+        # A class that draws test sets of its own shares no program, unless it also says how to hide items of them.
+        if "test_batch" in vars(cls) and "test_set" not in vars(cls):
+            cls.shared, cls.test_set = (), Task.test_set
+
     def test_set(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Any:
         """Returns a test set of a length among room for more items; without `shared` there is no room for more."""
         return self.test_batch(key, room, 1)

@@ -110,9 +110,8 @@ def evaluate(
 
     Protocol "fresh" draws `sets` new sets of each of `lengths` for every seed from `key`, the same for every
     normalizer; without `sets` or `lengths` they are as many as the task says. "notebook" takes those of the published
-    recreation of max retrieval. Compiles once for the lengths that
-    share a program by `rooms_of`. Raises, before it computes or yields anything, unless
-    its arguments fit each other.
+    recreation of max retrieval. Compiles once for the lengths that share a program by `rooms_of`. Raises, before it
+    computes or yields anything, unless its arguments fit each other.
     """
     task = task or task_of(parameters)
     check_seeds(parameters, seeds)
@@ -136,23 +135,32 @@ def evaluate(
     if references and not heads.ranked:
         raise ValueError(f"references are {', '.join(references)}: the task {task.name} ranks no items, so give none")
 
-    rooms = rooms_of(task, lengths)
+    rooms = rooms_of(task, lengths) if fresh else dict.fromkeys(lengths)
+
+    def count_at(length: int) -> int:
+        if not fresh:
+            return notebook.SETS * len(notebook.SEEDS)
+        return sets if isinstance(sets, int) else (sets or {}).get(length, task.test_sets(length))
+
+    def program_at(length: int) -> tuple[Callable[..., Any], Callable[..., Any], int]:
+        room = rooms[length]
+        compute = measuring(task, room, tuple(measures), tuple(references), heads.alone)
+        items = (room or length) * count_at(length)  # the same for all lengths of one program
+        models = models_of(task, trained_under if None in every else None, items)
+        return compute, models, task.at_once(room or length)
+
+    # Made before the threads below ask for them: at the same moment each would make its own, and compile that.
+    programs = {length: program_at(length) for length in lengths}
 
     def values_at(length: int) -> dict[str, Array]:
         if fresh:
-            count = sets if isinstance(sets, int) else (sets or {}).get(length, task.test_sets(length))
-            drawn = set_keys(seeds, length, count, key)
-            drawn = drawn, jnp.full(drawn.shape, length, jnp.int32)
+            keys = set_keys(seeds, length, count_at(length), key)
+            drawn = keys, jnp.full(keys.shape, length, jnp.int32)
         else:
-            drawn = notebook.test_sets(length)
-            drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), drawn)
-        room = rooms[length] if fresh else None
-        compute = measuring(task, room, tuple(measures), tuple(references), heads.alone)
-        items = length * jax.tree.leaves(drawn)[0].shape[1]
-        models = models_of(task, trained_under if None in every else None, items)
-        return jax.block_until_ready(
-            on_every_set(compute, models, parameters, drawn, task.at_once(room or length), every)
-        )
+            of_seed = notebook.test_sets(length)
+            drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), of_seed)
+        compute, models, at_once = programs[length]
+        return jax.block_until_ready(on_every_set(compute, models, parameters, drawn, at_once, every))
 
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)

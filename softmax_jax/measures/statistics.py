@@ -19,7 +19,7 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def _standard_error(values: Sequence[float] | Float[np.ndarray, " values"]) -> float:
-    """Returns the interval of the mean of independent values."""
+    """Returns the standard error of the mean of independent values."""
     return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 

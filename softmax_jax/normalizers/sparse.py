@@ -14,6 +14,7 @@ Sparsemax has s_i = 1 where w_i > 0. The logits 1, 0.5 and -1 have the weights 0
 (1, 0, 0) moves θ by 1/2 and the weights by (1/2, -1/2, 0). Nothing is unrolled, and both modes of differentiation work.
 """
 
+import abc
 import functools
 import math
 from collections.abc import Callable
@@ -56,12 +57,13 @@ class Threshold(Map):
 
     shift_invariant = True
 
+    @abc.abstractmethod
     def family(self) -> Family:
-        raise NotImplementedError
+        """Returns the family that the weights belong to."""
 
+    @abc.abstractmethod
     def eps(self, row: Row) -> Float[Array, "..."]:
-        """ε of the family."""
-        raise NotImplementedError
+        """Returns the ε of the family."""
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         z, eps = (_axis_last(array, row.axis) for array in (row.logits, self.eps(row)))

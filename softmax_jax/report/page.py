@@ -136,7 +136,7 @@ class Evaluated(NamedTuple):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Parameters of the trained models."""
+        """Seeds of the trained models."""
         return self.measured[0].seeds
 
     @property

@@ -89,7 +89,7 @@ def _turns(rows: SiteRows) -> int:
 
 
 def _names(scope: str, turns: int) -> list[str]:
-    """Returns the names of the layers that a site is."""
+    """Returns a name for each turn of a site, as each is a layer."""
     return [scope] if turns == 1 else [f"{scope}, turn {turn}" for turn in range(turns)]
 
 
@@ -216,7 +216,7 @@ def _by_layer(chart: Any, frame: pl.DataFrame) -> Any:
 
 
 def critical_section(frame: pl.DataFrame) -> Section:
-    """Draws the inverse temperature from which the rows of each layer are sharp, of what `critical_betas` gives."""
+    """Says from which inverse temperature on the rows of each layer are sharp, by what `critical_betas` gives."""
     ends = (
         frame.group_by("n").agg(sharp=(pl.col("sharp") * pl.col("rows")).sum() / pl.col("rows").sum()).sort("n").rows()
     )

@@ -111,7 +111,7 @@ def lengths_table(outcomes: Outcomes) -> Table:
 
 
 def outcome_charts(outcomes: Outcomes, length: int) -> dict[str, charts.Chart]:
-    """Returns the results of the training, by the name of the file."""
+    """Returns the charts of the training, by the names of their files."""
     at_training = outcomes.tests.filter(n=length)
     seconds = pl.DataFrame(list(outcomes.seconds.items()), ["normalizer", "seconds"], orient="row")
     drawn = {

@@ -21,8 +21,6 @@ from softmax_jax.training.optimizers import build_optimizer
 
 Parameters = Any
 """Nested dicts of a model's parameter arrays; with a leading seed axis where many are trained."""
-DRAW, MEAN, UPDATE = "draw", "mean over devices", "update"
-"""The parts of a training step beside its gradient, as a profile names them."""
 LEAST_SETS = 32
 """Sets of a batch that a CPU core keeps: a set costs it about 10 µs, the all-reduce of the paper's model some 100."""
 
@@ -175,20 +173,16 @@ def train_steps(
     def step(state: TrainState, batch_and_key: tuple[Any, Key[Array, ""]]) -> tuple[TrainState, Any]:
         parameters = state.parameters
         (loss, accuracy), gradient = value_and_gradient(parameters, *batch_and_key)
-        # The scopes are names in a profile.
-        with jax.named_scope(MEAN):
-            gradient = mean_over_sets(gradient, parts)
+        gradient = mean_over_sets(gradient, parts)
         # Optax raises floats to the integer step, which strict promotion forbids.
-        with jax.named_scope(UPDATE), jax.numpy_dtype_promotion("standard"):
+        with jax.numpy_dtype_promotion("standard"):
             with_penalty, gradient = penalized(config, parameters, loss, gradient)
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, parameters)
             parameters = optax.apply_updates(parameters, updates)
         return TrainState(parameters, optimizer_state, state.seed), (with_penalty, loss, accuracy)
 
     def block(state: TrainState, indices: Int[Array, " block"]) -> tuple[TrainState, Any]:
-        with jax.named_scope(DRAW):
-            batches_and_keys = jax.vmap(drawn)(indices)
-        return jax.lax.scan(step, state, batches_and_keys)
+        return jax.lax.scan(step, state, jax.vmap(drawn)(indices))
 
     indices = first_step + jnp.arange(steps, dtype=jnp.int32)
     state, by_step = jax.lax.scan(block, state, indices.reshape(-1, drawn_at_once(config, steps)))

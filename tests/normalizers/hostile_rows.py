@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from softmax_jax.normalizers.masking import HIDDEN
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
 Form = Literal["dense", "xla"]
-FORMS = get_args(Form)
 
 
 class Rows(NamedTuple):

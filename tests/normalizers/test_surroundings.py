@@ -14,7 +14,9 @@ from softmax_jax.normalizers.row import critical_beta
 from tests.tiers import HEART, full_except, methods
 
 every_method = pytest.mark.parametrize("name", methods())
-some_methods = pytest.mark.parametrize("name", HEART)
+heart_first = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name in HEART else pytest.mark.slow) for name in sj.METHODS]
+)
 ROWS, N = 4, 40
 DIVIDED = PartitionSpec("rows")
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, N)), jnp.float32)
@@ -67,8 +69,7 @@ def test_in_shard_map_with_its_checks(name):
     assert_same_in_shard_map(name, DIVIDED)
 
 
-@pytest.mark.full
-@some_methods
+@heart_first
 def test_equal_rows_in_shard_map_with_its_checks(name):
     assert_same_in_shard_map(name, PartitionSpec())
 
@@ -79,8 +80,7 @@ def assert_same_in_shard_map(name, spec):
     assert_same(jax.jit(divided)(LOGITS, VISIBLE), anywhere(name))
 
 
-@pytest.mark.full
-@some_methods
+@heart_first
 def test_numbers_may_differ_between_devices_of_equal_rows_in_shard_map(name):
     numbers, structure = jax.tree.flatten(sj.normalizer(name))
     normalizer = structure.unflatten([jnp.full((ROWS, 1), number) for number in numbers])

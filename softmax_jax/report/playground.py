@@ -30,6 +30,7 @@ SLIDERS = {
 POSITIONS = list(itertools.product(*(positions for _, positions, _ in SLIDERS.values())))
 START = POSITIONS.index(tuple(start for _, _, start in SLIDERS.values()))
 NUMBERS = ("best", "other", "entropy")
+LISTS = tuple(f"{number}_by_position" for number in NUMBERS)
 
 
 def playground_logits(log2_others: int, gap: float | int, noise: float | int) -> Float[np.ndarray, " n"]:
@@ -71,13 +72,13 @@ def playground_chart(numbers: Mapping[str, Float[np.ndarray, "numbers positions"
     """Draws a bar for the weight of the best item, a tick for the largest of another, and the entropy as text."""
     names = list(numbers)
     # One row for each normalizer, with the numbers of all positions as lists: a row for each position is ten times as
-    # much text.
-    rows = [dict(zip(NUMBERS, np.round(of_one, 4).astype(float).tolist())) for of_one in numbers.values()]
+    # much text. A number has another name than its list, which a moved slider reads again.
+    rows = [dict(zip(LISTS, np.round(of_one, 4).astype(float).tolist())) for of_one in numbers.values()]
     values = [{"normalizer": name, **row} for name, row in zip(names, rows, strict=True)]
     position = "0"
     for slider, (_, positions, _) in SLIDERS.items():
         position = f"({position}) * {len(positions)} + {slider} / {positions.step}"
-    here = {number: f"datum.{number}[{position}]" for number in NUMBERS}
+    here = {number: f"datum.{of_all}[{position}]" for number, of_all in zip(NUMBERS, LISTS)}
     base = alt.Chart(alt.Data(values=values)).transform_calculate(
         **here, text="format(datum.best, '.4f') + '   ' + format(datum.entropy, '.2f') + ' nats'"
     )

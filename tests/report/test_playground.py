@@ -61,15 +61,18 @@ def test_the_picture_shows_the_numbers_of_the_position(numbers):
 
 def test_the_chart_looks_each_position_up_where_its_numbers_are(numbers):
     """The expression of the page, read as Python, for every position of the sliders."""
+    steps = [step for layer in playground_chart(numbers).to_dict()["layer"] for step in layer["transform"]]
     (expression,) = {
-        step["calculate"].removeprefix("datum.best[").removesuffix("]")
-        for layer in playground_chart(numbers).to_dict()["layer"]
-        for step in layer["transform"]
+        step["calculate"].removeprefix("datum.best_by_position[").removesuffix("]")
+        for step in steps
         if step["as"] == "best"
     }
     places = [eval(expression, dict(zip(SLIDERS, position))) for position in POSITIONS]
     assert places == list(range(len(POSITIONS)))
-    assert {len(row["best"]) for row in values_of(playground_chart(numbers))} == {len(POSITIONS)}
+    rows = values_of(playground_chart(numbers))
+    assert {len(row["best_by_position"]) for row in rows} == {len(POSITIONS)}
+    # A slider that is moved computes anew: what is read must not have been written over.
+    assert not {step["as"] for step in steps} & set(rows[0])
 
 
 @pytest.mark.full

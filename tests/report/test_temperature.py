@@ -108,14 +108,6 @@ def test_charts_show_every_curve(rows, fits):
         np.testing.assert_allclose(
             [row["low"] for row in band], np.clip(fit.band["low"], *report.BETA_RANGE), rtol=1e-3
         )
-    by_length = values_of(report.length_chart(rows, fits))
-    assert {(row["curve"], row["n"]) for row in by_length} == {
-        (name, n) for name in [*drawn, BEST_FOR_LENGTH] for n in rows
-    }
-    for row in by_length:
-        if row["curve"] in drawn:
-            expected = drawn[row["curve"]](rows[row["n"]].entropy).mean()
-            assert row["value"] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.full
@@ -125,6 +117,3 @@ def test_the_data_of_the_charts_hold_every_row_and_every_curve(rows, fits):
     last = rows[64]
     numbers = (last.entropy[1, -1], last.theta[1, -1], bool(last.border[1, -1]))
     assert frame.row(-1, named=True) == dict(zip(("n", "seed", "entropy", "theta", "on_border"), (64, 4, *numbers)))
-    by_length = report.length_points(rows, fits)
-    assert by_length["curve"].unique(maintain_order=True).to_list() == [*report.curves(fits), BEST_FOR_LENGTH]
-    assert (by_length["beta"] >= 1).all()

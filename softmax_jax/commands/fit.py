@@ -86,7 +86,6 @@ def main() -> None:
         with results_of("fit", asked.output) as output:
             paths = report.write_study(output, rows, fits, compared, asked.paper)
         report.print_fits(console, fits)
-        report.print_criteria(console, rows, fresh, asked.degree)
         report.print_comparison(console, compared)
     of_seeds, seconds = counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

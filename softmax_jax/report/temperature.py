@@ -55,25 +55,6 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     )
 
 
-def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[int, Rows], degree: int) -> None:
-    """Prints accuracy and loss on fresh sets of the polynomial that each criterion gives."""
-    groups: dict[str, dict[str, dict[int, str]]] = {}
-    each_seed_once = np.ones(len(next(iter(rows.values())).entropy))
-    for criterion in fitting.CRITERIA:
-        try:
-            best = fitting.points(fitting.join(rows.values()), criterion)(each_seed_once)
-            curve = fitting.clamped(fitting.polynomial(best, degree), best.entropy_range)
-        except ValueError:
-            groups[f"{criterion}: too few points"] = {"": {}}
-            continue
-        on_fresh = {n: fitting.apply_curve(curve, of_length) for n, of_length in fresh.items()}
-        groups[criterion] = {
-            "accuracy": {n: f"{100 - 100 * errors.mean():.1f}" for n, (_, errors) in on_fresh.items()},
-            "loss": {n: f"{losses.mean():.3f}" for n, (losses, _) in on_fresh.items()},
-        }
-    print_groups(console, f"Criteria, degree {degree}, on fresh sets", groups, list(fresh))
-
-
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     """Prints accuracy, loss, the share of the possible gain and p against the published polynomial of every method.
 

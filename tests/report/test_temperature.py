@@ -7,7 +7,6 @@ import pytest
 from softmax_jax import temperature
 from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
 from softmax_jax.report import temperature as report
-from softmax_jax.temperature import join
 from tests.report.charts import printed, values_of
 from tests.test_temperature import drawn_rows
 
@@ -34,22 +33,6 @@ def test_fits_are_printed_with_their_numbers(fits):
             assert row in [" ".join(re.findall(r"[^\s│]+", line)) for line in text.splitlines()]
         assert f"R² on held-out sets {fit.r_squared:.2f}" in text
     assert "covered by adaptive_refit_train" in text
-
-
-@pytest.mark.full
-def test_every_criterion_is_compared(rows):
-    """By the rows it is fitted to on others, here with every answer wrong that was right there, and five nats more."""
-    fresh = {n: one._replace(losses=one.losses + 5, errors=1 - one.errors) for n, one in rows.items()}
-    text = printed(report.print_criteria, rows, fresh, 4)
-    for criterion in temperature.CRITERIA:
-        assert re.search(rf"{criterion}: too few points|{criterion} +accuracy +\d.*\n +loss +\d", text)
-    best = temperature.points(join(rows.values()), "bins")(np.ones(2))
-    curve = temperature.clamped(temperature.polynomial(best, 4), best.entropy_range)
-    judged = [temperature.apply_curve(curve, one) for one in fresh.values()]
-    (accuracies,) = re.findall(r"bins +accuracy +(.*?) *\n", text)
-    (losses,) = re.findall(r"bins .*\n +loss +(.*?) *\n", text)
-    assert accuracies.split() == [f"{100 - 100 * errors.mean():.1f}" for _, errors in judged]
-    assert losses.split() == [f"{loss.mean():.3f}" for loss, _ in judged]
 
 
 def compared_frame(rows):

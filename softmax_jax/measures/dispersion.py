@@ -26,6 +26,8 @@ HARDMAX = "hardmax"
 ITEMS_PER_LENGTH = 2**18
 """Items to draw for a seed and length, so that long sets cost no more than short ones."""
 LEAST_SETS = 32
+SHOWN_SETS = 32
+"""Of the maps of attention."""
 THRESHOLD = 0.5
 """The largest weight below which attention no longer picks an item."""
 DISPERSION = (
@@ -55,9 +57,8 @@ def sets_at(items: int, sets: int) -> int:
 
 def dispersion(frame: pl.DataFrame) -> pl.DataFrame:
     """The measures of dispersion, one normalizer after the other, and what the theory allows of it."""
-    columns = [name for name in DISPERSION if name in frame.columns]
-    by_normalizer = frame.select(*KEYS, *columns).partition_by("normalizer", maintain_order=True)
-    return pl.concat(by_normalizer)
+    columns = [name for name in (*KEYS, *DISPERSION) if name in frame.columns]
+    return pl.concat(frame.select(columns).partition_by("normalizer", maintain_order=True))
 
 
 def forced(frame: pl.DataFrame) -> dict[str, float | None]:
@@ -111,10 +112,8 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(lost.partition_by("normalizer", maintain_order=True))
 
 
-def attention_maps(
-    measured: Sequence[Measured], normalizers: Sequence[str] | None = None, seed: int | None = None, sets: int = 32
-) -> AttentionMaps:
-    """Weights of the items with the largest ρ in the first sets of one seed, the first seed by default.
+def attention_maps(measured: Sequence[Measured], normalizers: Sequence[str] | None = None) -> AttentionMaps:
+    """Returns the weights of the items with the largest ρ in the first `SHOWN_SETS` sets of the first seed.
 
     Of these normalizers, all by default, at the lengths of at least `TOP` items. Raises ValueError if none is as long.
     """
@@ -122,15 +121,14 @@ def attention_maps(
     if not long:
         raise ValueError(f"the longest of the measured sets has {measured[-1].n} items: measure {TOP} or more")
     normalizers = tuple(normalizers or long[0].normalizers)
-    seed = long[0].seeds[0] if seed is None else seed
-    at, places = long[0].seeds.index(seed), [long[0].normalizers.index(name) for name in normalizers]
-    sets = min(sets, *(of_length.sets for of_length in long))
-    rho = np.stack([of_length.values["top_rho"][at, :sets, 0] for of_length in long])
-    weights = np.stack([of_length.values["top_weights"][at, :sets][:, places] for of_length in long])
+    places = [long[0].normalizers.index(name) for name in normalizers]
+    sets = min(SHOWN_SETS, *(of_length.sets for of_length in long))
+    rho = np.stack([of_length.values["top_rho"][0, :sets, 0] for of_length in long])
+    weights = np.stack([of_length.values["top_weights"][0, :sets][:, places] for of_length in long])
     order = np.argsort(rho[..., 0], axis=1)[..., None]
     weights = np.moveaxis(np.take_along_axis(weights, order[..., None], 1), 2, 0)
     lengths = tuple(of_length.n for of_length in long)
-    return AttentionMaps(normalizers, lengths, seed, weights, np.take_along_axis(rho, order, 1))
+    return AttentionMaps(normalizers, lengths, long[0].seeds[0], weights, np.take_along_axis(rho, order, 1))
 
 
 class Resolution(NamedTuple):
@@ -158,21 +156,12 @@ def resolution(parameters: Parameters, *, points: int = 101, task: Task | None =
         scores = functools.partial(task.scores, nnx.merge(structure, of_seed), task.items_alone(rho), None)
         return attended(scores, softmax.weigh)[1].logits[:, 0]
 
-    @jax.jit
-    def on_grid(rho: Float[Array, " points"]) -> Float[Array, "seeds classes points"]:
-        return jax.vmap(lambda of_seed: jax.vmap(lambda x: logits_at(of_seed, x), out_axes=1)(rho))(parameters)
-
-    @jax.jit
-    def at_end() -> tuple[Float[Array, "seeds classes"], Float[Array, "seeds classes"]]:
-        def of_one(of_seed: Parameters) -> tuple[Float[Array, " classes"], Float[Array, " classes"]]:
-            logits, derivative = jax.vjp(lambda rho: logits_at(of_seed, rho), jnp.ones((), jnp.float32))
-            return logits, jax.vmap(derivative)(jnp.eye(len(logits), dtype=jnp.float32))[0]
-
-        return jax.vmap(of_one)(parameters)
-
-    end, slopes = (np.asarray(values, np.float64) for values in at_end())
+    one = jnp.ones((), jnp.float32)
+    at_end = jax.jit(jax.vmap(lambda of_seed: jax.jvp(functools.partial(logits_at, of_seed), (one,), (one,))))
+    on_grid = jax.jit(jax.vmap(jax.vmap(logits_at, (None, 0), 1), (0, None)))
+    end, slopes = (np.asarray(values, np.float64) for values in at_end(parameters))
     slope, offset = slopes.mean(1), end.std(1)
     width = float(np.clip(8 * np.median(offset / np.abs(slope)), 1e-5, 1.0))
     rho = np.linspace(1 - width, 1, points)
-    logits = np.asarray(on_grid(jnp.asarray(rho, jnp.float32)))
+    logits = np.asarray(on_grid(parameters, jnp.asarray(rho, jnp.float32)))
     return Resolution(rho, logits, slope, offset, (end - end.mean(1, keepdims=True)) / slope[:, None])

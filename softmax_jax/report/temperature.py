@@ -12,7 +12,7 @@ from rich.console import Console
 from softmax_jax import temperature as fitting
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING, RISING
+from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
 from softmax_jax.report.charts import BASELINE, GREY, Paper, palette, save_chart
@@ -67,7 +67,7 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
         f"{BEST_FOR_LENGTH} gains over {BASELINE}; p: paired t-test against the published polynomial, "
-        f"corrected by Holm; {RISING}: isotonic; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
+        f"corrected by Holm; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
         "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
         "sets and, of several seeds, on the other half. "
         f"Only {fitting.TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",

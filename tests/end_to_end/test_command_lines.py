@@ -123,7 +123,7 @@ def test_a_shootout_writes_its_tables_and_charts(tmp_path):
     assert written["command"]["hidden"] == written["recipe"]["hidden"] == 8
     assert written["task"]["length"] == 8
     assert len(written["learned"]["ssmax"]["s"]) == 2
-    charts = {"weights", "rows", "sweep", "accuracy", "loss", "time", "losses", "lengths"}
+    charts = {"weights", "rows", "sweep", "accuracy", "losses", "lengths"}
     pictures = {f"{chart}.{suffix}" for chart in charts for suffix in ("png", "svg")}
     tables = {"shootout.csv", "losses.csv", "lengths.csv", "shootout.json"}
     assert {path.name for path in (latest).iterdir()} == pictures | tables

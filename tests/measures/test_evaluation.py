@@ -12,7 +12,7 @@ from softmax_jax.measures.heads import attended
 from softmax_jax.measures.statistics import half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import max_retrieval, notebook
+from softmax_jax.tasks import notebook
 from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -63,14 +63,6 @@ def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
         calibration = calibration_error(np.stack([confidence, correct], 1))
         expected: Any = (100 * np.mean(correct), np.mean(losses), np.mean(entropies), np.mean(largest), calibration)
         assert np.allclose([row[name] for name in EVALUATION], expected, atol=1e-3)
-
-
-@pytest.mark.full
-def test_sets_do_not_depend_on_how_they_are_grouped(parameters, monkeypatch):
-    together = frame_of(parameters, ["softmax"], lengths=(5,), sets=16)
-    monkeypatch.setattr(max_retrieval, "ITEMS_AT_ONCE", 20)
-    regrouped = frame_of(parameters, ["softmax"], lengths=(5,), sets=16)
-    assert np.allclose(numbers(together), numbers(regrouped), rtol=1e-5)
 
 
 def test_short_sets_are_read_together_as_they_are_alone(parameters):
@@ -153,14 +145,6 @@ def test_every_number_of_a_key_draws_other_sets_and_0_the_usual_ones():
     assert len(np.unique(usual.reshape(-1, 2), axis=0)) == 4 * len(SEEDS)
 
 
-def test_references_are_for_tasks_that_rank_their_items():
-    task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
-    parameters = jax.vmap(build_model(task)[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
-    options = {"seeds": SEEDS, "lengths": (4,), "task": task, "references": (evaluation.TRUE_ITEM,)}
-    with pytest.raises(ValueError, match="the task sort ranks no items"):
-        evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
-
-
 @pytest.mark.full
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
     task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
@@ -172,6 +156,8 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     assert frame.filter(normalizer="as trained")["entropy"].null_count() == len(SEEDS) * 2
     assert (frame.filter(normalizer="softmax")["entropy"] > 0).all()
     assert len(frame) == len(named) * len(SEEDS) * 2
+    with pytest.raises(ValueError, match="the task sort ranks no items"):
+        evaluation.evaluate(trained, named, **options, references=(evaluation.TRUE_ITEM,))
     as_trained, softmax = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
     assert not np.allclose(as_trained, softmax)
 
@@ -180,6 +166,7 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     ("changed", "words"),
     [
         ({"seeds": (4,)}, "1 seeds"),
+        ({"parameters": {"kernel": np.ones(3)}}, "max-retrieval model"),
         ({"normalizers": {}}, "at least one|must have one"),
         ({"lengths": (0,)}, "each of lengths is 0"),
         ({"protocol": "notebok"}, "did you mean 'notebook'"),
@@ -187,13 +174,9 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
 )
 def test_mistakes_are_named_before_anything_is_computed(parameters, changed, words):
     given = {"normalizers": {"softmax": normalizer("softmax")}, "seeds": SEEDS, "lengths": (4,)} | changed
+    given = {"parameters": parameters} | given
     with pytest.raises(ValueError, match=words):
-        evaluation.evaluate(parameters, **given)
-
-
-def test_parameters_of_another_model_are_named():
-    with pytest.raises(ValueError, match="max-retrieval model"):
-        evaluation.evaluate({"kernel": jnp.ones(3)}, {"softmax": normalizer("softmax")}, seeds=SEEDS)
+        evaluation.evaluate(**given)
 
 
 def test_the_summary_holds_intervals_and_paired_tests_that_are_corrected_for_every_test_in_it():

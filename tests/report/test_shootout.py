@@ -156,8 +156,6 @@ def test_charts_are_saved_and_say_what_they_show(tmp_path):
         "rows": {"concentrated", "diffuse", "ssmax"},
         "sweep": {"largest weight", "logits in the row", "ssmax"},
         "accuracy": {"Which normalizer classifies best?", "test accuracy (%)", "ssmax"},
-        "loss": {"test loss (nats)", "signed_l1"},
-        "time": {"seconds to train all seeds", "softmax"},
         "losses": {"How fast does each learn?", "epoch", "ssmax"},
         "lengths": {"length at test time", "128", "ssmax"},
     }

@@ -104,21 +104,6 @@ def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, 
     ]
 
 
-@pytest.mark.full
-def test_metrics_of_lost_steps_are_written_once(uninterrupted, tmp_path, monkeypatch):
-    """A crash after a chunk was logged and before it was saved; and in the middle of a line."""
-    monkeypatch.setattr(RunDirectory, "save", lambda directory, step, state: None)
-    interrupt_at(monkeypatch, 30)
-    with pytest.raises(Interrupted):
-        run(SMALL, tmp_path, quiet())
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "se')
-    monkeypatch.undo()
-    run(SMALL, tmp_path, quiet())
-    assert len(metrics(tmp_path)) == len(metrics(uninterrupted))
-    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-
-
 def test_a_finished_run_stays_as_it_is(uninterrupted):
     before = (uninterrupted / "metrics.jsonl").read_bytes(), load_checkpoint(uninterrupted)[1]
     (uninterrupted / "versions.json").write_text('{"jax": "an earlier one"}')

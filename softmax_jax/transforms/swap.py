@@ -309,38 +309,14 @@ def execute(
 ) -> tuple[list[Any], Records]:
     """Returns the results of a program with some equations replaced, and the records, those of a loop stacked.
 
-    `changed` are the replaced equations whose results change, `needed` the values that replacements look up.
+    `changed` are the replaced equations whose results change, `needed` the values that replacements look up. Bodies
+    with any of these are executed equation by equation.
     """
-    opened = {frame for node in replacements for frame in node.frame.around()}
-    for value in needed:
-        opened |= _hiding(value)
-    around = {frame for node in changed for frame in node.frame.around()}
-    return _Execution(replacements, opened, around).frame(program.root, {}, program.arrays)
+    changing = {frame for node in changed for frame in node.frame.around()}
+    within_reach = [*replacements, *(value.producer for value in needed if value.producer)]
+    opened = {frame for node in within_reach for frame in node.frame.around()}
 
-
-def _hiding(value: Value) -> set[Frame]:
-    """Returns the calls that have to be executed equation by equation for a value to be seen."""
-    if value.producer is None:
-        return set()
-    frame = value.producer.frame
-    while frame.inlined and frame.caller and value in frame.outputs:
-        frame = frame.caller.frame
-    hiding: set[Frame] = set()
-    for one in frame.around():
-        if not one.inlined:
-            break
-        hiding.add(one)
-    return hiding
-
-
-class _Execution(NamedTuple):
-    replacements: Mapping[Node, Replace]
-    opened: set[Frame]
-    """The bodies that are executed equation by equation."""
-    changed: set[Frame]
-    """The bodies whose results change."""
-
-    def frame(self, frame: Frame, outer: Values, arrays: Iterable[Any]) -> tuple[list[Any], Records]:
+    def run_frame(frame: Frame, outer: Values, *arrays: Any) -> tuple[list[Any], Records]:
         """Executes a body, given the values around it and its own inputs."""
         # The values of a call are those of the program around it; those of a loop are its own.
         values = outer if frame.inlined else dict(outer)
@@ -348,23 +324,22 @@ class _Execution(NamedTuple):
         values.update(frame.consts)
         records: Records = {}
         for node in frame.nodes:
-            results, recorded = self.node(node, [_lookup(one, values) for one in node.inputs], values)
+            results, recorded = run_node(node, [_lookup(one, values) for one in node.inputs], values)
             values.update(zip(node.outputs, results))
             records |= recorded
         return [_lookup(one, values) for one in frame.outputs], records
 
-    def node(self, node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
-        if node in self.replacements:
-            return self.replacements[node](operands, values)
+    def run_node(node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
+        if node in replacements:
+            return replacements[node](operands, values)
         holder = node.holder
-        if holder is None or not self.opened.intersection(node.frames):
+        if holder is None or not opened.intersection(node.frames):
             return evaluate(node.equation, operands), {}
-        runs: list[Run] = [functools.partial(self.run, frame, values) for frame in node.frames]
+        runs: list[Run] = [functools.partial(run_frame, frame, values) for frame in node.frames]
         with within(node.equation):
             results, records = holder.rebuild(node.equation.params, operands, runs)
-        if node.name in CUSTOM and not self.changed.intersection(node.frames):
+        if node.name in CUSTOM and not changing.intersection(node.frames):
             results = evaluate(node.equation, operands)  # what is only measured keeps its rule for derivatives
         return results, records
 
-    def run(self, frame: Frame, values: Values, *arrays: Any) -> tuple[list[Any], Records]:
-        return self.frame(frame, values, arrays)
+    return run_frame(program.root, {}, *program.arrays)

@@ -496,17 +496,14 @@ class _Sum(NamedTuple):
 
 def _sum_of_exponentials(node: Node) -> _Sum | None:
     """Returns what is known of an equation that sums exponentials, perhaps masked."""
-    axes, value, masks = tuple(int(axis) for axis in node.params["axes"]), node.inputs[0], {}
-    while (producer := value.producer) and producer.name not in ("exp", "exp2"):
-        masked = masking(producer)
-        if masked is None and producer.name not in SAME:
-            return None
-        if masked:
-            masks[masked[1]] = None
-        value = masked[0] if masked else producer.inputs[0]
-    if value.producer is None or (exponents := _exponents(value, axes)) is None:
+    axes = tuple(int(axis) for axis in node.params["axes"])
+    start, steps = chain(node.inputs[0])
+    masked = [masking(step.node) for step in steps]
+    if any(not mask and step.node.name not in SAME for mask, step in zip(masked, steps)):
         return None
-    return _Sum(node, value, exponents, axes, tuple(masks))
+    if not (start.producer and start.producer.exponentiates and (exponents := _exponents(start, axes))):
+        return None
+    return _Sum(node, start, exponents, axes, tuple(dict.fromkeys(mask for _, mask in filter(None, masked))))
 
 
 def _only_divided(product: Value, steps: Iterable[Step]) -> bool:

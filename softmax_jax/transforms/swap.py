@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -226,11 +226,15 @@ class Replacement:
 
     def visible(self, masks: Iterable[Mask], by_value: bool, values: Values) -> Bool[Array, "*shape"] | None:
         """Returns True at the visible logits, the extra one included; None if none is hidden."""
-        seen = _visible(values[self.softmax.logits], [(_lookup(m.predicate, values), m) for m in masks], by_value)
-        if seen is None or self.softmax.extra is None:
-            return seen
-        widths = [(0, int(axis in self.softmax.axes)) for axis in range(seen.ndim)]
-        return jnp.pad(seen, widths, constant_values=True)
+        logits, softmax = values[self.softmax.logits], self.softmax
+        # A mask may be of numbers, 0 where it is False.
+        shown = [(_lookup(mask.predicate, values).astype(bool) == mask.visible_if, mask.steps) for mask in masks]
+        seen = [jnp.broadcast_to(_mask_laid_out(*one), logits.shape) for one in shown]
+        seen += [logits > jnp.asarray(HIDDEN, logits.dtype)] if by_value else []
+        if not seen:
+            return None
+        widths = [(0, int(softmax.extra is not None and axis in softmax.axes)) for axis in range(logits.ndim)]
+        return jnp.pad(functools.reduce(jnp.logical_and, seen), widths, constant_values=True)
 
     def extra_logit(self, logits: Float[Array, "*shape"], values: Values) -> Array:
         """Returns the extra logit of each row, laid out as one more entry."""
@@ -270,21 +274,6 @@ def _laid_out(weights: Array, steps: Iterable[Step], values: Values) -> Array:
             operands = [moved if at == position else _lookup(one, values) for at, one in enumerate(node.inputs)]
             weights = evaluate(node.equation, operands)[result]
     return weights
-
-
-def _visible(
-    logits: Float[Array, "*shape"], masks: Sequence[tuple[Array, Mask]], by_value: bool
-) -> Bool[Array, "*shape"] | None:
-    """Returns True at the visible logits, None if none is hidden. A mask may be of numbers, 0 where it is False.
-
-    >>> _visible(jnp.array([0.5, -1e9, -jnp.inf]), [], by_value=True)
-    Array([ True, False, False], dtype=bool)
-    """
-    seen = [_mask_laid_out(array.astype(bool) == mask.visible_if, mask.steps) for array, mask in masks]
-    if by_value:
-        seen.append(logits > jnp.asarray(HIDDEN, logits.dtype))
-    whole = [jnp.broadcast_to(one, logits.shape) for one in seen]
-    return functools.reduce(jnp.logical_and, whole) if whole else None
 
 
 def _mask_laid_out(mask: Bool[Array, "..."], steps: Iterable[Step]) -> Bool[Array, "..."]:

@@ -229,13 +229,12 @@ def content_of(module: str, said: str) -> dict[str, Any]:
 
 def _problem_of(map: Any) -> str | None:
     """Returns what goes wrong when a map weighs a row, None if nothing does. It traces and computes nothing."""
-    if isinstance(map, type) or not callable(map):
-        return "it cannot be called so"
     logits, where = (jax.ShapeDtypeStruct((2, 3), dtype) for dtype in ("float32", "bool"))
     try:
         weights = jax.eval_shape(lambda logits, where: map(logits, -1, where), logits, where)
     except Exception as error:  # of many types, as the function is the user's
-        return "it says: " + " ".join(str(error).split())[:200]
+        called = callable(map) and not isinstance(map, type)
+        return f"it says: {' '.join(str(error).split())[:200]}" if called else "it cannot be called so"
     shape = getattr(weights, "shape", None)
     return None if shape == logits.shape else f"it gives the shape {shape} to logits of shape {logits.shape}"
 

@@ -187,8 +187,7 @@ def test_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
 def how(batch, heads, queries, keys, **keywords):
     """Queries of a block, and the implementation that is chosen."""
     query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
-    none = (None, None, None, False, (None, None), None)
-    inputs = attention.checked_inputs(query, key, key, *none, "softmax")
+    inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
     return by_queries.queries_of_block(inputs), attention._implementation(inputs, None)
 
 

@@ -76,6 +76,14 @@ def forget_compiled_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="module")
+def compiled_quickly():
+    """Compiles a module's programs with few optimizations, in half the time: for tests of anything but the compiler."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def symbols_pass():
     """Switches the check of shapes off, which cannot compare symbols."""

@@ -54,13 +54,6 @@ def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():
     assert (RESULT.record()["ours_seconds"], RESULT.record()["peer_seconds"]) == (2e-3, 6e-3)
 
 
-def test_contenders_take_turns():
-    order = []
-    seconds = timing.take_turns({name: lambda name=name: order.append(name) or len(order) for name in "ab"}, 2)
-    assert order == ["a", "b", "a", "b"]
-    assert seconds == {"a": [1, 3], "b": [2, 4]}
-
-
 @pytest.mark.slow
 def test_a_contender_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "contest.py").write_text(
@@ -99,31 +92,6 @@ def test_every_module_of_the_tuple_that_exists_can_be_measured():
     assert names == set(all_benchmarks.MODULES)
 
 
-def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path):
-    slower = Result("a step", "the floor", ours=(2e-3,), peers=(1e-3,), unit="s per step")
-    path = tmp_path / "2026-01-02-2-cpu-cores.json"
-    path.write_text(json.dumps([RESULT.record(), slower.record()]))
-    rows = table.render((path,)).splitlines()
-    measured = f"2026-01-02, 2 cpu cores, load {timing.LOAD_BEFORE} before"
-    assert rows[2:] == [f"| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | {measured} |"]
-
-
-def test_how_cost_grows_is_a_row_for_each_size_beside_the_floor(tmp_path):
-    grown = [
-        Result(f"attention, {keys}", "its floor", (ours,), (floor,), "s", timing.Grown("attention", "keys", keys))
-        for keys, ours, floor in ((10, 1.0, 0.5), (1000, 100.0, 5000.0))
-    ]
-    path = tmp_path / "2026-01-02-2-cpu-cores.json"
-    path.write_text(json.dumps([RESULT.record(), *(result.record() for result in grown)]))
-    assert "attention" not in table.render((path,))
-    (row,) = table.render_growth((path,)).splitlines()[2:]
-    assert row.startswith(
-        "| attention | keys, 10 to 1,000 | 100 s | 1.00 | 2.00 | 0.0 | 2026-01-02, 2 cpu cores, load "
-    )
-    path.write_text(json.dumps([RESULT.record()]))
-    assert table.render_growth((path,)) == "Not measured yet."
-
-
 def test_a_table_comes_between_its_marks_and_nothing_else_changes():
     page = "above\n<!-- a -->\n{}\n<!-- /a -->\nbelow"
     assert put_into(page.format("old"), {"a": "new"}) == page.format("new")
@@ -148,12 +116,6 @@ def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device(
         assert put_into(text, table.tables_of(newest, names)) == text
     measured = {result["name"] for path in newest for result in table.read_results(path)}
     assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
-
-
-def test_of_each_device_the_newest_file_counts(tmp_path):
-    for name in ("2026-01-02-a", "2026-01-03-a", "2026-01-01-b"):
-        (tmp_path / f"{name}.json").write_text("[]")
-    assert sorted(path.stem for path in table.newest(tmp_path)) == ["2026-01-01-b", "2026-01-03-a"]
 
 
 def test_of_repeated_runs_the_fastest_counts_with_its_peers(monkeypatch):

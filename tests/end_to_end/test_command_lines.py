@@ -17,6 +17,7 @@ TINY = ["--steps", "20", "--chunk", "10", "--batch", "8", "--min-items", "2", "-
 
 def script(name, *arguments, cwd):
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # which compiles in half the time
     command = [sys.executable, ROOT / name, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 

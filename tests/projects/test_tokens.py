@@ -16,6 +16,7 @@ from projects.clrs_text.tokens import (
 )
 from tests.projects.instances import LENGTH, ROOM, drawn, without_room
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 ALL = tuple(ALGORITHMS)
 
 
@@ -27,7 +28,7 @@ def tokenizer(name, decimals):
 def instances(algorithm, decimals, length, room):
     """Each with the parts of its texts and the numbers in them, as held and without what is behind the length."""
     for parts, fields in zip((question_parts, answer_parts), drawn(algorithm, length, room, decimals)):
-        for index in range(5):
+        for index in range(3):
             held = {name: jnp.asarray(values[index]) for name, values in fields.items()}
             yield parts(algorithm), held, without_room(fields, length, index)
 
@@ -92,7 +93,7 @@ def test_texts_come_back_from_their_tokens(name):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "decimals"),
-    [(name, n) for name, kind in TOKENIZERS.items() for n in (1, 4, 5) if n <= kind.most_decimals],
+    [("number", 1), ("number", NumberTokenizer.most_decimals), ("character", CharacterTokenizer.most_decimals)],
 )
 def test_texts_come_back_at_any_number_of_decimals(name, decimals):
     for algorithm in ALL:
@@ -111,7 +112,7 @@ def compiled(one, parts, held, length):
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_compiled_tokens_are_those_of_the_text(name):
     for algorithm in ("find_maximum_subarray_kadane", "activity_selector"):
-        for parts, held, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::5]:
+        for parts, held, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::3]:
             text = text_of(parts, numbers, 3)
             assert compiled(tokenizer(name, 3), parts, held, LENGTH) == tokenizer(name, 3).encode(text)
 

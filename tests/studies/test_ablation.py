@@ -17,6 +17,7 @@ from studies.ablation import ACCURACIES, BASE, PAIRS, Recipe, losses
 from studies.common import SOFT_TO_SHARP, start
 from tests.report.charts import texts_of
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 
 

@@ -9,6 +9,8 @@ from studies.common import SOFT_TO_SHARP, start
 from studies.critical import ACCURACIES, BETAS, CHOICES, RULE
 from tests.report.charts import values_of
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def frames(sharper=0.0):
     """Two checkpoints, of which the first tells candidates apart on near ties; softmax is worst on long sets."""

@@ -16,6 +16,7 @@ from studies.common import SOFT_TO_SHARP
 from studies.precision import ceilings, of_recipes, ties
 from tests.report.charts import texts_of
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
 
 

@@ -16,7 +16,7 @@ import jax.interpreters.partial_eval as partial_eval
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import all as all_benchmarks, growth, table, timing
+from benchmarks import all as all_benchmarks, table
 from benchmarks.costs import step_multiply_adds
 from benchmarks.timing import Result, device_name
 from softmax_jax.report.tables import put_into
@@ -52,21 +52,6 @@ def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():
     assert RESULT.ratios() == (1.5, 3.0, 6.0)
     assert RESULT.record().keys() == table.KEYS | {table.LOAD}
     assert (RESULT.record()["ours_seconds"], RESULT.record()["peer_seconds"]) == (2e-3, 6e-3)
-
-
-@pytest.mark.slow
-def test_a_contender_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
-    (tmp_path / "contest.py").write_text(
-        "import sys\nfrom benchmarks.timing import serve\n"
-        "assert sys.argv[1] == '--contender'\n"
-        "serve({'half': lambda: 0.5, 'broken': lambda: 1 / 0}[sys.argv[2]])\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(table.README).parent}")
-    seconds, peaks = timing.processes_in_turn("contest", ["half"], 2)
-    assert seconds == {"half": [0.5, 0.5]}
-    assert 1e6 < peaks["half"] < 1e10
-    with pytest.raises(RuntimeError, match="'broken' ended"):
-        timing.processes_in_turn("contest", ["broken"], 1)
 
 
 def test_all_writes_one_file_of_every_module_there_is(tmp_path, monkeypatch, capsys):
@@ -118,16 +103,6 @@ def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device(
     assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
 
 
-def test_of_repeated_runs_the_fastest_counts_with_its_peers(monkeypatch):
-    module: Any = types.ModuleType("benchmarks.fake")
-    module.__spec__ = types.SimpleNamespace()
-    runs = [[Result("a", "b", (ours,), (peer,), "s")] for ours, peer in ((3.0, 5.0), (2.0, 6.0), (4.0, 4.0))]
-    module.measure = lambda quick: runs.pop()
-    monkeypatch.setitem(sys.modules, "benchmarks.fake", module)
-    (best,) = all_benchmarks.measure_all(("fake",), quick=True, repeats=3)
-    assert (best.ours, best.peers) == ((2.0,), (6.0,))
-
-
 @pytest.mark.full
 def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     for part in range(1, 6):
@@ -138,19 +113,3 @@ def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     rows = {result["name"].split(":")[0] for result in table.read_results(path)}
     assert {"2 seeds of 40 steps of paper, trained", "adaptive in two calls", "entmax15 in blocks"} <= rows
     assert "an item in sets of 1,024 items" in rows
-
-
-def test_the_floor_of_growing_cost_is_that_of_its_own_products(monkeypatch):
-    """Where a multiply-add takes a second, a floor is as many seconds as there are of them."""
-    monkeypatch.setattr(growth, "products_alone", lambda multiply_adds: lambda: multiply_adds)
-    floor = growth.CONTENDERS[growth.FLOOR]()()
-    seconds = {name: [floor if name.startswith(growth.FLOOR) else 1.0] for name in growth.CONTENDERS}
-    monkeypatch.setattr(growth, "processes_in_turn", lambda *_: (seconds, {}))
-    items, sets, width, seeds = (
-        growth.TRAINING["items"],
-        growth.SETS,
-        growth.TRAINING["width"],
-        growth.TRAINING["seeds"],
-    )
-    step = next(result for result in growth.measure(quick=True) if result.grown == (growth.STEP, "items", items))
-    assert step.peers == pytest.approx([seeds * step_multiply_adds(items, sets, width)])

@@ -318,24 +318,9 @@ def losses_linen(steps):
     return losses, gradients[0], params["attention_fn"]["s"]
 
 
-def losses_nnx(steps):
-    """The same on an NNX layer, with the optimizer of NNX."""
-    model = learning_layer("nnx").layer
-    optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model, optimizer):
-        value, gradient = nnx.value_and_grad(lambda model: jnp.mean((model(inputs()) - inputs(seed=1)) ** 2))(model)
-        optimizer.update(model, gradient)
-        return value, gradient["attention_fn"]["s"][...]
-
-    losses, gradients = zip(*(step(model, optimizer) for _ in range(steps)))
-    return losses, gradients[0], model.attention_fn.s[...]
-
-
-@pytest.mark.parametrize("train", [losses_linen, losses_nnx])
-def test_training_moves_the_number_of_each_head(train):
-    losses, gradient, s = train(steps=5)
+def test_training_moves_the_number_of_each_head():
+    """The same on an NNX layer is below, with numbers of the query."""
+    losses, gradient, s = losses_linen(steps=5)
     assert gradient.shape == (HEADS, 1, 1)
     assert (jnp.abs(gradient) > 1e-6).all()
     assert (jnp.abs(s - 0.5) > 1e-3).all()
@@ -363,14 +348,6 @@ def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
     assert jnp.max(jnp.abs(moved(inputs()) - layer(api, attention_fn(name))(inputs()))) > 1e-4
 
 
-def test_numbers_that_are_not_learned_may_be_arrays_in_nnx():
-    s = jnp.array([0.1, 0.5, 1.0, 2.0]).reshape(HEADS, 1, 1)
-    normalizer = sj.Normalizer(sj.softmax, sj.LogLength(s))
-    learning = learning_layer("nnx", normalizer, ("bias",))
-    output = nnx.jit(lambda model, x: model(x))(learning.layer, inputs())
-    np.testing.assert_allclose(output, layer("nnx", attention_fn(normalizer))(inputs()), atol=1e-6)
-
-
 def test_a_trained_nnx_layer_takes_another_normalizer_both_ways():
     run = nnx.jit(lambda model, x: model(x))
     learning, stock = learning_layer("nnx", "ssmax", ("s",)).layer, layer("nnx", attention_fn("hardmax")).layer
@@ -395,14 +372,6 @@ def test_the_same_text_costs_one_program():
     for name in ("ssmax(s=0.2)", "ssmax(s=0.2)", "ssmax(s=0.3)"):
         run(layer("nnx", attention_fn(name)).layer, inputs())
     assert len(traces) == 2
-
-
-def test_attention_functions_are_equal_where_their_normalizers_are():
-    per_head = [attention_fn(sj.normalizer("ssmax", s=np.full((HEADS, 1, 1), s))) for s in (0.1, 0.1, 0.2)]
-    assert per_head[0] == per_head[1] != per_head[2]
-    assert hash(per_head[0]) == hash(per_head[1])
-    assert attention_fn("softmax") == attention_fn(sj.normalizer("softmax")) != attention_fn("hardmax")
-    assert attention_fn("softmax") != "softmax"
 
 
 def test_learned_numbers_are_saved_with_the_other_parameters(tmp_path):
@@ -501,7 +470,6 @@ def test_numbers_of_the_query_and_others_are_learned_together(api):
     }
 
 
-@pytest.mark.full
 def test_training_moves_the_numbers_of_the_query():
     model = query_layer("nnx").layer
     optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)

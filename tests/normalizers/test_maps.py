@@ -31,12 +31,6 @@ def test_softpick_keeps_the_digits_of_small_logits():
     np.testing.assert_allclose(sj.softpick(jnp.array(z, jnp.float32), eps=1e-12), wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("eps", [0.0, -1.0, float("nan")])
-def test_softpick_refuses_an_eps_that_is_not_positive(eps):
-    with pytest.raises(ValueError, match=r"eps is .*; it must be a finite number above 0, at least 1e-37, such as"):
-        sj.softpick(jnp.zeros(3), eps=eps)
-
-
 def test_sigmoid_weighs_each_entry_by_itself():
     z = jnp.array([0.0, np.log(2), -np.log(4)])
     np.testing.assert_allclose(sj.sigmoid(z), [1 / 4, 2 / 5, 1 / 13], rtol=1e-6)
@@ -69,12 +63,6 @@ def test_a_sink_of_any_size_is_finite(sink, row):
     weights, pull = jax.vjp(lambda z, s: sj.sink_softmax(z, sink=s), jnp.array(row), jnp.float32(sink))
     assert np.isfinite(weights).all()
     assert all(np.isfinite(gradient).all() for gradient in pull(jnp.array([1.0, -2.0])))
-
-
-@pytest.mark.parametrize("sink", [INF, -INF, NAN])
-def test_a_sink_that_is_not_finite_is_refused(sink):
-    with pytest.raises(ValueError, match=r"sink is .*; it must be a finite number such as 1\.0"):
-        sj.sink_softmax(jnp.zeros(3), sink=sink)
 
 
 @pytest.mark.parametrize(

@@ -119,14 +119,6 @@ def test_half_precision(api):
     np.testing.assert_allclose(ours.astype(jnp.float32), stock.astype(jnp.float32), atol=0.05)
 
 
-@both
-def test_normalizer_changes_the_output_and_no_parameter(api):
-    ours, stock = layer(api, attention_fn("ssmax(s=2.0)")), layer(api)
-    assert jnp.max(jnp.abs(ours(inputs()) - stock(inputs()))) > 0.01
-    parameters = [one.variables if api == "linen" else nnx.state(one.layer) for one in (ours, stock)]
-    jax.tree.map(np.testing.assert_array_equal, *parameters)
-
-
 @pytest.mark.parametrize("low", [-9e3, -1e9])
 def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low):
     x, mask = inputs(BATCH, LENGTH, HEADS, 8), causal(inputs()).at[0, :, 2].set(0)
@@ -454,20 +446,6 @@ def test_each_query_and_head_has_its_own_numbers(api):
 @both
 def test_numbers_of_the_query_start_as_those_of_the_normalizer(api):
     np.testing.assert_allclose(query_layer(api)(inputs()), layer(api, attention_fn("asentmax"))(inputs()), atol=1e-6)
-
-
-@pytest.mark.full
-@both
-def test_numbers_of_the_query_and_others_are_learned_together(api):
-    made = LinenAttention("ssmax", ("bias",), HEADS, ("s",)) if api == "linen" else None
-    made = made or NnxAttention("ssmax", ("bias",), HEADS, of_query=("s",), size=FEATURES // HEADS)
-    one = layer(api, made)
-    tree = one.variables["params"]["attention_fn"] if api == "linen" else nnx.state(made, nnx.Param)
-    assert {name: tree[name].shape for name in tree} == {
-        "s": (HEADS, 1, 1),
-        "bias": (HEADS, 1, 1),
-        "s_of_query": (HEADS, FEATURES // HEADS),
-    }
 
 
 def test_training_moves_the_numbers_of_the_query():

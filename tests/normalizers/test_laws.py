@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from tests.tiers import full_except, methods
+from tests.tiers import HEART, full_except, methods
 
 from .references import expected
 
@@ -20,8 +20,15 @@ STEP = 1e-6
 """Of differences in float64."""
 
 every_method = pytest.mark.parametrize("name", methods())
-all_by_default = pytest.mark.parametrize("name", sj.METHODS)
 DTYPES = ["float32", "bfloat16"]
+all_by_default = pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "float32") for name in sj.METHODS),
+        *((name, "bfloat16") for name in HEART),
+        *full_except([(name, "bfloat16") for name in sj.METHODS if name not in HEART]),
+    ],
+)
 every_dtype = pytest.mark.parametrize("dtype", full_except(DTYPES, "float32"))
 
 
@@ -75,22 +82,19 @@ def assert_close(actual, wanted, dtype, rtol=2e-5, rounded=1):
 
 @all_by_default
 @hypothesis.given(logits_strategy, masks)
-def test_agrees_with_the_formula_in_float64(name, logits, where):
-    wanted = expected(name, logits, where)
-    for dtype in DTYPES:
-        assert_close(evaluate(name, logits, where, dtype)[0], wanted, dtype)
+def test_agrees_with_the_formula_in_float64(name, dtype, logits, where):
+    assert_close(evaluate(name, logits, where, dtype)[0], expected(name, logits, where), dtype)
 
 
 @all_by_default
 @hypothesis.given(logits_strategy, masks, junk)
-def test_nothing_behind_the_mask_matters(name, logits, where, junk):
-    for dtype in DTYPES:
-        weights, gradient = evaluate(name, np.where(where, logits, junk), where, dtype)
-        clean_weights, clean_gradient = evaluate(name, np.where(where, logits, 0), where, dtype)
-        np.testing.assert_array_equal(weights, clean_weights)
-        np.testing.assert_array_equal(gradient, clean_gradient)
-        assert not weights[~where].any()
-        assert not gradient[~where].any()
+def test_nothing_behind_the_mask_matters(name, dtype, logits, where, junk):
+    weights, gradient = evaluate(name, np.where(where, logits, junk), where, dtype)
+    clean_weights, clean_gradient = evaluate(name, np.where(where, logits, 0), where, dtype)
+    np.testing.assert_array_equal(weights, clean_weights)
+    np.testing.assert_array_equal(gradient, clean_gradient)
+    assert not weights[~where].any()
+    assert not gradient[~where].any()
 
 
 @every_dtype

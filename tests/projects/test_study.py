@@ -18,6 +18,7 @@ from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import build_model
 from studies.common import start
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASK = ClrsText(algorithms=("minimum",), lengths=(4, 6), sets=1, hidden=16, heads=2, layers=2)
 
 
@@ -114,21 +115,6 @@ def test_regimes_are_compared_with_softmax_in_the_same_regime():
     assert swapped["accuracy"].item() == 0
     assert swapped["p"].item() < 0.05
     assert tuned["p"].item() == 1
-
-
-@pytest.mark.full
-def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
-    summary = study.summarize(answers(CELLS))
-    assert study.learned_table(summary).splitlines()[2:] == [
-        "| minimum | 100.0 | 100.0 | – | – | 100.0 | – |",
-        "| insertion_sort | 10.0 | 10.0 | – | – | 10.0 | – |",
-    ]
-    regimes = study.regimes_table(summary)
-    assert "insertion_sort" not in regimes
-    assert "| minimum | swapped | adaptive temperature | **0.0** | – | – | **0.0** | – |" in regimes
-    assert "insertion_sort" not in str(study.regimes_chart(summary).to_dict())
-    alone = summary.filter(algorithm="insertion_sort")
-    assert "| insertion_sort | swapped | softmax | 10.0 |" in study.regimes_table(alone)
 
 
 @pytest.mark.full

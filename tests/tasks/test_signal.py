@@ -7,6 +7,7 @@ import scipy.stats
 from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.tasks.signal import NOISE, Signal
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SEED = jnp.int32(3)
 CHANCE = 1e-4
 """A sound generator fails one statistical test in so many keys."""
@@ -112,14 +113,6 @@ def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, step
     assert len(epoch) == steps
     assert all(len(batch) == taken for batch in epoch)
     assert len({row for batch in epoch for row in batch}) == steps * taken
-
-
-@pytest.mark.full
-def test_sequences_may_be_tested_at_another_length():
-    task = Signal(length=8, features=16)
-    batch = drawn(task, 5, length=40)
-    assert batch.inputs.shape == (5, 40, 16)
-    assert np.abs(batch.inputs).max((1, 2)).min() > amplitude(0) - 4 * NOISE
 
 
 def test_the_answer_is_read_from_the_mean_or_the_last_position():

@@ -12,6 +12,8 @@ from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, run
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 SHAPE = (BATCH, HEADS, LENGTH, LENGTH)
 
 

@@ -12,6 +12,8 @@ from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, run
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 IDENTITY = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
 
 
@@ -34,8 +36,10 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("how", full_except(("chosen", "added"), "added"))
-@pytest.mark.parametrize("name", full_except(MASKS, "gemma"))
+HOW = [("gemma", "chosen"), ("-inf", "chosen"), *((name, "added") for name in MASKS if name != "gemma")]
+
+
+@pytest.mark.parametrize(("name", "how"), [("gemma", "added"), *full_except(HOW)])
 def test_the_mask_is_that_of_the_model(name: str, how: str):
     number = MASKS[name]
 

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from typing import Any
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -14,7 +13,6 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
-from jax._src import compiler
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -76,25 +74,6 @@ def forget_compiled_programs():
     """Frees the programs of a module: each takes memory maps, of which Linux gives a process 65,530."""
     yield
     jax.clear_caches()
-
-
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
-@pytest.fixture(scope="module")
-def compiled_quickly():
-    """Compiles the programs of a module in a fifth of the time, to slower ones: for tests of anything but the compiler.
-
-    JAX has these options for a single `jax.jit` alone.
-    """
-    as_users_have_it = compiler.get_compile_options
-
-    def quickly(*arguments: Any, env_options_overrides: Any = None, **named: Any) -> Any:
-        return as_users_have_it(*arguments, env_options_overrides=QUICKLY | (env_options_overrides or {}), **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "get_compile_options", quickly)
-        yield
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ import softmax_jax as sj
 from softmax_jax import temperature
 from softmax_jax.temperature import GRID_SIZE, LOG_THETA, SPACING, Rows, fit, search
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
 """A polynomial between 1.8 and 4.6 over the entropies drawn here."""
 ITEMS = 32

@@ -11,7 +11,6 @@ from softmax_jax import LogLength, Normalizer, normalizer, softmax
 from softmax_jax.attention.attention import dot_product_attention
 from tests.tiers import HEART, full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 6, 4, 8
 LOGITS = (BATCH, HEADS, QUERIES, KEYS)
 

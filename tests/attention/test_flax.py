@@ -15,7 +15,6 @@ import softmax_jax as sj
 from softmax_jax.attention.flax_layers import LinenAttention, NnxAttention, attend, attention_fn
 from tests.tiers import full_except, methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16
 
 both = pytest.mark.parametrize("api", ["linen", "nnx"])

@@ -14,7 +14,6 @@ from tests.tiers import methods
 
 from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 RIDES = [name for name in sj.METHODS if rides(sj.normalizer(name))]
 fused = functools.partial(dot_product_attention, implementation="xla")
 

@@ -17,7 +17,7 @@ FORMS = {
     "blocks": {"implementation": "streaming", "block_size": 5},
     "fused": {"implementation": "xla"},
 }
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 every_form = pytest.mark.parametrize(
     ("form", "name"),
     [("blocks", "adaptive"), *full_except([("dense", "adaptive"), ("fused", "adaptive"), ("blocks", "entmax15")])],

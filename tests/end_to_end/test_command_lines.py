@@ -15,10 +15,9 @@ ROOT = Path(__file__).parents[2]
 TINY = ["--steps", "20", "--chunk", "10", "--batch", "8", "--min-items", "2", "--max-items", "3", "--width", "8"]
 
 
-def script(name, *arguments, cwd, optimized=False):
-    """Runs a script; unless it has much to compute, with programs that are compiled in half the time."""
+def script(name, *arguments, cwd):
+    """Runs a script on one device."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not optimized))
     command = [sys.executable, ROOT / name, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -162,7 +161,7 @@ def test_help_holds_no_example_of_python_and_no_default_that_is_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize(("preset", "accuracy"), [("quick", 97.0), ("notebook", 90.0)])
 def test_a_preset_learns_to_find_the_largest_of_sixteen_items(preset, accuracy, tmp_path):
-    trained = script("train.py", preset, "--workdir", "run", cwd=tmp_path, optimized=True)
+    trained = script("train.py", preset, "--workdir", "run", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     options = ("--lengths", 16, "--normalizers", "softmax", "--output", "out")
     done = script("evaluate.py", "--checkpoint", "run", *options, cwd=tmp_path)

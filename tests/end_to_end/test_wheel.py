@@ -56,7 +56,6 @@ def run(installed, tmp_path):
             "--xla_cpu_multi_thread_eigen=false"  # or each command would make devices, which a process does once
         )
         environment = {**os.environ, "PYTHONPATH": str(installed), "XLA_FLAGS": one_device}
-        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # which compiles in half the time
         command = (sys.executable, *map(str, words))
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

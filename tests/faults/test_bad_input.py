@@ -14,8 +14,6 @@ import softmax_jax as sj
 from tests.faults.bad_input import CALLS, COMMANDS, ROOT
 from tests.tiers import full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.fixture(scope="module")
 def answers() -> list[dict[str, Any]]:

@@ -24,8 +24,6 @@ from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.faults import damage
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
 CONFIG = Config(MaxRetrieval(sets=8, min_items=2, max_items=3, width=4), steps=20, seeds=2, first_seed=3, chunk=10)

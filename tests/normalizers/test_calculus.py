@@ -7,8 +7,6 @@ import softmax_jax as sj
 
 from . import references
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 INF, NAN = float("inf"), float("nan")
 RNG = np.random.default_rng(0)
 LOGITS, WHERE = 3 * RNG.normal(size=(5, 9)), RNG.random((5, 9)) < 0.7

@@ -13,8 +13,6 @@ from softmax_jax.normalizers.methods import HOLDS_A_LEAD
 from softmax_jax.normalizers.sparse import LINEAR, SQUARED
 from tests.tiers import methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 every_fact = pytest.mark.parametrize("name", methods())
 
 

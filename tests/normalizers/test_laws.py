@@ -294,13 +294,7 @@ def test_no_mask_equals_a_mask_that_hides_nothing(name, dtype):
     )
 
 
-# What is compared in float64 says nothing of the compiler, which may take a fifth of the time.
-quickly = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-)
-
-
-@quickly
+@jax.jit
 def jacobians(normalizer, row):
     """By both modes, and by differences of the row moved by ±h in each entry."""
     up, down = (jax.vmap(normalizer)(row[None] + step * jnp.eye(row.size)) for step in (STEP, -STEP))
@@ -316,12 +310,12 @@ def test_jacobians_equal_central_differences(name, rows):
     np.testing.assert_allclose(forward, moved, atol=1e-8)
 
 
-@quickly
+@jax.jit
 def loss(normalizer, row, cotangent):
     return jnp.sum(normalizer(row) * cotangent)
 
 
-loss_gradient = quickly(jax.grad(loss, allow_int=True))
+loss_gradient = jax.jit(jax.grad(loss, allow_int=True))
 
 
 @every_method

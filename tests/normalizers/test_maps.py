@@ -8,8 +8,6 @@ import pytest
 import softmax_jax as sj
 from tests.tiers import methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
 INF, NAN = float("inf"), float("nan")
 

@@ -12,8 +12,6 @@ from softmax_jax import theory
 from softmax_jax.normalizers import masking
 from softmax_jax.normalizers.row import critical_beta
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.bool_, jnp.complex64])
 def test_logits_must_be_real_floating_point(dtype):

@@ -9,8 +9,6 @@ from tests.tiers import methods
 
 from . import references
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 FUNCTIONS = {
     "temperature": sj.temperature_softmax,
     "adaptive": sj.adaptive_temperature_softmax,

@@ -9,8 +9,6 @@ import softmax_jax as sj
 from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import HEART, methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 ROW = [0.5, -0.3, 2.5, 2.0]
 
 

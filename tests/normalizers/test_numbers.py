@@ -16,8 +16,6 @@ from softmax_jax.normalizers.normalizer import SoftCapped
 from softmax_jax.normalizers.registry import Method
 from tests.tiers import methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 Z = jnp.arange(12.0).reshape(3, 4) / 5
 SCALES = [
     one for one in vars(sj).values() if isinstance(one, type) and issubclass(one, sj.Scale) and one is not sj.Scale

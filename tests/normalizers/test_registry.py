@@ -14,8 +14,6 @@ from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 CONTRIBUTING = pathlib.Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 

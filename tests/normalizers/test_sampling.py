@@ -9,8 +9,6 @@ from tests.tiers import full_except
 
 from . import references
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 INF, NAN = float("inf"), float("nan")
 RNG = np.random.default_rng(0)
 # Multiples of 1/2 in a narrow range: many ties, and no rounding in half precision.

@@ -11,8 +11,6 @@ from softmax_jax.normalizers.row import critical_beta
 
 from .references import entropy, power_beta
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 INF, NAN = float("inf"), float("nan")
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
 

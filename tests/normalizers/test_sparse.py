@@ -11,8 +11,6 @@ from tests.tiers import full_except
 
 from . import references
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 MAPS = {
     "sparsemax": (sj.sparsemax, references.sparsemax),
     "entmax15": (sj.entmax15, references.entmax15),

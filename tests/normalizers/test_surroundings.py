@@ -13,7 +13,6 @@ import softmax_jax as sj
 from softmax_jax.normalizers.row import critical_beta
 from tests.tiers import HEART, full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 every_method = pytest.mark.parametrize("name", full_except(sj.METHODS, "adaptive", "entmax15"))
 ROWS, N = 4, 40
 DIVIDED = PartitionSpec("rows")

@@ -8,7 +8,6 @@ import pytest
 from projects.clrs_text.algorithms import ALGORITHMS, values_of
 from tests.projects.instances import COUNT, LENGTH, ROOM, drawn, without_room
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 DECIMALS = 3
 
 

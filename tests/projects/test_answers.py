@@ -11,7 +11,6 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.training.config import Config, changed, from_settings, settings_of
 from softmax_jax.training.trainer import chunk_trainer, initial_state
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASK = ClrsText(algorithms=("minimum", "kmp_matcher"), lengths=(4, 5), hidden=16, heads=2, layers=1)
 
 

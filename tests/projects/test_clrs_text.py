@@ -12,7 +12,6 @@ from projects.clrs_text.rows import NONE
 from projects.clrs_text.task import ClrsText
 from softmax_jax.normalizers.registry import normalizer
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SEED = jnp.int32(3)
 SMALL = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 7), hidden=16, heads=2, layers=1)
 SPELLED = dataclasses.replace(SMALL, tokenizer="character", positions=512)

@@ -9,7 +9,6 @@ from flax import nnx
 from projects.decoder import Decoder
 from softmax_jax.normalizers.registry import normalizer
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TOKENS, LENGTH, MORE = 11, 7, 5
 
 

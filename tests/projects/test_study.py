@@ -18,7 +18,6 @@ from softmax_jax.training.config import Config, changed
 from softmax_jax.training.trainer import build_model
 from studies.common import start
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASK = ClrsText(algorithms=("minimum",), lengths=(4, 6), sets=1, hidden=16, heads=2, layers=2)
 
 

@@ -16,7 +16,6 @@ from projects.clrs_text.tokens import (
 )
 from tests.projects.instances import LENGTH, ROOM, drawn, without_room
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 ALL = tuple(ALGORITHMS)
 
 

@@ -14,7 +14,6 @@ from studies import ablation
 from studies.ablation import ACCURACIES, Recipe, losses
 from studies.common import SOFT_TO_SHARP, start
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 
 

@@ -7,8 +7,6 @@ from studies import critical
 from studies.common import SOFT_TO_SHARP, start
 from studies.critical import ACCURACIES, CHOICES, RULE
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 def frames():
     """Two checkpoints, of which the first tells candidates apart on near ties; softmax is worst on long sets."""

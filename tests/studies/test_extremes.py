@@ -9,7 +9,6 @@ from studies import extremes
 from studies.common import start
 from studies.extremes import BETAS, COLUMNS, growth, half_weight, least_loss, off_by
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 LENGTHS = (256, 1024, 4096)
 
 

@@ -12,7 +12,6 @@ from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import PRECISIONS
 from studies.precision import ceilings, of_recipes, ties
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
 
 

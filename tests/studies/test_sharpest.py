@@ -9,8 +9,6 @@ from softmax_jax.training.run_directory import SHIPPED
 from studies.common import SOFT_TO_SHARP, start
 from studies.sharpest import Arguments, NearTies, at_training_length, sharpest, study
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.mark.parametrize(
     ("accuracies", "tolerance", "choice"),

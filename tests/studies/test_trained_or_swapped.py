@@ -13,7 +13,6 @@ from softmax_jax.training.trainer import build_model, initial_state
 from studies import trained_or_swapped as study
 from studies.common import start
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, sets=4)
 CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
 

@@ -27,7 +27,6 @@ from softmax_jax.tasks.max_retrieval import (
 )
 from tests.tiers import full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 KEY = jax.random.key(7)
 CHANCE = 1e-4
 """A sound generator fails one statistical test in so many keys."""

@@ -12,7 +12,6 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrievalModel, sample
 from softmax_jax.tasks.notebook import from_bytes, to_bytes
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 WIDTH = 128
 
 

@@ -15,7 +15,6 @@ from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.training.config import from_settings, settings_of
 from softmax_jax.training.run_directory import read_config
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 ROOT = Path(__file__).parents[2]
 MINE = """
 import dataclasses

@@ -16,7 +16,6 @@ from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.training.config import Config, from_settings, settings_of
 from softmax_jax.training.trainer import build_model
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 EMULATED = [name for name in products.PRECISIONS if name != "float32"]
 
 

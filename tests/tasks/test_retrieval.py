@@ -8,7 +8,6 @@ import pytest
 from softmax_jax.tasks.retrieval import CODE, POSITIONS, Copy, MultiQuery, Sort, TransformerMaxRetrieval
 from tests.tiers import full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SEED = 5
 CLASSES = 10
 LENGTH, QUERIES = 12, 6

@@ -7,7 +7,6 @@ import scipy.stats
 from softmax_jax.measures.evaluation import set_keys
 from softmax_jax.tasks.signal import NOISE, Signal
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SEED = jnp.int32(3)
 CHANCE = 1e-4
 """A sound generator fails one statistical test in so many keys."""

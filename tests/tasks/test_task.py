@@ -17,7 +17,6 @@ from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import build_model
 from tests.tiers import methods
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
 OTHERS = {
     MaxRetrieval: {"sets": 6, "min_items": 2, "max_items": 5, "width": 8},

@@ -8,7 +8,6 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks.transformer import Transformer
 from tests.tiers import full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 HIDDEN, HEADS, LAYERS = 16, 4, 2
 INPUTS = jax.random.normal(jax.random.key(0), (3, 9, 5))
 LATER = INPUTS.at[:, 5:].add(1.0)

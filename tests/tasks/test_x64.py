@@ -20,7 +20,6 @@ from softmax_jax.training.config import Config
 from softmax_jax.training.trainer import build_model, chunk_trainer, initial_state
 from tests.tiers import full_except
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SIZES: dict[str, Any] = {"sets": 2, "hidden": 8, "heads": 2, "layers": 1}
 NUMBERS: dict[str, Any] = {"clrs_text": {"lengths": (4,)}}
 KINDS = {

@@ -10,8 +10,6 @@ import softmax_jax as sj
 
 from .models import HEADS, QKV, apply_bert, attention, bert, normal
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 TRUE = sj.normalizer("ssmax", s=jnp.array([0.3, 0.8])[:, None, None])
 
 

@@ -13,8 +13,6 @@ from tests.tiers import full_except
 
 from .models import close, normal, run
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 X = normal(2, 3, 5, 4)
 SINK = 0.3
 

@@ -13,8 +13,6 @@ from tests.tiers import full_except
 
 from .models import apply_bert, bert, close, drawn, normal, run
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 X = normal(2, 6, 16)
 CAUSAL = jnp.tril(jnp.ones((6, 6), bool))[None, None]
 

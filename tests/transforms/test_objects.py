@@ -16,8 +16,6 @@ from tests.tiers import full_except
 
 from .models import normal
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 X = normal(2, 5, 16)
 
 

@@ -10,8 +10,6 @@ from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, run
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 TOKENS = jnp.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
 PRESENT = jnp.arange(LENGTH)[None] < jnp.array([[4], [6]])
 

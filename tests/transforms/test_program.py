@@ -13,8 +13,6 @@ from softmax_jax.transforms.program import Node, Program, evaluate, trace
 
 from .models import close, normal, run
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 X = normal(2, 3)
 SHIFT = jnp.ones(3)
 

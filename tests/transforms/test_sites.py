@@ -12,8 +12,6 @@ from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, run
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SHAPE = (BATCH, HEADS, LENGTH, LENGTH)
 
 

@@ -12,8 +12,6 @@ from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, run
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 IDENTITY = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
 
 

@@ -157,9 +157,9 @@ def resolution(parameters: Parameters, *, points: int = 101, task: Task | None =
         return attended(scores, softmax.weigh)[1].logits[:, 0]
 
     one = jnp.ones((), jnp.float32)
-    at_end = jax.jit(jax.vmap(lambda of_seed: jax.jvp(functools.partial(logits_at, of_seed), (one,), (one,))))
+    at_end = (jax.jit(jax.vmap(of, (0, None))) for of in (logits_at, jax.jacrev(logits_at, 1)))
     on_grid = jax.jit(jax.vmap(jax.vmap(logits_at, (None, 0), 1), (0, None)))
-    end, slopes = (np.asarray(values, np.float64) for values in at_end(parameters))
+    end, slopes = (np.asarray(of(parameters, one), np.float64) for of in at_end)
     slope, offset = slopes.mean(1), end.std(1)
     width = float(np.clip(8 * np.median(offset / np.abs(slope)), 1e-5, 1.0))
     rho = np.linspace(1 - width, 1, points)

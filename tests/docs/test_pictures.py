@@ -4,11 +4,12 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 
 import softmax_jax as sj
-from docs.pictures import DOCS, PICTURES, of_normalizer
-from softmax_jax.report.charts import BY_NORMALIZER, STYLE, drawn_from, fingerprint, palette, svg
+from docs.pictures import DOCS, LOST, PICTURES, causes_chart, of_normalizer
+from softmax_jax.report.charts import BY_CAUSE, BY_NORMALIZER, STYLE, drawn_from, fingerprint, palette, svg
 from softmax_jax.report.looks import SCORES
 from tests.tiers import full_except
 
@@ -40,3 +41,14 @@ def test_a_picture_of_a_normalizer_has_ten_bars_as_high_as_the_weights_in_colour
     assert {"currentColor", BY_NORMALIZER["softmax"]} < colours
     assert len(colours) == 3
     assert STYLE in picture
+
+
+def test_what_softmax_loses_beyond_hardmax_is_lost_to_dispersion_and_the_rest_to_the_key():
+    rows = [("softmax", 16, 90.0), ("softmax", 64, 60.0), ("hardmax", 16, 95.0), ("hardmax", 64, 80.0)]
+    frame = pl.DataFrame([(*row, 0) for row in rows], ["normalizer", "n", "accuracy", "seed"], orient="row")
+    causes, _ = causes_chart(frame, ["softmax"], "A title").to_dict()["layer"]
+    areas = {(row["cause"], row["n"]): (row["low"], row["high"]) for row in causes["data"]["values"]}
+    lost = [(LOST["dispersion"], 16), (LOST["dispersion"], 64), (LOST["key"], 16), (LOST["key"], 64)]
+    assert areas == dict(zip(lost, [(90, 95), (60, 80), (95, 100), (80, 100)]))
+    colours = causes["encoding"]["color"]["scale"]["range"]
+    assert colours == [BY_CAUSE[cause] for cause in LOST]

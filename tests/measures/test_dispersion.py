@@ -176,5 +176,5 @@ def test_resolution_is_the_logit_of_an_item_alone(parameters):
     alone = model.logits(model.hidden(items), jnp.array([[0.5]]))[0, 0]
     np.testing.assert_allclose(found.logits[1, 4, 300], alone, rtol=1e-4)
     np.testing.assert_allclose(found.offset, found.logits[:, :, -1].std(1), rtol=1e-4)
-    rise = (found.logits[..., -1] - found.logits[..., -21]).mean(1) / (1 - found.rho[-21])
+    rise = (found.logits[..., -1] - found.logits[..., -2]).mean(1) / (1 - found.rho[-2])
     np.testing.assert_allclose(found.slope, rise, rtol=0.02, atol=0.02)

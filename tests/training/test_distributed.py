@@ -197,12 +197,12 @@ def test_the_formulas_of_the_costs_are_those_of_the_programs():
 @pytest.mark.parametrize("processes", [1, 2])
 def test_arrays_and_plain_numbers_are_placed_and_gathered_whole(processes, monkeypatch):
     sharding = NamedSharding(distributed.device_mesh(2), PartitionSpec(distributed.SEEDS))
+    everywhere = NamedSharding(distributed.device_mesh(1), PartitionSpec())
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     tree = {"many": np.arange(4.0, dtype=np.float32), "keys": jax.random.split(jax.random.key(0), 2)}
     there = distributed.placed(tree, sharding)
     assert there["many"].sharding == there["keys"].sharding == sharding
     assert np.array_equal(distributed.gathered(there["many"]), tree["many"])
     assert np.array_equal(jax.random.key_data(there["keys"]), jax.random.key_data(tree["keys"]))
-    everywhere = NamedSharding(distributed.device_mesh(1), PartitionSpec())
     plain = distributed.placed(0.43, everywhere)  # a normalizer's number
     assert (plain.dtype, float(plain)) == (np.float32, np.float32(0.43))

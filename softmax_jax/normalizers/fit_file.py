@@ -77,7 +77,7 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
             f"{name}: the polynomial gives β = {betas[worst]:.4g} at H = {entropies[worst]:.3g} nats, within its own "
             f"range, where |β| is at most {LARGEST_BETA:g}: coefficients go highest power first"
         )
-    ends = content.get("beta_at_ends")
+    ends: Any = content.get("beta_at_ends")
     both = are_finite_numbers(ends) and len(ends) == 2
     if ends is not None and not (both and np.allclose(ends, betas[[0, -1]], rtol=1e-6, atol=1e-6)):
         raise ValueError(

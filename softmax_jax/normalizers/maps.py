@@ -177,7 +177,6 @@ class Softmax1(Softmax):
     shift_invariant = False
     sums_to_one = False
     formula = "eᶻ / (1 + Σeᶻ)"
-    largest_weight = DISPERSES
     source = "Miller 2023"
 
     def sink_logit(self) -> ArrayLike:
@@ -213,7 +212,6 @@ class SinkSoftmax(Softmax1):
     """
 
     formula = "eᶻ / (e^sink + Σeᶻ)"
-    largest_weight = DISPERSES
     source = "Xiao et al., arXiv 2309.17453"
 
     sink: ArrayLike = number(default=0.0, learn=True)
@@ -352,7 +350,6 @@ class ShiftedSoftmax(Softmax):
     """
 
     formula = "softmax(z - s·log n), which is softmax(z)"
-    largest_weight = DISPERSES
     source = "published as SSMax"
 
     s: ArrayLike = number(default=1.0)

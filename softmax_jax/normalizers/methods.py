@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from softmax_jax.normalizers import maps, sparse
-from softmax_jax.normalizers.maps import DISPERSES, Entry, Map
+from softmax_jax.normalizers.maps import DISPERSES, Entry, Map, softmax, softpick
 from softmax_jax.normalizers.normalizer import SoftCapped
 from softmax_jax.normalizers.registry import Method, register
 from softmax_jax.normalizers.scales import (
@@ -35,6 +35,7 @@ from softmax_jax.normalizers.scales import (
     LogPosition,
     Scale,
 )
+from softmax_jax.normalizers.sparse import SQUARED, entmax15, stieltjes
 
 HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
@@ -55,7 +56,7 @@ register("softmax", maps.softmax)
 register("soft_capped", SoftCapped())
 
 
-@method("temperature", maps.softmax, ConstantTemperature, "softmax(z/θ)", DISPERSES, "folklore")
+@method("temperature", softmax, ConstantTemperature, "softmax(z/θ)", DISPERSES, "folklore")
 def temperature_softmax() -> None:
     r"""Softmax at a temperature.
 
@@ -68,7 +69,7 @@ def temperature_softmax() -> None:
 
 @method(
     "adaptive",
-    maps.softmax,
+    softmax,
     EntropyPolynomial,
     "softmax(β(H)·z), β a polynomial of the entropy H",
     DISPERSES,
@@ -86,7 +87,7 @@ def adaptive_temperature_softmax() -> None:
     """
 
 
-@method("ssmax", maps.softmax, LogLength, "softmax((s·log n + b)·z)", HOLDS_A_LEAD, "Nakanishi, arXiv 2501.19399")
+@method("ssmax", softmax, LogLength, "softmax((s·log n + b)·z)", HOLDS_A_LEAD, "Nakanishi, arXiv 2501.19399")
 def ssmax() -> None:
     r"""Softmax of logits times the logarithm of the number of entries.
 
@@ -98,12 +99,7 @@ def ssmax() -> None:
 
 
 @method(
-    "clipped_ssmax",
-    maps.softmax,
-    ClippedLogLength,
-    "softmax(clip(s·log n + b, low, high)·z)",
-    DISPERSES,
-    "ssmax, bounded",
+    "clipped_ssmax", softmax, ClippedLogLength, "softmax(clip(s·log n + b, low, high)·z)", DISPERSES, "ssmax, bounded"
 )
 def clipped_ssmax() -> None:
     r"""SSMax whose β stays within bounds.
@@ -120,7 +116,7 @@ register("softpick", maps.softpick)
 
 @method(
     "scalable_softpick",
-    maps.softpick,
+    softpick,
     LogLength,
     "softpick((s·log n + b)·z)",
     HOLDS_A_LEAD,
@@ -138,7 +134,7 @@ def scalable_softpick() -> None:
 
 @method(
     "length_scaled",
-    maps.softmax,
+    softmax,
     LengthRule,
     "softmax(½ log((1-ε)(n-m)/(ε·m))·z)",
     "→ 1 if δ > 2, else Θ(n^(δ/2-1))",
@@ -168,7 +164,7 @@ register("entmax", sparse.entmax)
 
 @method(
     "asentmax",
-    sparse.entmax15,
+    entmax15,
     LogLengthPower,
     "entmax15((δ + softplus(w)·(log n)^γ)·z)",
     "→ 1",
@@ -187,10 +183,10 @@ def asentmax() -> None:
 
 @method(
     "adaptive_entmax15",
-    sparse.entmax15,
+    entmax15,
     EntropyPolynomial,
     "entmax15(β(H)·z), β a polynomial of the entropy H of softmax",
-    sparse.SQUARED,
+    SQUARED,
     "this project",
 )
 def adaptive_entmax15() -> None:
@@ -209,12 +205,7 @@ register("stieltjes", sparse.stieltjes)
 
 
 @method(
-    "as_stieltjes",
-    sparse.stieltjes,
-    LogLengthPower,
-    "stieltjes((δ + softplus(w)·(log n)^γ)·z)",
-    DISPERSES,
-    "AS-Stieltjes",
+    "as_stieltjes", stieltjes, LogLengthPower, "stieltjes((δ + softplus(w)·(log n)^γ)·z)", DISPERSES, "AS-Stieltjes"
 )
 def as_stieltjes() -> None:
     r"""The Stieltjes map over the scale of `asentmax`.
@@ -228,7 +219,7 @@ def as_stieltjes() -> None:
 
 @method(
     "llama4",
-    maps.softmax,
+    softmax,
     LogPosition,
     "softmax((1 + a·log(⌊(p + 1)/L⌋ + 1))·z)",
     "→ 1 if a·δ > 1, else Θ(n^(a·δ-1))",
@@ -248,7 +239,7 @@ def llama4() -> None:
 
 @method(
     "grok2",
-    maps.softmax,
+    softmax,
     ClippedLogLength,
     "softmax(max(1, log n / log 1024)·z)",
     HOLDS_A_LEAD,
@@ -266,7 +257,7 @@ def grok2() -> None:
     """
 
 
-@method("yarn", maps.softmax, LengthRatio, "softmax((0.1·log r + 1)²·z)", DISPERSES, "Peng et al., arXiv 2309.00071")
+@method("yarn", softmax, LengthRatio, "softmax((0.1·log r + 1)²·z)", DISPERSES, "Peng et al., arXiv 2309.00071")
 def yarn() -> None:
     r"""Softmax over the scale of YaRN.
 

@@ -189,10 +189,6 @@ def _operand_entries(step: Step, at: np.ndarray) -> np.ndarray:
         case "split":
             at = at.copy()
             at[params["axis"]] += sum(params["sizes"][: step.result])
-        case "rev":
-            axes = list(params["dimensions"])
-            at = at.copy()
-            at[axes] = sizes[axes] - 1 - at[axes]
         case "reduce_sum":
             at = _completed(at, shape, [axis for axis in range(len(shape)) if axis not in params["axes"]])
         case "dot_general":

@@ -37,7 +37,7 @@ SAME = frozenset(
 """Primitives that return their first operand, perhaps in another type."""
 MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
 """Primitives that return all numbers of their first operand, perhaps elsewhere."""
-LAID = MOVED | {"slice", "split", "rev"}
+LAID = MOVED | {"slice", "split"}
 """Primitives that return numbers of their first operand, perhaps elsewhere and not all."""
 EXPONENTIALS = ("exp", "exp2")
 CUSTOM = ("custom_jvp_call", "custom_vjp_call")

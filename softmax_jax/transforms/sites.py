@@ -411,7 +411,7 @@ def _index_sources(indices: Value) -> list[Value]:
 State = Literal["exponentials", "product", "sum", "reciprocal", "log", "minus log"]
 TOTALS = frozenset({"reduce_sum", "cumsum", "reduce_window_sum", "psum", "psum2", "psum_invariant"})
 PLACED = LAID | {"pad", "concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n"}
-PLACED |= {"all_gather", "ppermute"}
+PLACED |= {"all_gather", "ppermute", "rev"}
 COMBINED = PLACED | TOTALS | {"add", "add_any", "max", "min", "abs", "sub"}
 
 

@@ -4,7 +4,6 @@ import pytest
 from softmax_jax.training.run_directory import SHIPPED
 from studies.competition import compared, key_accuracy
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 BIAS = np.random.default_rng(1).normal(size=10) * 1e-3
 
 

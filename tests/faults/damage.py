@@ -3,7 +3,7 @@
 import pickle
 from pathlib import Path
 
-PARTS = 20
+KINDS = ("truncated", "flipped", "emptied", "removed", "pickle")
 
 
 class CreatesFile:
@@ -16,35 +16,18 @@ class CreatesFile:
         return open, (str(self.path), "w")
 
 
-def truncate(path, part):
-    """Keeps so many twentieths of a file."""
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) * part // PARTS])
-
-
-def flip(path, position):
-    """Turns over one bit, at a position from 0 to 1 of the file."""
-    data = bytearray(path.read_bytes())
-    bit = min(int(8 * len(data) * position), 8 * len(data) - 1)
-    data[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(data)
-
-
-def disguise(path, canary):
-    """Puts a pickle in the place of a file."""
-    path.write_bytes(pickle.dumps(CreatesFile(canary)))
-
-
-def do(kind, path: Path, amount, canary):
-    """Damages a file in one of the ways."""
+def do(kind: str, path: Path, canary: Path, position: float = 0.5) -> None:
+    """Damages a file in one of the ways: from a position, or at it, from 0 to 1 of the file."""
+    data = b"" if kind == "pickle" else path.read_bytes()
+    at = int(len(data) * position)
     match kind:
         case "truncated":
-            truncate(path, amount)
+            path.write_bytes(data[:at])
         case "flipped":
-            flip(path, amount)
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         case "emptied":
             path.write_bytes(b"")
         case "removed":
             path.unlink()
         case "pickle":
-            disguise(path, canary)
+            path.write_bytes(pickle.dumps(CreatesFile(canary)))

@@ -77,19 +77,15 @@ def test_the_largest_numbers_that_are_allowed_give_finite_weights(spec: str):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [("train.py quick --width 1000000", "--width is 1000000"), ("report.py nowhere", "nowhere does not exist")],
-)
-def test_a_process_ends_in_one_line_and_leaves_nothing_behind(command: str, words: str, tmp_path: Any):
-    script, *arguments = command.split()
+def test_a_process_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Any):
+    """As the table says of commands within a process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     del environment["XLA_FLAGS"]
     done = subprocess.run(
-        [sys.executable, ROOT / script, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, ROOT / "report.py", "nowhere"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert words in done.stderr
+    assert "nowhere does not exist" in done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []

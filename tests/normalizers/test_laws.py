@@ -310,12 +310,11 @@ def test_jacobians_equal_central_differences(name, rows):
     np.testing.assert_allclose(forward, moved, atol=1e-8)
 
 
-@jax.jit
-def loss(normalizer, row, cotangent):
+def cost(normalizer, row, cotangent):
     return jnp.sum(normalizer(row) * cotangent)
 
 
-loss_gradient = jax.jit(jax.grad(loss, allow_int=True))
+loss, loss_gradient = jax.jit(cost), jax.jit(jax.grad(cost, allow_int=True))
 
 
 @every_method

@@ -22,22 +22,6 @@ def parameters(config=CONFIG):
 
 
 @pytest.mark.full
-def test_swapping_says_what_the_model_says_under_that_normalizer():
-    """For a model that learned numbers, these make way."""
-    structure = build_model(TASK, "ssmax")[0]
-    model = nnx.merge(structure, jax.tree.map(lambda leaf: leaf[0], parameters()))
-    batch = TASK.training_batch(jax.numpy.int32(0), jax.numpy.int32(0))
-    scores = study.scores_of(model, TASK)
-    for name in ("softmax", "hardmax"):
-        swapped = sj.swap(scores, name)(batch.inputs, batch.mask)
-        direct = TASK.answers(model(batch.inputs, batch.mask, normalizer=sj.normalizer(name)))
-        np.testing.assert_allclose(swapped, direct, atol=1e-5)
-    own = study.scores_of(model, TASK, own=True)(batch.inputs, batch.mask)
-    np.testing.assert_array_equal(own, TASK.answers(model(batch.inputs, batch.mask)))
-    assert np.abs(own - swapped).max() > 1e-4
-
-
-@pytest.mark.full
 def test_accuracies_are_those_of_each_sequence():
     """One by one as the model answers its test sequences; as trained, and under another normalizer."""
     model = nnx.merge(build_model(TASK, "ssmax")[0], jax.tree.map(lambda leaf: leaf[0], parameters()))

@@ -31,7 +31,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyInterpolation, Scale
 from softmax_jax.tasks.task import Task
-from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, Rows, TemperatureFit, search_at
+from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, Rows, TemperatureFit, search_at, target_beta
 from softmax_jax.training.trainer import Parameters
 
 SETS = 64
@@ -70,11 +70,15 @@ def searching(task: Task, length: int, alone: bool) -> Callable[..., Rows]:
             return tuple(values[None] for values in found)
 
         _, rows = attended(scores, softmax.weigh)
+        rho, target = task.priorities(batch), None
+        if rho is not None and rho.shape == rows.logits.shape:
+            best = jnp.argmax(jnp.where(rows.where, rho, -jnp.inf), 1)
+            target = target_beta(rows.logits, best, where=rows.where)
         seen = rows.where.any(-1)
         mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
             jnp.sum(seen, dtype=jnp.float32), 1
         )
-        return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32)))
+        return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32), target))
 
     return of_set
 

@@ -93,9 +93,10 @@ def search(
       \operatorname{softmax}(z/\theta)_j\, v_j\big)$$
 
     `loss` takes the attended values of all rows and returns one number per row, in nats (cross-entropy, most
-    often); `error`, if given, likewise 0 or 1. What else a row's loss depends on (an answer, other heads) is
-    closed over. `target` is the place of the true item in each row, for the criterion of that name. `pool` sums the values under the weights of several temperatures, (rows, temperatures, n), for a model
-    with a precision of its own. `search_at` says how it searches and what it returns.
+    often); `error`, if given, likewise 0 or 1. What else a row's loss depends on (an answer, other heads) is closed
+    over. `target` is the place of the true item in each row, for the criterion of that name. `pool` sums the values
+    under the weights of several temperatures, (rows, temperatures, n), for a model with a precision of its own.
+    `search_at` says how it searches and what it returns.
 
     Two rows, of which the second prefers a flat row:
 
@@ -244,11 +245,12 @@ def points(rows: Rows, criterion: str) -> Callable[[np.ndarray], Points]:
     - `accuracy`: that of the fewest errors of all rows of like entropy.
     - `target`: that of the largest weight of the true item of each row in which another has more.
 
-    The last is said to be the paper's. On rows whose answers are drawn from softmax(β z) for a β of 1.6 to 2.7, `bins`
-    gives 0.98 to 1.0 of it from 1 to 2.5 nats. The others are biased: `inputs` gives 0.37 to 0.39, because rows that
-    want to be sharper without end have no say; `accuracy` 0.3 to 0.8, because a flatter row often has the same answer;
-    `target` 0 to 1.04, because it hears only rows whose answer is not the likeliest (`tests/test_criteria.py`). Rows no higher than the threshold have no say, as the adaptive method gives them β = 1 by rule. Raises
-    ValueError for a criterion of another name.
+    The last is said to be the paper's. On rows whose answers are drawn from softmax(β z) for a β of 1.6 to 2.7,
+    `bins` gives 0.98 to 1.0 of it from 1 to 2.5 nats. The others are biased: `inputs` gives 0.37 to 0.39, because
+    rows that want to be sharper without end have no say; `accuracy` 0.3 to 0.8, because a flatter row often has the
+    same answer; `target` 0 to 1.04, because it hears only rows whose answer is not the likeliest
+    (`tests/test_criteria.py`). Rows no higher than the threshold have no say, as the adaptive method gives them β =
+    1 by rule. Raises ValueError for a criterion of another name.
     """
     checks.one_of("the criterion", criterion, CRITERIA)
     if criterion == "inputs":

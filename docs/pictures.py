@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
+from examples import needle
 from projects.clrs_text import study as clrs_text
 from softmax_jax import theory
 from softmax_jax.files import write_whole
@@ -33,7 +34,6 @@ SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
 """Of the picture that says what helps; none of them saw a longer set than those of training."""
 BAND = "mean of 10 seeds, 95 % band"
 RUNS = {"paper_float32": "paper's recipe", "frontier": "frontier", "near_ties": "near ties"}
-MASS = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
 LENGTHS = looks.LOOK_LENGTHS[::2]
 DIGITS = 4
 
@@ -192,12 +192,6 @@ def refits() -> Any:
     )
 
 
-def needle() -> Any:
-    """Retrieval by a pretrained model."""
-    model = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
-    return probed.found_chart(table("needle/accuracy"), "Is one of 32 needles found in running text?", model)
-
-
 def of_precision(name: str) -> pl.DataFrame:
     """Returns a table of the study of precision."""
     return table(f"precision_study/{name}")
@@ -244,8 +238,8 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "reach": reach,
     "largest_weight": largest_weight,
     "refits": refits,
-    "needle_accuracy": needle,
-    "needle_mass": lambda: probed.mass_chart(table("needle/mass"), MASS),
+    "needle_accuracy": lambda: needle.found_chart(table("needle/accuracy")),
+    "needle_mass": lambda: needle.mass_chart(table("needle/mass")),
     "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
     "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),

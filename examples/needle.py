@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,8 +35,9 @@ from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, runni
 from softmax_jax.commands.options import RESULTS, check_directory, each_within, parse, results_of, within
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.report.charts import PaperOption, save_chart
-from softmax_jax.report.probed import found_chart, mass_chart
+from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.report import charts
+from softmax_jax.report.charts import PaperOption, by_size, save_chart
 from softmax_jax.report.tables import new_table
 
 KINDS = (
@@ -61,6 +63,7 @@ AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
 NORMALIZERS = ("softmax", AT_64, "adaptive", "temperature(0.8)", "entmax15")
 LEARNED = {"θ by head": ("temperature", "theta"), "s by head": (AT_64, "s")}
 MASS = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
+REST = "#c4c8cc"
 LEVEL = 0.05
 
 Texts = tuple[Int[np.ndarray, "texts n"], Bool[np.ndarray, "texts n"]]
@@ -203,9 +206,37 @@ def main() -> None:
         for name, frame in (("accuracy", found), ("mass", shares)):
             write_csv(output / f"{name}.csv", frame.columns, frame.rows())
         show(found, shares)
-        for name, chart in (("accuracy", found_chart(found, QUESTION, MODEL)), ("mass", mass_chart(shares, MASS))):
+        for name, chart in (("accuracy", found_chart(found)), ("mass", mass_chart(shares))):
             save_chart(chart, output / name, asked.paper)
     print(f"wrote {output}")
+
+
+def found_chart(found: pl.DataFrame) -> charts.Chart:
+    """Draws the questions answered right by `n`, a line for each `normalizer`, over the columns round and accuracy."""
+    x = charts.length_axis(sorted(set(found["n"])), "tokens")
+    frame = over_seeds(found, ["normalizer", "n"], "accuracy", 0.0, 100.0)
+    y = charts.percent_axis("questions answered right (%)")
+    return charts.named_lines(frame, x, y, charts.chart_title(QUESTION, MODEL))
+
+
+def mass_chart(frame: pl.DataFrame) -> charts.Chart:
+    """Draws the columns of `MASS` in percent as bars by `n`, the last grey, a panel for each `normalizer`."""
+    means = frame.group_by("normalizer", "n", maintain_order=True).agg(pl.mean(*MASS))
+    long = means.unpivot(list(MASS), index=["normalizer", "n"], variable_name="share", value_name="value")
+    order = pl.col("share").replace_strict(list(MASS), range(len(MASS)))
+    long = long.with_columns(order=order, share=pl.col("share").replace_strict(MASS))
+    *named, rest = MASS.values()
+    bars = alt.Chart(charts.data(long)).mark_bar()
+    chart = bars.encode(
+        x=alt.X("value:Q", title="% of the weight", stack="zero").scale(domain=[0, 100]).axis(values=[0, 50, 100]),
+        y=alt.Y("n:O", title="tokens"),
+        color=charts.colour_by("share", by_size(named) | {rest: REST}, "weight on").legend(orient="top"),
+        order="order:Q",
+        tooltip=["share:N", "n:Q", alt.Tooltip("value:Q", format=".2f")],
+    ).properties(width=150, height=100)
+    title = charts.chart_title("Who gets the weight?", "mean over layers, heads, queries and texts")
+    facet = alt.Facet("normalizer:N", title=None, sort=means["normalizer"].unique(maintain_order=True).to_list())
+    return chart.facet(facet, columns=4).properties(title=title)
 
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:

@@ -215,7 +215,6 @@ INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
         "report.page",
-        "measures.pipeline",
         "training.progress",
         *(f"transforms.{name}" for name in ("find", "objects", "program")),
         "files",

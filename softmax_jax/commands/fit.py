@@ -6,19 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from softmax_jax.commands.options import (
-    RESULTS,
-    TrustCode,
-    UnlessGiven,
-    check_directory,
-    counted,
-    each_within,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    results_of,
-    within,
-)
+from softmax_jax.commands import options
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import Draw, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
@@ -35,10 +23,10 @@ class Arguments:
 
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
-    lengths: UnlessGiven[tuple[int, ...]] = ()
+    lengths: options.UnlessGiven[tuple[int, ...]] = ()
     """Items per set: lengths to fit to and to compare at, those of the task unless given. A second fit sees only the
     lengths of training."""
-    sets: UnlessGiven[int | None] = None
+    sets: options.UnlessGiven[int | None] = None
     """Sets per seed and length to fit to, and as many fresh ones to compare on; 64 times as many up to 16 items. 64
     unless given, or as many as the task tests with."""
     degree: int = 4
@@ -46,47 +34,48 @@ class Arguments:
     criterion: Criterion = "bins"
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
     least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them."""
-    trust_code: TrustCode = False
-    output: UnlessGiven[Path | None] = None
+    trust_code: options.TrustCode = False
+    output: options.UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
-        within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
-        within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
+        options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
+        options.within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
+        options.within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
+
+
+def fit(asked: Arguments) -> None:
+    """Searches, fits, compares, prints, writes."""
+    start = time.perf_counter()
+    for directory in (asked.output / "temperature", asked.output) if asked.output else (options.RESULTS,):
+        options.check_directory("--output", directory)
+    config, parameters = load_checkpoint(asked.checkpoint)
+    seeds = config.all_seeds
+    lengths = sorted(asked.lengths or config.task.test_lengths)
+    keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
+    of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
+    searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
+    pairs = list(with_progress(searched, lengths, "searching"))
+    rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
+    how, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
+    digest, console = checkpoint_sha256(parameters), plain_console()
+    fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **how)
+    if problem:
+        print(problem)
+    frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **of, **how)
+    compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
+    for name in fits.keys() - set(compared["normalizer"]):
+        print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
+    with options.results_of("fit", asked.output) as output:
+        paths = report.write_study(output, rows, fits, compared, asked.paper)
+    report.print_fits(console, fits)
+    report.print_comparison(console, compared)
+    of_seeds, seconds = options.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
+    print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
 
 
 def main() -> None:
-    """Searches, fits, compares, prints, writes."""
-    asked = parse(Arguments, description=__doc__)
-    one_device_per_core()
-    start = time.perf_counter()
-    with one_line_errors():
-        for directory in (asked.output / "temperature", asked.output) if asked.output else (RESULTS,):
-            check_directory("--output", directory)
-        config, parameters = load_checkpoint(asked.checkpoint)
-        seeds = config.all_seeds
-        lengths = sorted(asked.lengths or config.task.test_lengths)
-        keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
-        of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
-        searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
-        pairs = list(with_progress(searched, lengths, "searching"))
-        rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
-        options, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
-        digest, console = checkpoint_sha256(parameters), plain_console()
-        fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **options)
-        if problem:
-            print(problem)
-        frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **of, **options)
-        compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
-        for name in fits.keys() - set(compared["normalizer"]):
-            print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
-        with results_of("fit", asked.output) as output:
-            paths = report.write_study(output, rows, fits, compared, asked.paper)
-        report.print_fits(console, fits)
-        report.print_criteria(console, rows, fresh, asked.degree)
-        report.print_comparison(console, compared)
-    of_seeds, seconds = counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
-    print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
+    """Runs the command line."""
+    options.run(Arguments, __doc__, fit)

@@ -260,6 +260,14 @@ class CompiledPrograms:
 KEPT = CompiledPrograms()
 
 
+def run(arguments: type[T], description: str | None, command: Callable[[T], None], **more: Any) -> None:
+    """Parses the command line and calls the command with it, a device per core; bad input ends in one line."""
+    asked = parse(arguments, description=description, **more)
+    one_device_per_core()
+    with one_line_errors():
+        command(asked)
+
+
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """Ends bad input in one line on stderr with status 2, a loss that is not finite with 1, a stopped run with 130."""

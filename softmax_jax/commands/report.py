@@ -7,20 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.commands.options import (
-    RESULTS,
-    TrustCode,
-    UnlessGiven,
-    check_directory,
-    each_once,
-    each_within,
-    normalizer_names,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    results_of,
-    within,
-)
+from softmax_jax.commands import options
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
 from softmax_jax.report.charts import PaperOption
@@ -34,33 +21,36 @@ class Arguments:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
-    trust_code: TrustCode = False
-    output: UnlessGiven[Path | None] = None
+    trust_code: options.TrustCode = False
+    output: options.UnlessGiven[Path | None] = None
     """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    lengths: UnlessGiven[tuple[int, ...]] = ()
+    lengths: options.UnlessGiven[tuple[int, ...]] = ()
     """Items per set: those of the task unless given, of max retrieval 16, 32, … 16384."""
     sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
     paper: PaperOption = None
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
+        options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
         if self.lengths and max(self.lengths) < TOP:
             given = " ".join(map(str, self.lengths))
             raise ValueError(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
-        within("--sets", self.sets, 1, 2**20, 256)
-        normalizer_names(self.normalizers)
-        each_once("RUNS", self.runs)
-        check_directory("--output", self.output or RESULTS)
+        options.within("--sets", self.sets, 1, 2**20, 256)
+        options.normalizer_names(self.normalizers)
+        options.each_once("RUNS", self.runs)
+        options.check_directory("--output", self.output or options.RESULTS)
+
+
+def report(asked: Arguments) -> None:
+    """Measures, draws, writes."""
+    start = time.perf_counter()
+    with options.results_of("report", asked.output) as output:
+        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper)
+    print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 
 
 def main() -> None:
-    """Measures, draws, writes."""
-    asked = parse(Arguments, description=__doc__)
-    one_device_per_core()
-    start = time.perf_counter()
-    with one_line_errors(), results_of("report", asked.output) as output:
-        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper)
-    print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
+    """Runs the command line."""
+    options.run(Arguments, __doc__, report)

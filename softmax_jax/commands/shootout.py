@@ -10,19 +10,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import polars as pl
-import tyro
 from rich.console import Console
 
-from softmax_jax.commands.options import (
-    RESULTS,
-    UnlessGiven,
-    check_directory,
-    normalizer_names,
-    one_device_per_core,
-    one_line_errors,
-    parse,
-    results_of,
-)
+from softmax_jax.commands import options
 from softmax_jax.configs import load_preset
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import evaluate, frame_of
@@ -35,11 +25,25 @@ from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import load_checkpoint
 
+CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling", "causal")
+"""Options that are settings of the preset."""
+
 
 @dataclasses.dataclass(frozen=True)
-class Changes:
-    """Settings that may differ from the preset of a task; those left out are the preset's."""
+class Arguments:
+    """Options of the command line; settings that are left out are those of the preset of the task."""
 
+    normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
+    task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
+    """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
+    test_lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
+    workdir: options.UnlessGiven[Path | None] = None
+    """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
+    output: options.UnlessGiven[Path | None] = None
+    """Directory for the tables and charts; results/shootout/TIME by default."""
+    paper: PaperOption = None
     seeds: int = 5
     """Models per normalizer, trained together."""
     length: int | None = None
@@ -59,35 +63,10 @@ class Changes:
     causal: bool = False
     """Let no position see a later one."""
 
-    def made_to(self, preset: Config) -> Config:
-        """The preset with these changes. Raises ValueError for those that it cannot take."""
-        settings = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        if "epochs" in settings:
-            settings["steps"] = settings.pop("epochs") * preset.chunk
-        return changed(preset, **settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """Options of the command line."""
-
-    changes: tyro.conf.OmitArgPrefixes[Changes]
-    normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
-    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
-    """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
-    test_lengths: UnlessGiven[tuple[int, ...]] = ()
-    """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
-    workdir: UnlessGiven[Path | None] = None
-    """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
-    output: UnlessGiven[Path | None] = None
-    """Directory for the tables and charts; results/shootout/TIME by default."""
-    paper: PaperOption = None
-
     def __post_init__(self) -> None:
-        normalizer_names(self.normalizers)
-        check_directory("--workdir", self.runs)
-        check_directory("--output", self.output or RESULTS)
+        options.normalizer_names(self.normalizers)
+        options.check_directory("--workdir", self.runs)
+        options.check_directory("--output", self.output or options.RESULTS)
         self.config()
 
     @property
@@ -96,9 +75,11 @@ class Arguments:
         return self.workdir or Path("runs") / "shootout" / self.task
 
     def config(self) -> Config:
-        """The preset of the task with what is asked for in its place."""
-        preset = "transformer_max_retrieval" if self.task == "max-retrieval" else self.task.replace("-", "_")
-        return self.changes.made_to(load_preset(preset))
+        """Returns the preset of the task with what is asked for. Raises ValueError for what it cannot take."""
+        name = "transformer_max_retrieval" if self.task == "max-retrieval" else self.task.replace("-", "_")
+        preset = load_preset(name)
+        asked = {"steps": self.epochs and self.epochs * preset.chunk} | {name: getattr(self, name) for name in CHANGES}
+        return changed(preset, **{name: value for name, value in asked.items() if value is not None})
 
 
 def compete(
@@ -118,8 +99,8 @@ def compete(
         console.print(f"{name}: {workdir}", soft_wrap=True)
         run(changed(config, normalizer=name), workdir, console)
         _, parameters = load_checkpoint(workdir)
-        options: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
-        measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **options)
+        how: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
+        measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **how)
         tests.append(frame_of(measured))
         metrics = pl.read_ndjson((workdir / "metrics.jsonl").read_bytes()).with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
@@ -166,25 +147,26 @@ def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcom
     return [*(output / f"{name}.csv" for name in tables), output / "shootout.json"]
 
 
-def main() -> None:
+def shoot_out(asked: Arguments) -> None:
     """Looks at the normalizers, trains under each, prints, writes."""
-    arguments = parse(Arguments, default=Arguments(Changes()), description=__doc__)
-    one_device_per_core()
-    with one_line_errors():
-        config = arguments.config()
-        start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
-        names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
-        named = {name: normalizer(name) for name in names}
-        swept = looks.sweep(named)
-        looks.print_looks(console, named, swept)
-        outcomes = compete(config, names, arguments.test_lengths, arguments.runs, console)
-        command: dict[str, Any] = dataclasses.asdict(arguments) | {"workdir": str(arguments.runs)}
-        charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
-        with results_of("shootout", arguments.output) as output:
-            command |= command.pop("changes") | {"output": str(output)}
-            paths = write_outcomes(output, command, config, outcomes)
-            for name, chart in charts.items():
-                save_chart(chart, output / name, arguments.paper)
-        report.print_outcomes(console, config, outcomes)
+    config = asked.config()
+    start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
+    names = tuple(METHODS) if "all" in asked.normalizers else asked.normalizers
+    named = {name: normalizer(name) for name in names}
+    swept = looks.sweep(named)
+    looks.print_looks(console, named, swept)
+    outcomes = compete(config, names, asked.test_lengths, asked.runs, console)
+    charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
+    with options.results_of("shootout", asked.output) as output:
+        command = dataclasses.asdict(asked) | {"workdir": str(asked.runs), "output": str(output)}
+        paths = write_outcomes(output, command, config, outcomes)
+        for name, chart in charts.items():
+            save_chart(chart, output / name, asked.paper)
+    report.print_outcomes(console, config, outcomes)
     took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
     print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")
+
+
+def main() -> None:
+    """Runs the command line."""
+    options.run(Arguments, __doc__, shoot_out)

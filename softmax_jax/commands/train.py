@@ -6,15 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from softmax_jax.commands.options import (
-    KEPT,
-    CompiledPrograms,
-    TrustCode,
-    check_directory,
-    one_device_per_core,
-    one_line_errors,
-    parse_preset,
-)
+from softmax_jax.commands import options
 from softmax_jax.configs import load_preset, preset_summaries
 from softmax_jax.training.config import Config
 from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
@@ -31,23 +23,23 @@ class Arguments:
     config: tyro.conf.OmitArgPrefixes[Config]
     workdir: Path
     """Directory of the run; a run that it holds is continued."""
-    trust_code: TrustCode = False
-    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
+    trust_code: options.TrustCode = False
+    compiled: tyro.conf.OmitArgPrefixes[options.CompiledPrograms] = options.KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
 def main() -> None:
     """Picks the preset, parses the options over it, trains."""
-    arguments = parse_preset(
+    arguments = options.parse_preset(
         preset_summaries(),
         lambda name: Arguments(load_preset(name), Path("runs") / name.replace(":", "_")),
         "Train the model of a task. Options change a preset's settings.",
     )
     workdir = arguments.workdir
-    one_device_per_core()
-    with one_line_errors():
+    options.one_device_per_core()
+    with options.one_line_errors():
         join(arguments.cluster)
-        check_directory("--workdir", workdir)
+        options.check_directory("--workdir", workdir)
         build_optimizer(arguments.config)
         build_model(arguments.config.task, arguments.config.normalizer)
         arguments.compiled.keep()

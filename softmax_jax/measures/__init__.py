@@ -9,10 +9,8 @@ Frames that are made from it:
 
 - `evaluation.summarize` has a row for each normalizer and length: `normalizer`, `n`, the mean of each measure over the
   seeds, `interval` (half the 95 % interval of the accuracy) and `p_value` (against softmax); null if undefined
-- `dispersion.dispersion`: entropy, max_weight, rank, true_weight, spread, largest_spread, critical_beta, beta,
-  largest_reach, entropy_lower, entropy_upper, max_weight_lower, max_weight_upper, max_weight_upper_nearest; beta and
-  all after it are null unless the map is softmax
-- `dispersion.forced`: `normalizer`, `threshold`, `measured`, `nearest`, `spread`
-- `dispersion.gaps`: the three keys, `gap_low`, `gap_high`, `sets`, `missed`, `wrong`
+- `dispersion.dispersion`: entropy, max_weight, rank, true_weight, spread, critical_beta, beta, largest_reach,
+  entropy_lower, entropy_upper, max_weight_lower, max_weight_upper, max_weight_upper_nearest; beta and all after it are
+  null unless the map is softmax
 - `dispersion.losses`: the three keys, `accuracy`, `value`, `key`, `dispersion`
 """

@@ -26,11 +26,12 @@ HARDMAX = "hardmax"
 ITEMS_PER_LENGTH = 2**18
 """Items to draw for a seed and length, so that long sets cost no more than short ones."""
 LEAST_SETS = 32
-GAP_EDGES = 10.0 ** np.arange(-6, 0.5, 0.5)
-"""Edges of the bins of the gap in ρ between the two best items: two to a factor of ten."""
+SHOWN_SETS = 32
+"""Of the maps of attention."""
+THRESHOLD = 0.5
+"""The largest weight below which attention no longer picks an item."""
 DISPERSION = (
-    *("entropy", "max_weight", "rank", "true_weight", "spread", "largest_spread", "critical_beta", "beta"),
-    "largest_reach",
+    *("entropy", "max_weight", "rank", "true_weight", "spread", "critical_beta", "beta", "largest_reach"),
     *("entropy_lower", "entropy_upper", "max_weight_lower", "max_weight_upper", "max_weight_upper_nearest"),
 )
 
@@ -56,31 +57,25 @@ def sets_at(items: int, sets: int) -> int:
 
 def dispersion(frame: pl.DataFrame) -> pl.DataFrame:
     """The measures of dispersion, one normalizer after the other, and what the theory allows of it."""
-    columns = [name for name in DISPERSION if name in frame.columns]
-    by_normalizer = frame.select(*KEYS, *columns).partition_by("normalizer", maintain_order=True)
-    return pl.concat(by_normalizer)
+    columns = [name for name in (*KEYS, *DISPERSION) if name in frame.columns]
+    return pl.concat(frame.select(columns).partition_by("normalizer", maintain_order=True))
 
 
-def forced(frame: pl.DataFrame, threshold: float = 0.5) -> pl.DataFrame:
-    """The n at which the largest weight falls to a threshold, over seeds and sets; null where no measured n does.
+def forced(frame: pl.DataFrame) -> dict[str, float | None]:
+    """Returns the n at which the largest weight of one normalizer falls to `THRESHOLD`, over seeds and sets.
 
-    `measured`; `nearest`, by the bound from the nearest logits; `spread`, by the bound from the largest measured
-    spread, null where β depends on the row.
+    `measured`; `nearest`, by the bound from the nearest logits; both None where no measured n does. `spread`, by the
+    bound from the largest measured spread, None where β depends on the row.
     """
-    rows = []
-    for (name,), group in frame.sort("n").group_by("normalizer", maintain_order=True):
-        means = group.group_by("n", maintain_order=True).agg(pl.mean("max_weight", "max_weight_upper_nearest"))
-        lengths, weights, bounds = (column.to_list() for column in means.get_columns())
-        has_bounds = None not in bounds
-        nearest = crossing(lengths, bounds, threshold) if has_bounds else None
-        by_spread = None
-        if has_bounds and group["beta"].n_unique() == 1:
-            by_spread = float(theory.length_forced_below(threshold, group["largest_reach"].to_numpy().max()))
-        rows.append((name, threshold, crossing(lengths, weights, threshold), nearest, by_spread))
-    numbers = dict.fromkeys(("threshold", "measured", "nearest", "spread"), pl.Float64)
-    found = pl.DataFrame(rows, {"normalizer": pl.String} | numbers, orient="row")
-    order = pl.DataFrame({"normalizer": frame["normalizer"].unique(maintain_order=True)})
-    return order.join(found, "normalizer", maintain_order="left")
+    means = frame.group_by("n").agg(pl.mean("max_weight", "max_weight_upper_nearest")).sort("n")
+    lengths, weights, bounds = (column.to_list() for column in means.get_columns())
+    found = {"measured": crossing(lengths, weights, THRESHOLD), "nearest": None, "spread": None}
+    if None not in bounds:
+        found["nearest"] = crossing(lengths, bounds, THRESHOLD)
+        if frame["beta"].n_unique() == 1:
+            reach = frame["largest_reach"].to_numpy().max()
+            found["spread"] = float(theory.length_forced_below(THRESHOLD, reach))
+    return found
 
 
 def crossing(lengths: Sequence[int], values: Sequence[float], threshold: float) -> float | None:
@@ -95,33 +90,6 @@ def crossing(lengths: Sequence[int], values: Sequence[float], threshold: float) 
     at = above[-1]
     share = (values[at] - threshold) / (values[at] - values[at + 1])
     return float(lengths[at] * (lengths[at + 1] / lengths[at]) ** share)
-
-
-def gaps(measured: Sequence[Measured]) -> pl.DataFrame:
-    """Errors, in percent, in the sets whose two best items lie within a bin of `GAP_EDGES`; smaller gaps count to the
-    first.
-
-    `missed`: another item than the true one has the largest logit; `wrong`: the answer is another class.
-    """
-    edges = pl.DataFrame({"bin": range(len(GAP_EDGES) - 1), "gap_low": GAP_EDGES[:-1], "gap_high": GAP_EDGES[1:]})
-    by_set = pl.concat(_sets_of(of_length) for of_length in measured)
-    bins = np.clip(np.searchsorted(GAP_EDGES, by_set["gap"].to_numpy(), side="right") - 1, 0, len(edges) - 1)
-    return (
-        by_set.with_columns(bin=bins)
-        .group_by(*KEYS, "bin", maintain_order=True)
-        .agg(sets=pl.len(), missed=pl.mean("missed"), wrong=100 - pl.mean("accuracy"))
-        .join(edges, "bin", maintain_order="left")
-        .sort("n", "seed", "bin", maintain_order=True)
-        .select(*KEYS, "gap_low", "gap_high", "sets", "missed", "wrong")
-    )
-
-
-def _sets_of(measured: Measured) -> pl.DataFrame:
-    """The accuracy, the gap and what was missed of every set: a row per seed, set and normalizer."""
-    seeds, sets, count = measured.values["gap"].shape
-    columns = {name: measured.values[name].astype(np.float64).ravel() for name in ("accuracy", "gap", "missed")}
-    keys = {"normalizer": [*measured.normalizers] * (seeds * sets), "seed": np.repeat(measured.seeds, sets * count)}
-    return pl.DataFrame(keys | columns).with_columns(n=measured.n).select(*KEYS, *columns)
 
 
 def losses(frame: pl.DataFrame) -> pl.DataFrame:
@@ -144,10 +112,8 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(lost.partition_by("normalizer", maintain_order=True))
 
 
-def attention_maps(
-    measured: Sequence[Measured], normalizers: Sequence[str] | None = None, seed: int | None = None, sets: int = 32
-) -> AttentionMaps:
-    """Weights of the items with the largest ρ in the first sets of one seed, the first seed by default.
+def attention_maps(measured: Sequence[Measured], normalizers: Sequence[str] | None = None) -> AttentionMaps:
+    """Returns the weights of the items with the largest ρ in the first `SHOWN_SETS` sets of the first seed.
 
     Of these normalizers, all by default, at the lengths of at least `TOP` items. Raises ValueError if none is as long.
     """
@@ -155,24 +121,21 @@ def attention_maps(
     if not long:
         raise ValueError(f"the longest of the measured sets has {measured[-1].n} items: measure {TOP} or more")
     normalizers = tuple(normalizers or long[0].normalizers)
-    seed = long[0].seeds[0] if seed is None else seed
-    at, places = long[0].seeds.index(seed), [long[0].normalizers.index(name) for name in normalizers]
-    sets = min(sets, *(of_length.sets for of_length in long))
-    rho = np.stack([of_length.values["top_rho"][at, :sets, 0] for of_length in long])
-    weights = np.stack([of_length.values["top_weights"][at, :sets][:, places] for of_length in long])
+    places = [long[0].normalizers.index(name) for name in normalizers]
+    sets = min(SHOWN_SETS, *(of_length.sets for of_length in long))
+    rho = np.stack([of_length.values["top_rho"][0, :sets, 0] for of_length in long])
+    weights = np.stack([of_length.values["top_weights"][0, :sets][:, places] for of_length in long])
     order = np.argsort(rho[..., 0], axis=1)[..., None]
     weights = np.moveaxis(np.take_along_axis(weights, order[..., None], 1), 2, 0)
     lengths = tuple(of_length.n for of_length in long)
-    return AttentionMaps(normalizers, lengths, seed, weights, np.take_along_axis(rho, order, 1))
+    return AttentionMaps(normalizers, lengths, long[0].seeds[0], weights, np.take_along_axis(rho, order, 1))
 
 
 class Resolution(NamedTuple):
-    """The logit of an item by its ρ and class, alone with a fixed query; every field but the grids by seed."""
+    """The logit of an item near ρ = 1 by its ρ and class, alone with a fixed query; every field but ρ by seed."""
 
     rho: Float[np.ndarray, " points"]
     logits: Float[np.ndarray, "seeds classes points"]
-    near_rho: Float[np.ndarray, " points"]
-    near_logits: Float[np.ndarray, "seeds classes points"]
     slope: Float[np.ndarray, " seeds"]
     """Growth of the logit per unit of ρ at ρ = 1, mean over classes: softmax at β = 1 tells apart about 1/slope."""
     offset: Float[np.ndarray, " seeds"]
@@ -182,7 +145,7 @@ class Resolution(NamedTuple):
 
 
 def resolution(parameters: Parameters, *, points: int = 101, task: Task | None = None) -> Resolution:
-    """Measures logits of single items over two grids of ρ: its whole range, and where classes begin to differ.
+    """Measures logits of single items over a grid of ρ, near its top, where classes begin to differ.
 
     The task is max retrieval unless another with `items_alone` is named.
     """
@@ -193,22 +156,12 @@ def resolution(parameters: Parameters, *, points: int = 101, task: Task | None =
         scores = functools.partial(task.scores, nnx.merge(structure, of_seed), task.items_alone(rho), None)
         return attended(scores, softmax.weigh)[1].logits[:, 0]
 
-    @jax.jit
-    def on_grid(rho: Float[Array, " points"]) -> Float[Array, "seeds classes points"]:
-        return jax.vmap(lambda of_seed: jax.vmap(lambda x: logits_at(of_seed, x), out_axes=1)(rho))(parameters)
-
-    @jax.jit
-    def at_end() -> tuple[Float[Array, "seeds classes"], Float[Array, "seeds classes"]]:
-        def of_one(of_seed: Parameters) -> tuple[Float[Array, " classes"], Float[Array, " classes"]]:
-            logits, derivative = jax.vjp(lambda rho: logits_at(of_seed, rho), jnp.ones((), jnp.float32))
-            return logits, jax.vmap(derivative)(jnp.eye(len(logits), dtype=jnp.float32))[0]
-
-        return jax.vmap(of_one)(parameters)
-
-    end, slopes = (np.asarray(values, np.float64) for values in at_end())
+    one = jnp.ones((), jnp.float32)
+    at_end = jax.jit(jax.vmap(lambda of_seed: jax.jvp(functools.partial(logits_at, of_seed), (one,), (one,))))
+    on_grid = jax.jit(jax.vmap(jax.vmap(logits_at, (None, 0), 1), (0, None)))
+    end, slopes = (np.asarray(values, np.float64) for values in at_end(parameters))
     slope, offset = slopes.mean(1), end.std(1)
     width = float(np.clip(8 * np.median(offset / np.abs(slope)), 1e-5, 1.0))
-    whole, near = np.linspace(0, 1, points), np.linspace(1 - width, 1, points)
-    logits, near_logits = (np.asarray(on_grid(jnp.asarray(grid, jnp.float32))) for grid in (whole, near))
-    bias = (end - end.mean(1, keepdims=True)) / slope[:, None]
-    return Resolution(whole, logits, near, near_logits, slope, offset, bias)
+    rho = np.linspace(1 - width, 1, points)
+    logits = np.asarray(on_grid(parameters, jnp.asarray(rho, jnp.float32)))
+    return Resolution(rho, logits, slope, offset, (end - end.mean(1, keepdims=True)) / slope[:, None])

@@ -3,8 +3,9 @@
 import enum
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Key
 
 from softmax_jax.measures.heads import HeadRows, attended, under_each
-from softmax_jax.measures.pipeline import two_at_a_time
 from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.normalizers import checks, maps
@@ -167,6 +167,21 @@ def evaluate(
     return (_gathered(length, names, tuple(seeds), values, measures) for length, values in zip(lengths, at_each))
 
 
+Argument, Result = TypeVar("Argument"), TypeVar("Result")
+
+
+def two_at_a_time(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> Iterator[Result]:
+    """Yields the results in order, always with the next call under way.
+
+    XLA compiles on one core: this lets it compile for the next argument while the computation of one runs.
+    """
+    pool = ThreadPoolExecutor(2)
+    try:
+        yield from pool.map(function, arguments)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 class Plan(NamedTuple):
     """An evaluation that yields a frame at each length, in this order."""
 
@@ -292,20 +307,23 @@ def measuring(
             batch = task.test_set(key, length, room)
         model, as_trained = models
         rho: Any = task.priorities(batch)
-        known = [Normalizer(functools.partial(REFERENCES[name], rho)) for name in references]
-        others = [*(one for one in normalizers if one is not None), *known]
+        others = [one for one in normalizers if one is not None]
+        others += [Normalizer(functools.partial(REFERENCES[name], rho)) for name in references]
 
         def look(scores: Array, rows: HeadRows, index: Array) -> dict[str, Array]:
             facts = [row_facts(one, rows) for one in others]
             beta, beyond = (jnp.stack(fact)[index] for fact in zip(*facts))
-            return values_of(task, measures, scores, batch, rows, rho, beta, beyond)
+            priorities = rho if rho is not None and rho.shape == rows.logits.shape else None
+            known = {"beta": beta, "extrapolates": beyond, "rho": priorities}
+            of_set = look_at_set(task, scores, batch)
+            return values_of(measures, of_set, of_set._replace(**rows._asdict(), **known))
 
         weighers = [one.weigh for one in others]
         scores = functools.partial(task.scores, model, batch, None)
         values = under_each(alone, weighers, scores, look) if others else {}
         if None not in normalizers:
             return values
-        of_own = values_of(task, measures, task.scores(as_trained, batch, None), batch)
+        of_own = values_of(measures, look_at_set(task, task.scores(as_trained, batch, None), batch))
         place = list(normalizers).index(None)
         return {
             name: jnp.insert(values[name], place, of_own.get(name, jnp.nan), 0) if values else of_own[name][None]
@@ -377,33 +395,24 @@ def _gathered(
     return Measured(items, normalizers, seeds, {name: whole[name] for name in order if name in whole}, rows)
 
 
+def look_at_set(task: Task, scores: Array, batch: Any) -> Seen:
+    """Returns what measures may see of one set as a whole."""
+    answer = batch.answer[0] if hasattr(batch, "answer") else None
+    return Seen(scores[0], answer, task.accuracy(scores, batch), task.loss(scores, batch))
+
+
 def values_of(
-    task: Task,
-    measures: Sequence[str],
-    scores: Array,
-    batch: Any,
-    rows: HeadRows | None = None,
-    rho: Float[Array, "1 items"] | None = None,
-    beta: Any = None,
-    beyond: Any = None,
+    measures: Sequence[str], of_set: Seen, of_rows: Seen | None = None
 ) -> dict[str, Float[Array, "*numbers"]]:
     """Returns the measures of one set; those of its rows have a leading axis of these."""
-    answer = batch.answer[0] if hasattr(batch, "answer") else None
-    of_set = Seen(scores[0], answer, task.accuracy(scores, batch), task.loss(scores, batch))
-    of_rows: Seen | None = None
-    axes: Any = None
-    if rows is not None:
-        fits = rho is not None and rho.shape == rows.logits.shape
-        of_rows = of_set._replace(**rows._asdict(), beta=beta, extrapolates=beyond, rho=rho if fits else None)
-        axes = of_rows._replace(
-            **{name: None if of is None or name in OF_SET else 0 for name, of in of_rows._asdict().items()}
-        )
     values = {}
     for name in measures:
         measure = MEASURES[name]
         seen = of_rows if measure.of_row else of_set
-        if seen is not None and all(getattr(seen, field) is not None for field in measure.needs):
-            values[name] = jax.vmap(measure.of_set, in_axes=(axes,))(seen) if measure.of_row else measure.of_set(seen)
+        if seen is None or any(getattr(seen, field) is None for field in measure.needs):
+            continue
+        axes = Seen(*(None if of is None or field in OF_SET else 0 for field, of in seen._asdict().items()))
+        values[name] = jax.vmap(measure.of_set, in_axes=(axes,))(seen) if measure.of_row else measure.of_set(seen)
     return values
 
 

@@ -21,15 +21,15 @@ from softmax_jax.measures.evaluation import (
     set_by_set,
     set_keys,
     task_of,
+    two_at_a_time,
 )
 from softmax_jax.measures.heads import attended, in_passes
-from softmax_jax.measures.pipeline import two_at_a_time
 from softmax_jax.measures.table import KEYS
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.normalizers.scales import EntropyInterpolation, Scale
+from softmax_jax.normalizers.scales import Scale
 from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, Rows, TemperatureFit, search_at, target_beta
 from softmax_jax.training.trainer import Parameters
@@ -124,33 +124,6 @@ def fit_both(
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
 
-def contenders(scales: Mapping[str, Scale]) -> dict[str, Normalizer]:
-    """The normalizers to compare: the published temperature, those fitted, and what bounds them on either side."""
-    return {
-        "softmax": normalizer("softmax"),
-        "adaptive": normalizer("adaptive"),
-        **{name: Normalizer(softmax, scale) for name, scale in scales.items()},
-        "hardmax": normalizer("hardmax"),
-    }
-
-
-RISING = "best rising β(H)"
-
-
-def isotonic_scale(rows: Mapping[int, Rows]) -> EntropyInterpolation:
-    """The best temperature that any function of the entropy, rising with it, gives.
-
-    Raises ValueError for rows too few to pool.
-    """
-    by_copies = temperature.points(temperature.join(rows.values()), "bins")
-    everyone = np.ones(len(next(iter(rows.values())).entropy))
-    rising = temperature.isotonic_points(by_copies(everyone))
-    if not len(rising.beta):
-        raise ValueError("there are too few rows of like entropy: use more sets or lengths")
-    knots = (jnp.asarray(numbers, jnp.float32) for numbers in (rising.entropy, rising.beta))
-    return EntropyInterpolation(*knots)
-
-
 def compare(
     parameters: Parameters,
     rows: Mapping[int, Rows],
@@ -169,8 +142,7 @@ def compare(
     too; `fresh` are those of `key`. A single seed is fitted to itself. The options are those of `temperature.fit`.
     """
     halves = np.array_split(np.arange(len(seeds)), min(len(seeds), 2))
-    apart = reversed(halves)
-    chosen_on = [of_seeds(rows, others) for others in apart]
+    chosen_on = [of_seeds(rows, others) for others in reversed(halves)]
     scales = [fitted_scales(some, longest_in_training, **options) for some in chosen_on]
     in_all = set.intersection(*(set(of_half) for of_half in scales))
     task = task or task_of(parameters)
@@ -178,7 +150,9 @@ def compare(
     asked = {"lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
     for half, some, found in zip(halves, chosen_on, scales):
         own = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
-        named = contenders({name: scale for name, scale in found.items() if name in in_all})
+        named = {name: normalizer(name) for name in ("softmax", "adaptive")}
+        named |= {name: Normalizer(softmax, scale) for name, scale in found.items() if name in in_all}
+        named["hardmax"] = normalizer("hardmax")
         asked["seeds"] = [seeds[int(index)] for index in half]
         seen = [of_length for n, of_length in some.items() if n <= longest_in_training]
         of_training = {BEST_OF_TRAINING: temperature.join(seen)} if seen else {}
@@ -190,12 +164,11 @@ def compare(
 
 
 def fitted_scales(rows: Mapping[int, Rows], longest_in_training: int, **options: Any) -> dict[str, Scale]:
-    """Both fits and what bounds them, but for those that have too few rows."""
+    """Returns the scales of both fits, but for one that has too few rows."""
     seen = {n: of_length for n, of_length in rows.items() if n <= longest_in_training}
     fitted = {
         ALL_LENGTHS: lambda: temperature.fit_polynomial(rows, **options).scale,
         TRAIN_LENGTHS: lambda: temperature.fit_polynomial(seen, **options).scale,
-        RISING: lambda: isotonic_scale(rows),
     }
     found = {}
     for name, fit in fitted.items():

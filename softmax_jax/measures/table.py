@@ -137,18 +137,6 @@ def rank(seen: Seen) -> Array:
     return 1 + above.sum(dtype=weight.dtype) + equal.sum(dtype=weight.dtype) / 2
 
 
-def missed(seen: Seen) -> Array:
-    """Whether another item than the true one has the largest logit, in percent."""
-    largest = jnp.where(seen.where, seen.logits, -jnp.inf).argmax()
-    return 100 * (largest != seen.rho.argmax()).astype(jnp.float32)
-
-
-def gap(seen: Seen) -> Array:
-    """The lead of the largest ρ over the second."""
-    best, second = jax.lax.top_k(seen.rho, 2)[0]
-    return best - second
-
-
 def top_rho(seen: Seen) -> Array:
     """The largest ρ, in descending order."""
     return jax.lax.top_k(seen.rho, min(TOP, len(seen.rho)))[0]
@@ -241,12 +229,9 @@ REPORT: dict[str, Measure] = {
     "extrapolated": Measure(extrapolated, "Rows beyond the fitted range", "%", ".0f", needs=("logits",)),
     "rank": Measure(rank, "Rank of the true item's weight", needs=("rho",)),
     "true_weight": Measure(true_weight, "Weight of the true item", needs=("rho",)),
-    "missed": Measure(missed, "The largest logit is another item's", "%", needs=("rho",)),
-    "gap": Measure(gap, "Gap in ρ of the two best items", aggregate=None, needs=("rho",)),
     "top_rho": Measure(top_rho, "The largest ρ", aggregate=None, needs=("rho",)),
     "top_weights": Measure(top_weights, "Weights of the items of the largest ρ", aggregate=None, needs=("rho",)),
     "spread": Measure(spread, "Spread of the logits", needs=("logits",)),
-    "largest_spread": Measure(spread, "Largest spread of a set", aggregate=lambda v: float(v.max()), needs=("logits",)),
     "beta": bound("Inverse temperature", "", lambda n, beta, spreads: beta),
     "largest_reach": bound("Largest βδ of a set", "", lambda n, beta, spreads: beta * spreads[:, -1], over=np.max),
     "critical_beta": Measure(critical, "Critical inverse temperature, median", aggregate=median, needs=("logits",)),

@@ -1,12 +1,10 @@
 """The evaluation as a chart and as a table for a terminal, beside the published rows."""
 
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import altair as alt
 import polars as pl
 from rich.console import Console
 
@@ -16,7 +14,7 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
-from softmax_jax.report.charts import PUBLISHED, Paper, palette, save_chart
+from softmax_jax.report.charts import PUBLISHED, Paper, normalizer_of, save_chart
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.tasks import name_of
 from softmax_jax.tasks.task import Task
@@ -43,17 +41,10 @@ def published_for(task: Task) -> Published:
     return ACCURACY if name_of(task) == "max_retrieval" else {}
 
 
-BELOW = {"orient": "bottom", "columns": 4}
-"""Where the legend stands that switches lines off."""
+def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = ACCURACY) -> charts.Chart:
+    """Draws accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
-
-def accuracy_chart(
-    frame: pl.DataFrame, title: str, reference: Published = ACCURACY, *, switched: bool = False
-) -> charts.Chart:
-    """Accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
-
-    The frame has the columns normalizer, n, seed and accuracy. Switched, the chart has a legend too: a click on a name
-    in it switches its line off and on again.
+    The frame has the columns normalizer, n, seed and accuracy.
     """
     measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     lengths = sorted(set(measured["n"]))
@@ -64,20 +55,12 @@ def accuracy_chart(
         if n in lengths
     ]
     drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
-    colours, legend = palette(drawn["normalizer"]), "click or press Enter: off, on"
-    switch = charts.legend_switch("normalizer", list(colours)) if switched else None
+    dashes = {name: charts.DASHES if name.endswith(PUBLISHED) else [1, 0] for name in drawn["normalizer"]}
+    seeds = charts.mean_of(frame["seed"].n_unique(), ", 95 % band")
+    titles = charts.chart_title(title, seeds, *([charts.FAIR] if ALL_LENGTHS in dashes else []))
     x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
-    colour = charts.colour_by("normalizer", colours, legend, legend=switched, **BELOW)
-    dash = charts.dash_by("normalizer", colours, legend, legend=switched, **BELOW)
-    height = 360
-    layers = charts.lines(drawn, x, y, colour, dash=dash, switch=switch)
-    layers += charts.ends(drawn, x, y, colour, height, switch)
-    seeds = frame["seed"].n_unique()
-    subtitle = [charts.mean_of(seeds, ", 95 % band")]
-    if "adaptive_refit" in colours:
-        subtitle.append(charts.FAIR)
-    chart = alt.layer(*layers).add_params(switch) if switch else alt.layer(*layers)
-    return chart.properties(width=600, height=height, title=charts.chart_title(title, *subtitle))
+    dash = charts.dash_by("normalizer", dashes)
+    return charts.named_lines(drawn, x, y, titles, dash=dash, width=600, height=360)
 
 
 def print_evaluation(console: Console, summary: pl.DataFrame, reference: Published = ACCURACY) -> None:
@@ -97,15 +80,14 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
         f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; p: paired t-test over seeds "
-        f"against softmax, {CORRECTED}" + ("; " + REFERENCE if reference else ""),
+        "against softmax, corrected by Holm for all in the table; the inference is over trained models"
+        + (f"; {SOURCE}; difference: ours less published" if reference else ""),
         style="dim",
     )
     if any(compared.values()):
         print(verdict(compared))
-    if sentence := of_an_offset(groups):
-        print(sentence)
-    if ALL_LENGTHS in groups:
-        print(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
+    for remark in remarks(groups):
+        print(remark)
 
 
 class Compared(NamedTuple):
@@ -141,24 +123,21 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
 
 
 def moved_by_offset(names: Iterable[str]) -> list[str]:
-    """Those that weigh a row otherwise once a constant is added to all logits, unless one was there in training."""
-    methods = {name: METHODS.get(re.split(r"[(,]", name)[0]) for name in names}
-    moved = [
-        name
-        for name, method in methods.items()
-        if method and not (method.build().shift_invariant and "cap=" not in name)
-    ]
+    """Returns those that weigh a row otherwise once a constant is added to it, unless training was under one."""
+    methods = {name: METHODS.get(normalizer_of(name)) for name in names}
+    moved = [name for name, of in methods.items() if of and ("cap=" in name or not of.build().shift_invariant)]
     return [] if any(name.endswith(AS_TRAINED) for name in moved) else moved
 
 
-def of_an_offset(names: Iterable[str]) -> str | None:
-    """One sentence on them, if there are any."""
-    if not (moved := moved_by_offset(names)):
-        return None
-    return (
-        f"{', '.join(moved)}: a constant added to a row changes these weights, and training left it to chance, so what "
-        "stands here says little of the method"
-    )
+def remarks(names: Iterable[str]) -> list[str]:
+    """Says what one must know to compare these rows: which depend on an offset of the logits, and what fits saw."""
+    found = []
+    if moved := moved_by_offset(names := list(names)):
+        problem = "a constant added to a row changes these weights, and training left it to chance"
+        found.append(f"{', '.join(moved)}: {problem}, so what stands here says little of the method")
+    if ALL_LENGTHS in names:
+        found.append(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
+    return found
 
 
 def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:
@@ -183,11 +162,9 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
     return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
 
 
-CORRECTED = "corrected by Holm for all in the table; the inference is over trained models"
 MARGIN = 1.5
 """Points that an accuracy may be off and still agree."""
 SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"
-REFERENCE = f"{SOURCE}; difference: ours less published"
 NO_SETTINGS = ("cluster", "compiled", "rounding", "paper")
 """Options that change no number, and the precision, which stands under the settings of the model."""
 

@@ -145,45 +145,48 @@ def lines(
     colour: alt.Color,
     *,
     dash: Any = alt.Undefined,
-    switch: alt.Parameter | None = None,
-    tooltip: Sequence[Any] = (),
     point: bool = True,
     width: float = 2.0,
 ) -> list[alt.Chart]:
-    """The column `value` as a line for each colour, over its band if the frame has one, as `over_seeds` makes it.
+    """Returns a line of the column `value` for each colour, over its band if the frame has one, as `over_seeds` gives.
 
-    The baseline is drawn last and widest. Tooltips tell the colour's field, x, y, and `tooltip`. What the switch has
-    off is faint.
+    The baseline is drawn last and widest. Tooltips tell the colour's field, x and y.
     """
     wide: Any = alt.value(width)
     if "normalizer" in frame.columns:
         frame = frame.sort(pl.col("normalizer") == BASELINE, maintain_order=True)  # drawn last, so that none hides it
         wide = alt.condition(alt.datum.normalizer == BASELINE, alt.value(2 * width), wide)
-    told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".6g"), *tooltip]
+    told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".6g")]
     # Cutting would halve points on the edge of the chart.
     marks = alt.Chart(data(frame)).mark_line(point=point, clip=not point)
-    drawn = marks.encode(x=x, y=y, color=colour, opacity=shown(switch), tooltip=told, strokeDash=dash, strokeWidth=wide)
-    return [band(frame, x, y, colour, switch), drawn] if "low" in frame.columns else [drawn]
+    drawn = marks.encode(
+        x=x, y=y, color=colour, opacity=alt.value(1.0), tooltip=told, strokeDash=dash, strokeWidth=wide
+    )
+    return [band(frame, x, y, colour), drawn] if "low" in frame.columns else [drawn]
 
 
-def of_normalizers(frame: pl.DataFrame, x: alt.X, y: alt.Y, *title: str, point: bool = True) -> Chart:
-    """A whole chart of `lines`, one for each normalizer, with its name at its end. The scale of `y` has a domain."""
-    colour = colour_by("normalizer", palette(frame["normalizer"]), legend=False)
-    height = 320
-    layers = [*lines(frame, x, y, colour, point=point), *ends(frame, x, y, colour, height)]
-    return alt.layer(*layers).properties(width=560, height=height, title=chart_title(*title))
-
-
-def ends(
+def named_lines(
     frame: pl.DataFrame,
     x: alt.X,
     y: alt.Y,
-    colour: alt.Color,
-    height: int,
-    switch: alt.Parameter | None = None,
-    text: str = "",
-) -> list[alt.Chart]:
-    """The names of lines at the right of the chart, each joined to its last point; apart, as far as they must be.
+    title: alt.TitleParams,
+    *,
+    colours: Mapping[str, str] | None = None,
+    width: int = 560,
+    height: int = 320,
+    **options: Any,
+) -> Chart:
+    """Returns a whole chart of `lines`, one for each normalizer, with its name at its end.
+
+    The scale of `y` has a domain. The colours are those of `palette` unless given, the options those of `lines`.
+    """
+    colour = colour_by("normalizer", colours or palette(frame["normalizer"]), legend=False)
+    layers = [*lines(frame, x, y, colour, **options), *ends(frame, x, y, colour, height)]
+    return alt.layer(*layers).properties(width=width, height=height, title=title)
+
+
+def ends(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, height: int, text: str = "") -> list[alt.Chart]:
+    """Returns the names of lines at the right of the chart, each joined to its last point; apart, as they must be.
 
     The names are those of the colour's field, or in the column `text`. The scale of `y` has a domain, and is linear
     unless its type is "log".
@@ -193,20 +196,17 @@ def ends(
     scale = y["scale"].to_dict()
     bend, straighten = (math.log, math.exp) if scale.get("type") == "log" else (float, float)
     low, high = map(bend, scale["domain"])
-    inner = last["value"].clip(*scale["domain"])
-    wanted = [(bend(value) - low) / (high - low) for value in inner]
-    placed = [straighten(low + place * (high - low)) for place in apart(wanted, LINE_HEIGHT / height)]
-    inside = [straighten(low + place * (high - low)) for place in wanted]
-    last = last.with_columns(text=pl.col(text or field), end=pl.Series(inside), place=pl.Series(placed))
-    start, place = y.copy(), y.copy()
-    start.shorthand, place.shorthand = "end:Q", "place:Q"
-    base = alt.Chart(data(last.select(field, along, "text", "end", "place")))
+    wanted = [(bend(value) - low) / (high - low) for value in last["value"].clip(*scale["domain"])]
+    placed = {"end": wanted, "place": apart(wanted, LINE_HEIGHT / height)}
+    heights = {name: [straighten(low + place * (high - low)) for place in places] for name, places in placed.items()}
+    last = last.select(field, along, pl.col(text or field).alias("text")).hstack(pl.DataFrame(heights))
+    start, place = (renamed(y, f"{name}:Q") for name in heights)
+    base = alt.Chart(data(last)).encode(x=x, opacity=alt.value(1.0))
     joints = base.mark_rule(xOffset=3, x2Offset=14, strokeWidth=1.5)
     names = base.mark_text(xOffset=17, align="left", baseline="middle")
-    seen = {"opacity": shown(switch)}
     return [
-        joints.encode(x=x, x2=along, y=start, y2="place", color=colour, **seen).properties(description=FOR_WIDE),
-        names.encode(x=x, y=place, text="text:N", **seen).properties(description=FOR_WIDE),
+        joints.encode(x2=along, y=start, y2="place", color=colour).properties(description=FOR_WIDE),
+        names.encode(y=place, text="text:N").properties(description=FOR_WIDE),
     ]
 
 
@@ -226,12 +226,17 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     return moved[np.argsort(order)].tolist()
 
 
-def band(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, switch: alt.Parameter | None = None) -> alt.Chart:
-    """The area from `low` to `high`, on the scale of `y`."""
-    low = y.copy()
-    low.shorthand = "low:Q"
+def band(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color) -> alt.Chart:
+    """Returns the area from `low` to `high`, on the scale of `y`."""
     area = alt.Chart(data(frame)).mark_area(clip=True)
-    return area.encode(x=x, y=low, y2="high:Q", color=colour, opacity=shown(switch, 0.15, 0.0))
+    return area.encode(x=x, y=renamed(y, "low:Q"), y2="high:Q", color=colour, opacity=alt.value(0.15))
+
+
+def renamed(y: alt.Y, field: str) -> alt.Y:
+    """Returns an axis for another column on the same scale."""
+    axis = y.copy()
+    axis.shorthand = field
+    return axis
 
 
 def data(frame: pl.DataFrame) -> alt.Data:
@@ -266,13 +271,10 @@ def colour_by(
     return alt.Color(f"{field}:N", title=title, sort=None, legend=line_legend(**more) if legend else None, scale=scale)
 
 
-def dash_by(field: str, names: Iterable[str], title: str, legend: bool = False, **more: Any) -> alt.StrokeDash:
-    """Dashes for published rows; in one legend with the colour of the same field and title."""
-    names = list(names)
-    scale = alt.Scale(domain=names, range=[DASHES if name.endswith(PUBLISHED) else [1, 0] for name in names])
-    return alt.StrokeDash(
-        f"{field}:N", title=title, sort=None, scale=scale, legend=line_legend(**more) if legend else None
-    )
+def dash_by(field: str, dashes: Mapping[str, Sequence[int]]) -> alt.StrokeDash:
+    """Returns these dashes by name, without a legend."""
+    scale = alt.Scale(domain=list(dashes), range=list(dashes.values()))
+    return alt.StrokeDash(f"{field}:N", sort=None, scale=scale, legend=None)
 
 
 def line_legend(**more: Any) -> alt.Legend:
@@ -294,10 +296,11 @@ def percent_axis(title: str) -> alt.Y:
 
 
 def log_axis(title: str, values: Iterable[float], base: float = 10.0) -> alt.Y:
-    """The column `value`, on a logarithmic scale that these fill."""
+    """Returns the column `value`, on a logarithmic scale that these fill; of its grid only a few lines."""
     values = [value for value in values if value > 0] or [1.0]
-    domain = [min(values) / 1.1, max(values) * 1.1]
-    return alt.Y("value:Q", title=title, scale=alt.Scale(type="log", base=base, domain=domain, nice=False))
+    domain = [min(values) / 1.3, max(values) * 1.3]
+    scale = alt.Scale(type="log", base=base, domain=domain, nice=False, clamp=True)
+    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=3))
 
 
 def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
@@ -308,17 +311,6 @@ def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
 def panel_title(title: str) -> alt.TitleParams:
     """The title of one of several panels, above its left edge."""
     return alt.TitleParams(title, anchor="start", frame="group", fontSize=13)
-
-
-def legend_switch(field: str, names: Sequence[str]) -> alt.Parameter:
-    """A selection of names, all of them at first; each click in the legend takes one out or puts it back."""
-    everything: Any = [{field: name} for name in names]
-    return alt.selection_point(fields=[field], bind="legend", toggle="true", empty=False, value=everything)
-
-
-def shown(switch: alt.Parameter | None, on: float = 1.0, off: float = 0.04) -> Any:
-    """The opacity of what the switch leaves on or has switched off; without a switch everything is on."""
-    return alt.value(on) if switch is None else alt.condition(switch, alt.value(on), alt.value(off), empty=False)
 
 
 PNG_SCALE = 2
@@ -447,22 +439,15 @@ def printed(chart: Chart, paper: Paper) -> str:
 
 
 def fitted(found: Mapping[str, Any], wanted: float) -> tuple[str, float]:
-    """The picture with panels so wide that all of it is as wide as wanted, and how wide a panel is then.
+    """Returns the picture with panels so wide that all of it is about as wide as wanted, and how wide a panel then is.
 
-    A panel is at least half of `LEAST_PANEL` wide, so the picture may be wider.
+    Beside the panels stands text, of which the width stays, so the width of the whole is linear in that of a panel. A
+    panel is at least half of `LEAST_PANEL` wide, so the picture may be wider.
     """
     panel = panel_width(found)
-    low, high = LEAST_PANEL / 2 / panel, 3 * wanted / panel
-
-    def width_at(factor: float) -> float:
-        return size_of(print_svg(widened(found, factor)))[0]
-
-    low_width, high_width = width_at(low), width_at(high)
-    for _ in range(3):  # the width is linear in the factor once panels are wider than the text around them
-        if low_width < wanted < high_width:
-            low += (high - low) * (wanted - low_width) / (high_width - low_width)
-            low_width = width_at(low)
-    return print_svg(widened(found, low)), low * panel
+    once, twice = (size_of(print_svg(widened(found, factor)))[0] for factor in (1.0, 2.0))
+    factor = max(1 + (wanted - once) / (twice - once), LEAST_PANEL / 2 / panel)
+    return print_svg(widened(found, factor)), factor * panel
 
 
 def narrow(found: Mapping[str, Any], wanted: float) -> dict[str, Any]:
@@ -523,12 +508,13 @@ def size_of(drawn: str) -> tuple[float, float]:
 
 
 def widened(part: Any, factor: float) -> Any:
-    """A part of a specification with the widths of its panels multiplied."""
+    """Returns a part of a specification with the widths of its panels multiplied."""
     if isinstance(part, list):
         return [widened(value, factor) for value in part]
     inner = {key: widened(part[key], factor) for key in ("hconcat", "vconcat", "spec", "layer") if key in part}
-    if isinstance(width := part.get("width"), dict):  # so many pixels for each step of an axis
-        inner["width"] = {"step": factor * width["step"]}
-    elif width is not None:
-        inner["width"] = factor * width
-    return {**part, **inner}
+    match part.get("width"):
+        case {"step": step}:  # so many pixels for each step of an axis
+            inner["width"] = {"step": factor * step}
+        case int(width) | float(width):
+            inner["width"] = factor * width
+    return part | inner

@@ -100,7 +100,8 @@ def sweep_chart(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = L
     weights = charts.long_frame(places, value=np.array(list(swept.values())))
     y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
     question = "Who still sees one logit of 3 among many near 0?"
-    return charts.of_normalizers(weights, charts.length_axis(lengths, "logits in the row"), y, question)
+    x = charts.length_axis(lengths, "logits in the row")
+    return charts.named_lines(weights, x, y, charts.chart_title(question))
 
 
 def print_looks(console: Console, named: Named, swept: Mapping[str, Sequence[float]]) -> None:

@@ -22,20 +22,6 @@ CAPTION = (
     "together, without compiling; learned: mean over seeds and heads, by layer; p: paired t-test of the accuracy "
     "against softmax, corrected by Holm for all in the table; the inference is over trained models"
 )
-SPARSE_ATTENTION: dict[str, dict[str, dict[int, float]]] = {
-    "sort": {"entmax15": {1: 100.0, 2: 100.0, 4: 57.8, 8: 0.0}},
-    "copy": {"entmax15": {1: 100.0, 2: 100.0, 4: 99.9, 8: 99.7, 16: 99.4, 32: 96.3, 64: 0.0}},
-    "multi_query": {
-        "entmax15": {1: 100.0, 2: 100.0, 4: 100.0, 16: 99.5, 64: 92.7, 256: 66.8, 1024: 9.3},
-        "asentmax": {1: 100.0, 2: 100.0, 4: 100.0, 16: 99.7, 64: 99.6, 256: 99.0, 1024: 95.3},
-    },
-}
-"""Sequences answered wholly right, in percent, by task, normalizer and multiple of the longest training length.
-
-Source: Vasylenko et al., arXiv 2506.16640, as quoted by others: the table could be read in no primary source. The
-setting is another: causal models that write the answer token by token, trained on 20 to 50 million sequences of up
-to 64 tokens; "multi-query" there has keys and values of two tokens and four queries.
-"""
 BANDS = "mean of the seeds, 95 % band"
 
 
@@ -53,12 +39,10 @@ class Outcomes(NamedTuple):
 
 
 def print_outcomes(console: Console, config: Config, outcomes: Outcomes) -> None:
-    """The table of the results, that by length if there are several, and what is published on the task."""
+    """Prints the table of the results, and that by length if there are several."""
     console.print(results_table(outcomes, config.task.longest))
     if outcomes.tests["n"].n_unique() > 1:
         console.print(lengths_table(outcomes))
-    if config.task.name in SPARSE_ATTENTION:
-        console.print(published_table(config.task.name))
 
 
 def by_normalizer(frame: pl.DataFrame, column: str) -> dict[str, list[float]]:
@@ -134,33 +118,18 @@ def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> ch
 
 
 def curve_chart(outcomes: Outcomes) -> charts.Chart:
-    """Training loss by epoch with 95 % bands."""
+    """Draws training loss by epoch with 95 % bands."""
     means = over_seeds(outcomes.losses, ["normalizer", "epoch"], "loss")
     # On a logarithmic scale a band cannot reach 0.
     means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
     y = charts.log_axis("training loss (nats)", [*means["low"], *means["high"]])
-    return charts.of_normalizers(means, x, y, "How fast does each learn?", BANDS, point=False)
+    return charts.named_lines(means, x, y, charts.chart_title("How fast does each learn?", BANDS), point=False)
 
 
 def length_chart(outcomes: Outcomes) -> charts.Chart:
-    """Test accuracy by length with 95 % bands."""
+    """Draws test accuracy by length with 95 % bands."""
     means = over_seeds(outcomes.tests, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     x = charts.length_axis(sorted(set(means["n"])), "length at test time")
     y = charts.percent_axis("test accuracy (%)")
-    return charts.of_normalizers(means, x, y, "Trained short, tested long: who holds?", BANDS)
-
-
-def published_table(task: str) -> Table:
-    """What the paper on sparse attention reports on a task of that name, and how its setting differs."""
-    rows = SPARSE_ATTENTION[task]
-    multiples = sorted({multiple for row in rows.values() for multiple in row})
-    table = new_table(f"Published: {task} (arXiv 2506.16640)", "normalizer", *(f"{n} ×" for n in multiples))
-    for name, row in rows.items():
-        table.add_row(name, *[number_or_dash(row.get(multiple), ".1f") for multiple in multiples])
-    table.caption = (
-        "by multiple of the longest training length, 64 tokens. Another setting than ours: % of sequences answered "
-        "wholly right, written token by token by a larger causal model, 20 to 50 million training sequences; quoted "
-        "at second hand"
-    )
-    return table
+    return charts.named_lines(means, x, y, charts.chart_title("Trained short, tested long: who holds?", BANDS))

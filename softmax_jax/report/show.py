@@ -82,7 +82,7 @@ def array_figure(
         array,
         columns=across[::-1],
         rows=down[::-1],
-        axis_labels={axis: axis_label(name, array.shape[axis], labels.get(name, ())) for axis, name in enumerate(axes)},
+        axis_labels={axis: f"{name}: {size}" for axis, (name, size) in enumerate(zip(axes, array.shape))},
         axis_item_labels={axes.index(name): places for name, places in labels.items()},
         vmin=low,
         vmax=high,
@@ -100,13 +100,3 @@ def harmless(text: object) -> str:
     'a‹/script>'
     """
     return str(text).replace("<", "‹")
-
-
-def axis_label(name: str, size: int, places: Sequence[str]) -> str:
-    """Describes an axis, with its places in their order where these are few words.
-
-    >>> axis_label("head", 2, ["left", "right"]), axis_label("key", 512, [])
-    ('head: left, right', 'key: 512')
-    """
-    listed = ", ".join(map(str, places))
-    return f"{name}: {listed if 0 < len(listed) <= 100 else size}"

@@ -1,4 +1,4 @@
-"""The temperature fit as tables for a terminal and as charts."""
+"""The temperature fit as tables for a terminal and as a chart."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,31 +9,15 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax import temperature as fitting
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING, RISING
+from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts
 from softmax_jax.report.charts import BASELINE, GREY, Paper, palette, save_chart
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
-from softmax_jax.temperature import (
-    ALL_LENGTHS,
-    CRITERIA,
-    FITS,
-    LOG_THETA,
-    THETA_RANGE,
-    THRESHOLD,
-    TRAIN_LENGTHS,
-    Curve,
-    Rows,
-    TemperatureFit,
-    apply_curve,
-    clamped,
-    join,
-    points,
-    polynomial,
-    ruled,
-)
+from softmax_jax.temperature import THETA_RANGE, Curve, Rows, TemperatureFit
 
 PUBLISHED = "adaptive"
 PUBLISHED_RANGE = (0.849, 5.945)
@@ -49,9 +33,9 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
         low, high = fit.entropy_range
         lengths = f"{len(fit.lengths)} lengths, {min(fit.lengths)} … {max(fit.lengths)} items"
         table = new_table(f"{name}, by {fit.criterion}, from {lengths}", "power of H", "β", "95 %")
-        for power, coefficient in zip(range(len(fit.coefficients) - 1, -1, -1), fit.coefficients):
-            interval = "–" if fit.intervals is None else "{:.4g} … {:.4g}".format(*fit.intervals[-1 - power])
-            table.add_row(str(power), f"{coefficient:.6g}", interval)
+        for index, coefficient in enumerate(fit.coefficients):
+            interval = "–" if fit.intervals is None else "{:.4g} … {:.4g}".format(*fit.intervals[index])
+            table.add_row(str(len(fit.coefficients) - 1 - index), f"{coefficient:.6g}", interval)
         console.print(table)
         console.print(
             f"for {low:.3f} ≤ H ≤ {high:.3f} nats (H is clamped to that), β from {fit.beta_at_ends[0]:.3g} to "
@@ -71,25 +55,6 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     )
 
 
-def print_criteria(console: Console, rows: Mapping[int, Rows], fresh: Mapping[int, Rows], degree: int) -> None:
-    """Prints accuracy and loss on fresh sets of the polynomial that each criterion gives."""
-    groups: dict[str, dict[str, dict[int, str]]] = {}
-    each_seed_once = np.ones(len(next(iter(rows.values())).entropy))
-    for criterion in CRITERIA:
-        try:
-            best = points(join(rows.values()), criterion)(each_seed_once)
-            curve = clamped(polynomial(best, degree), best.entropy_range)
-        except ValueError:
-            groups[f"{criterion}: too few points"] = {"": {}}
-            continue
-        on_fresh = {n: apply_curve(curve, of_length) for n, of_length in fresh.items()}
-        groups[criterion] = {
-            "accuracy": {n: f"{100 - 100 * errors.mean():.1f}" for n, (_, errors) in on_fresh.items()},
-            "loss": {n: f"{losses.mean():.3f}" for n, (losses, _) in on_fresh.items()},
-        }
-    print_groups(console, f"Criteria, degree {degree}, on fresh sets", groups, list(fresh))
-
-
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     """Prints accuracy, loss, the share of the possible gain and p against the published polynomial of every method.
 
@@ -102,16 +67,16 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
         f"{BEST_FOR_LENGTH} gains over {BASELINE}; p: paired t-test against the published polynomial, "
-        f"corrected by Holm; {RISING}: isotonic; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
+        f"corrected by Holm; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
         "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
         "sets and, of several seeds, on the other half. "
-        f"Only {TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
+        f"Only {fitting.TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )
 
 
 def share_of_gain() -> pl.Expr:
-    """The share in % of what the best constant temperature gains over softmax at a length, where that gains enough."""
+    """Returns the share in % of what the best constant temperature gains over softmax at a length, if that is much."""
     start, end = (
         pl.col("accuracy").filter(pl.col("normalizer") == name).first().over("n")
         for name in (BASELINE, BEST_FOR_LENGTH)
@@ -121,43 +86,41 @@ def share_of_gain() -> pl.Expr:
 
 
 def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:
-    """The published polynomial and the fitted ones, with the rules of the adaptive method: β ≥ 1, and 1 for low H."""
+    """Returns the published polynomial and the fitted ones, by the rules of the method: β ≥ 1, and 1 for low H."""
     published = np.array(EntropyPolynomial.coefficients)
-    return {PUBLISHED: ruled(lambda entropy: np.polyval(published, entropy))} | {
-        name: ruled(fit.curve) for name, fit in fits.items()
-    }
+    functions = {PUBLISHED: lambda entropy: np.polyval(published, entropy)}
+    functions |= {name: fit.curve for name, fit in fits.items()}
+    return {name: fitting.ruled(function) for name, function in functions.items()}
 
 
 def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
-    """1/θ* against H: density of the rows' own optima, and the published and fitted curves with bands and ranges."""
-    everything = join(rows.values())
-    flat = everything.entropy > THRESHOLD
+    """Draws 1/θ* against H: density of the rows' own optima, and the published and fitted curves with their bands."""
+    everything = fitting.join(rows.values())
+    flat = everything.entropy > fitting.THRESHOLD
     highest = float(everything.entropy.max())
-    drawn = curves(fits)
-    colour = charts.colour_by("curve", palette(drawn), legend=False)
-    entropies = alt.Scale(domain=[0, highest], nice=False)
-    x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=entropies)
-    y = alt.Y("value:Q", title="inverse temperature 1/θ", scale=alt.Scale(type="log", base=2, domain=BETA_RANGE))
-    ranges = {PUBLISHED: PUBLISHED_RANGE} | {name: fit.entropy_range for name, fit in fits.items()}
-    spans = [{"curve": name, "low": low, "high": min(high, highest)} for name, (low, high) in ranges.items()]
-    shade = alt.Chart(alt.Data(values=spans)).mark_rect(opacity=0.06, clip=True)
-    shade = shade.encode(x=alt.X("low:Q", scale=entropies), x2="high:Q", color=colour)
     grid = np.linspace(0, highest, 241)
-    lines = [pl.DataFrame({"curve": name, "entropy": grid, "value": curve(grid)}) for name, curve in drawn.items()]
-    bands = [pl.DataFrame({"curve": name, **fit.band}) for name, fit in fits.items() if fit.band]
-    bands = [of_fit.with_columns(pl.col("low", "high").clip(*BETA_RANGE)) for of_fit in bands]
+    frames = [
+        pl.DataFrame({"curve": name, "entropy": grid, "value": curve(grid)}) for name, curve in curves(fits).items()
+    ]
+    bands = [
+        pl.DataFrame({"curve": name, **fit.band}).with_columns(pl.col("low", "high").clip(*BETA_RANGE))
+        for name, fit in fits.items()
+        if fit.band
+    ]
+    drawn, colour = pl.concat(frames), charts.colour_by("curve", palette([PUBLISHED, *fits]), legend=False)
+    scale = alt.Scale(domain=[0, highest], nice=False)
+    x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=scale)
+    y = alt.Y("value:Q", title="inverse temperature 1/θ", scale=alt.Scale(type="log", base=2, domain=BETA_RANGE))
     layers = [
         density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest),
-        shade,
-        *([charts.band(pl.concat(bands), x, y, colour)] if bands else []),
-        *charts.lines(pl.concat(lines), x, y, colour, point=False, width=3.0),
-        *charts.ends(pl.concat(lines), x, y, colour, height=380),
+        *(charts.band(of_fit, x, y, colour) for of_fit in bands),
+        *charts.lines(drawn, x, y, colour, point=False, width=3.0),
+        *charts.ends(drawn, x, y, colour, height=380),
     ]
     title = charts.chart_title(
         "Which temperature is best for a row of given entropy?",
-        "grey: each row's own optimum (at the top and bottom edge: none inside the range)",
-        "bands: 95 % over seeds; shaded: ranges of the fits, and where the published polynomial exceeds 1",
-        *([charts.FAIR] if ALL_LENGTHS in fits else []),
+        "grey: each row's own optimum (at the top and bottom edge: none inside the range); bands: 95 % over seeds",
+        *([charts.FAIR] if fitting.ALL_LENGTHS in fits else []),
     )
     return alt.layer(*layers).properties(width=520, height=380, title=title)
 
@@ -176,7 +139,7 @@ def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
 
 
 def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> alt.Chart:
-    """Rows per cell of a grid of entropy and log β, as shades of grey."""
+    """Draws the rows in each cell of a grid of entropy and log β, as shades of grey."""
     edges = np.linspace(0, highest, 81), np.linspace(math.log2(BETA_RANGE[0]), math.log2(BETA_RANGE[1]), 46)
     counts, _, _ = np.histogram2d(entropies, np.log2(np.clip(betas, *BETA_RANGE)), edges)
     i, j = np.nonzero(counts)
@@ -187,30 +150,6 @@ def density_layer(entropies: np.ndarray, betas: np.ndarray, highest: float) -> a
     return marks.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", color=alt.value(GREY), opacity=shade)
 
 
-def length_points(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
-    """β by number of items: mean over rows of each curve, and the best constant for each length."""
-    betas = {name: [curve(of_one.entropy).mean() for of_one in rows.values()] for name, curve in curves(fits).items()}
-    betas[BEST_FOR_LENGTH] = [np.exp(-LOG_THETA[of_one.losses.mean((0, 1)).argmin()]) for of_one in rows.values()]
-    return charts.long_frame({"curve": list(betas), "n": list(rows)}, beta=np.array(list(betas.values())))
-
-
-def length_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
-    """The `length_points` as lines."""
-    measured = length_points(rows, fits).rename({"beta": "value"})
-    colour = charts.colour_by("curve", palette(measured["curve"]), legend=False)
-    x, y = (
-        charts.length_axis(list(rows)),
-        charts.log_axis("inverse temperature β, mean over rows", measured["value"].to_list(), 2.0),
-    )
-    title = charts.chart_title(
-        "How sharp does each method make attention as sets grow?",
-        f"{BEST_FOR_LENGTH}: least mean loss, chosen on these sets",
-        *([charts.FAIR] if ALL_LENGTHS in fits else []),
-    )
-    layers = [*charts.lines(measured, x, y, colour), *charts.ends(measured, x, y, colour, height=360)]
-    return alt.layer(*layers).properties(width=520, height=360, title=title)
-
-
 def write_study(
     output: Path,
     rows: Mapping[int, Rows],
@@ -218,12 +157,10 @@ def write_study(
     compared: pl.DataFrame,
     paper: Paper | None = None,
 ) -> list[Path]:
-    """Writes the fits, the comparison and the charts."""
-    paths = [output / FITS[name] for name in fits]
+    """Writes the fits, the comparison and the chart; returns where."""
+    paths = [output / fitting.FITS[name] for name in fits]
     for path, fit in zip(paths, fits.values()):
         fit.save(path)
-    directory = output / "temperature"
-    write_csv(directory / "comparison.csv", compared.columns, compared.rows())
-    drawn = {"entropy": entropy_chart(rows, fits), "length": length_chart(rows, fits)}
-    saved = [path for name, chart in drawn.items() for path in save_chart(chart, directory / name, paper)]
-    return [*paths, directory / "comparison.csv", *saved]
+    table = output / "temperature" / "comparison.csv"
+    write_csv(table, compared.columns, compared.rows())
+    return [*paths, table, *save_chart(entropy_chart(rows, fits), table.with_name("entropy"), paper)]

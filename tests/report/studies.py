@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from softmax_jax.measures.dispersion import attention_maps, resolution
+from softmax_jax.measures.dispersion import resolution
 from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.table import MEASURES
@@ -31,4 +31,4 @@ def small_study() -> tuple[Evaluated, Study]:
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
     fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
     run = Evaluated("paper", config.task, tuple(named), measured, frame_of(measured))
-    return run, Study(run, searched, fits, resolution(parameters), attention_maps(measured, run.normalizers))
+    return run, Study(run, searched, fits, resolution(parameters))

@@ -1,10 +1,8 @@
-import json
-
 import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.measures.dispersion import AttentionMaps
+from softmax_jax.measures.dispersion import AttentionMaps, Resolution
 from softmax_jax.report import charts, dispersion
 from tests.report.charts import values_of
 
@@ -21,58 +19,76 @@ def measured(name, n, seed):
 
 
 FRAME = pl.DataFrame([measured(name, n, seed) for name in NAMES for n in LENGTHS for seed in SEEDS])
-FORCED = pl.DataFrame(
-    {"normalizer": NAMES, "threshold": 0.5, "measured": [20.4, None], "nearest": [90.2, None], "spread": [1e65, None]}
-)
 MAPS = AttentionMaps(
     NAMES, LENGTHS, 7, np.linspace(0, 1, 2 * 3 * 4 * 16).reshape(2, 3, 4, 16), np.linspace(1, 0, 192).reshape(3, 4, 16)
 )
+LOSSES = pl.DataFrame(
+    [
+        {"normalizer": name, "n": n, "seed": seed, "value": 1.0 + seed, "key": 20.0, "dispersion": lost}
+        for name, lost in zip(NAMES, (19.0, -0.5))
+        for n in LENGTHS
+        for seed in SEEDS
+    ]
+)
+RESOLUTION = Resolution(
+    np.linspace(0.998, 1, 3),
+    np.arange(60.0).reshape(2, 10, 3),
+    np.array([200.0, 100.0]),
+    np.array([0.04, 0.06]),
+    np.zeros((2, 10)),
+)
+
+
+def curves(panel):
+    """The values of each line of a panel, by its name."""
+    rows = panel["layer"][1]["data"]["values"]
+    return {row["normalizer"]: [one["value"] for one in rows if one["normalizer"] == row["normalizer"]] for row in rows}
 
 
 def test_each_panel_draws_its_quantity_with_the_bounds_of_softmax_alone():
-    entropy, weight, rank, beta = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"]
+    drawn = dispersion.dispersion_chart(FRAME).to_dict()["vconcat"]
+    entropy, weight, rank, beta = map(curves, drawn)
     for panel, value in ((entropy, np.log(16) / 2), (weight, 0.51), (rank, 1.16)):
-        drawn = [point for point in panel["layer"][2]["data"]["values"] if point["normalizer"] == "softmax"]
-        assert drawn[0]["value"] == pytest.approx(value, rel=1e-5)
-    assert {record["normalizer"] for record in weight["layer"][0]["data"]["values"]} == {
-        "softmax at most, by the whole spread",
-        "softmax at most, by the nearest logits",
-        "softmax at least",
-    }
-    assert [record["value"] for record in rank["layer"][0]["data"]["values"]] == [8.5, 128.5, 8192.5]
-    assert [(record["n"], record["value"]) for record in beta["layer"][0]["data"]["values"]] == [
-        (16, 0.16),
-        (256, 2.56),
-    ]
-    assert {record["normalizer"] for record in beta["layer"][2]["data"]["values"]} == {"softmax"}
-    hardmax = dispersion.dispersion_chart(FRAME.filter(normalizer="hardmax"), FORCED)
+        assert panel["softmax"][0] == pytest.approx(value, rel=1e-5)
+    bounds = {"softmax at most, by the whole spread", "softmax at most, by the nearest logits", "softmax at least"}
+    assert set(weight) == bounds | set(NAMES)
+    assert rank["a random item"] == [8.5, 128.5, 8192.5]
+    assert beta == {"softmax": [1, 1, 1], "critical, median of the sets": [0.16, 2.56]}
+    strokes = drawn[1]["layer"][1]["encoding"]["strokeDash"]["scale"]
+    by_name = {name: tuple(stroke) for name, stroke in zip(strokes["domain"], strokes["range"])}
+    assert by_name["softmax"] == by_name["hardmax"] == (1, 0)
+    assert len({by_name[name] for name in bounds} - {tuple(charts.DASHES)}) == 3
+    hardmax = dispersion.dispersion_chart(FRAME.filter(normalizer="hardmax"))
     assert len(hardmax.to_dict()["vconcat"]) == 3
-    assert "softmax" not in {record.get("normalizer") for record in values_of(hardmax)}
+    assert {record.get("normalizer") for record in values_of(hardmax)} == {"hardmax"}
+
+
+def test_a_normalizer_better_than_hardmax_loses_nothing_to_dispersion():
+    chart = dispersion.loss_split_chart(LOSSES)
+    records = [record for record in values_of(chart) if record["normalizer"] == "hardmax"]
+    assert {record["cause"].split(":")[0]: record["lost"] for record in records} == {
+        "dispersion": 0,
+        "key": 20,
+        "value": 2,
+    }
+    scale = chart.to_dict()["spec"]["encoding"]["color"]["scale"]
+    colours = {name.split(":")[0]: colour for name, colour in zip(scale["domain"], scale["range"])}
+    assert colours == {cause: charts.BY_CAUSE[cause] for cause in dispersion.LOSSES}
 
 
 @pytest.mark.full
-def test_no_two_bounds_have_one_stroke_nor_any_that_of_published_rows():
-    weight = dispersion.dispersion_chart(FRAME, FORCED).to_dict()["vconcat"][1]
-    scale = weight["layer"][0]["encoding"]["strokeDash"]["scale"]
-    strokes = {name: tuple(stroke) for name, stroke in zip(scale["domain"], scale["range"])}
-    assert strokes["softmax"] == strokes["hardmax"] == (1, 0)
-    of_bounds = [strokes[name] for name in dispersion.BOUNDS["max_weight"]]
-    assert len(set(of_bounds)) == 3
-    assert tuple(charts.DASHES) not in of_bounds
-    # In a legend, where there is no room for names at the ends, colours and strokes are one.
-    narrow = json.dumps(charts.with_legends(weight))
-    assert narrow.count('"legend": null') == 0
-
-
-@pytest.mark.full
-def test_a_length_beyond_the_chart_is_not_marked():
-    far = FORCED.with_columns(measured=None, nearest=1e5)
-    assert not any("forced" in str(record) for record in values_of(dispersion.dispersion_chart(FRAME, far)))
-
-
-@pytest.mark.full
-def test_the_table_of_the_maps_holds_what_is_drawn():
-    frame = dispersion.attention_map_frame(MAPS)
-    assert len(frame) == MAPS.weights.size
+def test_the_tables_of_maps_and_logits_hold_what_is_drawn():
+    maps, logits = dispersion.attention_map_frame(MAPS), dispersion.resolution_frame(RESOLUTION, (3, 4))
+    assert (len(maps), len(logits)) == (MAPS.weights.size, RESOLUTION.logits.size)
     last = {"normalizer": "hardmax", "n": 16384, "seed": 7, "set": 4, "item": 16, "rho": 0.0, "weight": 1.0}
-    assert frame.row(-1, named=True) == last
+    assert maps.row(-1, named=True) == last
+    assert logits.row(-1, named=True) == {"seed": 4, "class": 9, "rho": 1.0, "logit": 59.0}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [0.002, 4e-5])
+def test_the_axis_near_the_top_has_digits_enough_to_tell_its_ends_apart(width):
+    near = RESOLUTION._replace(rho=np.linspace(1 - width, 1, 3))
+    axis = dispersion.resolution_chart(near, (3, 4)).to_dict()["layer"][0]["encoding"]["x"]["axis"]
+    first, last = (format(rho, axis["format"]) for rho in near.rho[[0, -1]])
+    assert float(last) - float(first) == pytest.approx(width, rel=0.2)

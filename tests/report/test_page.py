@@ -1,26 +1,41 @@
-"""What the page holds, without a browser."""
+"""The page without a browser: its HTML, its sentences, and all its sections on a small study."""
 
 import html.parser
 import json
 import re
+from pathlib import Path
 
 import altair as alt
+import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.report.page import Figure, Section, TableRow, html as parts, page, write_figure
+from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.report.page import (
+    Evaluated,
+    Figure,
+    Section,
+    critical_sentence,
+    forced_sentence,
+    helps,
+    html as parts,
+    names_of,
+    report_sections,
+    said,
+    write_page,
+)
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.training.run_directory import SHIPPED
+from tests.report.charts import OWN_COLOURS
+from tests.report.studies import NORMALIZERS, small_study
 
 VALUES = [{"a": "</script><script>alert(1)</script>", "b": 2}]
 TITLE = alt.TitleParams("What is it?", subtitle=["one", "two"])
 CHART = alt.layer(alt.Chart(alt.Data(values=VALUES)).mark_point().encode(x="a:N", y="b:Q")).properties(title=TITLE)
+ROWS = {"one": ["1.0 ± 0.1"], "<two>, published": ["–"]}
+TABLE = parts.table("Some <numbers>", ["name", "16"], ROWS, "t")
 FIGURE = Figure("dots", CHART, pl.DataFrame({"a": ["x"], "b": [2]}))
-ROWS = [TableRow("one", ["1.0 ± 0.1"]), TableRow("<two>", ["–"], reference=True)]
-SECTION = Section(
-    "first",
-    "Is 1 < 2?",
-    ["Yes & no.", "More."],
-    [FIGURE, parts.table("Some <numbers>", ["name", "16"], ROWS, name="t")],
-)
+SECTION = Section("first", "Is 1 < 2?", ["Yes & no.", "More."], [FIGURE, TABLE])
 
 
 class Outline(html.parser.HTMLParser):
@@ -41,79 +56,113 @@ class Outline(html.parser.HTMLParser):
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def all(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
 
-
-@pytest.fixture(scope="module")
-def text():
-    return page("A <title>", [SECTION], "made & written")
-
-
-@pytest.fixture(scope="module")
-def outline(text):
-    return Outline(text)
-
-
-@pytest.mark.full
-def test_every_element_is_closed_and_every_id_is_unique(outline):
+def test_a_page_is_whole_fetches_nothing_and_shows_what_it_was_given(tmp_path):
+    written, data, *pictures = write_page(tmp_path, "A <title>", [SECTION], "made & written with")
+    assert [path.name for path in pictures] == ["dots.png", "dots.svg"]
+    assert data.read_text() == "a,b\nx,2\n"
+    text = written.read_text()
+    outline = Outline(text)
     assert outline.open == []
-    ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+    elements = outline.elements
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-
-
-@pytest.mark.full
-def test_nothing_is_fetched(outline, text):
-    for tag, attributes in outline.elements:
-        assert tag != "img"
-        assert "src" not in attributes
-        assert not re.match("(https?:)?//", attributes.get("href", ""))
-    (policy,) = (meta["content"] for meta in outline.all("meta") if "http-equiv" in meta)
+    assert not [tag for tag, attributes in elements if tag == "img" or "src" in attributes]
+    assert not [link for _, has in elements if re.match("(https?:)?//", link := has.get("href", ""))]
+    (policy,) = (has["content"] for tag, has in elements if tag == "meta" and "http-equiv" in has)
     assert policy.startswith("default-src 'none'")
     assert "http" not in policy
-    assert len(text) < 1.2e6
-
-
-@pytest.mark.full
-def test_the_contents_lead_to_each_section_by_its_question(text):
     assert '<li><a href="#first">Is 1 &lt; 2?</a></li>' in text
     assert '<section id="first"' in text
     assert "Yes &amp; no." in text
-    assert "made &amp; written" in text
-
-
-@pytest.mark.full
-def test_a_chart_lies_within_as_its_specification_with_its_title_as_text(text):
+    assert "made &amp; written with python" in text
     found = re.search(r'<script type="application/json" id="spec-dots">(.*?)</script>', text)
     assert found is not None
     specification = json.loads(found[1])
     assert "title" not in specification
     assert specification["data"]["values"] == VALUES
     assert "<strong>What is it?</strong>one<br>two</figcaption>" in text
-    assert [suffix in text for suffix in ('"dots.csv"', '"dots.png"', '"dots.svg"')] == [True] * 3
+    assert [attributes["aria-sort"] for _, attributes in elements if attributes.get("scope") == "col"] == ["none"] * 2
+    assert ("tr", {"class": "reference"}) in elements
 
 
 @pytest.mark.full
-def test_a_table_has_headings_that_sort_and_sets_its_references_apart(outline):
-    headings = [attributes for attributes in outline.all("th") if attributes.get("scope") == "col"]
-    assert [heading["aria-sort"] for heading in headings] == ["none", "none"]
-    assert {"class": "reference"} in outline.all("tr")
-
-
-def test_a_choice_shows_the_first_of_its_tables():
-    radios = Outline(parts.choice("Show", {"a": "A", "b": "B"})).all("input")
-    assert [("checked" in radio, radio["value"]) for radio in radios] == [(True, "a"), (False, "b")]
-    assert len({radio["name"] for radio in radios}) == 1
-
-
-def test_a_page_within_the_page_is_shut_in():
-    (frame,) = Outline(parts.frame("open", "title", '<p class="x">&</p>')).all("iframe")
-    assert frame["srcdoc"] == '<p class="x">&</p>'
-    assert frame["sandbox"] == "allow-scripts"
+def test_every_section_says_what_was_measured_of_a_small_study():
+    run, study = small_study()
+    sections = report_sections([run, run], study)
+    assert [section.name for section in sections] == ["result", "dispersion", "maps", "temperature", "resolution"]
+    assert all(section.sentences[-1] == "This section is about paper." for section in sections[1:])
+    figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
+    names = ["accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
+    assert [figure.name for figure in figures] == names
+    for figure in figures:
+        assert len(figure.data)
+        assert figure.chart.to_dict()["title"]["text"].split(" paper")[0].endswith("?")
+        assert not any(colour in figure.chart.to_json(indent=None) for colour in OWN_COLOURS)
+    table = Outline(text := str(sections[0].parts[3]))
+    assert table.elements[0][1]["id"] == "table-1"
+    assert re.findall(r'<th scope="row">(.*?)</th>', text)[:3] == list(NORMALIZERS)
+    (cells,) = re.findall(r'scope="row">softmax</th>\n<td>(.*?)</td>\n<td>(.*?)</td>', text)
+    for n, cell in zip((16, 256), cells):
+        assert cell.startswith(f"{run.frame.filter(normalizer='softmax', n=n)['accuracy'].mean():.1f} ± ")
 
 
 @pytest.mark.full
-def test_a_figure_is_written_as_pictures_and_data(tmp_path):
-    paths = write_figure(tmp_path, FIGURE)
-    assert [path.name for path in paths] == ["dots.csv", "dots.png", "dots.svg"]
-    assert paths[0].read_text() == "a,b\nx,2\n"
+@pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10³⁰⁸ items")])
+def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread, words):
+    with np.errstate(over="ignore"):
+        forced = {"measured": None, "nearest": None, "spread": float(1 + np.ceil(np.exp(spread)))}
+    told = forced_sentence(forced, pl.DataFrame({"n": [16, 1024], "spread": [spread, spread]}))
+    assert f"{spread:.0f} on average, from {words}." in told
+    assert "at no length up to 1,024" in told
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("beta", "words"), [(1.0, ", where softmax has 1."), (None, "in the median.")])
+def test_the_critical_beta_is_told_beside_that_of_the_normalizer(beta, words):
+    start, end = ({"n": n, "critical_beta": n / 64, "beta": beta} for n in (16, 4096))
+    told = critical_sentence("softmax", start, end)
+    assert "0.25 at 16 items and 64 at 4,096" in told
+    assert told.endswith(words)
+
+
+def run_of(rows, task=MaxRetrieval()):  # noqa: B008
+    """A run of these rows (normalizer, n, seed, accuracy), asked about all normalizers but the true item."""
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    names = tuple(dict.fromkeys(name for name, *_ in rows if name != TRUE_ITEM))
+    return Evaluated("paper", task, names, [], frame)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "words"),
+    [
+        ({"hardmax": (59.0, 60.0, 61.0)}, "hardmax wins back most: 10.0 points at 16 items"),
+        ({"hardmax": (41.0, 51.0, 59.0)}, "beyond chance"),
+        ({"hardmax": (70.0,), "softpick": (90.0,)}, "hardmax wins back most: 20.0"),  # softpick rests on an offset
+        ({"softpick": (90.0,)}, None),
+    ],
+)
+def test_a_gain_is_named_if_it_is_beyond_chance_and_rests_on_no_offset(accuracies, words):
+    rows = [(name, 16, seed, value) for name, values in accuracies.items() for seed, value in enumerate(values)]
+    rows += [("softmax", 16, seed, 50.0) for seed in {seed for _, _, seed, _ in rows}]
+    told = helps(run_of(rows))
+    assert told is None if words is None else words in (told or "")
+
+
+def test_what_is_lost_adds_up_where_half_is_lost_and_rounding_is_named():
+    accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
+    rows = [(name, n, 0, value) for name, values in accuracies.items() for n, value in zip((16, 1024), values)]
+    told = said(run_of(rows))
+    assert list(told) == ["What falls", "Why", "What helps"]
+    assert "99.0 % of the sets of 16 items right, and 52.0 % of those of 1,024" in told["What falls"]
+    assert "At 1,024 items it answers 52.0 % right, and loses 38.0 % to dispersion" in told["Why"]
+    assert "9.0 % to the key" in told["Why"]
+    assert told["Why"].endswith("1.0 % to the value.")
+    rounded = said(run_of(rows, MaxRetrieval(matmul="bfloat16")))["Why"]
+    assert "rounded to bfloat16: items whose ρ lie within 0.004" in rounded
+
+
+@pytest.mark.full
+def test_our_models_of_the_paper_are_called_a_replication():
+    assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]
+    assert names_of([Path("runs/paper")]) == ["paper"]

@@ -155,15 +155,6 @@ def test_accuracy_by_length_has_a_column_for_each():
 
 
 @pytest.mark.full
-def test_published_accuracies_stand_under_their_multiples():
-    rows = cells(report.published_table("multi_query"))
-    assert rows["asentmax"]["1024 ×"] == "95.3"
-    assert rows["entmax15"]["64 ×"] == "92.7"
-    assert "64 tokens" in printed(Console.print, report.published_table("multi_query"), width=200)
-    assert cells(report.published_table("sort"))["entmax15"]["8 ×"] == "0.0"
-
-
-@pytest.mark.full
 def test_all_looks_are_printed():
     text = printed(looks.print_looks, NAMED, looks.sweep(NAMED), width=200)
     titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")

@@ -38,7 +38,7 @@ def test_an_array_has_named_axes_and_places(tmp_path):
         labels={"normalizer": ("softmax", "hardmax")},
         limits=(0.0, 1.0),
     ).read_text()
-    assert all(name in text for name in ("normalizer: softmax, hardmax", "set: 3", "item: 4"))
+    assert all(name in text for name in ("normalizer: 2", "softmax", "hardmax", "set: 3", "item: 4"))
 
 
 @pytest.mark.full

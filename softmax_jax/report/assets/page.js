@@ -117,7 +117,6 @@
       bind: controls,
     });
     drawn.set(name, result);
-    makeLegendsButtons(element, result.view);
   }
 
   let turn = 0;
@@ -130,28 +129,6 @@
     }
     root.dataset.ready = "true";
   }
-
-  // Legends that switch lines on and off answer to the keyboard too: their entries are buttons.
-  function makeLegendsButtons(element, view) {
-    const switches = view.getState().signals && Object.keys(view.getState().signals).some((key) => key.endsWith("_legend"));
-    if (!switches) return;
-    const mark = () => {
-      for (const label of element.querySelectorAll(".role-legend-label text")) {
-        label.setAttribute("tabindex", "0");
-        label.setAttribute("role", "button");
-        label.setAttribute("aria-label", `Switch ${label.textContent} off or on`);
-      }
-    };
-    mark();
-    view.addResizeListener(() => setTimeout(mark));
-  }
-
-  document.addEventListener("keydown", (event) => {
-    const label = event.target.closest?.('.chart text[role="button"]');
-    if (!label || (event.key !== "Enter" && event.key !== " ")) return;
-    event.preventDefault();
-    label.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: event.shiftKey }));
-  });
 
   // Tables: a button in every heading sorts, largest first for numbers; what is missing stays at the end.
   function sort(heading) {
@@ -175,13 +152,6 @@
   for (const heading of document.querySelectorAll("table.sortable thead th")) {
     heading.querySelector("button").addEventListener("click", () => sort(heading));
   }
-
-  // Radio buttons choose which of several tables is shown.
-  document.addEventListener("change", (event) => {
-    const group = event.target.closest("fieldset.choice");
-    if (!group) return;
-    for (const radio of group.querySelectorAll("input")) document.getElementById(radio.value).hidden = !radio.checked;
-  });
 
   showTheme();
   draw();

@@ -61,13 +61,13 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     The frame has the columns normalizer, n, seed, accuracy and loss.
     """
     columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f"), ("loss", "loss", ".3f")]
-    columns += [("gain", "gain", ".0f"), ("p", "p_value", ".1g")]
-    summary = summarize(compared, PUBLISHED).with_columns(gain=share_of_gain())
+    columns += [("share", "share", ".0f"), ("p", "p_value", ".1g")]
+    summary = summarize(compared, PUBLISHED).with_columns(share=share_of_gain())
     print_groups(console, "Fresh sets", groups_of(summary, columns), sorted(set(compared["n"])))
     console.print(
-        "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
+        "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; share: in % of the accuracy that "
         f"{BEST_FOR_LENGTH} gains over {BASELINE}; p: paired t-test against the published polynomial, "
-        f"corrected by Holm; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
+        f"corrected by Holm for its lengths; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
         "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
         "sets and, of several seeds, on the other half. "
         f"Only {fitting.TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",

@@ -212,17 +212,3 @@ def test_the_summary_holds_the_interval_and_the_paired_test_against_the_baseline
     assert other["interval"] == half_width(accuracies["other"])
     assert other["p_value"] == paired_p_value(accuracies["other"], accuracies["softmax"])
     assert softmax["loss"] == 0.5
-
-
-def test_p_values_of_a_summary_are_corrected_for_every_test_in_it():
-    values = {("softmax", 4): [90.0, 91.0, 92.0], ("a", 4): [92.0, 93.5, 93.0], ("b", 4): [91.0, 93.0, 93.5]}
-    values |= {("softmax", 8): [80.0, 81.0, 82.0], ("a", 8): [80.5, 81.0, 83.0]}
-    rows = [(*cell, seed, value) for cell, of_seeds in values.items() for seed, value in enumerate(of_seeds)]
-    found = evaluation.summarize(pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row"))
-    alone: dict[Any, Any] = {
-        cell: paired_p_value(of_seeds, values["softmax", cell[1]]) for cell, of_seeds in values.items()
-    }
-    least, middle, most = sorted(alone[cell] for cell in (("a", 4), ("b", 4), ("a", 8)))
-    by_holm = {least: 3 * least, middle: max(3 * least, 2 * middle), most: max(3 * least, 2 * middle, most)}
-    for name, n, p_value in found.select("normalizer", "n", "p_value").rows():
-        assert p_value == (None if name == "softmax" else pytest.approx(by_holm[alone[name, n]]))

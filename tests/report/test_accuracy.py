@@ -7,7 +7,7 @@ from tests.report.charts import printed, values_of
 
 def summary(*rows):
     columns = ("normalizer", "n", "accuracy", "interval", "loss", "calibration", "p_value")
-    return pl.DataFrame(rows, columns, orient="row")
+    return pl.DataFrame(rows, columns, orient="row").with_columns(gain=0.5, gain_interval=0.25)
 
 
 SUMMARY = summary(
@@ -30,10 +30,10 @@ def numbers_of(text, name):
     """The numbers of each row that stands under this name."""
     lines = [line for line in text.splitlines() if line.strip()]
     (start,) = [index for index, line in enumerate(lines) if line.startswith(f" {name}  ")]
-    first, *others = lines[start : start + 5]
+    first, *others = lines[start : start + 7]
     rows = [first[len(name) + 1 :], *others]
     ends = [index for index, row in enumerate(rows) if index and not row.startswith("    ")]
-    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=5)]}
+    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=7)]}
 
 
 def test_numbers_stand_under_their_length_and_those_that_are_not_there_are_left_out():
@@ -43,6 +43,8 @@ def test_numbers_stand_under_their_length_and_those_that_are_not_there_are_left_
         "±": ["0.11", "0.21"],
         "loss": ["0.050", "0.150"],
         "calibration": ["1.23", "2.34"],
+        "gain": ["+0.50", "+0.50"],
+        "±gain": ["0.25", "0.25"],
     }
     assert numbers_of(text, "adaptive")["p"] == ["0.4", "0.002"]
     assert "±" not in numbers_of(text, "adaptive")

@@ -575,14 +575,20 @@ def bootstrap(
     return np.transpose(interval(best, fits)).tolist(), band
 
 
-ALL_LENGTHS, TRAIN_LENGTHS, TARGET = "adaptive_refit", "adaptive_refit_train", "adaptive_target"
+ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
+TARGET, TARGET_TRAIN = "adaptive_target", "adaptive_target_train"
 FITS = {
     ALL_LENGTHS: "temperature.json",
     TRAIN_LENGTHS: "temperature_train_lengths.json",
     TARGET: "temperature_target.json",
+    TARGET_TRAIN: "temperature_target_train_lengths.json",
 }
-"""The fits by name, and their files beside a checkpoint: to all lengths, to those of training alone, and to all lengths
-by the criterion `target`."""
+"""The fits by name, and their files beside a checkpoint."""
+
+
+def names_of(criterion: str) -> tuple[str, str]:
+    """Returns the names of the fits by a criterion: to all lengths, and to those of training alone."""
+    return (TARGET, TARGET_TRAIN) if criterion == "target" else (ALL_LENGTHS, TRAIN_LENGTHS)
 
 
 def fits_directory(checkpoint: Path | str) -> Path:

@@ -1,10 +1,10 @@
 """Prints docs/normalizers.md, the page of every registered normalizer: python -m docs.catalogue."""
 
-import inspect
 import re
 
-from softmax_jax.attention.fused import kernel_use
+from softmax_jax.attention.fused import READ_ENTROPY, WITH_SINK, rides
 from softmax_jax.normalizers.maps import UNWRITTEN, Map
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, Method
 from softmax_jax.report.tables import markdown_table
 
@@ -23,6 +23,18 @@ COLUMNS = (
 )
 
 
+def kernel_use(normalizer: Normalizer) -> str:
+    """Says in words how a normalizer uses a fused kernel."""
+    if not rides(normalizer):
+        return "no"
+    if type(normalizer.map) in WITH_SINK:
+        return "yes: the output times 1 / (1 + exp(sink - lse))"
+    if normalizer.scale is None:
+        return "yes"
+    reads_entropy = isinstance(normalizer.scale, READ_ENTROPY)
+    return "yes: in two calls, the first for the entropy" if reads_entropy else "yes: β multiplies the query"
+
+
 def rows() -> list[tuple[str, ...]]:
     """Returns the cells of every registered method, in the order of `COLUMNS`; what nobody wrote down is a dash."""
     cells = []
@@ -38,11 +50,9 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def latex_and_use(method: Method) -> tuple[str, str]:
-    """Returns formula and use of a method: from its entry, or from the docstring of its map."""
-    if method.entry.latex:
-        return method.entry.latex, method.entry.use
-    docstring = inspect.getdoc(method.map) or ""
-    parts = (re.search(pattern, docstring, re.DOTALL) for pattern in (r"\$\$(.*?)\$\$", r"When to use it\. (.*?)\n\n"))
+    """Returns formula and use of a method, from the docstring of its entry."""
+    patterns = r"\$\$(.*?)\$\$", r"When to use it\. (.*?)(\n\n|$)"
+    parts = (re.search(pattern, method.entry.docstring, re.DOTALL) for pattern in patterns)
     latex, use = (" ".join(found[1].split()) if found else "" for found in parts)
     return latex, use
 

@@ -16,7 +16,7 @@ import jax.interpreters.partial_eval as partial_eval
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import all as all_benchmarks, growth, table, timing
+from benchmarks import all as all_benchmarks, table
 from benchmarks.costs import step_multiply_adds
 from benchmarks.timing import Result, device_name
 from softmax_jax.report.tables import put_into
@@ -54,28 +54,6 @@ def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():
     assert (RESULT.record()["ours_seconds"], RESULT.record()["peer_seconds"]) == (2e-3, 6e-3)
 
 
-def test_contenders_take_turns():
-    order = []
-    seconds = timing.take_turns({name: lambda name=name: order.append(name) or len(order) for name in "ab"}, 2)
-    assert order == ["a", "b", "a", "b"]
-    assert seconds == {"a": [1, 3], "b": [2, 4]}
-
-
-@pytest.mark.slow
-def test_a_contender_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
-    (tmp_path / "contest.py").write_text(
-        "import sys\nfrom benchmarks.timing import serve\n"
-        "assert sys.argv[1] == '--contender'\n"
-        "serve({'half': lambda: 0.5, 'broken': lambda: 1 / 0}[sys.argv[2]])\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(table.README).parent}")
-    seconds, peaks = timing.processes_in_turn("contest", ["half"], 2)
-    assert seconds == {"half": [0.5, 0.5]}
-    assert 1e6 < peaks["half"] < 1e10
-    with pytest.raises(RuntimeError, match="'broken' ended"):
-        timing.processes_in_turn("contest", ["broken"], 1)
-
-
 def test_all_writes_one_file_of_every_module_there_is(tmp_path, monkeypatch, capsys):
     module: Any = types.ModuleType("benchmarks.fake")
     module.__spec__ = types.SimpleNamespace()
@@ -97,31 +75,6 @@ def test_every_module_of_the_tuple_that_exists_can_be_measured():
     paths = Path(all_benchmarks.__file__).parent.glob("*.py")
     names = {path.stem for path in paths if "def measure(quick: bool)" in path.read_text()}
     assert names == set(all_benchmarks.MODULES)
-
-
-def test_the_table_has_a_row_for_each_thing_and_its_peers_side_by_side(tmp_path):
-    slower = Result("a step", "the floor", ours=(2e-3,), peers=(1e-3,), unit="s per step")
-    path = tmp_path / "2026-01-02-2-cpu-cores.json"
-    path.write_text(json.dumps([RESULT.record(), slower.record()]))
-    rows = table.render((path,)).splitlines()
-    measured = f"2026-01-02, 2 cpu cores, load {timing.LOAD_BEFORE} before"
-    assert rows[2:] == [f"| a step | 2.00 ms | 3.0 × faster than a port; 2.0 × the time of the floor | {measured} |"]
-
-
-def test_how_cost_grows_is_a_row_for_each_size_beside_the_floor(tmp_path):
-    grown = [
-        Result(f"attention, {keys}", "its floor", (ours,), (floor,), "s", timing.Grown("attention", "keys", keys))
-        for keys, ours, floor in ((10, 1.0, 0.5), (1000, 100.0, 5000.0))
-    ]
-    path = tmp_path / "2026-01-02-2-cpu-cores.json"
-    path.write_text(json.dumps([RESULT.record(), *(result.record() for result in grown)]))
-    assert "attention" not in table.render((path,))
-    (row,) = table.render_growth((path,)).splitlines()[2:]
-    assert row.startswith(
-        "| attention | keys, 10 to 1,000 | 100 s | 1.00 | 2.00 | 0.0 | 2026-01-02, 2 cpu cores, load "
-    )
-    path.write_text(json.dumps([RESULT.record()]))
-    assert table.render_growth((path,)) == "Not measured yet."
 
 
 def test_a_table_comes_between_its_marks_and_nothing_else_changes():
@@ -150,22 +103,6 @@ def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device(
     assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
 
 
-def test_of_each_device_the_newest_file_counts(tmp_path):
-    for name in ("2026-01-02-a", "2026-01-03-a", "2026-01-01-b"):
-        (tmp_path / f"{name}.json").write_text("[]")
-    assert sorted(path.stem for path in table.newest(tmp_path)) == ["2026-01-01-b", "2026-01-03-a"]
-
-
-def test_of_repeated_runs_the_fastest_counts_with_its_peers(monkeypatch):
-    module: Any = types.ModuleType("benchmarks.fake")
-    module.__spec__ = types.SimpleNamespace()
-    runs = [[Result("a", "b", (ours,), (peer,), "s")] for ours, peer in ((3.0, 5.0), (2.0, 6.0), (4.0, 4.0))]
-    module.measure = lambda quick: runs.pop()
-    monkeypatch.setitem(sys.modules, "benchmarks.fake", module)
-    (best,) = all_benchmarks.measure_all(("fake",), quick=True, repeats=3)
-    assert (best.ours, best.peers) == ((2.0,), (6.0,))
-
-
 @pytest.mark.full
 def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     for part in range(1, 6):
@@ -176,19 +113,3 @@ def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     rows = {result["name"].split(":")[0] for result in table.read_results(path)}
     assert {"2 seeds of 40 steps of paper, trained", "adaptive in two calls", "entmax15 in blocks"} <= rows
     assert "an item in sets of 1,024 items" in rows
-
-
-def test_the_floor_of_growing_cost_is_that_of_its_own_products(monkeypatch):
-    """Where a multiply-add takes a second, a floor is as many seconds as there are of them."""
-    monkeypatch.setattr(growth, "products_alone", lambda multiply_adds: lambda: multiply_adds)
-    floor = growth.CONTENDERS[growth.FLOOR]()()
-    seconds = {name: [floor if name.startswith(growth.FLOOR) else 1.0] for name in growth.CONTENDERS}
-    monkeypatch.setattr(growth, "processes_in_turn", lambda *_: (seconds, {}))
-    items, sets, width, seeds = (
-        growth.TRAINING["items"],
-        growth.SETS,
-        growth.TRAINING["width"],
-        growth.TRAINING["seeds"],
-    )
-    step = next(result for result in growth.measure(quick=True) if result.grown == (growth.STEP, "items", items))
-    assert step.peers == pytest.approx([seeds * step_multiply_adds(items, sets, width)])

@@ -116,23 +116,6 @@ def test_the_pictures_of_a_page_are_drawn_by_the_code_as_it_is(notebook: str):
     assert pages.signed(page) == pages.signature(name), f"run docs/render {name}"
 
 
-def test_another_chart_module_is_another_signature(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    before = pages.signature("shootout")
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "shootout.py").write_text((ROOT / "notebooks" / "shootout.py").read_text())
-    for module in pages.chart_modules((ROOT / "notebooks" / "shootout.py").read_text()):
-        path = tmp_path / f"{module.replace('.', '/')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text((ROOT / path.relative_to(tmp_path)).read_text())
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    assert pages.signature("shootout") == before
-    looks = tmp_path / "softmax_jax" / "report" / "looks.py"
-    looks.write_text(looks.read_text() + "# more")
-    assert pages.signature("shootout") != before
-    assert pages.signed(f"text\n\n<!-- pictures by {before} -->\n") == before
-    assert pages.signed("text\n") is None
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS)
 def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
     content = json.loads((ROOT / "notebooks" / notebook).with_suffix(".ipynb").read_text())

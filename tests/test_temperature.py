@@ -105,20 +105,6 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
 
 
 @pytest.mark.full
-def test_the_grid_holds_the_losses_at_its_temperatures():
-    z, answers = jnp.array([[1.0, 0.0, -1.0], [0.5, 0.0, 0.2]]), jnp.array([0, 1])
-    values = jnp.broadcast_to(jnp.eye(3), (2, 3, 3))
-    found = search(z, values, answer_loss(answers), error=answer_error(answers))
-    one = int(np.abs(LOG_THETA).argmin())
-    assert LOG_THETA[one] == pytest.approx(0, abs=1e-12)
-    expected = -np.log(softmax64(np.asarray(z, np.float64))[[0, 1], answers])
-    np.testing.assert_allclose(found.losses[:, one], expected, rtol=1e-5)
-    assert found.losses.shape == (2, GRID_SIZE)
-    assert found.errors.min(1).tolist() == found.errors.max(1).tolist() == [0, 1]
-    assert found.border.tolist() == [True, True]
-
-
-@pytest.mark.full
 def test_masked_entries_do_not_count():
     z = jnp.array([[1.0, 0.3, -1.0]])
     values = jnp.broadcast_to(jnp.eye(3), (1, 3, 3))
@@ -166,24 +152,6 @@ def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
     off = 1.96 * numbers.std() / 10
     np.testing.assert_allclose(intervals, [[49.5 - off, 49.5 + off]], atol=0.07 * off)
     np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
-
-
-def test_the_band_is_narrower_than_the_curve_is_high(found):
-    assert found.band is not None
-    low, high = np.array(found.band["low"]), np.array(found.band["high"])
-    truth = np.polyval(TRUTH, found.band["entropy"])
-    assert (low < high).all()
-    assert ((low <= truth) & (truth <= high)).mean() > 0.8
-    assert np.median((high - low) / truth) < 0.2
-
-
-def test_rows_alone_say_less_than_rows_pooled(rows):
-    """Rows with an optimum inside the range are the surprising ones; alone, they ask for flatter weights."""
-    everyone = np.ones(8)
-    alone, pooled = (temperature.points(rows, criterion)(everyone) for criterion in ("inputs", "bins"))
-    mean_alone, mean_pooled = (np.average(p.beta, weights=p.weight) for p in (alone, pooled))
-    assert rows.border.mean() > 0.3
-    assert mean_alone < 0.7 * mean_pooled
 
 
 def rows_alike(losses, errors, count=300):

@@ -1,72 +1,27 @@
 """Attention with any normalizer between logits and weights, under one name for all its implementations."""
 
 import math
-from typing import Literal, TypedDict, Unpack, get_args, overload
+from typing import Any, Literal, get_args
 
+import jax.numpy as jnp
+from jax.lax import PrecisionLike
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
+from softmax_jax.attention import logits as checked
 from softmax_jax.attention.by_queries import LEAST_QUERIES, attend_by_queries, queries_of_block
 from softmax_jax.attention.fused import check_rides, ride
-from softmax_jax.attention.logits import (
-    Given,
-    Inputs,
-    Keys,
-    Outputs,
-    Queries,
-    Values,
-    Weights,
-    checked_inputs,
-    weighted_values,
-)
+from softmax_jax.attention.logits import Given, Inputs, Keys, Options, Outputs, Queries, Values, Weights
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import as_normalizer
 from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
 STREAM_ABOVE = 2**21
 """Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise."""
-
-
-class Options(TypedDict, total=False):
-    """The keywords of `dot_product_attention` besides its arrays; its docstring explains each."""
-
-    scale: ArrayLike | None
-    is_causal: bool
-    query_seq_lengths: Given
-    key_value_seq_lengths: Given
-    local_window_size: Given
-    normalizer: Normalizer | str
-    implementation: Implementation | None
-    block_size: int | None
-
-
-@overload
-def dot_product_attention(
-    query: Queries,
-    key: Keys,
-    value: Values,
-    bias: Given = None,
-    mask: Given = None,
-    *,
-    return_weights: Literal[False] = False,
-    **options: Unpack[Options],
-) -> Outputs: ...
-
-
-@overload
-def dot_product_attention(
-    query: Queries,
-    key: Keys,
-    value: Values,
-    bias: Given = None,
-    mask: Given = None,
-    *,
-    return_weights: Literal[True],
-    **options: Unpack[Options],
-) -> tuple[Outputs, Weights]: ...
 
 
 def dot_product_attention(
@@ -85,7 +40,8 @@ def dot_product_attention(
     implementation: Implementation | None = None,
     block_size: int | None = None,
     return_weights: bool = False,
-) -> Outputs | tuple[Outputs, Weights]:
+    precision: PrecisionLike = None,
+) -> Any:
     r"""`jax.nn.dot_product_attention` with any normalizer in the place of softmax.
 
     $$o_i = \sum_j w_{ij} v_j, \qquad w_i = \operatorname{normalizer}(\text{scale} \cdot k\, q_i + b_i)$$
@@ -103,8 +59,9 @@ def dot_product_attention(
     weighs all keys alike.
 
     `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". Its per-head numbers have the shape
-    (heads, 1, 1). With `return_weights` the result is (output, weights). Logits and weights are float32
-    (float64 for float64 input), the output has the type of the input.
+    (heads, 1, 1). Returns the output or, with `return_weights`, (output, weights). Logits and weights are float32
+    (float64 for float64 input), the output has the type of the input. `precision` is that of the products in
+    `jax.lax.dot_general`, where no fused kernel computes them.
 
     `implementation` says how: "dense" forms all logits at once, "streaming" those of some queries at a time, of
     `block_size` if that is given, in little memory for any normalizer (see `by_queries`); "xla" and "cudnn" ride the
@@ -122,11 +79,10 @@ def dot_product_attention(
     >>> output.shape, weights.shape, weights[0, 0].tolist()
     ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
     """
-    lengths = query_seq_lengths, key_value_seq_lengths
-    inputs = checked_inputs(query, key, value, bias, mask, scale, is_causal, lengths, local_window_size, normalizer)
+    checks.flag("is_causal", is_causal)
+    checks.flag("return_weights", return_weights)
     if implementation is not None:
         checks.one_of("implementation", implementation, get_args(Implementation))
-    checks.flag("return_weights", return_weights)
     if block_size is not None:
         checks.whole("block_size", block_size, 1, 1024)
     if block_size is not None and implementation not in (None, "streaming"):
@@ -136,34 +92,42 @@ def dot_product_attention(
         )
     if return_weights and implementation not in (None, "dense"):
         raise ValueError(f"implementation={implementation!r} never forms all weights: return_weights needs 'dense'")
-    output, weights = attend(inputs, "dense" if return_weights else implementation, block_size)
-    if query.ndim == 3:
-        output, weights = output[0], None if weights is None else weights[0]
-    return (output, weights) if return_weights and weights is not None else output
-
-
-def attend(
-    inputs: Inputs, implementation: Implementation | None = None, block_size: int | None = None
-) -> tuple[Outputs, Weights | None]:
-    """The output in the type of the query, and the weights if the implementation is, or becomes, "dense"."""
-    how = _implementation(inputs, implementation)
+    query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
+    checked.check_layout(query, key, value)
+    checked.check_scale(scale)
+    batched = query.ndim == 4
+    shape = (query.shape[0] if batched else 1, query.shape[-2], query.shape[-3], key.shape[-3])
+    bias, mask = checked.bias_and_mask(bias, mask, shape)
+    normalizer = as_normalizer(normalizer)
+    checked.check_numbers(normalizer, shape)
+    lengths = (
+        checked.lengths_of("query_seq_lengths", query_seq_lengths, shape[0]),
+        checked.lengths_of("key_value_seq_lengths", key_value_seq_lengths, shape[0]),
+    )
+    options = Options(bool(is_causal), checked.window_of(local_window_size), precision)
+    query, key, value = (jnp.asarray(one if batched else one[None]) for one in (query, key, value))
+    inputs = Inputs(query, key, value, bias, mask, lengths, normalizer, options)
+    how = "dense" if return_weights else _implementation(inputs, implementation)
     if how in ("xla", "cudnn"):
-        check_rides(inputs.normalizer, inputs.bias)
+        check_rides(normalizer, bias)
 
-    def compute(inputs: Inputs) -> tuple[Outputs, Weights | None]:
+    def attend(inputs: Inputs, scale: ArrayLike | None) -> tuple[Outputs, Weights | None]:
+        inputs, dtype = inputs._replace(query=checked.scaled_query(inputs.query, scale)), inputs.query.dtype
         if how == "dense":
-            weights = inputs.normalizer.weigh(inputs.logits(), where=inputs.visible())
-            output = weighted_values(weights, inputs.value, inputs.precision)
-            return output.astype(inputs.query.dtype), weights
+            output, weights = inputs.attend()
+            return output.astype(dtype), weights
         if naming():  # which forms all logits
             name_rows(inputs.normalizer, inputs.logits(), -1, inputs.visible())
         with name_bad_rows(False):
             output = attend_by_queries(inputs, block_size) if how == "streaming" else ride(inputs, how)
-        return output.astype(inputs.query.dtype), None
+        return output.astype(dtype), None
 
-    batch, queries, heads, _ = spec_of(inputs.query)
+    batch, queries, heads, _ = spec_of(query)
     of_weights = PartitionSpec(batch, heads, queries, None) if how == "dense" else None
-    return as_one(compute, inputs, out=(spec_of(inputs.query), of_weights))
+    output, weights = as_one(attend, inputs, scale, out=(spec_of(query), of_weights))
+    if not batched:
+        output, weights = output[0], None if weights is None else weights[0]
+    return (output, weights) if return_weights else output
 
 
 def _implementation(inputs: Inputs, implementation: Implementation | None) -> Implementation:

@@ -14,20 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen, nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from softmax_jax.attention import attention
-from softmax_jax.attention.logits import (
-    Given,
-    Keys,
-    Outputs,
-    Queries,
-    Values,
-    Weights,
-    bias_and_mask,
-    checked_inputs,
-    weighted_values,
-)
+from softmax_jax.attention.attention import dot_product_attention
+from softmax_jax.attention.logits import Given, Keys, Outputs, Queries, Values, Weights, bias_and_mask, weighted_values
 from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
@@ -71,33 +61,41 @@ def attend(
         raise ValueError(f"dropout_rate is {dropout}; it must be at least 0 and below 1: use 0 for no dropout")
     if dropout and dropout_rng is None:
         raise ValueError(f"dropout_rate is {dropout} but dropout_rng is None: give a key, or deterministic=True")
-    batch, size = query.shape[:-3], value.shape[-1]
+    batch = query.shape[:-3]
     shape = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
     bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
     # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
-    is_causal = is_causal and (query.shape[-3] > 1 or mask is None)
+    causal = is_causal and (query.shape[-3] > 1 or mask is None)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
-    outputs = (*query.shape[:-1], size)
+    outputs = (*query.shape[:-1], value.shape[-1])
     query, key, value = (array.astype(dtype).reshape(-1, *array.shape[-3:]) for array in (query, key, value))
-    bias, mask = (_with_one_batch_axis(array, batch) for array in (bias, mask))
-    normalizer = jax.tree.map(lambda number: _with_one_batch_axis(number, batch), normalizer)
-    inputs = checked_inputs(query, key, value, bias, mask, None, is_causal, (None, None), None, normalizer, precision)
-
-    forms_weights = bool(dropout) or module is not None
-    output, weights = attention.attend(inputs, "dense" if forms_weights else None)
-    if forms_weights and weights is not None:
+    bias, mask, normalizer = jax.tree.map(lambda array: _with_one_batch_axis(array, batch), (bias, mask, normalizer))
+    dense = bool(dropout) or module is not None
+    output = dot_product_attention(
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        is_causal=causal,
+        normalizer=normalizer,
+        return_weights=dense,
+        precision=precision,
+    )
+    if dense:
+        output, weights = output
         weights = weights.reshape(shape)
         if module is not None:
             collection: Any = nnx.Intermediate if isinstance(module, nnx.Module) else "intermediates"
             module.sow(collection, "attention_weights", weights)
         weights = _dropout(weights, dropout_rng, dropout, broadcast_dropout).reshape(-1, *shape[-3:])
-        output = weighted_values(weights, inputs.value, precision).astype(dtype)
+        output = weighted_values(weights, value, precision).astype(dtype)
     return output.reshape(outputs)
 
 
 def _with_one_batch_axis(array: Any, batch: tuple[int, ...]) -> Any:
     """Joins the batch axes of an array that broadcasts to (*batch, heads, queries, keys) into one."""
-    if array is None or len(batch) < 2 or jnp.ndim(array) < 4:
+    if len(batch) < 2 or jnp.ndim(array) < 4:
         return array
     return jnp.broadcast_to(array, (*batch, *array.shape[-3:])).reshape(-1, *array.shape[-3:])
 
@@ -193,10 +191,9 @@ class LinenAttention(linen.Module):
         normalizer = as_normalizer(self.normalizer)
         initial = initial_numbers(normalizer, self.learn, _per_head(self.heads), self.of_query)
         numbers: dict[str, Any] = {name: self.param(name, lambda _, one: one, one) for name, one in initial.items()}
-        for name in self.of_query:
-            u = self.param(kernel_of(name), linen.initializers.zeros, query.shape[-2:])
-            numbers[name] = linear_in(query, u, numbers[name])
-        return attend(with_numbers(normalizer, numbers), query, key, value, **keywords)
+        zeros, shape = linen.initializers.zeros, query.shape[-2:]
+        kernels: dict[str, Any] = {name: self.param(kernel_of(name), zeros, shape) for name in self.of_query}
+        return attend(with_learned(normalizer, numbers, kernels, query), query, key, value, **keywords)
 
     def _warn_if_shared(self) -> None:
         """Warns where one instance serves a second layer. A layer of its own may call it as often as it likes."""
@@ -274,9 +271,8 @@ class NnxAttention(nnx.Module):
                 f"give size={query.shape[-1]}"
             )
         numbers: dict[str, Any] = {name: getattr(self, name)[...] for name in self.names}
-        for name in self.of_query:
-            numbers[name] = linear_in(query, getattr(self, kernel_of(name))[...], numbers[name])
-        return with_numbers(self.unlearned.normalizer, numbers)
+        kernels: dict[str, Any] = {name: getattr(self, kernel_of(name))[...] for name in self.of_query}
+        return with_learned(self.unlearned.normalizer, numbers, kernels, query)
 
     def __call__(self, query: Queries, key: Keys, value: Values, **keywords: Any) -> Outputs:
         return attend(self.normalizer_for(query), query, key, value, **keywords)
@@ -287,12 +283,15 @@ def kernel_of(name: str) -> str:
     return f"{name}_of_query"
 
 
-def linear_in(
-    query: Queries, kernel: Float[Array, "heads size"], number: Float[Array, "..."]
-) -> Float[Array, "*batch heads queries 1"]:
-    """A number of each query and head."""
-    products = jnp.einsum("...qhd,hd->...hq", query.astype(kernel.dtype), kernel)[..., None]
-    return products + against(number, products)
+def with_learned(
+    normalizer: Normalizer, numbers: dict[str, Array], kernels: dict[str, Array], query: Queries
+) -> Normalizer:
+    """The normalizer with these numbers, to which those with a kernel add their product with each query and head."""
+    of_query = dict(numbers)
+    for name, kernel in kernels.items():
+        products = jnp.einsum("...qhd,hd->...hq", query.astype(kernel.dtype), kernel)[..., None]
+        of_query[name] = products + against(numbers[name], products)
+    return with_numbers(normalizer, of_query)
 
 
 def _check_heads(heads: int | None, query: Queries) -> None:

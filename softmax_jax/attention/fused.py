@@ -20,19 +20,9 @@ from typing import Any, Literal, cast
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from softmax_jax.attention.logits import (
-    Bias,
-    Inputs,
-    Keys,
-    Mask,
-    Outputs,
-    Queries,
-    align,
-    scaled_query,
-    visible_entries,
-)
+from softmax_jax.attention.logits import Bias, Inputs, Keys, Options, Outputs, Queries
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, Softmax1
 from softmax_jax.normalizers.masking import at_least, at_most
@@ -52,40 +42,36 @@ PLAIN, WITH_SINK = (Softmax, ShiftedSoftmax), (Softmax1, SinkSoftmax)
 READ_ENTROPY = EntropyPolynomial, EntropyInterpolation
 
 
-def kernel_use(normalizer: Normalizer) -> str:
-    """Says in words how a normalizer uses a fused kernel."""
-    if not rides(normalizer):
-        return "no"
-    if type(normalizer.map) in WITH_SINK:
-        return "yes: the output times 1 / (1 + exp(sink - lse))"
-    if normalizer.scale is None:
-        return "yes"
-    reads_entropy = isinstance(normalizer.scale, READ_ENTROPY)
-    return "yes: in two calls, the first for the entropy" if reads_entropy else QUERY_FACTOR
-
-
-QUERY_FACTOR = "yes: β multiplies the query"
-
-
 def ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
     """Attention of inputs that a kernel will do for: "xla" on any device, "cudnn" on GPUs."""
-    normalizer, bias, (query_lengths, key_lengths) = inputs.normalizer, inputs.bias, inputs.lengths
-    dtype = inputs.query.dtype if implementation == "cudnn" else jnp.float32
+    normalizer, bias, options, key = inputs.normalizer, inputs.bias, inputs.options, inputs.key
+    dtype = key.dtype if implementation == "cudnn" else jnp.float32
+    query = inputs.query.astype(jnp.float32)
+    query = query * _swapped(jnp.minimum(_largest_factor(query, key.astype(dtype)), 1))
+    inputs = inputs._replace(query=query, key=key.astype(dtype), value=inputs.value.astype(dtype))
+    by_position = {
+        "is_causal": options.is_causal,
+        "query_seq_lengths": inputs.lengths[0],
+        "key_value_seq_lengths": inputs.lengths[1],
+        "local_window_size": options.window,
+    }
     # With what the bias hides, or a row that has nothing else would be NaN.
-    mask, visible = visible_entries(inputs.shape, inputs.mask, bias=bias), inputs.visible()
-    kernel = functools.partial(
-        jax.nn.dot_product_attention,
-        mask=mask,
-        is_causal=inputs.is_causal,
-        query_seq_lengths=query_lengths,
-        key_value_seq_lengths=key_lengths,
-        local_window_size=inputs.window,
-        implementation=implementation,
-    )
-    scaled, key = scaled_query(inputs.query, inputs.scale).astype(jnp.float32), inputs.key.astype(dtype)
-    scaled = scaled * _per_feature(jnp.minimum(_largest_factor(scaled, key), 1))
-    row = FusedRow(kernel, scaled, key, inputs.shape, visible, bias is None)
-    return _attend(normalizer, row, inputs.value.astype(dtype), bias)
+    mask = inputs._replace(lengths=(None, None), options=Options()).visible()
+    kernel = functools.partial(jax.nn.dot_product_attention, mask=mask, implementation=implementation, **by_position)
+    row, beta = FusedRow(kernel, inputs), jnp.ones((1,) * 4, jnp.float32)
+    if normalizer.scale is not None:
+        beta = cast(Any, normalizer.scale).of_row(row)
+        most = _largest_factor(query, inputs.key)
+        query = query * _swapped(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
+    bias = None if bias is None else _bounded(bias.astype(jnp.float32), beta)
+    if not isinstance(normalizer.map, Softmax1):
+        output = row.call(query, inputs.value, bias=bias)
+    else:
+        output, residual = row.call(query, inputs.value, return_residual=True)
+        share = jax.nn.sigmoid(row.log_sum_exp(query, residual) - row.number(normalizer.map.sink_logit()))
+        output = output * _swapped(share)
+    # The kernel weighs all keys alike where nothing is visible.
+    return jnp.where(_swapped(row.count()) == 0, 0, output)
 
 
 def rides(normalizer: Normalizer) -> bool:
@@ -97,19 +83,9 @@ def rides(normalizer: Normalizer) -> bool:
 class FusedRow(Row):
     """A `Row` without its logits: what a scale asks of it comes from calls of a kernel. The query is scaled."""
 
-    def __init__(
-        self,
-        kernel: Callable[..., Any],
-        query: Queries,
-        key: Keys,
-        shape: tuple[int, int, int, int],
-        visible: Mask,
-        without_bias: bool,
-    ) -> None:
+    def __init__(self, kernel: Callable[..., Any], inputs: Inputs) -> None:
         # Past the lock of the frozen class; the logits are left out, so that asking for them ends in __getattr__.
-        self.__dict__.update(
-            kernel=kernel, query=query, key=key, shape=shape, visible=visible, without_bias=without_bias, axis=-1
-        )
+        self.__dict__.update(kernel=kernel, inputs=inputs, visible=inputs.visible(), axis=-1)
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError(f"a fused kernel never forms the logits for row.{name}: use implementation='streaming'")
@@ -118,25 +94,20 @@ class FusedRow(Row):
         return against(value, jnp.zeros((1,) * 4, jnp.float32))
 
     def count(self) -> PerQuery:
-        keys = self.shape[-1]
-        if self.visible is None:
-            return jnp.full((*self.shape[:-1], 1), keys, jnp.float32)
-        for_each_key = jnp.broadcast_to(self.visible, (*self.visible.shape[:-1], keys))
+        *rows, keys = self.inputs.shape
+        visible = jnp.ones((1,) * 4, bool) if self.visible is None else self.visible
+        for_each_key = jnp.broadcast_to(visible, (*visible.shape[:-1], keys))
         count = jnp.sum(for_each_key, -1, keepdims=True).astype(jnp.float32)
-        return jnp.broadcast_to(count, (*self.shape[:-1], 1))
-
-    def empty(self) -> Bool[Array, "batch heads queries 1"]:
-        """Returns True for each query that sees nothing."""
-        return self.count() == 0
+        return jnp.broadcast_to(count, (*rows, 1))
 
     def entropy(self) -> PerQuery:
-        if not self.without_bias:
+        if self.inputs.bias is not None:
             raise ValueError(
                 "a fused kernel does not give the mean of a bias, of which the entropy needs it: leave bias out, "
                 "or use implementation='streaming'"
             )
-        fixed_query, fixed_key = jax.lax.stop_gradient((self.query, self.key))
-        mean_key, lse = self.call(self.query, fixed_key, return_residual=True)
+        fixed_query, fixed_key = jax.lax.stop_gradient((self.inputs.query, self.inputs.key))
+        mean_key, lse = self.call(self.inputs.query, fixed_key, return_residual=True)
         # dH = -Σ z dp: where the entropy moves, it is because the weights do, and not for the logits they weigh.
         entropy = jax.lax.stop_gradient(lse) - _product(fixed_query, mean_key)
         # The difference of two large numbers may be rounded to what no entropy can be.
@@ -144,42 +115,21 @@ class FusedRow(Row):
 
     def log_sum_exp(self, query: Queries, residual: PerQuery) -> PerQuery:
         """The residual for this query, with its derivative: that of the mean logit at fixed weights."""
-        fixed_query, fixed_key = jax.lax.stop_gradient((query, self.key))
-        mean_key = self.call(fixed_query, self.key, key=fixed_key)
+        fixed_query, fixed_key = jax.lax.stop_gradient((query, self.inputs.key))
+        mean_key = self.call(fixed_query, self.inputs.key, key=fixed_key)
         return _with_derivative_of(jax.lax.stop_gradient(residual), _product(query, mean_key))
 
     def call(
         self, query: Queries, value: Keys, *, key: Keys | None = None, bias: Bias = None, return_residual: bool = False
     ) -> Any:
         """The output of the kernel in float32, and the log-sum-exp of each row if asked for."""
-        keys: Keys = self.key if key is None else key
+        keys: Keys = self.inputs.key if key is None else key
         bias = None if bias is None else bias.astype(keys.dtype)
         called = self.kernel(query.astype(keys.dtype), keys, value, bias, scale=1.0, return_residual=return_residual)
         if not return_residual:
             return called.astype(jnp.float32)
         output, residual = called
         return output.astype(jnp.float32), jnp.moveaxis(residual, 1, 2)[..., None].astype(jnp.float32)
-
-
-def _attend(normalizer: Normalizer, row: FusedRow, value: Keys, bias: Bias) -> Outputs:
-    """Output of the kernel under the normalizer, in float32."""
-    query, bias = row.query, None if bias is None else align(bias, 4).astype(jnp.float32)
-    if normalizer.scale is not None:
-        beta = cast(Any, normalizer.scale).of_row(row)
-        bias = None if bias is None else _bounded(bias, beta)
-        most = _largest_factor(query, row.key)
-        query = query * _per_feature(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
-    elif bias is not None:
-        bias = _bounded(bias, jnp.ones((1,) * 4, jnp.float32))
-    if not isinstance(normalizer.map, Softmax1):
-        output = row.call(query, value, bias=bias)
-    else:
-        output, residual = row.call(query, value, return_residual=True)
-        sink = row.number(normalizer.map.sink_logit())
-        share = jax.nn.sigmoid(row.log_sum_exp(query, residual) - sink)
-        output = output * _per_feature(share)
-    # The kernel weighs all keys alike where nothing is visible.
-    return jnp.where(jnp.moveaxis(row.empty(), 1, 2), 0, output)
 
 
 def _largest_factor(query: Queries, key: Keys) -> PerQuery:
@@ -189,7 +139,7 @@ def _largest_factor(query: Queries, key: Keys) -> PerQuery:
         return jnp.full((batch, heads, queries, 1), jnp.inf, jnp.float32)
     query, key = jax.lax.stop_gradient((query, key))
     furthest = jnp.repeat(jnp.max(jnp.abs(key), 1, keepdims=True, initial=0), heads // key.shape[2], 2)
-    reach = _per_query(jnp.sum(jnp.abs(query) * furthest, -1, keepdims=True))
+    reach = _swapped(jnp.sum(jnp.abs(query) * furthest, -1, keepdims=True))
     # Of logits that are not finite, the row is NaN.
     return jnp.where(jnp.isfinite(reach), LARGEST_LOGIT / reach, jnp.inf)
 
@@ -201,13 +151,8 @@ def _bounded(bias: Float[Array, "..."], beta: Float[Array, "..."]) -> Float[Arra
     return jnp.where(finite, at_most(at_least(product, -LARGEST_LOGIT), LARGEST_LOGIT), bias)
 
 
-def _per_feature(number: PerQuery) -> Float[Array, "batch queries heads 1"]:
-    """A number of each query, laid out like the queries."""
-    return jnp.moveaxis(number, 1, 2)
-
-
-def _per_query(number: Float[Array, "batch queries heads 1"]) -> PerQuery:
-    """Undoes `_per_feature`."""
+def _swapped(number: Float[Array, "batch one other 1"]) -> Float[Array, "batch other one 1"]:
+    """A number of each row of logits, laid out like the queries; or back from there."""
     return jnp.moveaxis(number, 1, 2)
 
 
@@ -224,7 +169,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 def _product(query: Queries, key: Queries) -> PerQuery:
     """Logit of each query with a key of its own."""
-    return _per_query(jnp.sum(query * key, -1, keepdims=True))
+    return _swapped(jnp.sum(query * key, -1, keepdims=True))
 
 
 def check_rides(normalizer: Normalizer, bias: Bias) -> None:

@@ -167,7 +167,8 @@ def evaluate(
     return (_gathered(length, names, tuple(seeds), values, measures) for length, values in zip(lengths, at_each))
 
 
-Argument, Result = TypeVar("Argument"), TypeVar("Result")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 def two_at_a_time(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> Iterator[Result]:
@@ -411,7 +412,8 @@ def values_of(
         seen = of_rows if measure.of_row else of_set
         if seen is None or any(getattr(seen, field) is None for field in measure.needs):
             continue
-        axes = Seen(*(None if of is None or field in OF_SET else 0 for field, of in seen._asdict().items()))
+        shared = {field: of is None or field in OF_SET for field, of in seen._asdict().items()}
+        axes: Any = seen._replace(**{field: None if same else 0 for field, same in shared.items()})
         values[name] = jax.vmap(measure.of_set, in_axes=(axes,))(seen) if measure.of_row else measure.of_set(seen)
     return values
 

@@ -14,19 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.masking import (
-    AnyAxis,
-    AnyMask,
-    Axis,
-    Mask,
-    at_least,
-    axis_and_mask,
-    centre,
-    hide,
-    row_sum,
-    visible_logits,
-)
+from softmax_jax.normalizers import checks, masking
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
 
 
 def log_softmax(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*shape"]:
@@ -44,17 +33,17 @@ def log_softmax(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMa
     >>> log_softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
     Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
     """
-    axis, where = axis_and_mask(logits, axis, where)
-    z = visible_logits(logits, where)
+    axis, where = masking.axis_and_mask(logits, axis, where)
+    z = masking.visible_logits(logits, where)
     # Stops at the lowest number of the type itself, so that a half-precision result is finite too.
-    logarithms = at_least(_log_weights(z, axis, where), float(jnp.finfo(jnp.result_type(logits)).min))
+    logarithms = masking.at_least(_log_weights(z, axis, where), float(jnp.finfo(jnp.result_type(logits)).min))
     return jnp.where(_possible(z, where), logarithms, -jnp.inf).astype(jnp.result_type(logits))
 
 
 def _log_weights(z: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
     """Logarithm of each weight; where it would be -inf, some finite number."""
-    z = centre(z, axis, where)
-    return z - jnp.log(row_sum(hide(jnp.exp(z), where), axis))
+    z = masking.centre(z, axis, where)
+    return z - jnp.log(masking.row_sum(masking.hide(jnp.exp(z), where), axis))
 
 
 def _possible(z: Float[Array, "*shape"], where: Mask) -> Bool[Array, "*shape"]:
@@ -77,7 +66,7 @@ def softmax_jacobian(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows n 
            [ 0.  ,  0.  ,  0.  ]], dtype=float32)
     """
     checks.row(weights, -1, "weights")
-    p = visible_logits(weights)
+    p = masking.visible_logits(weights)
     diagonal = p[..., :, None] * jnp.eye(p.shape[-1], dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (p.shape[-1],) * 2)
     return (diagonal - p[..., :, None] * p[..., None, :]).astype(jnp.result_type(weights))
 
@@ -94,9 +83,9 @@ def softmax_jvp(
     >>> softmax_jvp(jnp.array([0.5, 0.5, 0.0]), jnp.array([1.0, 0.0, 7.0]))
     Array([ 0.25, -0.25,  0.  ], dtype=float32)
     """
-    axis, where = axis_and_mask(weights, axis, where, name="weights")
+    axis, where = masking.axis_and_mask(weights, axis, where, name="weights")
     checks.same_shape("tangent", tangent, "the weights", jnp.shape(weights))
-    p, g = visible_logits(weights, where), visible_logits(tangent, where)
+    p, g = masking.visible_logits(weights, where), masking.visible_logits(tangent, where)
     return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(jnp.result_type(weights))
 
 
@@ -116,9 +105,9 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Float
     Array([0.6931472, 0.       ], dtype=float32)
     """
     axis = checks.row(weights, axis, "weights")
-    w = visible_logits(weights)
+    w = masking.visible_logits(weights)
     sizes = jnp.where(w == 0, 0, jnp.abs(w))
-    shares = sizes / row_sum(sizes, axis)
+    shares = sizes / masking.row_sum(sizes, axis)
     # Zeros are replaced before the logarithm too, whose derivative there would turn the gradient into NaN.
     logarithms, axes = jnp.log(jnp.where(shares == 0, 1, shares)), range(w.ndim)
     along = {one % w.ndim for one in (axis if isinstance(axis, tuple) else (axis,))}
@@ -149,12 +138,12 @@ def cross_entropy(
     >>> cross_entropy(jnp.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0]]), jnp.array([1, 2]), where=jnp.arange(3)[None] < 2)
     Array([0.6931472,       inf], dtype=float32)
     """
-    axis, where = axis_and_mask(logits, axis, where)
+    axis, where = masking.axis_and_mask(logits, axis, where)
     axis = checks.one_axis(axis)
     found = checks.indices("labels", labels)
     rows = tuple(np.delete(jnp.shape(logits), axis).tolist())
     checks.same_shape("labels", found, "the logits less the axis", rows)
-    z = visible_logits(logits, where)
+    z = masking.visible_logits(logits, where)
     # A small type may not hold n, which stands for a label below 0.
     places = jnp.expand_dims(found.astype(jnp.int32) if found.dtype.itemsize < 4 else found, axis)
     # An index past the end reads NaN by itself; one below 0 would count from the end.
@@ -179,9 +168,9 @@ def soft_cross_entropy(
     >>> soft_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([0.5, 0.5, 0.0]))
     Array(0.6931472, dtype=float32)
     """
-    axis, where = axis_and_mask(logits, axis, where)
+    axis, where = masking.axis_and_mask(logits, axis, where)
     checks.same_shape("targets", targets, "the logits", jnp.shape(logits))
-    z, t = visible_logits(logits, where), visible_logits(targets, where)
+    z, t = masking.visible_logits(logits, where), masking.visible_logits(targets, where)
     possible = _possible(z, where)
     t = jnp.where(jnp.any(possible, axis, keepdims=True), t, 0)
     # Finite wherever the target is 0, so that neither the product nor its derivatives are NaN there.

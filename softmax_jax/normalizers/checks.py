@@ -79,7 +79,8 @@ def shown(value: Any) -> str:
     ('a float32 array of shape (2, 3)', "' a\\nb'", 'the function shown')
     """
     if is_array(value):
-        return f"{_article(jnp.result_type(value))} array of shape {jnp.shape(value)}"
+        dtype = str(jnp.result_type(value))
+        return f"{'an' if dtype[0] in 'aeiou' else 'a'} {dtype} array of shape {jnp.shape(value)}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__name__"):
@@ -87,10 +88,6 @@ def shown(value: Any) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = WIDTH
     return " ".join(short.repr(value).split())
-
-
-def _article(dtype: Any) -> str:
-    return f"an {dtype}" if str(dtype)[0] in "aeiou" else f"a {dtype}"
 
 
 def is_array(value: Any) -> bool:

@@ -77,23 +77,19 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
             f"{name}: the polynomial gives β = {betas[worst]:.4g} at H = {entropies[worst]:.3g} nats, within its own "
             f"range, where |β| is at most {LARGEST_BETA:g}: coefficients go highest power first"
         )
-    at_ends = content.get("beta_at_ends")
-    if at_ends is None:
-        return
-    if not are_finite_numbers(at_ends) or len(at_ends) != 2:
-        raise ValueError(f"{name}: beta_at_ends is {shown(at_ends)}; it must be β at both ends of entropy_range")
-    if not np.allclose(at_ends, betas[[0, -1]], rtol=1e-6, atol=1e-6):
+    ends = content.get("beta_at_ends")
+    both = are_finite_numbers(ends) and len(ends) == 2
+    if ends is not None and not (both and np.allclose(ends, betas[[0, -1]], rtol=1e-6, atol=1e-6)):
         raise ValueError(
             f"{name}: the polynomial gives β = {betas[0]:.4g} and {betas[-1]:.4g} at the ends of its range, and "
-            f"beta_at_ends says {shown(at_ends)}: coefficients go highest power first"
+            f"beta_at_ends says {shown(ends)}: coefficients go highest power first"
         )
 
 
 def are_finite_numbers(values: Any) -> bool:
     """Returns True for a list of finite numbers that is not empty."""
-
-    def is_finite(value: Any) -> bool:
-        # A comparison, for an integer may be too large for a float.
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-    return isinstance(values, list) and bool(values) and all(map(is_finite, values))
+    # By a comparison, for an integer may be too large for a float.
+    return (isinstance(values, list) and bool(values)) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        for value in values
+    )

@@ -8,6 +8,7 @@ visible entries alone.
 import abc
 import dataclasses
 import functools
+import inspect
 import re
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,19 +17,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.masking import (
-    AnyAxis,
-    AnyMask,
-    Axis,
-    Mask,
-    at_most,
-    axis_and_mask,
-    below,
-    hide,
-    reaches,
-    unless_low,
-)
+from softmax_jax.normalizers import checks, masking
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.surroundings import as_one, spec_of
@@ -39,17 +29,15 @@ class Entry(NamedTuple):
 
     formula: str
     """In plain text."""
-    latex: str
-    """In LaTeX; of a map it stands in the docstring of its class."""
     largest_weight: str
     """As n → ∞, of one logit δ > 0 above n - 1 equal ones: it disperses if this goes to 0."""
     source: str
-    use: str
-    """When to use it; of a map it stands in the docstring of its class."""
+    docstring: str = ""
+    """With the formula in LaTeX and a paragraph "When to use it."; that of its class for a map."""
 
 
 DISPERSES = "Θ(1/n)"
-UNWRITTEN = Entry("–", "", "–", "–", "")
+UNWRITTEN = Entry("–", "–", "–")
 """Of a method that nobody described."""
 
 
@@ -57,7 +45,7 @@ def entry_of(map: Any) -> Entry:
     """Returns the entry of a map, from its class; `UNWRITTEN` if it has no formula."""
     if not getattr(map, "formula", ""):
         return UNWRITTEN
-    return Entry(map.formula, "", map.largest_weight, map.source, "")
+    return Entry(map.formula, map.largest_weight, map.source, inspect.getdoc(map) or "")
 
 
 class Map(Numbers, abc.ABC):
@@ -95,15 +83,15 @@ class Map(Numbers, abc.ABC):
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
         map = dataclasses.replace(self, **numbers) if numbers else self
-        axis, where = axis_and_mask(logits, axis, where, **map.own_numbers())
-        return map.weigh(logits, axis, where if map.ignores_low else unless_low(logits, axis, where))
+        axis, where = masking.axis_and_mask(logits, axis, where, **map.own_numbers())
+        return map.weigh(logits, axis, where if map.ignores_low else masking.unless_low(logits, axis, where))
 
     def weigh(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
         """Weighs logits as a call does, but takes only `where` and -inf for hidden, no low number."""
         checks.row(logits, axis, **self.own_numbers())
 
         def weigh(map: "Map", logits: Array, where: Mask) -> Array:
-            return hide(map.weights(Row.of(logits, axis, where)), where).astype(jnp.result_type(logits))
+            return masking.hide(map.weights(Row.of(logits, axis, where)), where).astype(jnp.result_type(logits))
 
         return as_one(weigh, self, logits, where, out=spec_of(logits))
 
@@ -200,7 +188,7 @@ class Softmax1(Softmax):
         sink = row.number(self.sink_logit())
         # Any pivot gives the same weights, so it counts as a constant in derivatives.
         pivot = jax.lax.stop_gradient(row.maximum(row.logits, sink))
-        exponentials = jnp.where(row.logits != -jnp.inf, jnp.exp(below(row.logits, pivot)), 0)
+        exponentials = jnp.where(row.logits != -jnp.inf, jnp.exp(masking.below(row.logits, pivot)), 0)
         return over(exponentials, row.sum(exponentials) + jnp.exp(sink - pivot))
 
 
@@ -340,8 +328,8 @@ class Hardmax(Map):
         z = row.logits
         maximum = jax.lax.stop_gradient(row.maximum(z))
         # A gap of 0 counts too, as β = 0 leaves it; of NaN it is NaN.
-        gap = jax.lax.stop_gradient(below(z, maximum))
-        largest = jnp.where(jnp.isnan(gap), jnp.nan, (reaches(z, maximum) | (gap == 0)).astype(z.dtype))
+        gap = jax.lax.stop_gradient(masking.below(z, maximum))
+        largest = jnp.where(jnp.isnan(gap), jnp.nan, (masking.reaches(z, maximum) | (gap == 0)).astype(z.dtype))
         largest = jnp.where(z != -jnp.inf, largest, 0)
         total = row.sum(largest)
         return largest / jnp.where(total == 0, 1, total)  # 0 in an empty row
@@ -396,7 +384,7 @@ class SignedL1(Map):
         z = jnp.where(row.logits == -jnp.inf, 0, row.logits)
         # Dividing through by the largest keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.
         sizes = jnp.abs(z)
-        pivot = row.maximum(jnp.where(sizes == jnp.inf, sizes, at_most(sizes, 1e37)), 1.0)
+        pivot = row.maximum(jnp.where(sizes == jnp.inf, sizes, masking.at_most(sizes, 1e37)), 1.0)
         pivot = jax.lax.stop_gradient(pivot)
         ratio = z / pivot
         return over(ratio, row.sum(jnp.abs(ratio)) + 1 / pivot)

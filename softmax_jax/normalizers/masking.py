@@ -96,17 +96,6 @@ def visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Arra
     return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
 
 
-def visible_count(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
-    """Number of visible entries of each row of `visible_or_lowest`, with the reduced axes kept at size 1."""
-    return jnp.sum(logits != -jnp.inf, axis, keepdims=True).astype(logits.dtype)
-
-
-def row_maximum(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*row"]:
-    """Largest visible logit of each row as `settled` has it, with the reduced axes kept at size 1."""
-    visible = None if where is None else jnp.broadcast_to(where, logits.shape)
-    return settled(jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf))
-
-
 def settled(maximum: Float[Array, "*row"]) -> Float[Array, "*row"]:
     """Returns the number to subtract from a row: its maximum, 0 for an empty row, NaN for a row with +inf."""
     zero = jnp.zeros((), maximum.dtype)
@@ -120,7 +109,9 @@ def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Arr
     float apart; exp() of it is 0 either way. The maximum counts as a constant in derivatives, so use
     this only where adding a constant to a row changes nothing.
     """
-    return hide(below(logits, jax.lax.stop_gradient(row_maximum(logits, axis, where))), where)
+    visible = None if where is None else jnp.broadcast_to(where, logits.shape)
+    largest = settled(jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf))
+    return hide(below(logits, jax.lax.stop_gradient(largest)), where)
 
 
 def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:

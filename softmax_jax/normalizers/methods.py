@@ -15,12 +15,15 @@ True
 0.75
 """
 
+import inspect
 import math
+from collections.abc import Callable
+from typing import Any
 
 from softmax_jax.normalizers import maps, sparse
-from softmax_jax.normalizers.maps import DISPERSES, Entry
+from softmax_jax.normalizers.maps import DISPERSES, Entry, Map
 from softmax_jax.normalizers.normalizer import SoftCapped
-from softmax_jax.normalizers.registry import register
+from softmax_jax.normalizers.registry import Method, register
 from softmax_jax.normalizers.scales import (
     ClippedLogLength,
     ConstantTemperature,
@@ -30,98 +33,128 @@ from softmax_jax.normalizers.scales import (
     LogLength,
     LogLengthPower,
     LogPosition,
+    Scale,
 )
 
-BETA_OF_ENTROPY = (
-    r"\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H > 0.5 \\ 1 & H \le 0.5 \end{cases}"
-)
-GROWING = r"\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log n)^{2 \tanh(\mathrm{power})}"
-GROK2_LENGTH = 1024
 HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
+
+
+def method(
+    name: str, map: Map, scale: type[Scale], formula: str, largest_weight: str, source: str, **own: Any
+) -> Callable[[Callable[[], None]], Method]:
+    """Registers a map over a scale under a name. The function that is decorated says what it is, in its docstring."""
+
+    def registered(documented: Callable[[], None]) -> Method:
+        entry = Entry(formula, largest_weight, source, inspect.getdoc(documented) or "")
+        return register(name, map, scale, entry, **own)
+
+    return registered
+
 
 register("softmax", maps.softmax)
 register("soft_capped", SoftCapped())
-temperature_softmax = register(
-    "temperature",
-    maps.softmax,
-    ConstantTemperature,
-    Entry(
-        "softmax(z/θ)",
-        r"w = \operatorname{softmax}(z / \theta)",
-        DISPERSES,
-        "folklore",
-        "When one number may be tuned for a length that is known beforehand. The best θ for each length is the mark "
-        "that adaptive methods are measured against. It delays dispersion and does not end it.",
-    ),
-)
-adaptive_temperature_softmax = register(
+
+
+@method("temperature", maps.softmax, ConstantTemperature, "softmax(z/θ)", DISPERSES, "folklore")
+def temperature_softmax() -> None:
+    r"""Softmax at a temperature.
+
+    $$w = \operatorname{softmax}(z / \theta)$$
+
+    When to use it. When one number may be tuned for a length that is known beforehand. The best θ for each length is
+    the mark that adaptive methods are measured against. It delays dispersion and does not end it.
+    """
+
+
+@method(
     "adaptive",
     maps.softmax,
     EntropyPolynomial,
-    Entry(
-        "softmax(β(H)·z), β a polynomial of the entropy H",
-        r"w = \operatorname{softmax}(\beta(H)\, z)," + BETA_OF_ENTROPY,
-        DISPERSES,
-        "Veličković et al., arXiv 2410.01104",
-        "For a trained model whose parameters stay as they are, on rows longer than those of training. "
-        "[Refit](refit.md) the polynomial to your model first: the published one was fitted to another, and is above 1 "
-        "for 0.849 < H < 5.945 nats alone. On flatter rows it is softmax again.",
-    ),
+    "softmax(β(H)·z), β a polynomial of the entropy H",
+    DISPERSES,
+    "Veličković et al., arXiv 2410.01104",
 )
-ssmax = register(
-    "ssmax",
-    maps.softmax,
-    LogLength,
-    Entry(
-        "softmax((s·log n + b)·z)",
-        r"w = \operatorname{softmax}((s \log n + b)\, z)",
-        HOLDS_A_LEAD,
-        "Nakanishi, arXiv 2501.19399",
-        "In a model that is to meet longer rows than it was trained on, with s learned for each head. A lead of δ over "
-        "all others holds at any length if s·δ > 1. It costs one factor on the query.",
-    ),
-)
-register(
+def adaptive_temperature_softmax() -> None:
+    r"""Softmax at the temperature that a polynomial gives for the entropy of the row.
+
+    $$w = \operatorname{softmax}(\beta(H)\, z),\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H >
+      0.5 \\ 1 & H \le 0.5 \end{cases}$$
+
+    When to use it. For a trained model whose parameters stay as they are, on rows longer than those of training.
+    [Refit](refit.md) the polynomial to your model first: the published one was fitted to another, and is above 1 for
+    0.849 < H < 5.945 nats alone. On flatter rows it is softmax again.
+    """
+
+
+@method("ssmax", maps.softmax, LogLength, "softmax((s·log n + b)·z)", HOLDS_A_LEAD, "Nakanishi, arXiv 2501.19399")
+def ssmax() -> None:
+    r"""Softmax of logits times the logarithm of the number of entries.
+
+    $$w = \operatorname{softmax}((s \log n + b)\, z)$$
+
+    When to use it. In a model that is to meet longer rows than it was trained on, with s learned for each head. A lead
+    of δ over all others holds at any length if s·δ > 1. It costs one factor on the query.
+    """
+
+
+@method(
     "clipped_ssmax",
     maps.softmax,
     ClippedLogLength,
-    Entry(
-        "softmax(clip(s·log n + b, low, high)·z)",
-        r"w = \operatorname{softmax}(\operatorname{clip}(s \log n + b,\, \mathrm{low},\, \mathrm{high})\, z)",
-        DISPERSES,
-        "ssmax, bounded",
-        "As `ssmax`, where β must stay within bounds that training has seen. Beyond the upper bound it disperses as "
-        "softmax does at that β.",
-    ),
+    "softmax(clip(s·log n + b, low, high)·z)",
+    DISPERSES,
+    "ssmax, bounded",
 )
+def clipped_ssmax() -> None:
+    r"""SSMax whose β stays within bounds.
+
+    $$w = \operatorname{softmax}(\operatorname{clip}(s \log n + b,\, \mathrm{low},\, \mathrm{high})\, z)$$
+
+    When to use it. As `ssmax`, where β must stay within bounds that training has seen. Beyond the upper bound it
+    disperses as softmax does at that β.
+    """
+
+
 register("softpick", maps.softpick)
-scalable_softpick = register(
+
+
+@method(
     "scalable_softpick",
     maps.softpick,
     LogLength,
-    Entry(
-        "softpick((s·log n + b)·z)",
-        r"w = \operatorname{softpick}((s \log n + b)\, z)",
-        HOLDS_A_LEAD,
-        "Zuhri et al., arXiv 2504.20966",
-        "As `softpick`, on rows longer than those of training: the scale of `ssmax` keeps the lead that the map alone "
-        "would lose.",
-    ),
+    "softpick((s·log n + b)·z)",
+    HOLDS_A_LEAD,
+    "Zuhri et al., arXiv 2504.20966",
 )
-length_scaled_softmax = register(
+def scalable_softpick() -> None:
+    r"""Softpick over the scale of SSMax.
+
+    $$w = \operatorname{softpick}((s \log n + b)\, z)$$
+
+    When to use it. As `softpick`, on rows longer than those of training: the scale of `ssmax` keeps the lead that the
+    map alone would lose.
+    """
+
+
+@method(
     "length_scaled",
     maps.softmax,
     LengthRule,
-    Entry(
-        "softmax(½ log((1-ε)(n-m)/(ε·m))·z)",
-        r"w = \operatorname{softmax}(\beta z), \qquad "
-        r"\beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n - m)}{\varepsilon m}",
-        "→ 1 if δ > 2, else Θ(n^(δ/2-1))",
-        "a note of 2017",
-        "When about m entries of a row matter, and their logits are near +1 and those of the others near −1. It has "
-        "nothing to learn: m and the mass ε that may go elsewhere are said beforehand.",
-    ),
+    "softmax(½ log((1-ε)(n-m)/(ε·m))·z)",
+    "→ 1 if δ > 2, else Θ(n^(δ/2-1))",
+    "a note of 2017",
 )
+def length_scaled_softmax() -> None:
+    r"""Softmax at the least β that leaves a small mass outside the entries that matter.
+
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n -
+      m)}{\varepsilon m}$$
+
+    When to use it. When about m entries of a row matter, and their logits are near +1 and those of the others near −1.
+    It has nothing to learn: m and the mass ε that may go elsewhere are said beforehand.
+    """
+
+
 register("softmax1", maps.softmax1)
 register("sigmoid", maps.sigmoid)
 register("sink_softmax", maps.sink_softmax)
@@ -131,87 +164,114 @@ register("signed_l1", maps.signed_l1)
 register("sparsemax", sparse.sparsemax)
 register("entmax15", sparse.entmax15)
 register("entmax", sparse.entmax)
-register(
+
+
+@method(
     "asentmax",
     sparse.entmax15,
     LogLengthPower,
-    Entry(
-        "entmax15((δ + softplus(w)·(log n)^γ)·z)",
-        r"w = \operatorname{entmax15}(\beta z)," + GROWING,
-        "→ 1",
-        "Vasylenko et al., arXiv 2506.16640",
-        "In a model that is to meet much longer rows: exact zeros, and a scale that grows with the row. All three "
-        "numbers may be learned for each head.",
-    ),
+    "entmax15((δ + softplus(w)·(log n)^γ)·z)",
+    "→ 1",
+    "Vasylenko et al., arXiv 2506.16640",
 )
-register(
+def asentmax() -> None:
+    r"""Entmax at α = 1.5 over a power of log n.
+
+    $$w = \operatorname{entmax15}(\beta z),\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log
+      n)^{2 \tanh(\mathrm{power})}$$
+
+    When to use it. In a model that is to meet much longer rows: exact zeros, and a scale that grows with the row. All
+    three numbers may be learned for each head.
+    """
+
+
+@method(
     "adaptive_entmax15",
     sparse.entmax15,
     EntropyPolynomial,
-    Entry(
-        "entmax15(β(H)·z), β a polynomial of the entropy H of softmax",
-        r"w = \operatorname{entmax15}(\beta(H)\, z)," + BETA_OF_ENTROPY,
-        sparse.SQUARED,
-        "this project",
-        "As `adaptive`, for a trained model that may have zeros among its weights. H is the entropy of softmax, so a "
-        "fit made for `adaptive` can be read, but was not made for this map.",
-    ),
+    "entmax15(β(H)·z), β a polynomial of the entropy H of softmax",
+    sparse.SQUARED,
+    "this project",
 )
+def adaptive_entmax15() -> None:
+    r"""Entmax at α = 1.5 over the scale of `adaptive`.
+
+    $$w = \operatorname{entmax15}(\beta(H)\, z),\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H >
+      0.5 \\ 1 & H \le 0.5 \end{cases}$$
+
+    When to use it. As `adaptive`, for a trained model that may have zeros among its weights. H is the entropy of
+    softmax, so a fit made for `adaptive` can be read, but was not made for this map.
+    """
+
+
 register("top_k", sparse.top_k_softmax)
 register("stieltjes", sparse.stieltjes)
-register(
+
+
+@method(
     "as_stieltjes",
     sparse.stieltjes,
     LogLengthPower,
-    Entry(
-        "stieltjes((δ + softplus(w)·(log n)^γ)·z)",
-        r"w = \operatorname{stieltjes}(\beta z)," + GROWING,
-        DISPERSES,
-        "AS-Stieltjes",
-        "As `asentmax`, without zeros: the scale holds the tail together as the row grows.",
-    ),
+    "stieltjes((δ + softplus(w)·(log n)^γ)·z)",
+    DISPERSES,
+    "AS-Stieltjes",
 )
-register(
+def as_stieltjes() -> None:
+    r"""The Stieltjes map over the scale of `asentmax`.
+
+    $$w = \operatorname{stieltjes}(\beta z),\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log
+      n)^{2 \tanh(\mathrm{power})}$$
+
+    When to use it. As `asentmax`, without zeros: the scale holds the tail together as the row grows.
+    """
+
+
+@method(
     "llama4",
     maps.softmax,
     LogPosition,
-    Entry(
-        "softmax((1 + a·log(⌊(p + 1)/L⌋ + 1))·z)",
-        r"w = \operatorname{softmax}(\beta z), \qquad "
-        r"\beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor + 1\right)",
-        "→ 1 if a·δ > 1, else Θ(n^(a·δ-1))",
-        "Meta, Llama 4",
-        "In a trained model on rows of many times L entries, where it sharpens little by little and leaves shorter "
-        "rows as they are. a is `attn_scale` and L `floor_scale`; p is the query's position, from `positions`, and "
-        "without these p + 1 is the number of visible entries.",
-    ),
+    "softmax((1 + a·log(⌊(p + 1)/L⌋ + 1))·z)",
+    "→ 1 if a·δ > 1, else Θ(n^(a·δ-1))",
+    "Meta, Llama 4",
 )
-register(
+def llama4() -> None:
+    r"""Softmax over the scale of Llama 4.
+
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor +
+      1\right)$$
+
+    When to use it. In a trained model on rows of many times L entries, where it sharpens little by little and leaves
+    shorter rows as they are. a is `attn_scale` and L `floor_scale`; p is the query's position, from `positions`, and
+    without these p + 1 is the number of visible entries.
+    """
+
+
+@method(
     "grok2",
     maps.softmax,
     ClippedLogLength,
-    Entry(
-        "softmax(max(1, log n / log 1024)·z)",
-        r"w = \operatorname{softmax}(\beta z), \qquad "
-        rf"\beta = \max\left(1, \frac{{\log n}}{{\log {GROK2_LENGTH}}}\right)",
-        HOLDS_A_LEAD,
-        "xAI, Grok-2",
-        "As `clipped_ssmax`, without a bound above: rows of up to L = 1024 entries stay as they are. Another L is "
-        "`s` = 1/log L. Grok-2 counts the entries before the query, one less than n under its causal mask.",
-    ),
-    s=1 / math.log(GROK2_LENGTH),
-    high=1e37,  # the largest that a number may be
+    "softmax(max(1, log n / log 1024)·z)",
+    HOLDS_A_LEAD,
+    "xAI, Grok-2",
+    s=1 / math.log(1024),
+    high=1e37,
 )
-register(
-    "yarn",
-    maps.softmax,
-    LengthRatio,
-    Entry(
-        "softmax((0.1·log r + 1)²·z)",
-        r"w = \operatorname{softmax}(\beta z), \qquad \beta = (0.1 \log r + 1)^2",
-        DISPERSES,
-        "Peng et al., arXiv 2309.00071",
-        "In a trained model with rotary positions whose context is extended to r times that of training. All rows get "
-        "the same β, and at r = 1, the default, it is softmax.",
-    ),
-)
+def grok2() -> None:
+    r"""Softmax over the scale of Grok-2.
+
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = \max\left(1, \frac{\log n}{\log 1024}\right)$$
+
+    When to use it. As `clipped_ssmax`, without a bound above: rows of up to L = 1024 entries stay as they are. Another
+    L is `s` = 1/log L. Grok-2 counts the entries before the query, one less than n under its causal mask.
+    """
+
+
+@method("yarn", maps.softmax, LengthRatio, "softmax((0.1·log r + 1)²·z)", DISPERSES, "Peng et al., arXiv 2309.00071")
+def yarn() -> None:
+    r"""Softmax over the scale of YaRN.
+
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = (0.1 \log r + 1)^2$$
+
+    When to use it. In a trained model with rotary positions whose context is extended to r times that of training. All
+    rows get the same β, and at r = 1, the default, it is softmax.
+    """

@@ -9,20 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks
+from softmax_jax.normalizers import checks, masking
 from softmax_jax.normalizers.maps import DISPERSES, Map, soft_cap, softmax
-from softmax_jax.normalizers.masking import (
-    AnyAxis,
-    AnyMask,
-    Axis,
-    Mask,
-    at_least,
-    at_most,
-    axis_and_mask,
-    centre,
-    unless_low,
-    visible_logits,
-)
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
 from softmax_jax.normalizers.row import Row
@@ -100,7 +89,7 @@ class Normalizer(Numbers):
         """
         axis, where = self._checked(logits, axis, where)
         low_is_ignored = self.scale is None and isinstance(self.map, Map) and self.map.ignores_low
-        return self._weights(logits, axis, where if low_is_ignored else unless_low(logits, axis, where))
+        return self._weights(logits, axis, where if low_is_ignored else masking.unless_low(logits, axis, where))
 
     def weigh(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
         """Weighs logits as a call does, but takes only `where` and -inf for hidden, no low number."""
@@ -112,9 +101,9 @@ class Normalizer(Numbers):
             return _map_weights(self.map, logits, axis, where)
 
         def scaled(self: "Normalizer", logits: Array, where: Mask) -> Array:
-            z, scale = visible_logits(logits, where), cast(ScaleLike, self.scale)
+            z, scale = masking.visible_logits(logits, where), cast(ScaleLike, self.scale)
             beta = scale.of_row(Row.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
-            centred = centre(z, axis, where) if self.shift_invariant else z
+            centred = masking.centre(z, axis, where) if self.shift_invariant else z
             # Logits that are not finite pass by the product: no β changes what they say.
             z = jnp.where(jnp.isfinite(z), product(beta, centred), z)
             return _map_weights(self.map, z, axis, where).astype(jnp.result_type(logits))
@@ -133,7 +122,7 @@ class Normalizer(Numbers):
                 f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )
-        axis, where = axis_and_mask(logits, axis, where)
+        axis, where = masking.axis_and_mask(logits, axis, where)
         self._check_beta(logits, axis)
         return axis, where
 
@@ -144,7 +133,7 @@ class Normalizer(Numbers):
             return
         name = type(scale).__name__
         try:
-            beta: Any = jax.eval_shape(lambda z: jnp.asarray(scale(visible_logits(z), axis, None)), logits)
+            beta: Any = jax.eval_shape(lambda z: jnp.asarray(scale(masking.visible_logits(z), axis, None)), logits)
         except (TypeError, ValueError):
             for path, number in jax.tree_util.tree_leaves_with_path(scale):
                 if checks.is_array(number):
@@ -161,7 +150,7 @@ def product(beta: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "*s
     """β·z with one β for each row, kept finite: of finite logits, so that 0 · inf cannot arise."""
     largest = float(jnp.finfo(logits.dtype).max)
     beta = jnp.clip(jnp.asarray(beta, logits.dtype), -largest, largest)
-    return at_most(at_least(_times(beta, logits), -largest), largest)
+    return masking.at_most(masking.at_least(_times(beta, logits), -largest), largest)
 
 
 @jax.custom_jvp
@@ -174,7 +163,9 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (beta, logits), (beta_slope, logits_slope) = primals, tangents
     # Within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0 would be NaN.
     bound = 1e-8 * float(jnp.finfo(logits.dtype).max)
-    return _times(beta, logits), beta * logits_slope + at_most(at_least(logits, -bound), bound) * beta_slope
+    return _times(beta, logits), beta * logits_slope + masking.at_most(
+        masking.at_least(logits, -bound), bound
+    ) * beta_slope
 
 
 class SoftCapped(Map):

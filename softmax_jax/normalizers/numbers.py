@@ -76,7 +76,7 @@ class Numbers(ByNumbers):
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, eq=False)(cls)
-        names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+        names = [field.name for field in fields_of(cls)]
 
         def flatten(numbers: Any) -> tuple[list[tuple[Any, Any]], None]:
             return [(jax.tree_util.GetAttrKey(name), getattr(numbers, name)) for name in names], None
@@ -100,20 +100,19 @@ class Numbers(ByNumbers):
     @classmethod
     def checked(cls, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """These numbers in the types of the fields. Raises TypeError or ValueError for one that breaks its rule."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+        fields = {field.name: field for field in fields_of(cls)}
         return {name: _checked(fields[name], value) for name, value in numbers.items()}
 
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Returns the default of each number, by name."""
-        fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
-        return {field.name: field.default for field in fields if not isinstance(field.default, ByNumbers)}
 
-    @classmethod
-    def marked(cls, mark: str) -> list[str]:
-        """Returns the names of the numbers that have the mark `LEARN` or `OF_QUERY`."""
-        fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
-        return [field.name for field in fields if field.metadata.get(mark)]
+def fields_of(numbers: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """Returns the fields of a class of numbers, or of one of its objects."""
+    return dataclasses.fields(numbers)
+
+
+def marked(part: Any, mark: str) -> tuple[str, ...]:
+    """Returns the names of the numbers of a map or a scale that have the mark `LEARN` or `OF_QUERY`."""
+    fields = fields_of(part) if dataclasses.is_dataclass(part) else ()
+    return tuple(field.name for field in fields if field.metadata.get(mark))
 
 
 def _kept(value: Any) -> Any:
@@ -125,11 +124,14 @@ def _kept(value: Any) -> Any:
 
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
-    """The number, or tuple of numbers, of a field; as it is where the field was not made by `number`."""
+    """The number, or tuple of numbers, of a field; as it is where the field was not made by `number`.
+
+    Raises TypeError or ValueError for one that breaks its rule.
+    """
     if not field.metadata or (value is None and field.default is None):
         return value
-    rule, holds = field.metadata["rule"], field.metadata["holds"]
-    if not field.metadata["many"]:
+    rule, holds, many = (field.metadata[key] for key in ("rule", "holds", "many"))
+    if not many:
         return _one(field.name, value, rule, holds, real=not isinstance(field.default, int))
     if not isinstance(value, tuple | list):
         raise TypeError(f"{field.name} is {checks.shown(value)}; it must be a tuple of numbers, such as (0.5, 6.0)")

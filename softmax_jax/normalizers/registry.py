@@ -18,7 +18,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import UNWRITTEN, Entry, Map, entry_of
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
-from softmax_jax.normalizers.numbers import LEARN, OF_QUERY
+from softmax_jax.normalizers.numbers import LEARN, OF_QUERY, fields_of, marked
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 
 CAP = "cap"
@@ -65,12 +65,12 @@ class Method:
     @property
     def learned(self) -> tuple[str, ...]:
         """The numbers that train with a model, one per head."""
-        return self._marked(LEARN)
+        return marked(self.scale, LEARN) + marked(self.map, LEARN)
 
     @property
     def of_query(self) -> tuple[str, ...]:
         """The learned numbers that were published as linear in the query."""
-        return self._marked(OF_QUERY)
+        return marked(self.scale, OF_QUERY) + marked(self.map, OF_QUERY)
 
     def build(self, **numbers: Any) -> Normalizer:
         """The normalizer with these numbers, defaults for the others. `fit=PATH` reads some from a fit's file.
@@ -90,25 +90,17 @@ class Method:
             near = checks.did_you_mean(name, (*known, CAP))
             raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {takes}")
         given = {**self.own, **numbers}
-        of_map = {name: value for name, value in given.items() if name in self._of_map()}
-        of_scale = {name: value for name, value in given.items() if name not in of_map}
+        of_map = {name: given.pop(name, default) for name, default in self._of_map().items()}
         try:
-            scale = self.scale(**self.scale.checked(of_scale)) if isinstance(self.scale, type) else self.scale
-            if isinstance(self.map, Map):
-                map = dataclasses.replace(self.map, **self.map.checked(of_map))
-            else:
-                map = jax.tree_util.Partial(self.map, **self._of_map() | of_map)
-            built = Normalizer(map, scale)
+            scale = self.scale(**self.scale.checked(given)) if isinstance(self.scale, type) else self.scale
+            of_map = self.map.checked(of_map) if isinstance(self.map, Map) else of_map
+            built = Normalizer(jax.tree_util.Partial(self.map, **of_map), scale)
             return built if cap is None else Normalizer(SoftCapped(cap, built))
         except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
             raise ValueError(str(error)) from None
 
-    def _marked(self, mark: str) -> tuple[str, ...]:
-        parts = self.scale, self.map
-        return tuple(name for part in parts if hasattr(part, "marked") for name in part.marked(mark))  # pyright: ignore
-
     def _of_scale(self) -> dict[str, Any]:
-        return self.scale.defaults() if isinstance(self.scale, type) else {}
+        return {field.name: field.default for field in fields_of(self.scale)} if isinstance(self.scale, type) else {}
 
     def _of_map(self) -> dict[str, Any]:
         if isinstance(self.map, Map):
@@ -237,13 +229,12 @@ def content_of(module: str, said: str) -> dict[str, Any]:
 
 def _problem_of(map: Any) -> str | None:
     """Returns what goes wrong when a map weighs a row, None if nothing does. It traces and computes nothing."""
-    if isinstance(map, type) or not callable(map):
-        return "it cannot be called so"
     logits, where = (jax.ShapeDtypeStruct((2, 3), dtype) for dtype in ("float32", "bool"))
     try:
         weights = jax.eval_shape(lambda logits, where: map(logits, -1, where), logits, where)
     except Exception as error:  # of many types, as the function is the user's
-        return "it says: " + " ".join(str(error).split())[:200]
+        called = callable(map) and not isinstance(map, type)
+        return f"it says: {' '.join(str(error).split())[:200]}" if called else "it cannot be called so"
     shape = getattr(weights, "shape", None)
     return None if shape == logits.shape else f"it gives the shape {shape} to logits of shape {logits.shape}"
 

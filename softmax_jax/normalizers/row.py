@@ -8,20 +8,9 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from softmax_jax.normalizers import masking
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.masking import (
-    AnyAxis,
-    AnyMask,
-    Axis,
-    Mask,
-    at_least,
-    axis_and_mask,
-    below,
-    settled,
-    unless_low,
-    visible_count,
-    visible_or_lowest,
-)
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
 from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
@@ -38,7 +27,7 @@ class Row:
     @classmethod
     def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> "Row":
         """Rows of logits of any floating-point type, masked or not."""
-        return cls(visible_or_lowest(logits, where), axis)
+        return cls(masking.visible_or_lowest(logits, where), axis)
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         """A number of a map or scale, in the type and rank of the logits."""
@@ -46,7 +35,7 @@ class Row:
 
     def count(self) -> Float[Array, "*row"]:
         """Number of visible entries; a logit of -inf is none."""
-        return visible_count(self.logits, self.axis)
+        return jnp.sum(self.logits != -jnp.inf, self.axis, keepdims=True).astype(self.logits.dtype)
 
     def sum(self, values: Float[Array, "*shape"]) -> Float[Array, "*row"]:
         """Sum over each row."""
@@ -55,14 +44,14 @@ class Row:
     def maximum(self, values: Float[Array, "*shape"], least: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
         """Largest value of each row, and at least `least`: 0 where that is -inf, NaN where it is +inf."""
         largest = jnp.max(values, self.axis, keepdims=True, initial=-jnp.inf)
-        return settled(jnp.maximum(largest, self.number(least)))
+        return masking.settled(jnp.maximum(largest, self.number(least)))
 
     def entropy(self) -> Float[Array, "*row"]:
         """Entropy in nats of the softmax of the row."""
-        gap = below(self.logits, jax.lax.stop_gradient(self.maximum(self.logits)))
+        gap = masking.below(self.logits, jax.lax.stop_gradient(self.maximum(self.logits)))
         # g·e^g and its derivatives are 0 from g = -760 down, in float64 too. A gap stops at -1000, so that none times a
         # slope is infinite, which times e^g = 0 would be NaN.
-        gap = at_least(gap, -1000)
+        gap = masking.at_least(gap, -1000)
         exponentials = jnp.exp(gap)
         total = self.sum(exponentials)
         total = jnp.where(total == 0, 1, total)
@@ -79,7 +68,7 @@ def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask =
     >>> entropy(jnp.zeros(8)) - jnp.log(8.0)
     Array([0.], dtype=float32)
     """
-    axis, where = axis_and_mask(logits, axis, where)
+    axis, where = masking.axis_and_mask(logits, axis, where)
 
     def of_rows(logits: Array, where: Mask) -> Array:
         return Row.of(logits, axis, where).entropy()
@@ -98,10 +87,10 @@ def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Flo
     >>> critical_beta(jnp.array([2.0, 0.0, 0.0, 0.0]))  # log(4) / 2
     Array(0.6931472, dtype=float32)
     """
-    axis, where = axis_and_mask(logits, -1, where)
+    axis, where = masking.axis_and_mask(logits, -1, where)
 
     def of_rows(logits: Array, where: Mask) -> Array:
-        return critical_beta_of(Row.of(logits, axis, unless_low(logits, axis, where)))
+        return critical_beta_of(Row.of(logits, axis, masking.unless_low(logits, axis, where)))
 
     return as_one(of_rows, logits, where, out=PartitionSpec(*spec_of(logits)[:-1]))
 

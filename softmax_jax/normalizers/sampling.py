@@ -14,20 +14,10 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.normalizers import checks
+from softmax_jax.normalizers import checks, masking
 from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
-from softmax_jax.normalizers.masking import (
-    AnyAxis,
-    AnyMask,
-    Mask,
-    axis_and_mask,
-    centre,
-    reaches,
-    unless_low,
-    visible_logits,
-    visible_or_lowest,
-)
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Mask
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import ConstantTemperature
 from softmax_jax.normalizers.sparse import kth_largest, whole_ranks
@@ -48,13 +38,13 @@ def top_k_mask(
     Array([ True, False,  True,  True], dtype=bool)
     """
     checks.whole("k", k, 1, 10)
-    axis, where = axis_and_mask(logits, axis, where)
+    axis, where = masking.axis_and_mask(logits, axis, where)
     axis = checks.one_axis(axis)
 
     def of_rows(logits: Array, where: Mask) -> Array:
-        z = visible_or_lowest(logits, unless_low(logits, axis, where))
+        z = masking.visible_or_lowest(logits, masking.unless_low(logits, axis, where))
         least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), whole_ranks(k))
-        return reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
+        return masking.reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
 
     return as_one(of_rows, logits, where, out=spec_of(logits))
 
@@ -80,20 +70,20 @@ def top_p_mask(
     Array([ True,  True,  True,  True], dtype=bool)
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
-    axis, where = axis_and_mask(logits, axis, where, p=p)
+    axis, where = masking.axis_and_mask(logits, axis, where, p=p)
     axis = checks.one_axis(axis)
 
     def of_rows(logits: Array, where: Mask, p: ArrayLike) -> Array:
-        z = visible_or_lowest(logits, where)
+        z = masking.visible_or_lowest(logits, where)
         if not z.shape[axis]:
             return z != -jnp.inf
         rising = jnp.sort(z, axis)
         # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
-        mass = jnp.cumsum(jnp.exp(centre(rising, axis, None)), axis)
+        mass = jnp.cumsum(jnp.exp(masking.centre(rising, axis, None)), axis)
         total = jnp.take(mass, jnp.array([-1]), axis)
         kept = mass > (1 - against(p, z)) * total
         smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
-        return reaches(z, smallest) & (z != -jnp.inf)
+        return masking.reaches(z, smallest) & (z != -jnp.inf)
 
     return as_one(of_rows, logits, where, p, out=spec_of(logits))
 
@@ -111,7 +101,7 @@ def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis =
     axis = checks.one_axis(checks.row(weights, axis, "weights"))
 
     def of_rows(key: Array, weights: Array) -> Array:
-        w = visible_logits(weights)
+        w = masking.visible_logits(weights)
         if not w.shape[axis]:
             return jnp.full(jnp.any(w > 0, axis).shape, -1, jnp.int32)
         drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
@@ -148,13 +138,13 @@ def gumbel_softmax(
     """
     checks.flag("hard", hard)
     normalizer = Normalizer(softmax, ConstantTemperature(temperature))
-    axis, where = axis_and_mask(logits, axis, where)
+    axis, where = masking.axis_and_mask(logits, axis, where)
 
     def of_rows(normalizer: Normalizer, key: Array, logits: Array, where: Mask) -> Array:
-        where = unless_low(logits, axis, where)
-        z = visible_logits(logits, where)
+        where = masking.unless_low(logits, axis, where)
+        z = masking.visible_logits(logits, where)
         # Centred first, or the noise would be rounded away in large logits.
-        noisy = centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
+        noisy = masking.centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
         noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
         weights = normalizer.weigh(noisy, axis, where)
         if hard:

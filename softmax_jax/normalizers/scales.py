@@ -230,10 +230,7 @@ class EntropyPolynomial(Scale):
         beta = jnp.maximum(self.polynomial(row_entropy), row.number(self.floor))
         return jnp.where(row_entropy > row.number(self.threshold), beta, jnp.ones((), row_entropy.dtype))
 
-    @staticmethod
-    def numbers_in(path: str) -> dict[str, tuple[float, ...]]:
-        """The coefficients and the range in a fit's file. Raises ValueError for a file that is missing or damaged."""
-        return fitted_numbers(path)
+    numbers_in = staticmethod(fitted_numbers)
 
     def extrapolates(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Bool[Array, "..."]:
         """True for the rows above the threshold whose entropy lies outside `entropy_range`; axis kept at size 1."""

@@ -58,16 +58,13 @@ class Threshold(Map):
     shift_invariant = True
 
     @abc.abstractmethod
-    def family(self) -> Family:
-        """Returns the family that the weights belong to."""
-
-    @abc.abstractmethod
-    def eps(self, row: Row) -> Float[Array, "..."]:
-        """Returns the ε of the family."""
+    def family(self, row: Row) -> tuple[Family, Float[Array, "..."]]:
+        """Returns the family that the weights belong to, and its ε."""
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
-        z, eps = (_axis_last(array, row.axis) for array in (row.logits, self.eps(row)))
-        return _axis_back(solve(self.family(), z, eps), row.logits.shape, row.axis)
+        family, eps = self.family(row)
+        z, eps = (_axis_last(array, row.axis) for array in (row.logits, eps))
+        return _axis_back(solve(family, z, eps), row.logits.shape, row.axis)
 
 
 def _axis_last(array: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*rows n"]:
@@ -108,11 +105,8 @@ class Sparsemax(Threshold):
     largest_weight = LINEAR
     source = "Martins & Astudillo, ICML 2016"
 
-    def family(self) -> Family:
-        return excess(1)
-
-    def eps(self, row: Row) -> Array:
-        return row.number(1.0)
+    def family(self, row: Row) -> tuple[Family, Array]:
+        return excess(1), row.number(1.0)
 
 
 class Entmax15(Threshold):
@@ -137,11 +131,8 @@ class Entmax15(Threshold):
     largest_weight = SQUARED
     source = "Peters et al., ACL 2019"
 
-    def family(self) -> Family:
-        return excess(2)
-
-    def eps(self, row: Row) -> Array:
-        return row.number(0.5)
+    def family(self, row: Row) -> tuple[Family, Array]:
+        return excess(2), row.number(0.5)
 
 
 class Entmax(Threshold):
@@ -175,12 +166,10 @@ class Entmax(Threshold):
         default=1.5, rule="above 1 and at most 1e6, such as 1.5", holds=lambda alpha: 1 < alpha <= 1e6, learn=True
     )
 
-    def family(self) -> Family:
+    def family(self, row: Row) -> tuple[Family, Array]:
         power = 1 / (self.alpha - 1) if isinstance(self.alpha, float) else None
-        return excess(int(power)) if power in POWERS else TSALLIS
-
-    def eps(self, row: Row) -> Array:
-        return row.number(self.alpha) - 1
+        family = excess(int(power)) if power in POWERS else TSALLIS
+        return family, row.number(self.alpha) - 1
 
 
 class Stieltjes(Threshold):
@@ -208,11 +197,9 @@ class Stieltjes(Threshold):
 
     q: ArrayLike = number(default=4.0, rule="above 0, from 1e-6 to 1e6, such as 4.0", holds=lambda q: 1e-6 <= q <= 1e6)
 
-    def family(self) -> Family:
-        return tail(int(self.q)) if isinstance(self.q, float) and self.q in POWERS else STIELTJES
-
-    def eps(self, row: Row) -> Array:
-        return -1 / row.number(self.q)
+    def family(self, row: Row) -> tuple[Family, Array]:
+        family = tail(int(self.q)) if isinstance(self.q, float) and self.q in POWERS else STIELTJES
+        return family, -1 / row.number(self.q)
 
 
 class TopKSoftmax(Map):

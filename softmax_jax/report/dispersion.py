@@ -45,14 +45,6 @@ def dispersion_chart(frame: pl.DataFrame) -> charts.Chart:
 
     Beside β, which only scales of softmax have, stands the critical β of the rows.
     """
-    subtitle = [f"mean over sets; {charts.mean_of(frame['seed'].n_unique(), ', 95 % band')}"]
-    baseline = frame.filter(normalizer=BASELINE)
-    if len(baseline):
-        spread, allowed = baseline.select(pl.mean("spread", "max_weight_upper")).row(0)
-        subtitle.append(
-            f"bounds of {BASELINE}, set by set: a logit spread of {spread:.0f} allows a weight of {allowed:.2g},"
-        )
-        subtitle.append("but the largest logits lie so close together that it has to fall")
     panels = [
         panel(frame, "entropy", "entropy (nats)", "How flat do the weights get?", least=0.0),
         panel(frame, "max_weight", "largest weight", "How much is left for the item that gets most?", 1e-9),
@@ -62,7 +54,8 @@ def dispersion_chart(frame: pl.DataFrame) -> charts.Chart:
         panels.append(panel(frame, "rank", "mean rank", question, 1.0))
     if frame["beta"].count():
         panels.append(panel(frame, "beta", "inverse temperature β", "Is it as sharp as the row asks for?", 1e-9))
-    title = charts.chart_title("Why does attention fail on long sets?", *subtitle)
+    seeds = charts.mean_of(frame["seed"].n_unique(), ", 95 % band")
+    title = charts.chart_title("Why does attention fail on long sets?", f"mean over sets; {seeds}")
     return alt.vconcat(*panels).resolve_scale(color="independent", strokeDash="independent").properties(title=title)
 
 

@@ -96,25 +96,19 @@ def lengths_table(outcomes: Outcomes) -> Table:
 
 def outcome_charts(outcomes: Outcomes, length: int) -> dict[str, charts.Chart]:
     """Returns the charts of the training, by the names of their files."""
-    at_training = outcomes.tests.filter(n=length)
-    seconds = pl.DataFrame(list(outcomes.seconds.items()), ["normalizer", "seconds"], orient="row")
-    drawn = {
-        "accuracy": bar_chart(at_training, "accuracy", "test accuracy (%)", "Which normalizer classifies best?"),
-        "loss": bar_chart(at_training, "loss", "test loss (nats)", "Which normalizer has the lowest test loss?"),
-        "time": bar_chart(seconds, "seconds", "seconds to train all seeds", "What does each normalizer cost?"),
-        "losses": curve_chart(outcomes),
-    }
+    drawn = {"accuracy": bar_chart(outcomes.tests.filter(n=length)), "losses": curve_chart(outcomes)}
     return drawn | ({"lengths": length_chart(outcomes)} if outcomes.tests["n"].n_unique() > 1 else {})
 
 
-def bar_chart(frame: pl.DataFrame, column: str, quantity: str, title: str) -> charts.Chart:
-    """A horizontal bar for each normalizer with its 95 % interval."""
-    means = over_seeds(frame, ["normalizer"], column)
+def bar_chart(tests: pl.DataFrame) -> charts.Chart:
+    """Draws the test accuracy as a horizontal bar for each normalizer with its 95 % interval."""
+    means = over_seeds(tests, ["normalizer"], "accuracy")
     colour = charts.colour_by("normalizer", palette(means["normalizer"]), legend=False)
     base = alt.Chart(charts.data(means)).encode(y=alt.Y("normalizer:N", title=None, sort=None))
-    bars = base.mark_bar().encode(x=alt.X("value:Q", title=quantity), color=colour)
+    bars = base.mark_bar().encode(x=alt.X("value:Q", title="test accuracy (%)"), color=colour)
     intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    return (bars + intervals).properties(width=520, height=26 * len(means), title=charts.chart_title(title))
+    title = charts.chart_title("Which normalizer classifies best?")
+    return (bars + intervals).properties(width=520, height=26 * len(means), title=title)
 
 
 def curve_chart(outcomes: Outcomes) -> charts.Chart:

@@ -105,11 +105,6 @@ def padded_gradient(config: Config) -> Callable[..., Any]:
     return jax.value_and_grad(loss, has_aux=True)
 
 
-def trimmed_gradient(config: Config) -> Callable[..., Any]:
-    """Returns the same on the visible items, where the task can tell them apart; it is for one seed at a time."""
-    return config.task.on_visible(padded_gradient(config))
-
-
 def penalized(
     config: Config, parameters: Parameters, loss: Float[Array, ""], gradient: Parameters
 ) -> tuple[Float[Array, ""], Parameters]:
@@ -201,7 +196,9 @@ def chunk_trainer(config: Config) -> jax.stages.Wrapped:
     """
     mesh = training_mesh(config)
     spare = -config.seeds % mesh.shape[SEEDS]
-    gradient = trimmed_gradient(config) if on_cpu() else padded_gradient(config)
+    gradient = padded_gradient(config)
+    if on_cpu():
+        gradient = config.task.on_visible(gradient)
 
     def train_chunk(state: TrainState, first_step: ArrayLike, steps: int) -> tuple[TrainState, Metrics]:
         def on_device(state: TrainState) -> tuple[TrainState, Metrics]:

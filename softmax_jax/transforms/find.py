@@ -329,8 +329,11 @@ def _exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
     while node := value.producer:
         if node.name == "neg" and not axes and _from_maximum(node.inputs[0]):
             return Exponents(0.0, factor, node.inputs[0])
-        if node.name == "sub" and _from_maximum(node.inputs[1]) and _same_along(node.inputs[1], axes):
+        if node.name == "sub" and _from_maximum(node.inputs[1]):
             logits, shift = node.inputs
+            start, steps = chain(shift)
+            if set(along(steps, shift.shape, range(len(start.shape)))) & set(axes):
+                break  # not the same along the axes
             number = constant(logits)
             if number is not None:
                 return None if axes else Exponents(number, factor, shift)
@@ -346,12 +349,6 @@ def _exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
         else:
             break
     return Exponents(exponent, base, None)
-
-
-def _same_along(value: Value, axes: tuple[int, ...]) -> bool:
-    """Whether a value was only broadcast along axes."""
-    start, steps = chain(value)
-    return not axes or not set(along(steps, value.shape, range(len(start.shape)))) & set(axes)
 
 
 # The search from a sum of exponentials to what it divides
@@ -496,17 +493,14 @@ class _Sum(NamedTuple):
 
 def _sum_of_exponentials(node: Node) -> _Sum | None:
     """Returns what is known of an equation that sums exponentials, perhaps masked."""
-    axes, value, masks = tuple(int(axis) for axis in node.params["axes"]), node.inputs[0], {}
-    while (producer := value.producer) and producer.name not in ("exp", "exp2"):
-        masked = masking(producer)
-        if masked is None and producer.name not in SAME:
-            return None
-        if masked:
-            masks[masked[1]] = None
-        value = masked[0] if masked else producer.inputs[0]
-    if value.producer is None or (exponents := _exponents(value, axes)) is None:
+    axes = tuple(int(axis) for axis in node.params["axes"])
+    start, steps = chain(node.inputs[0])
+    masked = [masking(step.node) for step in steps]
+    if any(not mask and step.node.name not in SAME for mask, step in zip(masked, steps)):
         return None
-    return _Sum(node, value, exponents, axes, tuple(masks))
+    if not (start.producer and start.producer.exponentiates and (exponents := _exponents(start, axes))):
+        return None
+    return _Sum(node, start, exponents, axes, tuple(dict.fromkeys(mask for _, mask in filter(None, masked))))
 
 
 def _only_divided(product: Value, steps: Iterable[Step]) -> bool:
@@ -521,15 +515,15 @@ def _only_divided(product: Value, steps: Iterable[Step]) -> bool:
 
 def _logaddexp(larger: Node) -> Value | None:
     """Returns log(exp(a) + exp(b)), if an equation takes the larger of both for it."""
+
+    def same(node: Node) -> set[Value | float]:
+        return {one if one.number is None else one.number for one in node.inputs}
+
     for node, position in larger.outputs[0].users:
         rest = node.inputs[1 - position].producer if node.name == "add" else None
         for name in ("log1p", "exp", "neg", "abs"):
             rest = rest.inputs[0].producer if rest and rest.name == name else None
-        if rest and rest.name == "sub" and {*map(_identity, rest.inputs)} == {*map(_identity, larger.inputs)}:
+        if rest and rest.name == "sub" and same(rest) == same(larger):
             chosen = [user for user, place in node.outputs[0].users if user.name == "select_n" and place > 0]
             return (chosen or [node])[0].outputs[0]
     return None
-
-
-def _identity(value: Value) -> Value | float:
-    return value if value.number is None else value.number

@@ -39,6 +39,7 @@ MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transp
 """Primitives that return all numbers of their first operand, perhaps elsewhere."""
 LAID = MOVED | {"slice", "split", "rev"}
 """Primitives that return numbers of their first operand, perhaps elsewhere and not all."""
+EXPONENTIALS = ("exp", "exp2")
 CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 Item = TypeVar("Item")
 
@@ -123,9 +124,15 @@ class Node:
         callers = [frame.caller for frame in self.frame.around() if frame.caller]
         return next((one.name.removesuffix("_call") for one in callers if one.name in CUSTOM and not _of_jax(one)), "")
 
-    def hides(self, names: Collection[str]) -> bool:
-        """Whether it holds primitives of these names in a body that `HOLDERS` cannot read."""
-        return self.holder is None and any(_contains(body, names) for body in _held(self.equation))
+    @property
+    def exponentiates(self) -> bool:
+        """Whether it takes exponentials."""
+        return self.name in EXPONENTIALS
+
+    @property
+    def hides_exponentials(self) -> bool:
+        """Whether it takes exponentials in a body that `HOLDERS` cannot read."""
+        return self.holder is None and any(map(_takes_exponentials, _held(self.equation)))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -357,9 +364,9 @@ def _held(equation: Any) -> list[Any]:
     return [jaxpr for leaf in held if hasattr(jaxpr := getattr(leaf, "jaxpr", leaf), "eqns")]
 
 
-def _contains(jaxpr: Any, names: Collection[str]) -> bool:
+def _takes_exponentials(jaxpr: Any) -> bool:
     return any(
-        equation.primitive.name in names or any(_contains(body, names) for body in _held(equation))
+        equation.primitive.name in EXPONENTIALS or any(map(_takes_exponentials, _held(equation)))
         for equation in jaxpr.eqns
     )
 

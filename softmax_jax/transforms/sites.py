@@ -7,7 +7,6 @@ sums of exponentials that could not be read as a softmax are sites too.
 import dataclasses
 import fnmatch
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -176,7 +175,7 @@ def places(program: Program, fun: Any) -> list[Place]:
 def _is_kernel(node: Node) -> bool:
     """Whether an equation is a kernel by name, or holds a program that takes exponentials and is not read."""
     named = any(part in node.name for part in KERNELS)
-    return (named and node.holder is None) or node.hides(("exp", "exp2"))
+    return (named and node.holder is None) or node.hides_exponentials
 
 
 def _place(index: int, softmax: Softmax, program: Program) -> Place:
@@ -213,10 +212,9 @@ def _site_of_unread(index: int, node: Node, use: Use) -> Site:
 
 
 def _nothing(program: Program, fun: Any) -> str:
-    names = Counter(node.name for node in program.nodes)
     bodies = sorted({node.name for node in program.nodes if node.frames})
     within = f", within {', '.join(bodies)} too" if bodies else ""
-    exponentials = names["exp"] + names["exp2"]
+    exponentials = sum(node.exponentiates for node in program.nodes)
     return (
         f"there is no softmax in {checks.shown(fun)}: looked at {len(program.nodes)} equations{within}; "
         f"{exponentials} take exponentials, and nothing is divided by their sum; "
@@ -423,8 +421,6 @@ class _Mark(NamedTuple):
     state: State
     sums: frozenset[Node] = frozenset()
     """The equations that sum the exponentials."""
-    exponentials: frozenset[Node] = frozenset()
-    """The equations that take the exponentials."""
 
 
 def _unread(program: Program, read: Iterable[Node]) -> dict[Node, Use]:
@@ -434,27 +430,17 @@ def _unread(program: Program, read: Iterable[Node]) -> dict[Node, Use]:
     """
     marks: dict[Value, _Mark] = {}
     reasons: dict[Node, Use] = {}
-    weighing: set[Node] = set()
     for node in program.nodes:
         operands = [marks.get(value) for value in node.inputs]
-        if node in read or not (node.name in ("exp", "exp2") or any(operands)):
+        if node in read or not (node.exponentiates or any(operands)):
             continue
         if (divisor := _divisor(node, operands)) and not node.backward:
             reasons |= {total: _reason(total, node) for total in divisor.sums}
-        if (state := _state(node, operands)) is None:
-            continue
-        sums: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
-        exponentials: frozenset[Node] = frozenset().union(*(mark.exponentials for mark in operands if mark))
-        if state == "product":
-            weighing |= exponentials
-        sums = frozenset([node]) if not sums and state in ("sum", "product") else sums
-        mark = _Mark(state, sums, exponentials or frozenset([node]))
-        for value in reached(node.outputs, lambda value: value.also):
-            marks.setdefault(value, mark)
-    for value in program.root.outputs:  # what is divided by the sum may be returned with it
-        mark = marks.get(value)
-        if mark and mark.state == "sum" and mark.exponentials & weighing:
-            reasons |= dict.fromkeys(mark.sums, "blocks")
+        if state := _state(node, operands):
+            summed: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
+            own = frozenset([node]) if state in ("sum", "product") else summed
+            for value in reached(node.outputs, lambda value: value.also):
+                marks.setdefault(value, _Mark(state, summed or own))
     return reasons
 
 
@@ -463,7 +449,7 @@ def _divisor(node: Node, operands: list[_Mark | None]) -> _Mark | None:
     first, last = operands[0], operands[-1]
     if node.name == "div" and last and not inverts(node):
         return last if last.state == "sum" or (last.state == "product" and first == last) else None
-    if node.name in ("exp", "exp2") and first:
+    if node.exponentiates and first:
         return first if first.state == "minus log" else None
     inverse = [mark for mark in operands if mark and mark.state == "reciprocal"]
     return inverse[0] if inverse and node.name not in PLACED else None
@@ -472,7 +458,7 @@ def _divisor(node: Node, operands: list[_Mark | None]) -> _Mark | None:
 def _state(node: Node, operands: list[_Mark | None]) -> State | None:
     """Returns what the results of an equation hold."""
     name = node.name
-    if name in ("exp", "exp2"):
+    if node.exponentiates:
         return "exponentials"
     states = [mark and mark.state for mark in operands]
     if "reciprocal" in states:

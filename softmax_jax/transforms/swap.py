@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -226,11 +226,15 @@ class Replacement:
 
     def visible(self, masks: Iterable[Mask], by_value: bool, values: Values) -> Bool[Array, "*shape"] | None:
         """Returns True at the visible logits, the extra one included; None if none is hidden."""
-        seen = _visible(values[self.softmax.logits], [(_lookup(m.predicate, values), m) for m in masks], by_value)
-        if seen is None or self.softmax.extra is None:
-            return seen
-        widths = [(0, int(axis in self.softmax.axes)) for axis in range(seen.ndim)]
-        return jnp.pad(seen, widths, constant_values=True)
+        logits, softmax = values[self.softmax.logits], self.softmax
+        # A mask may be of numbers, 0 where it is False.
+        shown = [(_lookup(mask.predicate, values).astype(bool) == mask.visible_if, mask.steps) for mask in masks]
+        seen = [jnp.broadcast_to(_mask_laid_out(*one), logits.shape) for one in shown]
+        seen += [logits > jnp.asarray(HIDDEN, logits.dtype)] if by_value else []
+        if not seen:
+            return None
+        widths = [(0, int(softmax.extra is not None and axis in softmax.axes)) for axis in range(logits.ndim)]
+        return jnp.pad(functools.reduce(jnp.logical_and, seen), widths, constant_values=True)
 
     def extra_logit(self, logits: Float[Array, "*shape"], values: Values) -> Array:
         """Returns the extra logit of each row, laid out as one more entry."""
@@ -272,21 +276,6 @@ def _laid_out(weights: Array, steps: Iterable[Step], values: Values) -> Array:
     return weights
 
 
-def _visible(
-    logits: Float[Array, "*shape"], masks: Sequence[tuple[Array, Mask]], by_value: bool
-) -> Bool[Array, "*shape"] | None:
-    """Returns True at the visible logits, None if none is hidden. A mask may be of numbers, 0 where it is False.
-
-    >>> _visible(jnp.array([0.5, -1e9, -jnp.inf]), [], by_value=True)
-    Array([ True, False, False], dtype=bool)
-    """
-    seen = [_mask_laid_out(array.astype(bool) == mask.visible_if, mask.steps) for array, mask in masks]
-    if by_value:
-        seen.append(logits > jnp.asarray(HIDDEN, logits.dtype))
-    whole = [jnp.broadcast_to(one, logits.shape) for one in seen]
-    return functools.reduce(jnp.logical_and, whole) if whole else None
-
-
 def _mask_laid_out(mask: Bool[Array, "..."], steps: Iterable[Step]) -> Bool[Array, "..."]:
     """Returns the mask of what a model makes of masked numbers; what it puts beside them is visible."""
     for node, position, result in steps:
@@ -309,38 +298,14 @@ def execute(
 ) -> tuple[list[Any], Records]:
     """Returns the results of a program with some equations replaced, and the records, those of a loop stacked.
 
-    `changed` are the replaced equations whose results change, `needed` the values that replacements look up.
+    `changed` are the replaced equations whose results change, `needed` the values that replacements look up. Bodies
+    with any of these are executed equation by equation.
     """
-    opened = {frame for node in replacements for frame in node.frame.around()}
-    for value in needed:
-        opened |= _hiding(value)
-    around = {frame for node in changed for frame in node.frame.around()}
-    return _Execution(replacements, opened, around).frame(program.root, {}, program.arrays)
+    changing = {frame for node in changed for frame in node.frame.around()}
+    within_reach = [*replacements, *(value.producer for value in needed if value.producer)]
+    opened = {frame for node in within_reach for frame in node.frame.around()}
 
-
-def _hiding(value: Value) -> set[Frame]:
-    """Returns the calls that have to be executed equation by equation for a value to be seen."""
-    if value.producer is None:
-        return set()
-    frame = value.producer.frame
-    while frame.inlined and frame.caller and value in frame.outputs:
-        frame = frame.caller.frame
-    hiding: set[Frame] = set()
-    for one in frame.around():
-        if not one.inlined:
-            break
-        hiding.add(one)
-    return hiding
-
-
-class _Execution(NamedTuple):
-    replacements: Mapping[Node, Replace]
-    opened: set[Frame]
-    """The bodies that are executed equation by equation."""
-    changed: set[Frame]
-    """The bodies whose results change."""
-
-    def frame(self, frame: Frame, outer: Values, arrays: Iterable[Any]) -> tuple[list[Any], Records]:
+    def run_frame(frame: Frame, outer: Values, *arrays: Any) -> tuple[list[Any], Records]:
         """Executes a body, given the values around it and its own inputs."""
         # The values of a call are those of the program around it; those of a loop are its own.
         values = outer if frame.inlined else dict(outer)
@@ -348,23 +313,22 @@ class _Execution(NamedTuple):
         values.update(frame.consts)
         records: Records = {}
         for node in frame.nodes:
-            results, recorded = self.node(node, [_lookup(one, values) for one in node.inputs], values)
+            results, recorded = run_node(node, [_lookup(one, values) for one in node.inputs], values)
             values.update(zip(node.outputs, results))
             records |= recorded
         return [_lookup(one, values) for one in frame.outputs], records
 
-    def node(self, node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
-        if node in self.replacements:
-            return self.replacements[node](operands, values)
+    def run_node(node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
+        if node in replacements:
+            return replacements[node](operands, values)
         holder = node.holder
-        if holder is None or not self.opened.intersection(node.frames):
+        if holder is None or not opened.intersection(node.frames):
             return evaluate(node.equation, operands), {}
-        runs: list[Run] = [functools.partial(self.run, frame, values) for frame in node.frames]
+        runs: list[Run] = [functools.partial(run_frame, frame, values) for frame in node.frames]
         with within(node.equation):
             results, records = holder.rebuild(node.equation.params, operands, runs)
-        if node.name in CUSTOM and not self.changed.intersection(node.frames):
+        if node.name in CUSTOM and not changing.intersection(node.frames):
             results = evaluate(node.equation, operands)  # what is only measured keeps its rule for derivatives
         return results, records
 
-    def run(self, frame: Frame, values: Values, *arrays: Any) -> tuple[list[Any], Records]:
-        return self.frame(frame, values, arrays)
+    return run_frame(program.root, {}, *program.arrays)

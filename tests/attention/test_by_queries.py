@@ -34,11 +34,6 @@ HIDDEN = KEYS - 1
 """A key that no query of the second batch entry sees."""
 
 
-def full(value):
-    """A value of a parameter that waits for the full tier."""
-    return pytest.param(value, marks=pytest.mark.full)
-
-
 blocks_of_2 = functools.partial(sj.dot_product_attention, implementation="streaming", block_size=2)
 """Five queries fill the last block one half."""
 
@@ -102,7 +97,7 @@ def test_a_normalizer_of_ones_own_comes_in_blocks(normalizer):
 
 @pytest.mark.parametrize(
     "shape",
-    [(QUERIES, 1), *map(full, [(BATCH, 1, 1, 1), (BATCH, HEADS, QUERIES, 1), (KEYS + 1,)])],
+    [(QUERIES, 1), *full_except([((BATCH, HEADS, QUERIES, 1),), ((KEYS + 1,),)])],
     ids=str,
 )
 def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
@@ -113,7 +108,7 @@ def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
 
 
 @pytest.mark.parametrize(
-    "shape", [(BATCH, 1, 1, KEYS), *map(full, [(1, 1, 1, 1), (1, HEADS, QUERIES, 1), (QUERIES, KEYS), (KEYS,)])]
+    "shape", [(BATCH, 1, 1, KEYS), *full_except([((1, HEADS, QUERIES, 1),), ((QUERIES, KEYS),), ((KEYS,),)])]
 )
 def test_a_bias_and_a_mask_of_any_shape(shape):
     query, key, value, bias = arrays()
@@ -187,8 +182,7 @@ def test_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
 def how(batch, heads, queries, keys, **keywords):
     """Queries of a block, and the implementation that is chosen."""
     query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
-    none = (None, None, None, False, (None, None), None)
-    inputs = attention.checked_inputs(query, key, key, *none, "softmax")
+    inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
     return by_queries.queries_of_block(inputs), attention._implementation(inputs, None)
 
 
@@ -204,7 +198,7 @@ def test_the_size_of_a_block_and_who_comes_in_blocks():
     assert how(100, 4, 64, 4096) == (64, "streaming")
 
 
-@pytest.mark.parametrize("name", [None, "adaptive", *(full(name) for name in sj.METHODS if name != "adaptive")])
+@pytest.mark.parametrize("name", full_except([None, *sj.METHODS], None, "adaptive"))
 def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):
     normalizer = OWN if name is None else sj.normalizer(name)
     array = jax.ShapeDtypeStruct((1, 16384, 4, 64), jnp.float32)
@@ -222,9 +216,8 @@ def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):
 def test_dividing_over_eight_devices_changes_nothing():
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
     script = "from tests.attention.test_by_queries import check_shardings; check_shardings()"
-    ran = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
-    )
+    environment = os.environ | {"XLA_FLAGS": flags}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from docs.catalogue import kernel_use
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.fused import kernel_use, rides
+from softmax_jax.attention.fused import rides
 from tests.tiers import methods
 
 from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays

@@ -53,6 +53,12 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     (partial(sj.normalizer, "entmax(alpha=1)"), "alpha is 1.0", "above 1"),
     (partial(sj.normalizer, "temperature(0)"), "theta is 0.0", "above 0"),
     (partial(sj.normalizer, "top_k(k=0)"), "k is 0", "at least 1"),
+    (partial(sj.normalizer, "top_k(k=2.5)"), "k is 2.5", "whole"),
+    (partial(sj.normalizer, "softpick(eps=0.0)"), "eps is 0.0", "above 0, at least 1e-37"),
+    (partial(sj.normalizer, "sink_softmax", sink=float("inf")), "sink is inf", "finite number"),
+    (partial(sj.top_p_mask, Z, 1.1), "p is 1.1", "above 0 and at most 1, such as 0.9"),
+    (partial(sj.top_k_mask, Z, 0), "k is 0", "at least 1, such as 10"),
+    (partial(sj.gumbel_softmax, KEY, Z, temperature=0), "theta is 0.0", "above 0"),
     (partial(sj.normalizer, "stieltjes(q=-1)"), "q is -1.0", "above 0"),
     (partial(sj.normalizer, "adaptive(fit=nowhere.json)"), "nowhere.json", "does not exist", "fit_temperature.py"),
     # Rows of logits
@@ -101,7 +107,6 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     ),
     (partial(attend, SSMAX, X, X, X, dropout_rate=0.1), "dropout_rng is None", "give a key"),
     (partial(sj.NnxAttention, "ssmax", ("sink",)), "cannot learn 'sink'", "s, bias"),
-    (lambda: sj.LinenAttention("ssmax", ("s",), 3).init(KEY, X, X, X), "3 heads", "has 4"),
     (partial(theory.length_forced_below, 0.5, -1.0), "spread is -1", "at least 0"),
 )
 """Calls of the library, each with words of the one line that it must answer."""

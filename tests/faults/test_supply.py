@@ -70,12 +70,3 @@ def test_all_files_name_one_version_of_a_package():
     for package, some in found.items():
         one_version = len({pin.specifier for pin in some}) == 1
         assert one_version or all("python_full_version" in str(pin.marker) for pin in some), package
-
-
-@pytest.mark.full
-def test_the_comparison_with_pytorch_says_why_it_has_no_hashes():
-    text = (ROOT / "requirements-parity.txt").read_text()
-    assert "no hashes" in text
-    lines = blocks("requirements-parity.txt")
-    assert lines
-    assert all("==" in line for line in lines)

@@ -6,16 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax import temperature
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.normalizers.row import entropy
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.temperature import LOG_THETA, checkpoint_sha256
 from softmax_jax.training.trainer import build_model
-from tests.test_temperature import drawn_rows, rows_alike
+from tests.test_temperature import rows_alike
 
 SEEDS = (4, 5)
 KEYS = [jax.random.key(1), jax.random.key(2)]
@@ -43,7 +41,8 @@ def found(parameters):
 @pytest.mark.full
 @pytest.mark.parametrize("task", [None, MaxRetrieval(width=8, matmul="bfloat16")], ids=["float32", "bfloat16"])
 def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
-    for n, rows, _ in search(parameters, task):
+    for n, rows, fresh in search(parameters, task):
+        assert not np.allclose(rows.entropy, fresh.entropy)  # another key, other sets
         assert rows.losses.shape == (2, refit.sets_of(MaxRetrieval(), n, 2), len(LOG_THETA))
         (measured,) = evaluate(
             parameters,
@@ -58,12 +57,6 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
             np.testing.assert_allclose(rows.losses[index, :, ONE].mean(), row["loss"], rtol=1e-4)
             np.testing.assert_allclose(100 - 100 * rows.errors[index, :, ONE].mean(), row["accuracy"], atol=1e-3)
             np.testing.assert_allclose(rows.entropy[index].mean(), row["entropy"], rtol=1e-4)
-
-
-@pytest.mark.full
-def test_keys_draw_different_sets(found):
-    for _, rows, fresh in found:
-        assert not np.allclose(rows.entropy, fresh.entropy)
 
 
 def test_a_constant_is_chosen_for_what_it_is_measured_by():
@@ -102,20 +95,6 @@ def test_each_half_of_the_seeds_is_compared_under_what_the_other_half_chose(para
     alone = {n: refit.of_seeds(some, np.array([0])) for n, some in ((5, rows), (20, fresh))}
     options["seeds"] = SEEDS[:1]
     assert pl.concat(refit.compare(one, alone[5], alone[20], 5, **options))["seed"].unique().to_list() == [SEEDS[0]]
-
-
-@pytest.mark.full
-def test_the_isotonic_bound_is_the_isotonic_curve():
-    rows = drawn_rows(7, seeds=2, rows=1500)
-    rising = temperature.isotonic_points(temperature.points(rows, "bins")(np.ones(2)))
-    scale = refit.isotonic_scale({32: rows})
-    logits = jax.random.normal(jax.random.key(0), (50, 32)) * jnp.linspace(0, 3, 50)[:, None]
-    entropies = np.asarray(entropy(logits))[:, 0]
-    expected = np.where(
-        entropies > temperature.THRESHOLD, np.maximum(np.interp(entropies, rising.entropy, rising.beta), 1), 1
-    )
-    np.testing.assert_allclose(np.asarray(scale(logits, -1, None))[:, 0], expected, rtol=1e-4)
-    assert np.ptp(expected) > 1
 
 
 @pytest.mark.full

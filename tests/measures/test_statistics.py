@@ -24,12 +24,16 @@ FRAME = pl.DataFrame(
 )
 
 
-def test_without_enough_seeds_or_differences():
+def test_without_enough_seeds_or_differences_there_is_no_test():
     assert half_width([1.0]) is None
     assert paired_p_value([1.0], [2.0]) is None
     assert paired_p_value([1.0, 2.0], []) is None
     assert paired_p_value([1.0, 2.0], [1.0, 2.0]) == 1.0
     assert paired_p_value([1.0, 2.0], [0.0, 1.0]) is None
+    # Alike but for rounding, or not finite.
+    assert paired_p_value([98.3, 97.1, 96.4], [98.2, 97.0, 96.3]) is None
+    assert paired_p_value([0.1 + 0.2, 1.0], [0.3, 1.0]) == 1.0
+    assert paired_p_value([98.3, float("nan"), 96.4], [98.2, 97.0, 96.3]) is None
 
 
 def test_corrected_p_values_keep_the_order_of_the_tests_and_the_risk_of_any_false_one():
@@ -50,20 +54,11 @@ def test_intervals_are_students_over_seeds():
     assert (first["low"], first["high"]) == pytest.approx((low, high))
 
 
-def test_groups_keep_their_order_and_those_without_values_are_left_out():
-    assert over_seeds(FRAME, ["normalizer"], "weight")["normalizer"].to_list() == ["b", "a"]
+def test_groups_keep_their_order_without_those_that_have_no_values_and_intervals_are_cut():
+    b, a = over_seeds(FRAME, ["normalizer"], "weight", low=0.9, high=1.0).rows(named=True)
+    assert (b["normalizer"], a["normalizer"]) == ("b", "a")
+    assert (a["low"], a["high"]) == (0.9, 1.0)
     assert over_seeds(FRAME.clear(), ["normalizer"], "weight").rows() == []
-
-
-def test_intervals_are_cut_to_what_the_quantity_can_be():
-    _, wide = over_seeds(FRAME, ["normalizer"], "weight", low=0.9, high=1.0).rows(named=True)
-    assert (wide["low"], wide["high"]) == (0.9, 1.0)
-
-
-def test_differences_that_are_alike_but_for_rounding_or_not_finite_are_no_test():
-    assert paired_p_value([98.3, 97.1, 96.4], [98.2, 97.0, 96.3]) is None
-    assert paired_p_value([0.1 + 0.2, 1.0], [0.3, 1.0]) == 1.0
-    assert paired_p_value([98.3, float("nan"), 96.4], [98.2, 97.0, 96.3]) is None
 
 
 def test_p_values_by_flips_are_those_of_scipy_for_one_test_and_hold_the_risk_of_any_false_one():

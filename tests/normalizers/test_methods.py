@@ -68,15 +68,9 @@ def at_least_two_nats(z):
 
 @pytest.mark.parametrize(
     ("n", "softmax", "ssmax"),
-    [(10, 0.943, 0.940), (100, 0.600, 0.995), (1000, 0.129, 0.9996), (10000, 0.0146, 0.99998)],
+    [(10, 0.943, 0.940), (1000, 0.129, 0.9996)],
 )
 def test_the_figure_of_ssmax(n, softmax, ssmax):
     z = jnp.full(n, -2.0).at[n // 2].set(3.0)
     assert sj.softmax(z).max() == pytest.approx(softmax, rel=5e-3)
     assert sj.ssmax(z, s=0.43).max() == pytest.approx(ssmax, abs=5e-4 if n < 1000 else 5e-5)
-
-
-def test_adaptive_temperature_sharpens_a_dispersed_row_and_leaves_a_sharp_one():
-    dispersed, sharp = jnp.zeros(64).at[0].set(3.0), jnp.zeros(64).at[0].set(12.0)
-    assert sj.adaptive_temperature_softmax(dispersed)[0] > 3 * sj.softmax(dispersed)[0]
-    np.testing.assert_array_equal(sj.adaptive_temperature_softmax(sharp), sj.softmax(sharp))

@@ -18,11 +18,6 @@ def test_a_normalizer_is_a_map_over_a_scale():
     np.testing.assert_allclose(scaled, sj.softpick((0.43 * np.log(4) + 0.1) * z), rtol=1e-5)
 
 
-def test_without_a_scale_it_is_the_map():
-    z = jnp.array(ROW)
-    np.testing.assert_array_equal(sj.Normalizer(sj.softmax1)(z), sj.softmax1(z))
-
-
 def test_any_function_with_the_signature_of_jax_softmax_is_a_map():
     z, where = jnp.array(ROW), jnp.array([True, True, False, True])
     n = sj.Normalizer(jax.nn.softmax, sj.ConstantTemperature(0.5))
@@ -41,9 +36,8 @@ def test_its_leaves_are_the_numbers_of_map_and_scale():
     assert jax.tree.leaves(sj.Normalizer(sj.softmax)) == []
 
 
-def test_it_is_frozen_and_equal_to_one_with_the_same_numbers():
+def test_it_is_frozen_and_alike_whatever_its_numbers():
     n = sj.Normalizer(sj.softmax, sj.LogLength(0.4))
-    assert n.scale == sj.Normalizer(sj.softmax, sj.LogLength(0.4)).scale
     assert jax.tree.structure(n) == jax.tree.structure(sj.Normalizer(sj.softmax, sj.LogLength(0.7)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         n.scale = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -54,34 +48,8 @@ def test_vmap_over_its_numbers():
     together = jax.vmap(lambda n: n(jnp.array(ROW)))(numbers)
     alone = [sj.temperature_softmax(jnp.array(ROW), theta=theta) for theta in (0.5, 2.0)]
     np.testing.assert_allclose(together, jnp.stack(alone), rtol=1e-6)
-
-
-def test_its_tree_can_hold_axes_for_vmap():
-    n = sj.Normalizer(sj.softmax, sj.ConstantTemperature(jnp.array([0.5, 2.0])))
-    axes = jax.tree.map(lambda _: 0, n)
-    assert jax.vmap(lambda n, z: n(z), in_axes=(axes, None))(n, jnp.array(ROW)).shape == (2, 4)
-
-
-def test_one_number_per_head():
-    s = jnp.array([0.3, 0.9])[:, None, None]
-    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 8)), jnp.float32)
-    weights = sj.Normalizer(sj.softmax, sj.LogLength(s))(logits)
-    for head, number in enumerate((0.3, 0.9)):
-        np.testing.assert_allclose(weights[:, head], sj.ssmax(logits[:, head], s=number), rtol=1e-5)
-
-
-def test_a_number_can_be_learned():
-    z, target = jnp.array(ROW), sj.ssmax(jnp.array(ROW), s=0.8)
-
-    @jax.jit
-    def step(n):
-        gradient = jax.grad(lambda n: -jnp.sum(target * jnp.log(n(z))))(n)
-        return jax.tree.map(lambda number, slope: number - 0.5 * slope, n, gradient)
-
-    n = sj.Normalizer(sj.softmax, sj.LogLength(s=jnp.array(0.2), bias=jnp.array(0.0)))
-    for _ in range(200):
-        n = step(n)
-    np.testing.assert_allclose(n(z), target, atol=1e-4)
+    axes = jax.tree.map(lambda _: 0, numbers)  # which the tree can hold
+    assert jax.vmap(lambda n, z: n(z), in_axes=(axes, None))(numbers, jnp.array(ROW)).shape == (2, 4)
 
 
 @pytest.mark.parametrize("scale", [sj.LogLength(), sj.LengthRule(), sj.EntropyPolynomial()], ids=repr)
@@ -155,18 +123,6 @@ def test_what_is_not_finite_is_not_capped():
     assert np.isnan(capped(jnp.array([1.0, jnp.nan]))).all()
 
 
-@jax.enable_x64(True)
-def test_the_gradient_of_a_cap_equals_differences():
-    z, weigh = jnp.array([1.0, -2.0, 0.5]), jnp.array([1.0, 2.0, 3.0])
-
-    def value(cap):
-        return jnp.vdot(sj.normalizer("ssmax", cap=cap)(z), weigh)
-
-    step = 1e-5
-    difference = (value(jnp.array(1.5 + step)) - value(jnp.array(1.5 - step))) / (2 * step)
-    np.testing.assert_allclose(jax.grad(value)(jnp.array(1.5)), difference, rtol=1e-7)
-
-
 def test_a_cap_is_a_number_like_others_and_none_changes_no_tree():
     one, other = sj.normalizer("softmax", cap=2.0), sj.normalizer("softmax", cap=3.0)
     assert jax.tree.structure(one) == jax.tree.structure(other)
@@ -177,13 +133,16 @@ def test_a_cap_is_a_number_like_others_and_none_changes_no_tree():
     np.testing.assert_allclose(per_head(logits)[1], sj.normalizer("softmax", cap=5.0)(logits[1]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("cap", [0.01, 1.0, 50.0])
-def test_both_modes_of_differentiation_are_finite_for_logits_of_any_size(cap):
+def test_both_modes_of_differentiation_are_finite_for_logits_of_any_size():
     z = jnp.array([float(jnp.finfo(jnp.float32).max), -1e38, 0.5])
 
-    def weigh(z, cap):
-        return sj.normalizer("softmax", cap=cap)(z)
+    @jax.jit
+    def jacobians(z, cap):
+        modes = [
+            derivative(lambda z, cap: sj.normalizer("softmax", cap=cap)(z), (0, 1))
+            for derivative in (jax.jacfwd, jax.jacrev)
+        ]
+        return [mode(z, cap) for mode in modes]
 
-    for differentiate in (jax.jacfwd, jax.jacrev):
-        for argument in (0, 1):
-            assert np.isfinite(differentiate(weigh, argument)(z, jnp.float32(cap))).all()
+    for cap in 0.01, 1.0, 50.0:
+        assert all(np.isfinite(jacobian).all() for jacobian in jax.tree.leaves(jacobians(z, cap)))

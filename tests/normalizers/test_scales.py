@@ -1,4 +1,3 @@
-import inspect
 import math
 
 import jax
@@ -23,13 +22,6 @@ def uniform(n):
 @jax.jit
 def beta(scale, logits, where=None):
     return scale(logits, -1, where)
-
-
-def test_entropy_equals_its_definition():
-    rng = np.random.default_rng(0)
-    z, where = 3 * rng.normal(size=(6, 40)), rng.random((6, 40)) < 0.5
-    wanted = [[entropy(row[visible])] for row, visible in zip(z, where)]
-    np.testing.assert_allclose(sj.entropy(jnp.asarray(z, jnp.float32), where=jnp.asarray(where)), wanted, rtol=1e-5)
 
 
 def test_entropy_of_uniform_one_hot_and_empty_rows():
@@ -80,16 +72,6 @@ def test_log_length_counts_visible_entries():
     np.testing.assert_allclose(beta(sj.LogLength(0.43, 0.1), jnp.zeros((3, 3)), where), wanted, rtol=1e-6)
 
 
-def test_log_length_is_one_at_sixteen_entries_by_default():
-    np.testing.assert_allclose(beta(sj.LogLength(), uniform(16)), [[1]], rtol=1e-6)
-
-
-def test_one_number_per_head():
-    s = jnp.array([0.5, 2.0])[:, None, None]
-    betas = beta(sj.LogLength(s), jnp.zeros((3, 2, 4, 8)))
-    np.testing.assert_allclose(betas, np.broadcast_to(s * np.log(8), (3, 2, 4, 1)), rtol=1e-6)
-
-
 def test_inverse_temperature_is_what_is_given_for_each_row():
     betas = jnp.array([[[0.5], [0.0], [-2.0]]])
     z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 6)), jnp.float32)
@@ -108,11 +90,6 @@ def test_clipped_log_length_follows_log_length_between_its_bounds():
     assert [float(slope.low) for slope in slopes] == [1, 0, 0]
     assert [float(slope.bias) for slope in slopes] == [0, 1, 0]
     assert [float(slope.high) for slope in slopes] == [0, 0, 1]
-
-
-def test_clipped_log_length_by_default_is_softmax_up_to_sixteen_entries_and_stops_at_4096():
-    betas = [float(beta(sj.ClippedLogLength(), uniform(n))[0, 0]) for n in (1, 16, 64, 4096, 65536)]
-    assert betas == pytest.approx([1, 1, 1.5, 3, 3], rel=1e-6)
 
 
 @pytest.mark.parametrize("positions", [None, np.arange(40), jnp.arange(40.0)], ids=["counted", "numpy", "jax"])
@@ -140,29 +117,10 @@ def test_positions_for_other_rows_than_there_are_raise():
         n(jnp.zeros((4, 8)))
 
 
-def test_grok_2s_temperature_is_clipped_log_length():
-    betas = [float(beta(sj.normalizer("grok2").scale, uniform(n))[0, 0]) for n in (1, 1000, 1024, 2048, 2**20)]
-    assert betas == pytest.approx([1, 1, 1, 1.1, 2], rel=1e-6)
-
-
 @pytest.mark.parametrize("ratio", [1.0, 2.0, 16.0, 1e6])
 def test_length_ratio_is_yarns_temperature(ratio):
     root = 0.1 * math.log(ratio) + 1
     assert float(beta(sj.LengthRatio(ratio), uniform(9)).squeeze()) == pytest.approx(root**2, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("llama4(floor_scale=0.5)", r"floor_scale is 0\.5; it must be a finite number at least 1, such as 8192\.0"),
-        ("llama4(positions=-1)", r"positions is -1\.0; it must be a finite number at least 0, such as 0\.0"),
-        ("yarn(0.5)", r"ratio is 0\.5; it must be a finite number at least 1, such as 4\.0"),
-        ("yarn(None)", r"ratio is None; it must be a number at least 1"),
-    ],
-)
-def test_lengths_and_ratios_that_none_can_be_raise(spec, said):
-    with pytest.raises(ValueError, match=said):
-        sj.normalizer(spec)
 
 
 @pytest.mark.parametrize(("weight", "power"), [(0.0, math.atanh(0.5)), (-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30, 9)])
@@ -170,12 +128,6 @@ def test_log_length_power_equals_its_formula(weight, power):
     for n in 1, 2, 3, 16, 4096:
         wanted = power_beta(n, weight, power, 0.5)
         np.testing.assert_allclose(beta(sj.LogLengthPower(weight, power, 0.5), uniform(n)), [[wanted]], rtol=2e-6)
-
-
-def test_log_length_power_is_linear_in_log_n_by_default():
-    for n in 1, 2, 100:
-        wanted = 1 + math.log(2) * math.log(n)
-        np.testing.assert_allclose(beta(sj.LogLengthPower(), uniform(n)), [[wanted]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("power", [-5.0, -0.5, 0.0, 0.5])
@@ -212,12 +164,6 @@ def test_length_rule_is_zero_where_every_entry_matters():
     assert beta(sj.LengthRule(m=10, eps=0.9), uniform(20)) == 0
 
 
-def test_polynomial_takes_the_highest_power_first():
-    h = np.linspace(0, 7, 50)
-    scale = sj.EntropyPolynomial()
-    np.testing.assert_allclose(scale.polynomial(jnp.asarray(h, jnp.float32)), np.polyval(PUBLISHED, h), atol=1e-4)
-
-
 def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     # One item ever further above 599 others: entropies from log(600) = 6.4 down to 0.
     logits = jnp.zeros((4000, 600)).at[:, 0].set(jnp.linspace(0, 16, 4000))
@@ -233,21 +179,6 @@ def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     assert entropies[betas.argmax(0), 0] == pytest.approx(4.41, abs=2e-2)
 
 
-def test_published_polynomial_is_off_for_rows_flatter_than_382_items():
-    betas = [float(beta(sj.EntropyPolynomial(), uniform(n))[0, 0]) for n in (380, 384, 1000, 16384)]
-    assert betas[0] > 1
-    assert betas[1:] == [1, 1, 1]
-    assert sj.EntropyPolynomial().polynomial(jnp.log(1000.0)) < 0
-
-
-def test_coefficients_read_lowest_power_first_give_another_answer():
-    logits = jnp.zeros((1, 32)).at[0, 0].set(3)
-    right, wrong = beta(sj.EntropyPolynomial(), logits), beta(sj.EntropyPolynomial(PUBLISHED[::-1]), logits)
-    assert right == pytest.approx(np.polyval(PUBLISHED, sj.entropy(logits)), rel=1e-4)
-    assert right > 2
-    assert wrong == 1
-
-
 def test_threshold_and_floor():
     low, high = jnp.array([[6.0, 0.0]]), uniform(2)  # 0.02 and 0.69 nats
     assert beta(sj.EntropyPolynomial((3.0,)), low) == 1
@@ -261,23 +192,6 @@ def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
     scale = sj.EntropyPolynomial(entropy_range=(1.5, 4.0))
     for n, h in (2, 1.5), (20, math.log(20)), (1000, 4.0):
         assert beta(scale, uniform(n)) == pytest.approx(np.polyval(PUBLISHED, h), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    "scale",
-    [
-        sj.ConstantTemperature(),
-        sj.InverseTemperature(),
-        sj.LogLength(),
-        sj.ClippedLogLength(),
-        sj.LogLengthPower(),
-        sj.LengthRule(),
-        sj.EntropyPolynomial(),
-    ],
-    ids=repr,
-)
-def test_empty_rows_have_a_finite_beta(scale):
-    assert np.isfinite(beta(scale, jnp.zeros((2, 3)), jnp.zeros((2, 3), bool))).all()
 
 
 @pytest.mark.parametrize(
@@ -297,6 +211,9 @@ def test_empty_rows_have_a_finite_beta(scale):
         (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
         (lambda: sj.LengthRule(eps=2), r"eps is 2\.0; it must be a finite number between 0 and 1, such as"),
         (lambda: sj.LengthRule(eps=0.0), r"eps is 0\.0; it must be"),
+        (lambda: sj.LogPosition(floor_scale=0.5), r"floor_scale is 0\.5; it must be .* at least 1, such as"),
+        (lambda: sj.LogPosition(positions=-1), r"positions is -1\.0; it must be .* at least 0, such as"),
+        (lambda: sj.LengthRatio(0.5), r"ratio is 0\.5; it must be a finite number at least 1, such as 4\.0"),
         (lambda: sj.EntropyPolynomial(()), r"coefficients is \(\); it must hold at least one number"),
         (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
         (lambda: sj.EntropyPolynomial(threshold=INF), r"threshold is inf; it must be"),
@@ -322,33 +239,6 @@ def test_traced_numbers_are_not_checked():
     assert ends(1.5, 2.0) == pytest.approx(np.polyval(PUBLISHED, 2.0), rel=1e-4)
 
 
-def test_a_scale_is_a_pytree_of_its_numbers():
-    scale = sj.LengthRule(m=3.0, eps=0.1)
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(scale)]
-    assert paths == [".m", ".eps"]
-    assert jax.tree.map(lambda number: number, scale) == scale
-    assert len(jax.tree.leaves(sj.EntropyPolynomial(entropy_range=(0.5, 6.0)))) == 9
-
-
-@pytest.mark.parametrize("leaf", [0, 0.0, True, None, "frozen", object()], ids=lambda leaf: type(leaf).__name__)
-def test_transformations_may_put_anything_into_the_leaves(leaf):
-    assert jax.tree.map(lambda _: leaf, sj.LengthRule()).eps is leaf
-
-
-def test_a_new_scale_is_one_class():
-    class RootLength(sj.Scale):
-        power: float = sj.number(default=0.5)
-
-        def of_row(self, row):
-            return row.count() ** row.number(self.power)
-
-    assert inspect.signature(RootLength).parameters["power"].default == 0.5
-    assert isinstance(RootLength(), sj.Scale)
-    np.testing.assert_allclose(sj.Normalizer(sj.softmax, RootLength())(jnp.zeros(4)), [0.25] * 4)
-    with pytest.raises(AttributeError):
-        RootLength().power = 1.0  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def test_extrapolation_is_entropy_above_the_threshold_and_outside_the_range():
     scale = sj.EntropyPolynomial((1.0,), entropy_range=(1.0, 3.0))
     logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 16, 64)])
@@ -362,14 +252,7 @@ def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
     np.testing.assert_allclose(beta(scale, logits)[:, 0], [1.0, 2.0, 2.0, 2.5, 3.0, 3.0], rtol=1e-5)
     flat = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([0.2, 0.3]))
     assert (beta(flat, logits) == 1).all()
-
-
-@pytest.mark.full
-def test_interpolation_can_be_learned():
-    def loss(scale):
-        return sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0]
-
-    scale = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([2.0, 3.0]))
-    gradient = jax.grad(loss)(scale)
-    assert np.isfinite(gradient.betas).all()
-    assert (np.asarray(gradient.betas) != 0).all()
+    steep = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([2.0, 3.0]))
+    learned = jax.grad(lambda scale: sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0])(steep).betas
+    assert np.isfinite(learned).all()
+    assert (np.asarray(learned) != 0).all()

@@ -137,21 +137,6 @@ def test_sets_of_training_seeds_and_tests_differ():
     np.testing.assert_array_equal(drawn[0].tokens, batch(SMALL).tokens)
 
 
-def test_sizes_that_make_no_task_are_refused():
-    with pytest.raises(ValueError, match="did you mean 'minimum'"):
-        ClrsText(algorithms=("minimun",))
-    with pytest.raises(ValueError, match="did you mean 'number'"):
-        ClrsText(tokenizer="numbers")
-    with pytest.raises(ValueError, match="--lengths has 2: kmp_matcher must have from 3"):
-        ClrsText(lengths=(2, 4))
-    with pytest.raises(ValueError, match="at most --positions, 64"):
-        ClrsText(positions=64)
-    with pytest.raises(ValueError, match="even multiple of --heads"):
-        ClrsText(hidden=12, heads=4)
-    with pytest.raises(ValueError, match="--lengths has 1: minimum"):
-        dataclasses.replace(SMALL, algorithms=("minimum",)).test_batch(jax.random.key(0), 1, 4)
-
-
 def test_only_single_answers_are_tested_beyond_64():
     for name, algorithm in ALGORITHMS.items():
         longest = dataclasses.replace(SMALL, algorithms=(name,)).test_lengths[-1]

@@ -29,27 +29,19 @@ def full_pass(one, tokens, visible, places, by):
     return one.scores(one(tokens, mask, places, by))
 
 
-def greedy_by_full_passes(one, tokens, visible, places, by):
-    for _ in range(MORE):
-        here = None if places is None else places[:, : tokens.shape[1]]
-        following = full_pass(one, tokens, visible, here, by)[:, -1:].argmax(-1)
-        tokens = jnp.concatenate([tokens, following], 1)
-        visible = jnp.concatenate([visible, jnp.ones((3, 1), bool)], 1)
-    return tokens[:, LENGTH:]
-
-
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("name", "rope"),
-    [("ssmax", 1), *((name, rope) for name in ("softmax", "adaptive", "top_k(k=3)") for rope in (0, 1))],
-)
+@pytest.mark.parametrize(("name", "rope"), [("ssmax", 1), ("softmax", 0), ("adaptive", 0), ("top_k(k=3)", 1)])
 def test_decoding_with_a_cache_is_what_full_passes_give(name, rope):
     """Also under normalizers that count the entries in sight, of which a cache has fewer than it has room for."""
     tokens, visible = texts()
     places = jnp.cumsum(jnp.ones((3, LENGTH + MORE - 1), jnp.int32), 1) * 3 if rope else None
     one, by = model(), normalizer(name)
     cached = jax.jit(lambda: one.decode(tokens, visible, MORE, places, by))()
-    np.testing.assert_array_equal(cached, greedy_by_full_passes(one, tokens, visible, places, by))
+    # One pass over all that is written: each token is the best after those before it.
+    written = jnp.concatenate([tokens, cached[:, :-1]], 1)
+    there = jnp.concatenate([visible, jnp.ones((3, MORE - 1), bool)], 1)
+    best = jax.jit(lambda: full_pass(one, written, there, places, by))()[:, LENGTH - 1 :].argmax(-1)
+    np.testing.assert_array_equal(cached, best)
 
 
 def test_no_position_sees_a_later_one_or_what_the_mask_hides():

@@ -117,21 +117,6 @@ def test_regimes_are_compared_with_softmax_in_the_same_regime():
 
 
 @pytest.mark.full
-def test_an_algorithm_that_is_not_learned_takes_no_part_in_claims_on_lengths():
-    summary = study.summarize(answers(CELLS))
-    assert study.learned_table(summary).splitlines()[2:] == [
-        "| minimum | 100.0 | 100.0 | – | – | 100.0 | – |",
-        "| insertion_sort | 10.0 | 10.0 | – | – | 10.0 | – |",
-    ]
-    regimes = study.regimes_table(summary)
-    assert "insertion_sort" not in regimes
-    assert "| minimum | swapped | adaptive temperature | **0.0** | – | – | **0.0** | – |" in regimes
-    assert "insertion_sort" not in str(study.regimes_chart(summary).to_dict())
-    alone = summary.filter(algorithm="insertion_sort")
-    assert "| insertion_sort | swapped | softmax | 10.0 |" in study.regimes_table(alone)
-
-
-@pytest.mark.full
 def test_beyond_training_answers_that_it_has_are_counted_apart():
     frame = answers(CELLS).with_columns(seen=pl.lit([False] * 4 + [True] * 6))
     frame = frame.with_columns(right=pl.lit([False] * 3 + [True] * 4 + [False] * 3))

@@ -27,45 +27,27 @@ def tokenizer(name, decimals):
 def instances(algorithm, decimals, length, room):
     """Each with the parts of its texts and the numbers in them, as held and without what is behind the length."""
     for parts, fields in zip((question_parts, answer_parts), drawn(algorithm, length, room, decimals)):
-        for index in range(5):
+        for index in range(3):
             held = {name: jnp.asarray(values[index]) for name, values in fields.items()}
             yield parts(algorithm), held, without_room(fields, length, index)
 
 
 def test_the_texts_are_those_of_the_benchmark():
-    """One of each, as dm-clrs 2.0.3 writes it."""
+    """As dm-clrs 2.0.3 writes some; tests/parity compares all with those that it draws."""
     codes = functools.partial(codes_of, decimals=3)
     numbers = np.array([0.417, 0.72, 0.0, 0.302, 0.146])
-    signed = np.array([-0.1659, 0.4406, -0.9997, -0.3953, -0.7064])
     ends = np.array([0.417, 0.72, 0.345, 0.396, 0.538])
     letters = {"string": np.array([0, 0, 0, 0, 1]), "key": np.array([3, 1, 0, 3, 1])}
     starts = codes(np.array([0.092, 0.186, 0.0, 0.302, 0.146]))
     expected = {
         "minimum": ({"key": codes(numbers)}, "minimum:\nkey: [0.417 0.72 0.0 0.302 0.146]\nmin:\n", "2\n\n"),
-        "binary_search": (
-            {"key": codes(np.sort(numbers)), "target": np.int32(92)},
-            "binary_search:\nkey: [0.0 0.146 0.302 0.417 0.72], target: 0.092\nreturn:\n",
-            "1\n\n",
-        ),
-        "quickselect": ({"key": codes(numbers)}, "quickselect:\nkey: [0.417 0.72 0.0 0.302 0.146]\nmedian:\n", "3\n\n"),
-        "find_maximum_subarray_kadane": (
-            {"key": codes(signed)},
-            "find_maximum_subarray_kadane:\nkey: [-0.165 0.44 -0.999 -0.395 -0.706]\nstart, end:\n",
-            "1, 1\n\n",
-        ),
         "kmp_matcher": (letters, "kmp_matcher:\nstring: [0 0 0 0 1], key: [3 1 0 3 1]\nmatch:\n", "1\n\n"),
         "activity_selector": (
             {"s": starts, "f": codes(ends)},
             "activity_selector:\ns: [0.092 0.186 0.0 0.302 0.146], f: [0.417 0.72 0.345 0.396 0.538]\nselected:\n",
             "[0 0 1 0 0]\n\n",
         ),
-        "insertion_sort": (
-            {"key": codes(numbers)},
-            "insertion_sort:\nkey: [0.417 0.72 0.0 0.302 0.146]\npred:\n",
-            "[0.0 0.146 0.302 0.417 0.72]\n\n",
-        ),
     }
-    assert expected.keys() == ALGORITHMS.keys()
     for name, (inputs, question, answer) in expected.items():
         held = {field: jnp.asarray(values, jnp.int32) for field, values in inputs.items()}
         outputs = ALGORITHMS[name].solve(held, jnp.int32(5), 3)
@@ -92,7 +74,7 @@ def test_texts_come_back_from_their_tokens(name):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "decimals"),
-    [(name, n) for name, kind in TOKENIZERS.items() for n in (1, 4, 5) if n <= kind.most_decimals],
+    [("number", 1), ("number", NumberTokenizer.most_decimals), ("character", CharacterTokenizer.most_decimals)],
 )
 def test_texts_come_back_at_any_number_of_decimals(name, decimals):
     for algorithm in ALL:
@@ -111,7 +93,7 @@ def compiled(one, parts, held, length):
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_compiled_tokens_are_those_of_the_text(name):
     for algorithm in ("find_maximum_subarray_kadane", "activity_selector"):
-        for parts, held, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::5]:
+        for parts, held, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::3]:
             text = text_of(parts, numbers, 3)
             assert compiled(tokenizer(name, 3), parts, held, LENGTH) == tokenizer(name, 3).encode(text)
 

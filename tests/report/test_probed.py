@@ -10,6 +10,7 @@ from softmax_jax.report import probed
 from .charts import texts_of
 
 LENGTHS = (4, 8)
+SUFFIXES = ("csv", "png", "svg")
 
 
 def attend(x):
@@ -47,14 +48,6 @@ def test_means_are_those_of_the_rows_of_each_head(found):
         assert frame.row(-1, named=True)["entropy"] == pytest.approx(frame["uniform"][-1], rel=1e-5)  # the second head
 
 
-@pytest.mark.full
-def test_a_turn_of_a_loop_is_a_layer_of_its_own():
-    frame = probed.of_heads(found_in(stacked))
-    layers = frame["layer"].unique(maintain_order=True).to_list()
-    assert [layer.rsplit(", ")[-1] for layer in layers] == ["turn 0", "turn 1", "turn 2"]
-    assert len(frame) == len(LENGTHS) * 3 * 2
-
-
 def test_rows_that_were_not_weighed_are_left_out():
     def branches(x):
         return jax.lax.cond(x[0, 0] > 1e9, attend, lambda x: attend(2 * x), x)
@@ -77,24 +70,16 @@ def test_critical_betas_are_the_median_of_the_rows_that_see_about_as_much():
 
 
 @pytest.mark.full
-def test_the_page_of_what_is_critical_marks_the_beta_of_the_model(tmp_path):
-    def three_layers(x):
-        return jax.lax.scan(lambda x, _: (jax.nn.softmax(x @ x.T) @ x, None), x, None, length=3)
-
-    probe = sj.probe(three_layers, critical=True)
+def test_the_page_has_its_charts_and_data_beside_it_and_a_layer_for_each_turn_of_a_loop(tmp_path):
+    probe = sj.probe(stacked, critical=True)
     found = {n: probe(jax.random.normal(jax.random.key(n), (n, 3)))[1] for n in LENGTHS}
-    assert probed.critical_betas(found)["layer"].n_unique() == 3
-    page, *others = probed.model_page(found, tmp_path, "How sharp?")
-    assert "Are the rows sharp?" in page.read_text()
-    assert "critical.csv" in {path.name for path in others}
-    assert {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
-
-
-@pytest.mark.full
-def test_the_page_opens_offline_with_its_charts_and_data_beside_it(found, tmp_path):
     page, *others = probed.model_page(found, tmp_path, "How does it attend?")
-    assert "How does it attend?" in page.read_text()
-    assert {path.name for path in others} >= {"entropy.csv", "evenness.png", "first.svg"}
-    texts = texts_of((tmp_path / "entropy.svg").read_text())
-    assert {"layer_0", "tokens", "entropy (nats)"} <= texts
-    assert pl.read_csv(tmp_path / "entropy.csv").rows() == probed.of_heads(found).rows()
+    assert all(words in page.read_text() for words in ("How does it attend?", "Are the rows sharp?"))
+    names = {f"{name}.{suffix}" for name in ("entropy", "evenness", "first", "critical") for suffix in SUFFIXES}
+    assert {path.name for path in others} == names
+    layers = {f"layer_0, turn {turn}" for turn in range(3)}
+    assert layers | {"tokens", "entropy (nats)"} <= texts_of((tmp_path / "entropy.svg").read_text())
+    assert layers | {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
+    written = pl.read_csv(tmp_path / "entropy.csv")
+    assert written.rows() == probed.of_heads(found).rows()
+    assert len(written) == len(LENGTHS) * 3 * 2

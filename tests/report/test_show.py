@@ -16,42 +16,30 @@ def test_a_model_is_shown_with_its_parameters(tmp_path):
     page = sj.show(MaxRetrievalModel(8, rngs=nnx.Rngs(0)), tmp_path / "deep" / "model.html")
     text = page.read_text()
     assert text.startswith("<!doctype html>")
-    assert '<meta charset="utf-8">' in text
-    assert "<title>MaxRetrievalModel</title>" in text
-    assert "attention_query" in text
-    assert "float32(11, 8)" in text
-    assert "arrayviz" in text
+    shown = (
+        '<meta charset="utf-8">',
+        "<title>MaxRetrievalModel</title>",
+        "attention_query",
+        "float32(11, 8)",
+        "arrayviz",
+    )
+    assert all(part in text for part in shown)
     assert [path.name for path in page.parent.iterdir()] == ["model.html"]
-
-
-def test_the_page_loads_nothing(tmp_path):
-    text = sj.show({"kernel": WEIGHTS}, tmp_path / "page.html").read_text()
-    assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=[\"']?https?:", text)
 
 
 @pytest.mark.full
 def test_an_array_has_named_axes_and_places(tmp_path):
-    text = sj.show(
-        WEIGHTS,
-        tmp_path / "weights.html",
-        axes=("normalizer", "set", "item"),
-        labels={"normalizer": ("softmax", "hardmax")},
-        limits=(0.0, 1.0),
-    ).read_text()
+    axes, labels = ("normalizer", "set", "item"), {"normalizer": ("softmax", "hardmax")}
+    path = tmp_path / "weights.html"
+    text = sj.show(WEIGHTS, path, axes=axes, labels=labels, limits=(0.0, 1.0)).read_text()
+    assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=[\"']?https?:", text)
     assert all(name in text for name in ("normalizer: 2", "softmax", "hardmax", "set: 3", "item: 4"))
-
-
-@pytest.mark.full
-def test_a_notebook_gets_the_same_picture():
-    shown = sj.show(WEIGHTS, axes=("a", "b", "c"))
-    assert "treescope" in shown._repr_html_()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"axes": ("a", "b")}, "give 3 different names"),
         ({"axes": ("a", "b", "b")}, "give 3 different names"),
         ({"axes": ("a", "b", "c"), "columns": ("d",)}, "'d' is no axis: the axes are a, b, c"),
         ({"axes": ("a", "b", "c"), "labels": {"a": ("one",)}}, "has 1 names for 2 places"),

@@ -55,9 +55,6 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
         headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
         assert [int(n) for header in headers for n in header] == lengths
     assert re.search(r"adaptive_refit +accuracy.*\n.*\n.*\n +gain( +67)+ *\n +p ", text)
-
-
-def test_shares_need_a_gain():
     rows = [(name, 4, seed, 99.0, 0.1) for name in ("softmax", BEST_FOR_LENGTH) for seed in (0, 1)]
     assert " gain " not in printed(report.print_comparison, compared_frame(rows)).split("accuracy: %")[0]
 
@@ -75,28 +72,17 @@ def test_curves_follow_the_rules_of_the_method(fits):
 
 
 @pytest.mark.full
-def test_charts_show_every_curve(rows, fits):
-    drawn = report.curves(fits)
+def test_the_chart_shows_every_curve_with_its_band_and_its_data_every_row(rows, fits):
     points = [row for row in values_of(report.entropy_chart(rows, fits)) if {"curve", "entropy"} <= row.keys()]
-    for name, curve in drawn.items():
-        line = [row for row in points if row["curve"] == name and "value" in row]
-        assert len({row["entropy"] for row in line}) == 241
-        np.testing.assert_allclose(
-            [row["value"] for row in line], curve(np.array([row["entropy"] for row in line])), rtol=1e-3
-        )
+    for name, curve in report.curves(fits).items():
+        line = np.array([(row["entropy"], row["value"]) for row in points if row["curve"] == name and "value" in row])
+        assert len(line) == 241
+        np.testing.assert_allclose(line[:, 1], curve(line[:, 0]), rtol=1e-3)
     for name, fit in fits.items():
-        band = [row for row in points if row["curve"] == name and "low" in row]
+        band = [row["low"] for row in points if row["curve"] == name and "low" in row]
         assert fit.band is not None
-        assert len(band) == len(fit.band["low"])
-        np.testing.assert_allclose(
-            [row["low"] for row in band], np.clip(fit.band["low"], *report.BETA_RANGE), rtol=1e-3
-        )
-
-
-@pytest.mark.full
-def test_the_data_of_the_charts_hold_every_row_and_every_curve(rows, fits):
-    frame = report.row_frame(rows, [3, 4])
+        np.testing.assert_allclose(band, np.clip(fit.band["low"], *report.BETA_RANGE), rtol=1e-3)
+    frame, last = report.row_frame(rows, [3, 4]), rows[64]
     assert len(frame) == sum(of_length.entropy.size for of_length in rows.values())
-    last = rows[64]
     numbers = (last.entropy[1, -1], last.theta[1, -1], bool(last.border[1, -1]))
     assert frame.row(-1, named=True) == dict(zip(("n", "seed", "entropy", "theta", "on_border"), (64, 4, *numbers)))

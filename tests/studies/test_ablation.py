@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -7,15 +6,13 @@ from rich.console import Console
 
 from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.report.charts import save_chart
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies import ablation
-from studies.ablation import ACCURACIES, BASE, PAIRS, Recipe, losses
+from studies.ablation import ACCURACIES, Recipe, losses
 from studies.common import SOFT_TO_SHARP, start
-from tests.report.charts import texts_of
 
 TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 
@@ -64,50 +61,6 @@ def test_losses_add_up_and_the_best_temperature_of_a_seed_is_that_of_the_others(
     lost = losses(accuracies(dict.fromkeys(names, (50.0, 50.0)) | own))
     assert lost["best"].to_list() == ["temperature(0.25)", "temperature(0.5)"]
     assert lost["dispersion"].to_list() == [0.0, 0.0]
-
-
-def outcome(group: str, name: str, softmax: float, trained: str = "softmax") -> tuple[Recipe, pl.DataFrame]:
-    """Made so that at any length 10 % are lost to dispersion alone, 5 % to value, 5 % to both, the rest to the key."""
-    means = dict.fromkeys((*METHODS, *SOFT_TO_SHARP), softmax)
-    means |= {"hardmax": softmax + 10, TRUE_ITEM: 95.0, TRUE_KEY: 80.0}
-    frame = accuracies({name: (mean + 1, mean - 1) for name, mean in means.items()}, (64, 256))
-    return Recipe(group, name, Config(normalizer=trained)), frame
-
-
-FOUND = [outcome(BASE, BASE, 60.0), outcome("width", "width 32", 40.0), outcome(PAIRS, "entmax15", 50.0, "entmax15")]
-ACCURACY = pl.concat(recipe.frame(frame) for recipe, frame in FOUND)
-LOST = pl.concat(recipe.frame(losses(frame)) for recipe, frame in FOUND)
-
-
-@pytest.mark.full
-def test_the_tables_have_every_recipe_with_its_losses_and_the_best_pair():
-    head, _, base, width, _ = ablation.losses_table(LOST).splitlines()
-    assert head.count("|") == base.count("|")
-    assert "n = 64: softmax ±" in head
-    assert "64: dispersion / key / both / value" in head
-    assert base.startswith("| base | base | 60.0 ± 12.7 |")
-    assert "10.0 ± 0.0 / 20.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in base
-    assert "10.0 ± 0.0 / 40.0 ± 0.0 / 5.0 ± 0.0 / 5.0 ± 12.7" in width
-    pairs = ablation.pairs_table(ACCURACY, 256).splitlines()
-    assert pairs[2:] == ["| softmax | 60.0 | 60.0 | 70.0 (hardmax) |", "| entmax15 | 50.0 | 50.0 | 60.0 (hardmax) |"]
-
-
-@pytest.mark.full
-def test_recipes_are_named_once():
-    named = LOST.select("group", "recipe").unique(maintain_order=True).select(ablation.label())
-    assert named["recipe"].to_list() == ["base", "width 32", f"{PAIRS}: entmax15"]
-
-
-@pytest.mark.full
-def test_charts_name_what_they_compare(tmp_path: Path):
-    texts = {
-        "losses": {"64 items", "dispersion", "key", "% of sets", "width 32", f"{PAIRS}: entmax15"},
-        "pairs": {"normalizer in training", "normalizer in the test", "entmax15", "accuracy (%)"},
-    }
-    charts = {"losses": ablation.losses_chart(LOST), "pairs": ablation.pairs_chart(ACCURACY, 256)}
-    for name, chart in charts.items():
-        assert texts[name] <= texts_of(save_chart(chart, tmp_path / name)[1].read_text())
-    assert ablation.pairs_chart(ACCURACY.filter(pl.col("group") != PAIRS), 64) is None
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ from softmax_jax.tasks.max_retrieval import QUANTILES
 from softmax_jax.training.config import changed
 from studies import extremes
 from studies.common import start
-from studies.extremes import BETAS, COLUMNS, PERFECT, growth, half_weight, least_loss, off_by
+from studies.extremes import BETAS, COLUMNS, growth, half_weight, least_loss, off_by
 
 LENGTHS = (256, 1024, 4096)
 
@@ -68,17 +68,6 @@ def test_a_needle_needs_the_logarithm():
     for _, _, n, beta, _ in rows:
         others = (n - 1) * math.exp(-beta * 0.2) * (1 - math.exp(-beta)) / beta
         assert others == pytest.approx(1, rel=0.15)
-
-
-@pytest.mark.full
-def test_the_tables_and_the_chart(tmp_path):
-    rows = [row for name in QUANTILES for row in rows_of(lambda n: n**0.5, name, seeds=(PERFECT, 0, 1))]
-    frame = frame_of([(*row[:3], abs(row[3]) + 1e-3, row[4]) for row in rows])
-    table = extremes.growth_table(frame, 256)
-    assert table.count("\n") == 1 + 2 * len(QUANTILES)
-    assert "–" in table
-    assert extremes.rules_table(frame, 256).count("\n") == 1 + len(QUANTILES)
-    assert "perfect key" in extremes.growth_chart(frame).to_json()
 
 
 @pytest.mark.full

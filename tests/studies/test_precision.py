@@ -8,13 +8,9 @@ import pytest
 
 from softmax_jax.measures.evaluation import set_keys, summarize
 from softmax_jax.report.accuracy import ACCURACY, compare
-from softmax_jax.report.charts import save_chart
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import PRECISIONS
-from studies import precision
-from studies.common import SOFT_TO_SHARP
 from studies.precision import ceilings, of_recipes, ties
-from tests.report.charts import texts_of
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
 
@@ -43,54 +39,6 @@ def test_the_ceiling_falls_with_length_and_with_spacing():
     assert abs(short[1] - 98.6) < 1.5  # by an independent count over many sets; five deviations of a thousand
 
 
-def made(recipes=(("bfloat16", "all", "falling"), ("float8_e4m3", "all", "falling"))) -> pl.DataFrame:
-    accuracy = dict.fromkeys((*SOFT_TO_SHARP, "adaptive"), 40.0) | {"temperature(0.25)": 70.0}
-    rows = [
-        (*recipe, name, n, seed, value + spread)
-        for recipe in recipes
-        for name, value in accuracy.items()
-        for n in (16, 64)
-        for seed, spread in ((0, 1.0), (1, -1.0))
-    ]
-    columns = ["precision", "rounded", "rate", "normalizer", "n", "seed", "accuracy"]
-    return pl.DataFrame(rows, columns, orient="row")
-
-
-TOP = pl.DataFrame(
-    [(precision, n, seed, 80.0) for precision in ("bfloat16", "float8_e4m3") for n in (16, 64) for seed in (0, 1)],
-    ["precision", "n", "seed", "ceiling"],
-    orient="row",
-)
-
-
-@pytest.mark.full
-def test_the_table_of_recipes_has_ceilings_and_the_best_temperature():
-    _, _, ceiling, recipe, *_ = precision.recipes_table(made(), TOP).splitlines()
-    assert ceiling == "| bfloat16 |  | *ceiling* | *80.0* | *80.0* |"
-    assert recipe == "| bfloat16 | all | falling | 40.0 / 40.0 / 70.0 | 40.0 / 40.0 / 70.0 |"
-
-
-def test_the_table_of_cells_says_what_chose_and_what_agrees():
-    rows = [("softmax", 16, 98.0), ("softmax", 32, 90.0), ("adaptive", 16, 98.0), ("adaptive", 32, 97.0)]
-    columns = ["normalizer", "n", "seed", "accuracy"]
-    accuracy = pl.DataFrame([(name, n, seed, x) for name, n, x in rows for seed in (0, 1)], columns, orient="row")
-    top = pl.DataFrame({"n": [16, 32], "ceiling": [99.0, 98.0]})
-    table = precision.cells_table(accuracy, top)
-    assert "| softmax | 16 | choice | 98.6 | 98.0 ± 0.0 | -0.6 | yes | 99.0 |" in table
-    assert "| softmax | 32 | test | 97.1* | 90.0 ± 0.0 | -7.1 | **no** | 98.0 |" in table
-    assert "3 of 4 cells agree" in table
-
-
-@pytest.mark.full
-def test_the_charts_name_what_they_compare(tmp_path):
-    accuracy = made().filter(precision="bfloat16").select("normalizer", "n", "seed", "accuracy")
-    charts = {"published": precision.published_chart(accuracy, TOP), "steps": precision.steps_chart(made(), TOP)}
-    texts = {name: texts_of(save_chart(chart, tmp_path / name)[1].read_text()) for name, chart in charts.items()}
-    assert {"ceiling of bfloat16", "softmax, published", "adaptive, published"} <= texts["published"]
-    assert {"items × spacing of ρ below 1", "best constant θ", "float8_e4m3"} <= texts["steps"]
-
-
-@pytest.mark.full
 def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what studies.ablation --groups precision"):
         of_recipes(tmp_path)
@@ -103,13 +51,6 @@ DATA = Path(__file__).parents[2] / "docs" / "data" / "precision_study"
 def kept():
     """What the page is made from."""
     return {path.stem: pl.read_csv(path) for path in DATA.glob("*.csv")}
-
-
-@pytest.mark.full
-def test_the_page_shows_the_numbers_kept(kept):
-    page = (DATA.parents[1] / "precision_study.md").read_text()
-    assert precision.cells_table(kept["accuracy"], kept["ceilings"]) in page
-    assert precision.recipes_table(kept["recipes"], kept["recipe_ceilings"]) in page
 
 
 @pytest.mark.full

@@ -90,19 +90,6 @@ def test_a_difference_is_tested_on_the_same_sequences():
 
 
 @pytest.mark.full
-def test_the_tables_mark_what_differs():
-    cells = {("softmax", study.OWN): [90.0, 92.0] * 9, ("softmax", "ssmax"): [50.0, 55.0] * 9}
-    cells |= {("ssmax", study.OWN): [90.0, 92.0] * 9, ("ssmax", "softmax"): [90.0, 92.0] * 9}
-    frame = frame_of(cells)
-    by_seed = study.by_seed(frame)
-    softmax, ssmax = study.accuracy_table(by_seed, study.compared(frame)).splitlines()[2:]
-    assert "**52.5 ± 0.0**" in softmax
-    assert "**" not in ssmax
-    assert study.lengths_table(by_seed).splitlines()[-1] == "| sort | SSMax | 91.0 ± 0.0 |"
-    assert "trained under SSMax" in study.chart(by_seed).to_json()
-
-
-@pytest.mark.full
 def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, capsys):
     config = study.Arguments.config
     small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "sets": 4}

@@ -9,7 +9,7 @@ import scipy.stats
 from flax import nnx
 
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks import max_retrieval, precision
 from softmax_jax.tasks.max_retrieval import (
     BLOCK,
@@ -134,16 +134,8 @@ def test_masked_items_change_nothing(model, name):
 
 
 @pytest.mark.full
-def test_parameters_do_not_depend_on_the_normalizer(model):
-    before = nnx.to_pure_dict(nnx.state(model))
-    for name in METHODS:
-        folded(model, sample(KEY, 4, 9), normalizer(name))
-    assert equal(before, nnx.to_pure_dict(nnx.state(model)))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "number"), [("ssmax", "s"), ("asentmax", "weight"), ("entmax", "alpha")])
-def test_a_normalizers_numbers_train_with_the_model(name, number):
+@pytest.mark.parametrize("name", ["ssmax", "entmax"])
+def test_a_normalizers_numbers_train_with_the_model(name):
     """A normalizer is a pytree, so its numbers are parameters like any other."""
     structure, parameters = nnx.split(MaxRetrievalModel(16, rngs=nnx.Rngs(0)), nnx.Param)
     optimizer = optax.adam(1e-2)
@@ -171,7 +163,6 @@ def test_a_normalizers_numbers_train_with_the_model(name, number):
     before = dict(jax.tree.leaves_with_path(start[1]))
     assert any(abs(float(leaves[path] - before[path])) > 0.01 for path in leaves)
     assert all(np.isfinite(leaf) for leaf in leaves.values())
-    assert number in METHODS[name].numbers
 
 
 @pytest.mark.parametrize("name", QUANTILES)

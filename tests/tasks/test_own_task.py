@@ -1,7 +1,6 @@
 """A task and a preset in a file of the user's own: named where somebody types it, never by a file."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -149,17 +148,3 @@ def test_a_task_with_a_model_of_ones_own_is_trained_evaluated_fitted_and_reporte
     assert "Why does attention fail on long sets?" in page
     assert "Which temperature is best" in page
     assert not (tmp_path / "report" / "weights.html").exists()  # which items matter is known of max retrieval only
-
-
-@pytest.mark.full
-def test_a_preset_of_ones_own_trains_and_its_run_is_loaded_by_who_trusts_it(module, tmp_path):
-    def run(script, *arguments):
-        command = [sys.executable, ROOT / script, *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-
-    assert run("train.py", f"{module}:CONFIG", "--workdir", "run").returncode == 0
-    options = ("--checkpoint", "run", "--lengths", "4", "--sets", "4", "--normalizers", "softmax")
-    refused = run("evaluate.py", *options)
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "--trust-code" in refused.stderr
-    assert run("evaluate.py", *options, "--trust-code").returncode == 0

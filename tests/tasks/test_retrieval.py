@@ -8,7 +8,7 @@ import pytest
 from softmax_jax.tasks.retrieval import CODE, POSITIONS, Copy, MultiQuery, Sort, TransformerMaxRetrieval
 from tests.tiers import full_except
 
-SEED = jnp.int32(5)
+SEED = 5
 CLASSES = 10
 LENGTH, QUERIES = 12, 6
 # The codes hold sines and cosines of places. The longest period of each kind and the largest place:
@@ -16,8 +16,8 @@ LONGEST_PERIOD = {TransformerMaxRetrieval: 2, Sort: 2, Copy: 2 * POSITIONS}
 KINDS = [*LONGEST_PERIOD, MultiQuery]
 
 
-def made(kind, **sizes):
-    return kind(length=LENGTH, **({} if kind is TransformerMaxRetrieval else {"queries": QUERIES}), **sizes)
+def made(kind, sets=64):
+    return kind(length=LENGTH, sets=sets, **({} if kind is TransformerMaxRetrieval else {"queries": QUERIES}))
 
 
 def split(task, batch, sequence):
@@ -40,53 +40,48 @@ def same_code(codes, wanted):
 
 
 @functools.cache
-def compiled(task):
-    """Training and test batches of a task."""
-
-    def test(length, sets):
-        return task.test_batch(jax.random.key(3), length, sets)
-
-    return jax.jit(task.training_batch), jax.jit(test, static_argnums=(0, 1))
+def drawn(task, length=LENGTH, sets=64):
+    """Test sequences."""
+    return jax.jit(lambda: task.test_batch(jax.random.key(3), length, sets))()
 
 
-def batches(task):
-    train, test = compiled(task)
-    yield train(SEED, jnp.int32(0))
-    yield train(SEED, jnp.int32(1))
-    yield test(3 * LENGTH, 8)
+@functools.cache
+def trained_on(task, seed=SEED, steps=(0, 1)):
+    """Batches of training, of one program for each task."""
+    draw = jax.jit(task.training_batch)
+    return [draw(jnp.int32(seed), jnp.int32(step)) for step in steps]
+
+
+def asked_for(kind, codes, queries):
+    """The items whose class is the answer, but for the next in order that sorting asks for."""
+    if kind is TransformerMaxRetrieval:
+        return [places(kind, codes).argmax()]
+    return [same_code(codes, query) for query in queries]
 
 
 @pytest.mark.parametrize("kind", full_except(KINDS, Sort))
 def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
     task = made(kind)
-    for batch in batches(task):
+    for batch in (*trained_on(task), drawn(task, 3 * LENGTH, 8)):
         for sequence, answers in enumerate(np.asarray(batch.answer)):
             codes, classes, queries = split(task, batch, sequence)
-            if kind is TransformerMaxRetrieval:
-                assert not queries.any()
-                found = [places(kind, codes).argmax()]
-            else:
-                found = [same_code(codes, query) for query in queries]
-                if kind is Sort:
-                    order = list(places(kind, codes).argsort())
-                    found = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in found]
+            assert kind is not TransformerMaxRetrieval or not queries.any()
+            found = asked_for(kind, codes, queries)
+            if kind is Sort:
+                order = list(places(kind, codes).argsort())
+                found = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in found]
             np.testing.assert_array_equal(answers, classes[found])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
-    task = made(kind)
-    batch = compiled(task)[1](3, 300)
+    task, batch = made(kind), drawn(made(kind), 3, 300)
     assert set(np.unique(batch.answer)) == set(range(CLASSES))
     found = []
     for sequence in range(300):
         codes, _, queries = split(task, batch, sequence)
-        found += (
-            [places(kind, codes).argmax()]
-            if kind is TransformerMaxRetrieval
-            else [same_code(codes, q) for q in queries]
-        )
+        found += asked_for(kind, codes, queries)
     counts = np.bincount(found, minlength=3)
     assert len(counts) == 3
     assert counts.min() > 0.2 * len(found)
@@ -97,10 +92,8 @@ def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
 def test_places_span_their_range_at_every_length(kind, largest):
     """No place in long sequences that short ones never show."""
     task = kind(length=64, queries=2, sets=200)
-    draw, _ = compiled(task)
     short, long = [], []
-    for step in range(2):
-        batch = jax.tree.map(np.asarray, draw(SEED, jnp.int32(step)))
+    for batch in jax.tree.map(np.asarray, trained_on(task)):
         for sequence in range(task.sets):
             codes, _, _ = split(task, batch, sequence)
             found = places(kind, codes)
@@ -116,8 +109,7 @@ def test_places_span_their_range_at_every_length(kind, largest):
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [Sort, Copy])
 def test_queries_go_through_ascending_places(kind):
-    task = made(kind)
-    batch = compiled(task)[1](20, 10)
+    task, batch = made(kind), drawn(made(kind))
     for sequence in range(10):
         codes, _, queries = split(task, batch, sequence)
         asked = places(kind, queries)
@@ -129,33 +121,26 @@ def test_queries_go_through_ascending_places(kind):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
-def test_items_beyond_the_length_are_zero_and_masked(kind):
+def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
+    """In training; in tests the length is the one asked for."""
     task = made(kind)
-    for batch in batches(task):
+    for batch, wanted in (
+        (trained_on(task)[0], range(2, LENGTH + 1)),
+        (drawn(task), [LENGTH]),
+        (drawn(task, 3, 300), [3]),
+    ):
         items = batch.inputs.shape[1] - task.queries
-        mask = np.asarray(batch.mask)
+        assert items == max(wanted)
+        mask, inputs = np.asarray(batch.mask), np.asarray(batch.inputs)
         lengths = mask[:, :items].sum(1)
+        assert set(lengths.tolist()) == set(wanted)
         np.testing.assert_array_equal(mask[:, :items], np.arange(items) < lengths[:, None])
         assert mask[:, items:].all()
-        assert not np.asarray(batch.inputs)[~mask].any()
-        flags = np.asarray(batch.inputs)[..., -1]
+        assert not inputs[~mask].any()
+        flags = inputs[..., -1]
         np.testing.assert_array_equal(flags, np.broadcast_to(np.arange(items + task.queries) >= items, flags.shape))
-        assert np.asarray(batch.inputs)[:, :items, CODE:-1].sum(2)[mask[:, :items]].tolist() == [1] * lengths.sum()
-        assert not np.asarray(batch.inputs)[:, items:, CODE:-1].any()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_lengths_run_from_two_to_the_longest_and_test_lengths_are_the_one_asked_for(kind):
-    task = made(kind, sets=64)
-    train, test = compiled(task)
-    mask = train(SEED, jnp.int32(0)).mask
-    assert mask.shape == (64, LENGTH + task.queries)
-    assert set(np.asarray(mask[:, :LENGTH].sum(1)).tolist()) == set(range(2, LENGTH + 1))
-    for length in (2, 9):
-        mask = test(length, 4).mask
-        assert mask.shape == (4, length + task.queries)
-        assert bool(mask.all())
+        assert inputs[:, :items, CODE:-1].sum(2)[mask[:, :items]].tolist() == [1] * lengths.sum()
+        assert not inputs[:, items:, CODE:-1].any()
 
 
 @pytest.mark.full
@@ -163,16 +148,13 @@ def test_training_lengths_run_from_two_to_the_longest_and_test_lengths_are_the_o
 def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
     """By items alone: sequences of 10 items or more, of which no two are alike by chance."""
     task = made(kind)
-    train, test = compiled(task)
-    drawn = [train(SEED, jnp.int32(step)) for step in range(5)]
-    drawn += [test(LENGTH, 160), train(jnp.int32(6), jnp.int32(0))]
     sequences = [
         np.asarray(inputs[:LENGTH]).tobytes()
-        for batch in drawn
+        for batch in (*trained_on(task), *trained_on(task, 6), drawn(task))
         for inputs, mask in zip(batch.inputs, batch.mask)
         if mask[:LENGTH].sum() >= 10
     ]
-    assert len(sequences) > 5 * 32
+    assert len(sequences) > 100
     assert len(set(sequences)) == len(sequences)
 
 

@@ -114,14 +114,6 @@ def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, step
     assert len({row for batch in epoch for row in batch}) == steps * taken
 
 
-@pytest.mark.full
-def test_sequences_may_be_tested_at_another_length():
-    task = Signal(length=8, features=16)
-    batch = drawn(task, 5, length=40)
-    assert batch.inputs.shape == (5, 40, 16)
-    assert np.abs(batch.inputs).max((1, 2)).min() > amplitude(0) - 4 * NOISE
-
-
 def test_the_answer_is_read_from_the_mean_or_the_last_position():
     scores = jax.random.normal(jax.random.key(0), (3, 5, 4))
     np.testing.assert_allclose(Signal(pooling="mean").answers(scores), np.asarray(scores).mean(1), atol=1e-6)

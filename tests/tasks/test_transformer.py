@@ -28,8 +28,7 @@ def parameters(model):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.full), True])
-@pytest.mark.parametrize("name", ["ssmax", "softpick", "entmax", "signed_l1"])
+@pytest.mark.parametrize(("name", "causal"), [("ssmax", True), ("ssmax", False), ("signed_l1", True)])
 def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
     model = built(name, causal=causal)
     lengths = jnp.array([9, 4, 1])
@@ -39,16 +38,11 @@ def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
         np.testing.assert_allclose(whole[index : index + 1, :length], short, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", full_except(["softmax", "ssmax", "shifted_softmax"], "softmax"))
-def test_a_causal_model_sees_nothing_later(name):
+@pytest.mark.parametrize("name", full_except(["softmax", "ssmax"], "softmax"))
+def test_a_causal_model_sees_nothing_later_and_another_sees_all(name):
     before, after = (scores(built(name, causal=True), inputs) for inputs in (INPUTS, LATER))
     np.testing.assert_allclose(before[:, :5], after[:, :5], atol=1e-6)
     assert not np.allclose(before[:, 5:], after[:, 5:], atol=1e-2)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["softmax", "ssmax", "shifted_softmax"])
-def test_a_model_that_is_not_causal_sees_all(name):
     before, after = (scores(built(name), inputs) for inputs in (INPUTS, LATER))
     assert not np.allclose(before[:, :5], after[:, :5], atol=1e-2)
 
@@ -70,14 +64,6 @@ def test_order_matters_only_by_the_inputs():
 
 
 @pytest.mark.full
-def test_normalizers_that_learn_nothing_share_their_parameters_and_differ_in_scores():
-    one, other = built("softmax"), built("softpick")
-    assert jax.tree.structure(parameters(one)) == jax.tree.structure(parameters(other))
-    jax.tree.map(np.testing.assert_array_equal, parameters(one), parameters(other))
-    assert not np.allclose(one(INPUTS, FULL), other(INPUTS, FULL), atol=1e-3)
-
-
-@pytest.mark.full
 def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
     plain, learning = parameters(built("softmax")), parameters(built("ssmax", ("s",)))
     for block in learning["blocks"].values():
@@ -86,12 +72,6 @@ def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
     for block in plain["blocks"].values():
         block.pop("attention", None)
     jax.tree.map(np.testing.assert_array_equal, plain, learning)
-
-
-@pytest.mark.full
-def test_scores_at_one_visible_position_do_not_depend_on_a_normalizer_that_sums_to_one():
-    alone = jnp.ones((3, 1), bool)
-    np.testing.assert_allclose(built("softmax")(INPUTS[:, :1], alone), built("ssmax")(INPUTS[:, :1], alone), atol=1e-6)
 
 
 @pytest.mark.full

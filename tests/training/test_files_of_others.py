@@ -114,18 +114,13 @@ def test_another_text_of_the_same_module_is_not_enough(foreign, canary):
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("text", [TEXT, registry.ANY])
-def test_what_somebody_typed_is_imported(text, foreign, canary):
-    registry.trust(text)
+@pytest.mark.parametrize("trust", [lambda: registry.trust(TEXT), lambda: registry.trust(registry.ANY), None])
+def test_what_somebody_typed_or_code_names_is_imported(trust, foreign, canary):
+    (trust or (lambda: registry.normalizer(TEXT)))()
+    assert canary.exists() == (trust is None)
     config, _ = load_checkpoint(foreign)
     assert config.normalizer == TEXT
     RunDirectory(foreign, config).close()
-
-
-def test_what_code_names_is_imported_and_typed(foreign, canary):
-    registry.normalizer(TEXT)
-    assert canary.exists()
-    assert load_checkpoint(foreign)[0].normalizer == TEXT
 
 
 def fit_of(**changes):

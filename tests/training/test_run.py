@@ -104,21 +104,6 @@ def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, 
     ]
 
 
-@pytest.mark.full
-def test_metrics_of_lost_steps_are_written_once(uninterrupted, tmp_path, monkeypatch):
-    """A crash after a chunk was logged and before it was saved; and in the middle of a line."""
-    monkeypatch.setattr(RunDirectory, "save", lambda directory, step, state: None)
-    interrupt_at(monkeypatch, 30)
-    with pytest.raises(Interrupted):
-        run(SMALL, tmp_path, quiet())
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "se')
-    monkeypatch.undo()
-    run(SMALL, tmp_path, quiet())
-    assert len(metrics(tmp_path)) == len(metrics(uninterrupted))
-    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-
-
 def test_a_finished_run_stays_as_it_is(uninterrupted):
     before = (uninterrupted / "metrics.jsonl").read_bytes(), load_checkpoint(uninterrupted)[1]
     (uninterrupted / "versions.json").write_text('{"jax": "an earlier one"}')
@@ -238,24 +223,13 @@ def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp
     [
         ({"first_seed": 1}, r"has no seed 2: its seeds are 0 to 1; choose --first-seed and --seeds among them"),
         ({"width": 16}, r"whose models have other parameters: give this run the task and the sizes"),
+        ({"start_from": "nowhere"}, "nowhere"),
     ],
 )
 def test_a_run_that_does_not_fit_is_no_start(uninterrupted, tmp_path, settings, words):
     with pytest.raises(ValueError, match=words):
-        run(starting_from(uninterrupted, **settings), tmp_path / "next", quiet())
+        run(changed(starting_from(uninterrupted), **settings), tmp_path / "next", quiet())
     assert not (tmp_path / "next").exists()
-
-
-def test_a_start_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match="nowhere"):
-        run(starting_from(tmp_path / "nowhere"), tmp_path / "next", quiet())
-    assert not (tmp_path / "next").exists()
-
-
-def test_a_directory_of_other_settings_is_refused(uninterrupted):
-    with pytest.raises(ValueError, match=r"width=8, not 16\. Choose another directory"):
-        run(changed(SMALL, width=16), uninterrupted, quiet())
-    assert read_config(uninterrupted) == SMALL
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, monkeypatch):
@@ -278,22 +252,22 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_checkpoint(tmp_path)[1]))
 
 
-def test_directories_without_a_run_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"no config\.json"):
-        load_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(settings_of(SMALL)))
-    with pytest.raises(ValueError, match="no checkpoint yet"):
-        load_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is not the config of a run"):
-        load_checkpoint(tmp_path)
-
-
-def test_a_checkpoint_of_other_shapes_is_refused(uninterrupted, tmp_path):
+def test_directories_without_a_run_or_of_other_settings_are_refused(uninterrupted, tmp_path):
+    for content, words in (
+        (None, r"no config\.json"),
+        (json.dumps(settings_of(SMALL)), "no checkpoint yet"),
+        ("{", "is not the config of a run"),
+    ):
+        if content:
+            (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=words):
+            load_checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"width=8, not 16\. Choose another directory"):
+        run(changed(SMALL, width=16), uninterrupted, quiet())
+    assert read_config(uninterrupted) == SMALL
     copy = tmp_path / "copy"
     shutil.copytree(uninterrupted, copy)
-    settings = json.loads((copy / "config.json").read_text()) | {"width": 4}
-    (copy / "config.json").write_text(json.dumps(settings))
+    (copy / "config.json").write_text(json.dumps(settings_of(changed(SMALL, width=4))))
     with pytest.raises(ValueError, match=r"width=8, not 4"):
         load_checkpoint(copy)
 

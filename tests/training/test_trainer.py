@@ -38,27 +38,21 @@ def train(config, chunks):
 def test_trimmed_gradient_equals_the_padded_one(matmul, off):
     config = changed(SMALL, matmul=matmul)
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(config).parameters))
-    padded, trimmed = jax.jit(training.padded_gradient(config)), jax.jit(training.trimmed_gradient(config))
+    gradient = training.padded_gradient(config)
+    padded, trimmed = jax.jit(gradient), jax.jit(config.task.on_visible(gradient))
     for step in range(6):
         batch = config.task.training_batch(jnp.int32(3), jnp.int32(step))
         assert all_close(padded(parameters, batch), trimmed(parameters, batch), atol=off)
 
 
 @pytest.mark.full
-def test_training_batches_have_one_length_within_the_range():
-    lengths = set()
-    for step in range(40):
-        mask = SMALL.task.training_batch(jnp.int32(0), jnp.int32(step)).mask
-        assert len(set(mask.sum(1).tolist())) == 1
-        lengths.add(int(mask[0].sum()))
-    assert lengths == {2, 3, 4}
-
-
-def test_a_batch_is_reused_as_often_as_the_config_says():
+def test_training_batches_have_one_length_within_the_range_and_are_reused_as_often_as_asked():
     config = changed(SMALL, steps_per_batch=10)
-    queries = [config.task.training_batch(jnp.int32(0), jnp.int32(step)).query for step in (0, 9, 10)]
-    assert np.array_equal(queries[0], queries[1])
-    assert not np.array_equal(queries[1], queries[2])
+    batches = [config.task.training_batch(jnp.int32(0), jnp.int32(step)) for step in range(0, 400, 9)]
+    assert all(len(set(batch.mask.sum(1).tolist())) == 1 for batch in batches)
+    assert {int(batch.mask[0].sum()) for batch in batches} == {2, 3, 4}
+    assert np.array_equal(batches[0].query, batches[1].query)  # steps 0, 9 and 18
+    assert not np.array_equal(batches[1].query, batches[2].query)
 
 
 def test_a_batch_of_near_ties_is_harder_to_tell_apart():
@@ -68,48 +62,23 @@ def test_a_batch_of_near_ties_is_harder_to_tell_apart():
     assert np.array_equal(batches[0].mask, batches[1].mask)
 
 
-@pytest.mark.full
-def test_the_loss_is_that_of_the_answers_under_the_training_normalizer():
-    parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
-    batch = SMALL.task.training_batch(jnp.int32(0), jnp.int32(0))
-    config = changed(SMALL, normalizer="temperature(0.01)", l2=0.0)
-    (loss, _), _ = jax.jit(training.padded_gradient(config))(parameters, batch)
-    structure, _ = training.build_model(SMALL.task)
-    scores = nnx.merge(structure, parameters)(batch, normalizer("temperature(0.01)")).scores
-    expected = optax.softmax_cross_entropy_with_integer_labels(scores, batch.answer).mean()
-    assert np.isclose(loss, expected, rtol=1e-6)
-    assert not np.isclose(loss, jax.jit(training.padded_gradient(SMALL))(parameters, batch)[0][0], rtol=1e-4)
-
-
-@pytest.mark.full
-def test_training_learns():
-    config = changed(SMALL, steps=400, learning_rate=1e-2, l2=0.0)
-    _, first = train(config, [100])
-    _, last = train(config, [100] * 4)
-    assert (np.asarray(last.cross_entropy) < 0.7 * np.asarray(first.cross_entropy)).all()
-
-
-@pytest.mark.full
-def test_a_seed_trains_the_same_alone_and_among_others():
-    # By sgd: adam would blow up the rounding of gradients that are zero in theory, as those of the key's bias.
-    config = changed(SMALL, optimizer="sgd", learning_rate=0.1)
-    together, _ = train(config, [20])
-    alone, _ = train(changed(config, seeds=1, first_seed=1), [20])
-    trained = jax.device_get(together.parameters)
-    first, second = (jax.tree.map(lambda leaf, i=seed: leaf[i][None], trained) for seed in (0, 1))
-    assert all_close(second, alone.parameters, atol=1e-6)
-    assert not all_close(first, alone.parameters, atol=1e-2)
-
-
-def test_loss_is_cross_entropy_plus_the_penalty():
-    parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(SMALL).parameters))
-    batch = SMALL.task.training_batch(jnp.int32(0), jnp.int32(0))
-    (cross_entropy, _), bare_gradient = jax.jit(training.padded_gradient(SMALL))(parameters, batch)
-    loss, gradient = training.penalized(SMALL, parameters, cross_entropy, bare_gradient)
+def test_the_loss_is_that_of_the_answers_under_the_training_normalizer_plus_the_penalty():
+    config = changed(SMALL, normalizer="temperature(0.01)")
+    parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(config).parameters))
+    batch = config.task.training_batch(jnp.int32(0), jnp.int32(0))
+    (cross_entropy, _), bare_gradient = jax.jit(training.padded_gradient(config))(parameters, batch)
+    model = nnx.merge(training.build_model(config.task)[0], parameters)
+    scores, others = (model(batch, normalizer(name)).scores for name in (config.normalizer, "softmax"))
+    expected, other = (
+        optax.softmax_cross_entropy_with_integer_labels(of_one, batch.answer).mean() for of_one in (scores, others)
+    )
+    assert np.isclose(cross_entropy, expected, rtol=1e-6)
+    assert not np.isclose(expected, other, rtol=1e-4)
+    loss, gradient = training.penalized(config, parameters, cross_entropy, bare_gradient)
     squares = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(parameters))
-    assert np.isclose(loss - cross_entropy, SMALL.l2 * squares, rtol=1e-4)
+    assert np.isclose(loss - cross_entropy, config.l2 * squares, rtol=1e-4)
     penalty = jax.tree.map(lambda a, b: a - b, gradient, bare_gradient)
-    assert all_close(penalty, jax.tree.map(lambda leaf: 2 * SMALL.l2 * leaf, parameters), atol=1e-6)
+    assert all_close(penalty, jax.tree.map(lambda leaf: 2 * config.l2 * leaf, parameters), atol=1e-6)
 
 
 class Numbered(MaxRetrieval):
@@ -139,20 +108,6 @@ def test_every_step_of_a_chunk_has_its_own_batch_and_key_of_the_dropout():
     np.testing.assert_allclose(after.parameters["seen"], -by_hand.sum(0), rtol=1e-6)
 
 
-class OfAbsoluteScores(MaxRetrieval):
-    def loss(self, scores, batch):
-        return jnp.abs(scores).mean()
-
-
-@pytest.mark.full
-def test_a_task_may_have_a_loss_of_its_own():
-    task = OfAbsoluteScores(sets=16, min_items=2, max_items=4, width=8)
-    config = Config(task, steps=40, chunk=20, learning_rate=0.03, l2=0.0)
-    _, first = train(config, [1])
-    _, last = train(config, [20, 20])
-    assert last.loss[0] == last.cross_entropy[0] < first.loss[0] / 2
-
-
 @pytest.mark.full
 def test_any_optax_optimizer_and_schedule():
     config = changed(
@@ -165,8 +120,9 @@ def test_any_optax_optimizer_and_schedule():
     schedule = build_schedule(config)
     assert np.isclose(schedule(0), 1e-3)
     assert np.isclose(schedule(config.steps), 1e-4)
-    _, metrics = train(config, [20])
-    assert np.isfinite(metrics.loss).all()
+    _, first = train(changed(config, learning_rate=1e-2), [1])
+    _, last = train(changed(config, learning_rate=1e-2), [20, 20])
+    assert (np.asarray(last.cross_entropy) < np.asarray(first.cross_entropy)).all()
     one_cycle: Any = build_schedule(changed(SMALL, schedule="cosine_onecycle_schedule"))
     with jax.numpy_dtype_promotion("standard"):  # as training calls it
         assert np.isclose(max(float(one_cycle(step)) for step in range(SMALL.steps)), 1e-3, rtol=0.05)
@@ -191,8 +147,6 @@ def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
             states = [ours_state, theirs_state]
             assert all_close(update, expected)
             assert (step > 0) == bool(jnp.any(update["kernel"]))
-    _, metrics = train(clipped, [20])
-    assert np.isfinite(metrics.loss).all()
 
 
 def test_batches_that_are_drawn_at_once_divide_the_steps_and_fit():
@@ -221,7 +175,6 @@ def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"optimizer": "adamm"}, "adamm"),
         ({"optimizer": "chain"}, "chain"),
         ({"optimizer": "chain(clip_by_globl_norm(1.0), adam)"}, "did you mean 'clip_by_global_norm'"),
         ({"optimizer": "chain(clip(1.0), adam"}, "calls of such"),

@@ -25,8 +25,8 @@ def drawn(shapes: Any) -> Any:
 
 
 def run(function: Any, *arguments: Any) -> Any:
-    """Returns what a function returns when it is compiled, in half the time that users wait."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})(*arguments)
+    """Returns what a function returns when it is compiled."""
+    return jax.jit(function)(*arguments)
 
 
 def attention(q, k, v, *, softmax: Softmax = jax.nn.softmax, hide: Callable[[Any], Any] = lambda z: z):

@@ -129,8 +129,8 @@ def test_a_known_polynomial_is_recovered(found):
 
 def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, held_out, found):
     low, high = found.entropy_range
-    by_rule = rows.entropy <= temperature.THRESHOLD
-    covered = by_rule | (low <= rows.entropy) & (rows.entropy <= high)
+    by_rule = held_out.entropy <= temperature.THRESHOLD
+    covered = by_rule | (low <= held_out.entropy) & (held_out.entropy <= high)
     assert 0 < by_rule.mean() < covered.mean()
     assert found.coverage == {str(ITEMS): pytest.approx(100 * covered.mean())}
     assert found.border == {str(ITEMS): pytest.approx(100 * rows.border.mean())}
@@ -158,7 +158,7 @@ def rows_alike(losses, errors, count=300):
     """Rows of one seed and of one entropy, all with these losses and errors on the grid."""
     at = np.full((1, count), 1.02)
     curves_of = [np.broadcast_to(curve.astype(np.float32), (1, count, GRID_SIZE)) for curve in (losses, errors)]
-    return Rows(at, np.exp(0 * at), at < 0, np.ones_like(at), *curves_of)
+    return Rows(at, np.exp(0 * at), at < 0, np.ones_like(at), *curves_of, np.nan * at)
 
 
 def test_the_accuracy_criterion_finds_fewest_errors_and_the_others_least_loss(rows):
@@ -247,7 +247,9 @@ def test_one_seed_has_no_intervals(rows):
 
 
 def test_an_unknown_criterion_is_refused(rows):
-    with pytest.raises(ValueError, match="the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy'"):
+    with pytest.raises(
+        ValueError, match="the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy', 'target'"
+    ):
         fit({ITEMS: rows}, {ITEMS: rows}, seeds=range(8), criterion="best")
 
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from softmax_jax.commands import options
 from softmax_jax.measures import refit
-from softmax_jax.measures.evaluation import Draw, key_of
+from softmax_jax.measures.evaluation import Draw, heads_of, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.report import temperature as report
 from softmax_jax.report.charts import PaperOption
@@ -33,7 +33,8 @@ class Arguments:
     """Degree of the polynomial."""
     criterion: Criterion = "bins"
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
-    least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them."""
+    least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them. target: that of the
+    largest weight of the true item, in rows where another has more; said to be the paper's."""
     trust_code: options.TrustCode = False
     output: options.UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
@@ -54,6 +55,9 @@ def fit(asked: Arguments) -> None:
     config, parameters = load_checkpoint(asked.checkpoint)
     seeds = config.all_seeds
     lengths = sorted(asked.lengths or config.task.test_lengths)
+    if asked.criterion == "target" and not heads_of(config.task, lengths[0]).ranked:
+        others = "inputs, bins or accuracy"
+        raise ValueError(f"--criterion is target: the task {config.task.name} has no true item; choose {others}")
     keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
     of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
     searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
@@ -71,6 +75,7 @@ def fit(asked: Arguments) -> None:
     with options.results_of("fit", asked.output) as output:
         paths = report.write_study(output, rows, fits, compared, asked.paper)
     report.print_fits(console, fits)
+    report.print_published(console, fits)
     report.print_comparison(console, compared)
     of_seeds, seconds = options.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")

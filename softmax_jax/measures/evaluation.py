@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Key
 
 from softmax_jax.measures.heads import HeadRows, attended, under_each
-from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
+from softmax_jax.measures.statistics import corrected, detectable, half_width, max_t_p_values, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.maps import soft_cap
@@ -506,18 +506,36 @@ def frame_of(measured: Iterable[Measured]) -> pl.DataFrame:
     return pl.concat(of_length.frame() for of_length in measured)
 
 
-def summarize(frame: pl.DataFrame, baseline: str = BASELINE) -> pl.DataFrame:
-    """Means over seeds, with Student's t interval of the accuracy and the paired t-test against the baseline.
+def summarize(frame: pl.DataFrame, baseline: str = BASELINE, family: str = "normalizer") -> pl.DataFrame:
+    """Returns means over seeds, with Student's t interval of the accuracy, and the gain in accuracy over the baseline.
 
-    The p-values are corrected for the number of tests in the frame.
+    `gain` is its mean over the seeds of both, `gain_interval` half its 95 % interval. `p_value` is of the paired t-test
+    corrected by Holm for the tests of one family, `p_max_t` by flips of signs: a family has one "normalizer" at all
+    lengths, or one "n" under all normalizers. `detectable` is the gain that the test would find in 80 % of the cases.
+    Where the accuracies of all seeds are those of the baseline, or differ from them alike, there is no test.
     """
     measures = [name for name in frame.columns if name not in KEYS]
     groups = frame.group_by("normalizer", "n", maintain_order=True)
     accuracies = {(name, n): values for name, n, values in groups.agg("accuracy").rows()}
-    p_values = [
-        None if name == baseline else paired_p_value(values, accuracies.get((baseline, n), []))
-        for (name, n), values in accuracies.items()
-    ]
-    columns = {"interval": list(map(half_width, accuracies.values())), "p_value": corrected(p_values)}
+    columns: dict[str, list[float | None]] = {"interval": list(map(half_width, accuracies.values()))}
+    columns |= {
+        name: [None] * len(accuracies) for name in ("gain", "gain_interval", "p_value", "p_max_t", "detectable")
+    }
+    families: dict[str | int, dict[int, np.ndarray]] = {}
+    for place, ((name, n), values) in enumerate(accuracies.items()):
+        reference = accuracies.get((baseline, n), [])
+        if name == baseline or len(values) != len(reference):
+            continue
+        differences = np.subtract(values, reference)
+        columns["gain"][place] = float(differences.mean())
+        columns["gain_interval"][place] = half_width(differences.tolist())
+        columns["detectable"][place] = detectable(differences.tolist())
+        if differences.any() and (p := paired_p_value(values, reference)) is not None:
+            columns["p_value"][place] = p
+            families.setdefault(n if family == "n" else name, {})[place] = differences
+    for members in families.values():
+        by_holm = corrected([columns["p_value"][place] for place in members])
+        for place, holm, max_t in zip(members, by_holm, max_t_p_values(np.stack(list(members.values())))):
+            columns["p_value"][place], columns["p_max_t"][place] = holm, max_t
     found = pl.DataFrame(columns, dict.fromkeys(columns, pl.Float64))
     return groups.agg(pl.mean(*measures)).hstack(found)

@@ -31,7 +31,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import Scale
 from softmax_jax.tasks.task import Task
-from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, Rows, TemperatureFit, search_at
+from softmax_jax.temperature import Rows, TemperatureFit, names_of, search_at, target_beta
 from softmax_jax.training.trainer import Parameters
 
 SETS = 64
@@ -70,11 +70,15 @@ def searching(task: Task, length: int, alone: bool) -> Callable[..., Rows]:
             return tuple(values[None] for values in found)
 
         _, rows = attended(scores, softmax.weigh)
+        rho, target = task.priorities(batch), None
+        if rho is not None and rho.shape == rows.logits.shape:
+            best = jnp.argmax(jnp.where(rows.where, rho, -jnp.inf), 1)
+            target = target_beta(rows.logits, best, where=rows.where)
         seen = rows.where.any(-1)
         mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
             jnp.sum(seen, dtype=jnp.float32), 1
         )
-        return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32)))
+        return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32), target))
 
     return of_set
 
@@ -108,14 +112,15 @@ def search_lengths(
 def fit_both(
     rows: Mapping[int, Rows], fresh: Mapping[int, Rows], longest_in_training: int, **options: Any
 ) -> tuple[dict[str, TemperatureFit], str | None]:
-    """The fit to all lengths, and the one to lengths that training saw, or else why there is none.
+    """Returns the fit to all lengths, and the one to lengths that training saw, or else why there is none.
 
     `rows` are fitted to and `fresh` held out; the options are those of `temperature.fit`.
     """
-    fits = {ALL_LENGTHS: temperature.fit(rows, fresh, **options)}
+    every, short = names_of(options["criterion"])
+    fits = {every: temperature.fit(rows, fresh, **options)}
     seen, held_out = ({n: at[n] for n in at if n <= longest_in_training} for at in (rows, fresh))
     try:
-        return fits | {TRAIN_LENGTHS: temperature.fit(seen, held_out, **options)}, None
+        return fits | {short: temperature.fit(seen, held_out, **options)}, None
     except ValueError as error:
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
@@ -162,14 +167,10 @@ def compare(
 def fitted_scales(rows: Mapping[int, Rows], longest_in_training: int, **options: Any) -> dict[str, Scale]:
     """Returns the scales of both fits, but for one that has too few rows."""
     seen = {n: of_length for n, of_length in rows.items() if n <= longest_in_training}
-    fitted = {
-        ALL_LENGTHS: lambda: temperature.fit_polynomial(rows, **options).scale,
-        TRAIN_LENGTHS: lambda: temperature.fit_polynomial(seen, **options).scale,
-    }
     found = {}
-    for name, fit in fitted.items():
+    for name, some in zip(names_of(options["criterion"]), (rows, seen)):
         with contextlib.suppress(ValueError):
-            found[name] = fit()
+            found[name] = temperature.fit_polynomial(some, **options).scale
     return found
 
 

@@ -5,20 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 from rich.console import Console
 
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import AS_TRAINED, summarize
-from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.measures.statistics import over_seeds, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
-from softmax_jax.report.charts import PUBLISHED, Paper, normalizer_of, save_chart
-from softmax_jax.report.tables import groups_of, print_groups
+from softmax_jax.report.charts import BASELINE, PUBLISHED, Paper, normalizer_of, save_chart
+from softmax_jax.report.tables import groups_of, print_groups, with_interval
 from softmax_jax.tasks import name_of
 from softmax_jax.tasks.task import Task
-from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS
+from softmax_jax.temperature import ALL_LENGTHS
 from softmax_jax.training.progress import plain_console
 
 Published = Mapping[str, Mapping[int, float]]
@@ -68,7 +69,8 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     lengths = summary["n"].unique().sort().to_list()
     printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
     (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
-    groups = groups_of(summary, [accuracy, ("±", "interval", ".2f"), *others, ("p", "p_value", ".1g")])
+    gains = [("gain", "gain", "+.2f"), ("±gain", "gain_interval", ".2f"), ("p", "p_value", ".1g")]
+    groups = groups_of(summary, [accuracy, ("±", "interval", ".2f"), *others, *gains])
     compared = {name: compare(summary.filter(normalizer=name), row) for name, row in reference.items()}
     for name, row in reference.items():
         cells = {
@@ -79,8 +81,9 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     print_groups(console, "", groups, lengths)
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
-        f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; p: paired t-test over seeds "
-        "against softmax, corrected by Holm for all in the table; the inference is over trained models"
+        f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; gain: points "
+        "over softmax with its own interval; p: paired t-test over seeds, corrected by Holm for the lengths of a "
+        "normalizer, none where nothing differs; the inference is over trained models"
         + (f"; {SOURCE}; difference: ours less published" if reference else ""),
         style="dim",
     )
@@ -110,15 +113,38 @@ def compare(summary: pl.DataFrame, row: Mapping[int, float]) -> list[Compared]:
 
 
 def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
-    """How many cells agree, and how far each row is off."""
+    """Says how many cells agree, those without a source apart, and how far each row is off."""
     cells = [cell for row in compared.values() for cell in row]
     squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
     apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
     widest = max(cell.interval for cell in cells)
     within = f"the interval of ours (± {widest:.1f} or less) holds it, or " if widest else ""  # one seed has none
+    sourced, others = (
+        [cell.agrees for cell in cells if (cell.n in UNCONFIRMED) == unconfirmed] for unconfirmed in (False, True)
+    )
+    beside = f", and {sum(others)} of {len(others)} without a source that could be read" if others else ""
     return (
-        f"{sum(cell.agrees for cell in cells)} of {len(cells)} cells agree with the published: {within}it is less than "
-        f"{MARGIN} points away; mean of the squared differences: {apart}"
+        f"{sum(sourced)} of {len(sourced)} cells agree with the published{beside}: {within}it is less than {MARGIN} "
+        f"points away; mean of the squared differences: {apart}"
+    )
+
+
+def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -> str | None:
+    """Says what a normalizer gains over softmax in the mean of the published lengths: one number, so one test.
+
+    None where the frame has no such lengths, or not both normalizers.
+    """
+    shown = frame.filter(pl.col("normalizer").is_in([BASELINE, name]), pl.col("n").is_in(list(row)))
+    means = shown.group_by("normalizer", "seed", maintain_order=True).agg(pl.mean("accuracy"))
+    ours, baseline = (means.filter(normalizer=which)["accuracy"].to_list() for which in (name, BASELINE))
+    p = paired_p_value(ours, baseline)
+    if p is None:
+        return None
+    gains = np.subtract(ours, baseline).tolist()
+    return (
+        f"{name} gains {with_interval(gains, '.2f')} points over {BASELINE} in the mean of {shown['n'].n_unique()} "
+        f"lengths, from {shown['n'].min()} to {shown['n'].max()} items: p = {p:.1g}, "
+        f"{sum(gain > 0 for gain in gains)} of {len(gains)} seeds gain"
     )
 
 
@@ -146,13 +172,8 @@ def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[in
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:
-    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows.
-
-    That of the lengths of training is meant for longer rows, so of it nothing is said.
-    """
-    beyond = summary.filter(pl.col("extrapolated") > most, pl.col("normalizer") != TRAIN_LENGTHS).group_by(
-        "normalizer", maintain_order=True
-    )
+    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
+    beyond = summary.filter(pl.col("extrapolated") > most).group_by("normalizer", maintain_order=True)
     parts = [
         f"{name} in up to {share:.0f} % of rows at n = {', '.join(map(str, lengths))}"
         for name, share, lengths in beyond.agg(pl.max("extrapolated"), "n").rows()
@@ -184,6 +205,8 @@ def show_and_write(
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
     paths += save_chart(accuracy_chart(frame, title, reference), output / "accuracy", paper)
     print_evaluation(plain_console(), summary, reference)
+    if gained := mean_gain(frame, reference.get(BASELINE, ())):
+        print(gained)
     if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
         print(warning, file=sys.stderr)
     return paths

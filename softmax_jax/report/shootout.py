@@ -64,7 +64,7 @@ def results_table(outcomes: Outcomes, length: int) -> Table:
     table = new_table(f"Trained and tested at length {length}", "normalizer", *columns, "learned", "p")
     table.columns[-2].justify = "left"
     table.caption = CAPTION
-    p_values = dict(summarize(tests).select("normalizer", "p_value").rows())
+    p_values = dict(summarize(tests, family="n").select("normalizer", "p_value").rows())
     for name, numbers in outcomes.learned.items():
         learned = [
             f"{number} = {', '.join(f'{mean:.2f}' for mean in values.mean((0, 2)))}"

@@ -20,6 +20,8 @@ from softmax_jax.report.tables import groups_of, new_table, number_or_dash, prin
 from softmax_jax.temperature import THETA_RANGE, Curve, Rows, TemperatureFit
 
 PUBLISHED = "adaptive"
+ENTROPIES = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5)
+"""Entropies in nats at which fits are compared with the published polynomial."""
 PUBLISHED_RANGE = (0.849, 5.945)
 """Entropies in nats between which the published polynomial exceeds 1."""
 LEAST_GAIN = 1.0
@@ -38,14 +40,15 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
             table.add_row(str(len(fit.coefficients) - 1 - index), f"{coefficient:.6g}", interval)
         console.print(table)
         console.print(
-            f"for {low:.3f} ≤ H ≤ {high:.3f} nats (H is clamped to that), β from {fit.beta_at_ends[0]:.3g} to "
-            f"{fit.beta_at_ends[1]:.3g}; R² on held-out sets {number_or_dash(fit.r_squared, '.2f')}\n",
+            f"for {low:.3f} ≤ H ≤ {high:.3f} nats (H is clamped to that), {kind(fit)}; R² on held-out sets "
+            f"{number_or_dash(fit.r_squared, '.2f')}\n",
             soft_wrap=True,
             highlight=False,
         )
     longest = max(fits.values(), key=lambda fit: len(fit.lengths))
     shares = {f"covered by {name}": fit.coverage for name, fit in fits.items()}
     shares["best θ on the border"] = longest.border
+    shares[f"with a say by {longest.criterion}"] = longest.used
     groups = {name: {"": {int(n): f"{share:.1f}" for n, share in of_one.items()}} for name, of_one in shares.items()}
     print_groups(console, "Rows, in %", groups, longest.lengths)
     console.print(
@@ -55,22 +58,53 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     )
 
 
+def kind(fit: TemperatureFit) -> str:
+    """Says what β does over the range of a fit, by the rule β ≥ 1 of the method."""
+    low, high = fit.entropy_range
+    betas = fitting.ruled(fit.curve)(np.linspace(low, high, 101))
+    if (betas == 1).all():
+        return f"β at most 1 (from {fit.beta_at_ends[0]:.3g} to {fit.beta_at_ends[1]:.3g}), so 1 by rule: softmax"
+    if len(fit.coefficients) == 1:
+        return f"a constant: β = {fit.coefficients[0]:.3g}"
+    return f"β from {fit.beta_at_ends[0]:.3g} to {fit.beta_at_ends[1]:.3g}"
+
+
+def print_published(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
+    """Prints the published polynomial beside the fits, entropy by entropy, and whether their bands hold it."""
+    published = np.polyval(np.array(EntropyPolynomial.coefficients), ENTROPIES)
+    table = new_table("β by entropy", "H (nats)", *map("{:g}".format, ENTROPIES))
+    table.add_row("published", *map("{:.2f}".format, published))
+    for name, fit in fits.items():
+        low, high = fit.entropy_range
+        seen = [low <= entropy <= high for entropy in ENTROPIES]
+        betas = fit.curve(np.array(ENTROPIES))
+        table.add_row(name, *(f"{beta:.2f}" if inside else "–" for beta, inside in zip(betas, seen)))
+        if fit.band:
+            bounds = [np.interp(ENTROPIES, fit.band["entropy"], fit.band[end]) for end in ("low", "high")]
+            for end, numbers in zip(("95 %, from", "to"), bounds):
+                table.add_row(f"  {end}", *(f"{beta:.2f}" if inside else "–" for beta, inside in zip(numbers, seen)))
+            holds = (bounds[0] <= published) & (published <= bounds[1])
+            cells = (("yes" if held else "no") if inside else "–" for held, inside in zip(holds, seen))
+            table.add_row("  holds the published", *cells)
+    console.print(table)
+
+
 def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     """Prints accuracy, loss, the share of the possible gain and p against the published polynomial of every method.
 
     The frame has the columns normalizer, n, seed, accuracy and loss.
     """
     columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f"), ("loss", "loss", ".3f")]
-    columns += [("gain", "gain", ".0f"), ("p", "p_value", ".1g")]
-    summary = summarize(compared, PUBLISHED).with_columns(gain=share_of_gain())
+    columns += [("share", "share", ".0f"), ("p", "p_value", ".1g")]
+    summary = summarize(compared, PUBLISHED).with_columns(share=share_of_gain())
     print_groups(console, "Fresh sets", groups_of(summary, columns), sorted(set(compared["n"])))
     console.print(
-        "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; gain: share in % of the accuracy that "
+        "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; share: in % of the accuracy that "
         f"{BEST_FOR_LENGTH} gains over {BASELINE}; p: paired t-test against the published polynomial, "
-        f"corrected by Holm; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
+        f"corrected by Holm for its lengths; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
         "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
         "sets and, of several seeds, on the other half. "
-        f"Only {fitting.TRAIN_LENGTHS} saw no length beyond training, so it alone shows how far a fit generalises.",
+        "Only a fit that is called train saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )
 

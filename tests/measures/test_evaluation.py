@@ -9,7 +9,7 @@ from flax import nnx
 
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.heads import attended
-from softmax_jax.measures.statistics import half_width, paired_p_value
+from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.tasks import notebook
@@ -179,7 +179,7 @@ def test_mistakes_are_named_before_anything_is_computed(parameters, changed, wor
         evaluation.evaluate(**given)
 
 
-def test_the_summary_holds_intervals_and_paired_tests_that_are_corrected_for_every_test_in_it():
+def test_the_summary_holds_intervals_and_paired_tests_that_are_corrected_for_the_lengths_of_a_normalizer():
     values = {("softmax", 4): [90.0, 91.0, 92.0], ("a", 4): [92.0, 93.5, 93.0], ("b", 4): [91.0, 93.0, 93.5]}
     values |= {("softmax", 8): [80.0, 81.0, 82.0], ("a", 8): [80.5, 81.0, 83.0]}
     rows = [(*cell, seed, value, 0.5) for cell, of_seeds in values.items() for seed, value in enumerate(of_seeds)]
@@ -187,11 +187,10 @@ def test_the_summary_holds_intervals_and_paired_tests_that_are_corrected_for_eve
     alone: dict[Any, Any] = {
         cell: paired_p_value(of_seeds, values["softmax", cell[1]]) for cell, of_seeds in values.items()
     }
-    least, middle, most = sorted(alone[cell] for cell in (("a", 4), ("b", 4), ("a", 8)))
-    by_holm = {least: 3 * least, middle: max(3 * least, 2 * middle), most: max(3 * least, 2 * middle, most)}
+    by_holm = dict(zip((("a", 4), ("a", 8)), corrected([alone["a", 4], alone["a", 8]]))) | {("b", 4): alone["b", 4]}
     for row in evaluation.summarize(frame).to_dicts():
         name, n = row["normalizer"], row["n"]
         assert row["accuracy"] == pytest.approx(np.mean(values[name, n]))
         assert row["interval"] == half_width(values[name, n])
         assert row["loss"] == 0.5
-        assert row["p_value"] == (None if name == "softmax" else pytest.approx(by_holm[alone[name, n]]))
+        assert row["p_value"] == (None if name == "softmax" else pytest.approx(by_holm[name, n]))

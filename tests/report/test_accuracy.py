@@ -1,15 +1,25 @@
 import polars as pl
 import pytest
+import scipy.stats
 
-from softmax_jax.report.accuracy import ACCURACY, accuracy_chart, compare, print_evaluation, remarks, verdict
+from softmax_jax.report.accuracy import (
+    ACCURACY,
+    accuracy_chart,
+    compare,
+    mean_gain,
+    print_evaluation,
+    remarks,
+    verdict,
+)
 from tests.report.charts import printed, values_of
 
 
 def summary(*rows):
     columns = ("normalizer", "n", "accuracy", "interval", "loss", "calibration", "p_value")
-    return pl.DataFrame(rows, columns, orient="row")
+    return pl.DataFrame(rows, columns, orient="row").with_columns(gain=0.5, gain_interval=0.25)
 
 
+PUBLISHED = ACCURACY["softmax"]
 SUMMARY = summary(
     ("softmax", 16, 98.7, 0.11, 0.05, 1.23, None),
     ("softmax", 32, 96.1, 0.21, 0.15, 2.34, None),
@@ -30,10 +40,10 @@ def numbers_of(text, name):
     """The numbers of each row that stands under this name."""
     lines = [line for line in text.splitlines() if line.strip()]
     (start,) = [index for index, line in enumerate(lines) if line.startswith(f" {name}  ")]
-    first, *others = lines[start : start + 5]
+    first, *others = lines[start : start + 7]
     rows = [first[len(name) + 1 :], *others]
     ends = [index for index, row in enumerate(rows) if index and not row.startswith("    ")]
-    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=5)]}
+    return {row.split()[0]: row.split()[1:] for row in rows[: min(ends, default=7)]}
 
 
 def test_numbers_stand_under_their_length_and_those_that_are_not_there_are_left_out():
@@ -43,6 +53,8 @@ def test_numbers_stand_under_their_length_and_those_that_are_not_there_are_left_
         "±": ["0.11", "0.21"],
         "loss": ["0.050", "0.150"],
         "calibration": ["1.23", "2.34"],
+        "gain": ["+0.50", "+0.50"],
+        "±gain": ["0.25", "0.25"],
     }
     assert numbers_of(text, "adaptive")["p"] == ["0.4", "0.002"]
     assert "±" not in numbers_of(text, "adaptive")
@@ -65,6 +77,31 @@ def test_cells_agree_within_the_interval_or_the_margin():
     assert said.startswith("2 of 3 cells agree with the published: ")
     assert "(± 2.4 or less)" in said
     assert said.endswith(": softmax 3.3")
+
+
+def test_cells_without_a_source_are_counted_apart():
+    of_both = compare(
+        summary(("softmax", 16, 98.6, 0.1, 0, 0, None), ("softmax", 32, 90.0, 0.1, 0, 0, None)), PUBLISHED
+    )
+    said = verdict({"softmax": of_both})
+    assert said.startswith("1 of 1 cells agree with the published, and 0 of 1 without a source that could be read: ")
+
+
+def test_the_mean_gain_is_one_test_over_the_published_lengths():
+    gains = {0: 1.0, 1: 2.0, 2: 3.5}
+    rows = [
+        (name, n, seed, 50.0 + seed + (gain + (n == 64) - (n == 16) if name == "adaptive" else 0))
+        for name in ("softmax", "adaptive", "hardmax")
+        for n in (16, 64, 5)
+        for seed, gain in gains.items()
+    ]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    p = scipy.stats.ttest_1samp(list(gains.values()), 0).pvalue
+    assert mean_gain(frame, PUBLISHED) == (
+        "adaptive gains 2.17 ± 3.13 points over softmax in the mean of 2 lengths, from 16 to 64 items: "
+        f"p = {p:.1g}, 3 of 3 seeds gain"
+    )
+    assert mean_gain(frame.filter(normalizer="softmax"), PUBLISHED) is None
 
 
 @pytest.mark.full

@@ -1,0 +1,210 @@
+"""The published polynomial, and refits by the true item's weight to models that can be had.
+
+Rows whose true item does not get the largest weight; for each the inverse temperature at which it gets most; least
+squares in the row's entropy. One pass over the sets gives the logits, and each row its β by bisection.
+
+    python -m studies.polynomial --sets 1024
+    python -m studies.polynomial --checkpoints runs/tf32 runs/float8
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import altair as alt
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from jaxtyping import Array, Key
+
+from softmax_jax import temperature
+from softmax_jax.commands.options import TrustCode, each_within, within
+from softmax_jax.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
+from softmax_jax.measures.heads import attended
+from softmax_jax.normalizers.calculus import weight_entropy
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.scales import EntropyPolynomial
+from softmax_jax.report import charts, tables
+from softmax_jax.report.charts import palette
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.tasks.precision import FLOAT32
+from softmax_jax.temperature import Rows, TemperatureFit
+from softmax_jax.training.progress import with_progress
+from softmax_jax.training.run_directory import load_checkpoint
+from studies.common import CHECKPOINTS, Options, max_retrieval_of, start
+
+AT = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5)
+"""Entropies in nats to compare at."""
+PUBLISHED = "published"
+DEGREE = 4
+LEAST_ROWS = 3 * (DEGREE + 1)
+CUTS = (20.0, 10.0)
+"""Inverse temperatures above which a row is left out, to see how much hangs on such."""
+DRAWN = (PUBLISHED, "paper", "paper, tested in float32", "paper_float32")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """Options of the command line."""
+
+    tables: ClassVar[tuple[str, ...]] = ("curves", "used", "sensitivity")
+
+    checkpoints: tuple[Path, ...] = CHECKPOINTS
+    """Directories of runs of max retrieval. What was trained with rounded products is tested in float32 as well."""
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+    """Items per set."""
+    sets: int = 1024
+    """Sets per seed and length."""
+    trust_code: TrustCode = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        within("--sets", self.sets, 1, 2**20, 1024)
+
+
+@functools.cache
+def best_of_true_item(task: MaxRetrieval, length: int) -> Callable[..., tuple[Array, Array]]:
+    """Returns the entropy of the row of a set, and β of the largest weight of its true item."""
+
+    def of_set(models: Any, key: Key[Array, ""], _: Any) -> tuple[Array, Array]:
+        batch = task.test_batch(key, length, 1)
+        _, rows = attended(functools.partial(task.scores, models[0], batch, None), softmax.weigh)
+        best = jnp.argmax(task.priorities(batch), 1)
+        return weight_entropy(rows.weights)[0], temperature.target_beta(rows.logits, best, where=rows.where)[0]
+
+    return of_set
+
+
+def rows_of(checkpoint: Path, matmul: str | None, lengths: Sequence[int], sets: int) -> dict[int, Rows]:
+    """Returns the rows of the models of a run by length; `matmul` is the precision of the test, if another."""
+    config, parameters = load_checkpoint(checkpoint)
+    task = max_retrieval_of(config)
+    task = task if matmul is None else dataclasses.replace(task, matmul=matmul)
+
+    def at(length: int) -> Rows:
+        drawn = set_keys(config.all_seeds, length, sets, key_of(Draw.FIT))
+        models = models_of(task, items=sets * length)
+        compute = best_of_true_item(task, length)
+        entropy, target = set_by_set(on_every_set(compute, models, parameters, drawn, task.at_once(length)))
+        # No loss was searched.
+        nothing = np.zeros_like(entropy)
+        grid = np.zeros((*entropy.shape, 1), np.float32)
+        return Rows(entropy, nothing, nothing > 0, nothing, grid, grid, target)
+
+    named = f"{checkpoint.name}{'' if matmul is None else f' in {matmul}'}"
+    return dict(zip(lengths, with_progress(map(at, lengths), lengths, named)))
+
+
+def fitted(rows: Mapping[int, Rows], degree: int = DEGREE) -> TemperatureFit | None:
+    """Returns the fit of this degree, or None where there are too few rows for one."""
+    if sum(temperature.have_a_say(of_length, "target").sum() for of_length in rows.values()) < LEAST_ROWS:
+        return None
+    seeds = range(len(next(iter(rows.values())).entropy))
+    return temperature.fit(rows, rows, seeds=seeds, criterion="target", degree=degree)
+
+
+def curve_frame(fits: Mapping[str, TemperatureFit | None]) -> pl.DataFrame:
+    """Returns β at each of the entropies by model, with its band and whether this holds the published curve."""
+    published = np.polyval(np.array(EntropyPolynomial.coefficients), AT)
+    rows = [(PUBLISHED, h, float(beta), None, None, None) for h, beta in zip(AT, published)]
+    for name, fit in fits.items():
+        if fit is None or fit.band is None:
+            continue
+        low, high = (np.interp(AT, fit.band["entropy"], fit.band[end]) for end in ("low", "high"))
+        holds = (low <= published) & (published <= high)
+        inside = np.less_equal(fit.entropy_range[0], AT) & np.less_equal(AT, fit.entropy_range[1])
+        of_fit = zip(AT, fit.curve(np.array(AT)), low, high, holds, inside)
+        rows += [(name, h, *map(float, (beta, *band)), bool(held)) for h, beta, *band, held, seen in of_fit if seen]
+    types = dict.fromkeys(("entropy", "beta", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, {"model": pl.String, **types, "holds": pl.Boolean}, orient="row")
+
+
+def curves_table(frame: pl.DataFrame, fits: Mapping[str, TemperatureFit | None]) -> str:
+    """Returns β of each model at each entropy with its band, in bold where the band holds the published curve."""
+    rows = []
+    for (name,), of_model in frame.group_by("model", maintain_order=True):
+        cells = {}
+        for _, h, beta, low, high, holds in of_model.rows():
+            bounds = "" if low is None else f" ({low:.2f} … {high:.2f})"
+            cells[h] = f"**{beta:.2f}**{bounds}" if holds else f"{beta:.2f}{bounds}"
+        rows.append([str(name), *(cells.get(h, "–") for h in AT)])
+    rows += [[name, *["–"] * len(AT)] for name, fit in fits.items() if fit is None]
+    return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in AT)], rows)
+
+
+def used_table(rows: Mapping[str, Mapping[int, Rows]]) -> str:
+    """Returns by model and length the percentage of rows with a say, and how many they are in all."""
+    lengths = list(next(iter(rows.values())))
+    body = []
+    for name, by_length in rows.items():
+        say = [temperature.have_a_say(by_length[n], "target") for n in lengths]
+        body.append([name, *(f"{100 * of_length.mean():.1f}" for of_length in say), f"{sum(map(np.sum, say)):,}"])
+    return tables.markdown_table(["model", *map(str, lengths), "rows"], body)
+
+
+def sensitivity_frame(rows: Mapping[int, Rows]) -> pl.DataFrame:
+    """Returns β by entropy of fits that leave rows out, take fewer lengths, or have another degree."""
+    longest = max(rows)
+    variants: dict[str, tuple[Mapping[int, Rows], int]] = {"as above": (rows, DEGREE)}
+    for cut in CUTS:
+        below = {n: one._replace(target=np.where(one.target < cut, one.target, np.nan)) for n, one in rows.items()}
+        variants[f"β < {cut:g}"] = below, DEGREE
+    variants[f"up to {longest // 16:,} items"] = {n: one for n, one in rows.items() if n <= longest // 16}, DEGREE
+    variants["from 64 items"] = {n: one for n, one in rows.items() if n >= 64}, DEGREE
+    variants |= {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
+    frames = []
+    for name, (some, degree) in variants.items():
+        fit = fitted(some, degree) if some else None
+        frames.append(curve_frame({name: fit}).filter(pl.col("model") != PUBLISHED))
+    return pl.concat(frames)
+
+
+def curve_chart(frame: pl.DataFrame) -> charts.Chart:
+    """Draws the published curve, ours with its band, and those of float32."""
+    drawn = frame.filter(pl.col("model").is_in(DRAWN)).rename({"model": "curve", "beta": "value"})
+    colour = charts.colour_by("curve", palette(drawn["curve"].unique(maintain_order=True)), legend=False)
+    x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)")
+    y = charts.log_axis("inverse temperature β", drawn["value"].to_list(), 2.0)
+    ours = drawn.filter(pl.col("curve") == "paper").with_columns(pl.col("low", "high").clip(0.25, 64))
+    layers = [
+        *([charts.band(ours, x, y, colour)] if len(ours) else []),
+        *charts.lines(drawn, x, y, colour),
+        *charts.ends(drawn, x, y, colour, height=360),
+    ]
+    title = charts.chart_title(
+        "Models with rounded products give the published polynomial; float32 gives another",
+        "β that gives the true item most weight, in rows where another has more; band: 95 % over ten seeds",
+    )
+    return alt.layer(*layers).properties(width=520, height=360, title=title)
+
+
+def study(asked: Arguments) -> None:
+    """Measures, fits, draws, writes."""
+    rows: dict[str, dict[int, Rows]] = {}
+    for checkpoint in asked.checkpoints:
+        rows[checkpoint.name] = rows_of(checkpoint, None, asked.lengths, asked.sets)
+        if max_retrieval_of(load_checkpoint(checkpoint)[0]).matmul != FLOAT32:
+            rows[f"{checkpoint.name}, tested in float32"] = rows_of(checkpoint, FLOAT32, asked.lengths, asked.sets)
+    fits = {name: fitted(by_length) for name, by_length in rows.items()}
+    frame, sensitivity = curve_frame(fits), sensitivity_frame(next(iter(rows.values())))
+    numbers = [
+        (name, power, fit.coefficients[-1 - power], *(fit.intervals or {})[-1 - power])
+        for name, fit in fits.items()
+        if fit and fit.intervals
+        for power in range(len(fit.coefficients))
+    ]
+    coefficients = pl.DataFrame(numbers, ["model", "power", "coefficient", "low", "high"], orient="row")
+    written = {
+        "curves": curves_table(frame, fits),
+        "used": used_table(rows),
+        "sensitivity": curves_table(sensitivity, {}),
+    }
+    frames = {"curves": frame, "sensitivity": sensitivity, "coefficients": coefficients}
+    asked.write("polynomial", frames, {"polynomial": curve_chart(frame)}, written)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

@@ -157,8 +157,8 @@ def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
 def rows_alike(losses, errors, count=300):
     """Rows of one seed and of one entropy, all with these losses and errors on the grid."""
     at = np.full((1, count), 1.02)
-    curves_of = [np.broadcast_to(curve.astype(np.float32), (1, count, GRID_SIZE)) for curve in (losses, errors)]
-    return Rows(at, np.exp(0 * at), at < 0, np.ones_like(at), *curves_of, np.nan * at)
+    losses, errors = (np.broadcast_to(of.astype(np.float32), (1, count, GRID_SIZE)) for of in (losses, errors))
+    return Rows(at, np.exp(0 * at), at < 0, np.ones_like(at), losses, errors, np.nan * at)
 
 
 def test_the_accuracy_criterion_finds_fewest_errors_and_the_others_least_loss(rows):

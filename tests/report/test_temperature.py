@@ -5,8 +5,9 @@ import polars as pl
 import pytest
 
 from softmax_jax import temperature
-from softmax_jax.measures.refit import ALL_LENGTHS, BEST_FOR_LENGTH, TRAIN_LENGTHS
+from softmax_jax.measures.refit import BEST_FOR_LENGTH
 from softmax_jax.report import temperature as report
+from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS
 from tests.report.charts import printed, values_of
 from tests.test_temperature import drawn_rows
 

@@ -376,30 +376,6 @@ def ruled(curve: Curve) -> Curve:
     return lambda entropy: np.where(entropy > THRESHOLD, np.maximum(curve(entropy), 1), 1)
 
 
-def isotonic_points(points: Points) -> Points:
-    """Returns the points moved as little as weighted least squares allows for β never to fall with H."""
-    from scipy.optimize import isotonic_regression
-
-    order = np.argsort(points.entropy)
-    entropies, beta, weight = (column[order] for column in points[:3])
-    rising = isotonic_regression(beta, weights=weight).x
-    return Points(entropies, rising, weight, points.entropy_range)
-
-
-def apply_curve(curve: Curve, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Returns loss and error of each row at the β that the `ruled` curve gives it, interpolated on the grid."""
-    beta = ruled(curve)(rows.entropy)
-    position = np.clip((-np.log(beta) - LOG_THETA[0]) / SPACING, 0, GRID_SIZE - 1)
-    below = np.minimum(position.astype(int), GRID_SIZE - 2)[..., None]
-    share = (position[..., None] - below)[..., 0]
-
-    def at(curves: np.ndarray) -> np.ndarray:
-        low, high = (np.take_along_axis(curves, index, -1)[..., 0] for index in (below, below + 1))
-        return (1 - share) * low + share * high
-
-    return at(rows.losses), at(rows.errors)
-
-
 def r_squared(curve: Curve, points: Points) -> float | None:
     """Returns the share of the points' weighted variance in β that the curve explains.
 

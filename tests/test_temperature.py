@@ -213,9 +213,8 @@ def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
     np.testing.assert_allclose(found.weight * found.beta**2, 2 * np.array([200, 499]) / SPACING**2, rtol=1e-6)
 
 
-def test_isotonic_points_never_fall_and_a_polynomial_is_constant_beyond_its_range(rows):
+def test_a_polynomial_is_constant_beyond_its_range(rows):
     found = temperature.points(rows, "bins")(np.ones(8))
-    assert (np.diff(temperature.isotonic_points(found).beta) >= -1e-9).all()
     curve = temperature.fit_polynomial({ITEMS: rows}).curve
     np.testing.assert_allclose(curve(np.array([99.0])), curve(np.array([found.entropy_range[1]])))
 
@@ -226,17 +225,6 @@ def test_points_that_do_not_vary_have_no_r_squared():
     rising = flat._replace(beta=np.arange(3.0))
     assert temperature.r_squared(lambda entropy: np.ones_like(entropy), rising) == 0
     assert temperature.r_squared(lambda entropy: entropy, rising) == 1
-
-
-def test_applying_a_curve_keeps_the_rules_of_the_method(rows):
-    one = int(np.abs(LOG_THETA).argmin())
-    losses, errors = temperature.apply_curve(lambda entropy: np.full_like(entropy, 0.2), rows)
-    np.testing.assert_allclose(losses, rows.losses[..., one], atol=1e-5)
-    np.testing.assert_allclose(errors, rows.errors[..., one], atol=1e-5)
-    sharp, _ = temperature.apply_curve(lambda entropy: np.full_like(entropy, 64.0), rows)
-    low = rows.entropy <= temperature.THRESHOLD
-    np.testing.assert_allclose(sharp[low], rows.losses[..., one][low], atol=1e-5)
-    np.testing.assert_allclose(sharp[~low], rows.losses[..., 0][~low], atol=1e-5)
 
 
 def test_one_seed_has_no_intervals(rows):

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 
 import numpy as np
@@ -55,9 +56,27 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
         assert max(map(len, text.splitlines())) <= width
         headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
         assert [int(n) for header in headers for n in header] == lengths
-    assert re.search(r"adaptive_refit +accuracy.*\n.*\n.*\n +gain( +67)+ *\n +p ", text)
+    assert re.search(r"adaptive_refit +accuracy.*\n.*\n.*\n +share( +67)+ *\n +p ", text)
     rows = [(name, 4, seed, 99.0, 0.1) for name in ("softmax", BEST_FOR_LENGTH) for seed in (0, 1)]
-    assert " gain " not in printed(report.print_comparison, compared_frame(rows)).split("accuracy: %")[0]
+    assert " share " not in printed(report.print_comparison, compared_frame(rows)).split("accuracy: %")[0]
+
+
+def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_band_holds_it(fits):
+    fit = fits[ALL_LENGTHS]
+    band = {"entropy": [0.0, 9.0], "low": [1.2, 1.2], "high": [1.3, 1.3]}
+    fit = dataclasses.replace(fit, coefficients=[1.25], entropy_range=[0.9, 2.1], band=band)
+    text = printed(report.print_published, {"mine": fit}, width=120)
+    cells = {line.strip().split("  ")[0]: line.split()[-9:] for line in text.splitlines() if line.strip()}
+    assert cells["published"] == ["0.43", "1.27", "1.85", "2.10", "2.20", "2.25", "2.31", "2.39", "2.42"]
+    assert cells["mine"] == ["–", "1.25", "1.25", "1.25", "–", "–", "–", "–", "–"]
+    assert cells["holds the published"] == ["–", "yes", "no", "no", "–", "–", "–", "–", "–"]
+
+
+def test_a_fit_that_is_a_constant_or_softmax_is_called_so(fits):
+    fit = dataclasses.replace(fits[ALL_LENGTHS], entropy_range=[1.0, 2.0], coefficients=[6.5])
+    assert report.kind(fit) == "a constant: β = 6.5"
+    below = dataclasses.replace(fit, coefficients=[0.1, 0.5], beta_at_ends=[0.6, 0.7])
+    assert report.kind(below) == "β at most 1 (from 0.6 to 0.7), so 1 by rule: softmax"
 
 
 @pytest.mark.full

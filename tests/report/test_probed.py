@@ -21,9 +21,9 @@ def attend(x):
         return jax.nn.softmax(jnp.where(seen, logits, -1e30)) @ x[None, None]
 
 
-def stacked(x):
-    """The same layer three times, in a loop."""
-    return jax.lax.scan(lambda x, _: (attend(x)[0, 1], None), x, None, length=3)
+def three_layers(x):
+    """One head, three times in a loop."""
+    return jax.lax.scan(lambda x, _: (jax.nn.softmax(x @ x.T) @ x, None), x, None, length=3)
 
 
 def found_in(fun):
@@ -71,15 +71,15 @@ def test_critical_betas_are_the_median_of_the_rows_that_see_about_as_much():
 
 @pytest.mark.full
 def test_the_page_has_its_charts_and_data_beside_it_and_a_layer_for_each_turn_of_a_loop(tmp_path):
-    probe = sj.probe(stacked, critical=True)
+    probe = sj.probe(three_layers, critical=True)
     found = {n: probe(jax.random.normal(jax.random.key(n), (n, 3)))[1] for n in LENGTHS}
     page, *others = probed.model_page(found, tmp_path, "How does it attend?")
     assert all(words in page.read_text() for words in ("How does it attend?", "Are the rows sharp?"))
     names = {f"{name}.{suffix}" for name in ("entropy", "evenness", "first", "critical") for suffix in SUFFIXES}
     assert {path.name for path in others} == names
-    layers = {f"layer_0, turn {turn}" for turn in range(3)}
-    assert layers | {"tokens", "entropy (nats)"} <= texts_of((tmp_path / "entropy.svg").read_text())
-    assert layers | {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
+    assert {"tokens", "entropy (nats)"} <= texts_of((tmp_path / "entropy.svg").read_text())
+    assert {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
     written = pl.read_csv(tmp_path / "entropy.csv")
     assert written.rows() == probed.of_heads(found).rows()
-    assert len(written) == len(LENGTHS) * 3 * 2
+    turns = [layer.rsplit(", ")[-1] for layer in written["layer"].unique(maintain_order=True)]
+    assert turns == ["turn 0", "turn 1", "turn 2"]

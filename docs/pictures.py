@@ -25,9 +25,9 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, charts, looks, probed, temperature
 from softmax_jax.report.charts import BASELINE, BY_CAUSE, GREY, palette, svg
-from softmax_jax.temperature import FITS, TemperatureFit
+from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED
-from studies import ablation, critical, extremes, precision, trained_or_swapped
+from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
 
 DOCS = Path(__file__).parent
 SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
@@ -162,7 +162,7 @@ def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], *title: str) ->
     entropies, grid = alt.Scale(domain=[0, highest], nice=False), np.linspace(0, highest, 121)
     x = alt.X("entropy:Q", title="entropy (nats)", scale=entropies)
     y = alt.Y("value:Q", title="inverse temperature β", scale=alt.Scale(type="log", base=2, domain=domain))
-    colour = charts.colour_by("normalizer", palette([temperature.PUBLISHED, *FITS]), legend=False)
+    colour = charts.colour_by("normalizer", palette([temperature.PUBLISHED, ALL_LENGTHS, TRAIN_LENGTHS]), legend=False)
     panels = []
     for run, fits in runs.items():
         drawn = [
@@ -184,7 +184,7 @@ def refits() -> Any:
     """The temperature fits of three shipped runs."""
     called = {"paper": "paper: products rounded", "frontier": "frontier", "paper_float32": "paper in float32"}
     fits = {
-        shown: {name: TemperatureFit.load(SHIPPED / run / file) for name, file in FITS.items()}
+        shown: {name: TemperatureFit.load(SHIPPED / run / FITS[name]) for name in (ALL_LENGTHS, TRAIN_LENGTHS)}
         for run, shown in called.items()
     }
     return fits_chart(
@@ -241,6 +241,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "needle_accuracy": lambda: needle.found_chart(table("needle/accuracy")),
     "needle_mass": lambda: needle.mass_chart(table("needle/mass")),
     "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
+    "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
     "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
     "clrs_text": lambda: clrs_text.regimes_chart(table("clrs_text/regimes")),

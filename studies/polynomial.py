@@ -107,42 +107,50 @@ def fitted(rows: Mapping[int, Rows], degree: int = DEGREE) -> TemperatureFit | N
 
 
 def curve_frame(fits: Mapping[str, TemperatureFit | None]) -> pl.DataFrame:
-    """Returns β at each of the entropies by model, with its band and whether this holds the published curve."""
+    """Returns β at each of the entropies by model, within the range of its rows, with its band."""
     published = np.polyval(np.array(EntropyPolynomial.coefficients), AT)
-    rows = [(PUBLISHED, h, float(beta), None, None, None) for h, beta in zip(AT, published)]
+    rows = [(PUBLISHED, h, float(beta), None, None) for h, beta in zip(AT, published)]
     for name, fit in fits.items():
         if fit is None or fit.band is None:
             continue
         low, high = (np.interp(AT, fit.band["entropy"], fit.band[end]) for end in ("low", "high"))
-        holds = (low <= published) & (published <= high)
         inside = np.less_equal(fit.entropy_range[0], AT) & np.less_equal(AT, fit.entropy_range[1])
-        of_fit = zip(AT, fit.curve(np.array(AT)), low, high, holds, inside)
-        rows += [(name, h, *map(float, (beta, *band)), bool(held)) for h, beta, *band, held, seen in of_fit if seen]
+        of_fit = np.stack([AT, fit.curve(np.array(AT)), low, high], 1)[inside]
+        rows += [(name, *numbers) for numbers in of_fit.tolist()]
     types = dict.fromkeys(("entropy", "beta", "low", "high"), pl.Float64)
-    return pl.DataFrame(rows, {"model": pl.String, **types, "holds": pl.Boolean}, orient="row")
+    return pl.DataFrame(rows, {"model": pl.String, **types}, orient="row")
 
 
-def curves_table(frame: pl.DataFrame, fits: Mapping[str, TemperatureFit | None]) -> str:
+def curves_table(frame: pl.DataFrame) -> str:
     """Returns β of each model at each entropy with its band, in bold where the band holds the published curve."""
+    published = dict(zip(AT, np.polyval(np.array(EntropyPolynomial.coefficients), AT)))
     rows = []
     for (name,), of_model in frame.group_by("model", maintain_order=True):
-        cells = {}
-        for _, h, beta, low, high, holds in of_model.rows():
-            bounds = "" if low is None else f" ({low:.2f} … {high:.2f})"
-            cells[h] = f"**{beta:.2f}**{bounds}" if holds else f"{beta:.2f}{bounds}"
+        cells = {h: f"{beta:.2f}" for _, h, beta, *_ in of_model.rows()}
+        for _, h, beta, low, high in of_model.drop_nulls().rows():
+            shown = f"**{beta:.2f}**" if low <= published[h] <= high else f"{beta:.2f}"
+            cells[h] = f"{shown} ({low:.2f} … {high:.2f})"
         rows.append([str(name), *(cells.get(h, "–") for h in AT)])
-    rows += [[name, *["–"] * len(AT)] for name, fit in fits.items() if fit is None]
     return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in AT)], rows)
 
 
-def used_table(rows: Mapping[str, Mapping[int, Rows]]) -> str:
+def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
+    """Returns by model and length how many rows have a say, and how many there are."""
+    counts = [
+        (name, n, int(temperature.have_a_say(of_length, "target").sum()), of_length.entropy.size)
+        for name, by_length in rows.items()
+        for n, of_length in by_length.items()
+    ]
+    return pl.DataFrame(counts, ["model", "n", "used", "rows"], orient="row")
+
+
+def used_table(frame: pl.DataFrame) -> str:
     """Returns by model and length the percentage of rows with a say, and how many they are in all."""
-    lengths = list(next(iter(rows.values())))
     body = []
-    for name, by_length in rows.items():
-        say = [temperature.have_a_say(by_length[n], "target") for n in lengths]
-        body.append([name, *(f"{100 * of_length.mean():.1f}" for of_length in say), f"{sum(map(np.sum, say)):,}"])
-    return tables.markdown_table(["model", *map(str, lengths), "rows"], body)
+    for (name,), of_model in frame.group_by("model", maintain_order=True):
+        shares = (f"{100 * used / rows:.1f}" for used, rows in of_model.select("used", "rows").rows())
+        body.append([str(name), *shares, f"{of_model['used'].sum():,}"])
+    return tables.markdown_table(["model", *map(str, frame["n"].unique(maintain_order=True)), "rows"], body)
 
 
 def sensitivity_frame(rows: Mapping[int, Rows]) -> pl.DataFrame:
@@ -160,6 +168,17 @@ def sensitivity_frame(rows: Mapping[int, Rows]) -> pl.DataFrame:
         fit = fitted(some, degree) if some else None
         frames.append(curve_frame({name: fit}).filter(pl.col("model") != PUBLISHED))
     return pl.concat(frames)
+
+
+def coefficient_frame(fits: Mapping[str, TemperatureFit | None]) -> pl.DataFrame:
+    """Returns the coefficients of each model by power, with their intervals."""
+    rows = [
+        (name, len(fit.coefficients) - 1 - place, coefficient, *interval)
+        for name, fit in fits.items()
+        if fit and fit.intervals
+        for place, (coefficient, interval) in enumerate(zip(fit.coefficients, fit.intervals))
+    ]
+    return pl.DataFrame(rows, ["model", "power", "coefficient", "low", "high"], orient="row")
 
 
 def curve_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -189,21 +208,11 @@ def study(asked: Arguments) -> None:
         if max_retrieval_of(load_checkpoint(checkpoint)[0]).matmul != FLOAT32:
             rows[f"{checkpoint.name}, tested in float32"] = rows_of(checkpoint, FLOAT32, asked.lengths, asked.sets)
     fits = {name: fitted(by_length) for name, by_length in rows.items()}
-    frame, sensitivity = curve_frame(fits), sensitivity_frame(next(iter(rows.values())))
-    numbers = [
-        (name, power, fit.coefficients[-1 - power], *(fit.intervals or {})[-1 - power])
-        for name, fit in fits.items()
-        if fit and fit.intervals
-        for power in range(len(fit.coefficients))
-    ]
-    coefficients = pl.DataFrame(numbers, ["model", "power", "coefficient", "low", "high"], orient="row")
-    written = {
-        "curves": curves_table(frame, fits),
-        "used": used_table(rows),
-        "sensitivity": curves_table(sensitivity, {}),
-    }
-    frames = {"curves": frame, "sensitivity": sensitivity, "coefficients": coefficients}
-    asked.write("polynomial", frames, {"polynomial": curve_chart(frame)}, written)
+    frames = {"curves": curve_frame(fits), "sensitivity": sensitivity_frame(next(iter(rows.values())))}
+    frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
+    written = {name: curves_table(frames[name]) for name in ("curves", "sensitivity")}
+    written["used"] = used_table(frames["used"])
+    asked.write("polynomial", frames, {"polynomial": curve_chart(frames["curves"])}, written)
 
 
 if __name__ == "__main__":

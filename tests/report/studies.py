@@ -10,7 +10,7 @@ from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, named
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.table import MEASURES
 from softmax_jax.report.page import Evaluated, Study
-from softmax_jax.temperature import FITS, TemperatureFit
+from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
 
 PAPER = Path(__file__).parents[2] / "checkpoints" / "paper_float32"
@@ -29,6 +29,6 @@ def small_study() -> tuple[Evaluated, Study]:
     measured = list(evaluate(parameters, named, **options))
     found = search_lengths(parameters, seeds=seeds, lengths=LENGTHS, sets=4, keys=[jax.random.key(0)])
     searched = {n: rows for n, (rows,) in zip(LENGTHS, found)}
-    fits = {name: TemperatureFit.load(PAPER / file) for name, file in FITS.items()}
+    fits = {name: TemperatureFit.load(PAPER / FITS[name]) for name in (ALL_LENGTHS, TRAIN_LENGTHS)}
     run = Evaluated("paper", config.task, tuple(named), measured, frame_of(measured))
     return run, Study(run, searched, fits, resolution(parameters))

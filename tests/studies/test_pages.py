@@ -7,7 +7,7 @@ import pytest
 
 from docs.pictures import DOCS, table
 from projects.clrs_text import study as clrs_text
-from studies import ablation, critical, extremes, precision, trained_or_swapped
+from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
 from tests.tiers import full_except
 
 
@@ -46,7 +46,14 @@ def of_clrs_text() -> Iterator[str]:
         yield clrs_text.regimes_table(summary)
 
 
+def of_polynomial() -> Iterator[str]:
+    for name in ("curves", "sensitivity"):
+        yield polynomial.curves_table(table(f"polynomial/{name}"))
+    yield polynomial.used_table(table("polynomial/used"))
+
+
 PAGES = {
+    "polynomial": of_polynomial,
     "frontier": of_frontier,
     "extremes": of_extremes,
     "precision_study": of_precision,

@@ -147,10 +147,11 @@ def target_beta(
     item has the largest logit, its weight only grows with β, and where it is not above the mean it only falls; and for
     a maximum outside 1/8 ≤ β ≤ 64. `target` is the place of the true item.
 
-    The weights of z = (1, 0) at β are in the ratio e^β to 1, so their mean is 1/2 at β = 0. With a third item between:
+    The true item is the second of three, then the first, whose weight only grows:
 
-    >>> target_beta(jnp.array([[1.0, 0.6, 0.0], [1.0, 0.6, 0.0]]), jnp.array([1, 0])).round(3).tolist()
-    [0.6..., nan]
+    >>> betas = target_beta(jnp.array([[1.0, 0.6, 0.0], [1.0, 0.6, 0.0]]), jnp.array([1, 0]))
+    >>> [f"{beta:.3f}" for beta in betas]
+    ['0.405', 'nan']
     """
     visible = jnp.ones(logits.shape, bool) if where is None else where
     z = jnp.where(visible, logits, 0).astype(jnp.float32)

@@ -194,7 +194,7 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
         *charts.ends(drawn, x, y, colour, height=360),
     ]
     title = charts.chart_title(
-        "Models with rounded products give the published polynomial; float32 gives another",
+        "Models with rounded products nearly give the published polynomial; float32 gives another",
         "β that gives the true item most weight, in rows where another has more; band: 95 % over ten seeds",
     )
     return alt.layer(*layers).properties(width=520, height=360, title=title)

@@ -198,7 +198,8 @@ shipped = Path(softmax_jax.__file__).parents[1] / "checkpoints" / "paper_float32
 shipped_config, shipped_parameters = load_checkpoint(shipped)
 shipped_seeds = shipped_config.all_seeds
 refitted = {name: softmax_jax.Normalizer(softmax_jax.softmax, fit.scale) for name, fit in fits.items()}
-shipped_refitted = {name: normalizer(f"adaptive(fit='{shipped / file}')") for name, file in temperature.FITS.items()}
+shipped_fits = temperature.fits_beside(shipped, shipped_parameters)
+shipped_refitted = {name: normalizer(f"adaptive(fit='{path}')") for name, path in shipped_fits.items()}
 
 
 def accuracy(parameters, seeds, refitted):

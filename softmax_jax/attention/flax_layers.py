@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen, nnx
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array
 
 from softmax_jax.attention.attention import dot_product_attention
@@ -284,7 +284,7 @@ def kernel_of(name: str) -> str:
 
 
 def with_learned(
-    normalizer: Normalizer, numbers: dict[str, Array], kernels: dict[str, Array], query: Queries
+    normalizer: Normalizer, numbers: dict[str, ArrayLike], kernels: dict[str, Array], query: Queries
 ) -> Normalizer:
     """The normalizer with these numbers, to which those with a kernel add their product with each query and head."""
     of_query = dict(numbers)

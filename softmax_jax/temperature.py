@@ -533,8 +533,6 @@ def bootstrap(
     Quantiles of the draws; below `FEW_SEEDS` seeds the deviation of the draws and the t distribution. None for a single
     seed.
     """
-    from scipy import stats
-
     if seeds < 2:
         return None, None
     draws = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=BOOTSTRAP_DRAWS)
@@ -543,9 +541,11 @@ def bootstrap(
     def interval(best: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         if seeds >= FEW_SEEDS:
             return tuple(np.quantile(drawn, (0.025, 0.975), axis=0))
+        from scipy.special import stdtrit
+
         # Draws with replacement vary by (seeds - 1) / seeds of the variance of a mean.
         deviation = np.std(drawn, axis=0) * math.sqrt(seeds / (seeds - 1))
-        return best - (half := stats.t.ppf(0.975, seeds - 1) * deviation), best + half
+        return best - (half := stdtrit(seeds - 1, 0.975) * deviation), best + half
 
     low, high = interval(np.polyval(best, entropies), [np.polyval(fit, entropies) for fit in fits])
     band = {"entropy": entropies.tolist(), "low": low.tolist(), "high": high.tolist()}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import altair as alt
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from jaxtyping import Array, Key
@@ -23,26 +22,25 @@ from softmax_jax import temperature
 from softmax_jax.commands.options import TrustCode, each_within, within
 from softmax_jax.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
 from softmax_jax.measures.heads import attended
+from softmax_jax.measures.refit import beta_of_true_item
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import palette
+from softmax_jax.report.temperature import ENTROPIES, PUBLISHED_AT, curve_frame, holds
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import FLOAT32
 from softmax_jax.temperature import Rows, TemperatureFit
 from softmax_jax.training.progress import with_progress
 from softmax_jax.training.run_directory import load_checkpoint
+from softmax_jax.training.trainer import Parameters
 from studies.common import CHECKPOINTS, Options, max_retrieval_of, start
 
-AT = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5)
-"""Entropies in nats to compare at."""
 PUBLISHED = "published"
 DEGREE = 4
-LEAST_ROWS = 3 * (DEGREE + 1)
 CUTS = (20.0, 10.0)
 """Inverse temperatures above which a row is left out, to see how much hangs on such."""
-DRAWN = (PUBLISHED, "paper", "paper, tested in float32", "paper_float32")
+DRAWN = ("paper", "paper, tested in float32", "paper_float32")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,20 +70,18 @@ def best_of_true_item(task: MaxRetrieval, length: int) -> Callable[..., tuple[Ar
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> tuple[Array, Array]:
         batch = task.test_batch(key, length, 1)
         _, rows = attended(functools.partial(task.scores, models[0], batch, None), softmax.weigh)
-        best = jnp.argmax(task.priorities(batch), 1)
-        return weight_entropy(rows.weights)[0], temperature.target_beta(rows.logits, best, where=rows.where)[0]
+        return weight_entropy(rows.weights)[0], beta_of_true_item(task, batch, rows)[0]
 
     return of_set
 
 
-def rows_of(checkpoint: Path, matmul: str | None, lengths: Sequence[int], sets: int) -> dict[int, Rows]:
-    """Returns the rows of the models of a run by length; `matmul` is the precision of the test, if another."""
-    config, parameters = load_checkpoint(checkpoint)
-    task = max_retrieval_of(config)
-    task = task if matmul is None else dataclasses.replace(task, matmul=matmul)
+def rows_of(
+    name: str, task: MaxRetrieval, parameters: Parameters, seeds: Sequence[int], lengths: Sequence[int], sets: int
+) -> dict[int, Rows]:
+    """Returns the rows of the models of a run by length; the task says how they are tested."""
 
     def at(length: int) -> Rows:
-        drawn = set_keys(config.all_seeds, length, sets, key_of(Draw.FIT))
+        drawn = set_keys(seeds, length, sets, key_of(Draw.FIT))
         models = models_of(task, items=sets * length)
         compute = best_of_true_item(task, length)
         entropy, target = set_by_set(on_every_set(compute, models, parameters, drawn, task.at_once(length)))
@@ -94,44 +90,30 @@ def rows_of(checkpoint: Path, matmul: str | None, lengths: Sequence[int], sets: 
         grid = np.zeros((*entropy.shape, 1), np.float32)
         return Rows(entropy, nothing, nothing > 0, nothing, grid, grid, target)
 
-    named = f"{checkpoint.name}{'' if matmul is None else f' in {matmul}'}"
-    return dict(zip(lengths, with_progress(map(at, lengths), lengths, named)))
+    return dict(zip(lengths, with_progress(map(at, lengths), lengths, name)))
 
 
-def fitted(rows: Mapping[int, Rows], degree: int = DEGREE) -> TemperatureFit | None:
-    """Returns the fit of this degree, or None where there are too few rows for one."""
-    if sum(temperature.have_a_say(of_length, "target").sum() for of_length in rows.values()) < LEAST_ROWS:
-        return None
-    seeds = range(len(next(iter(rows.values())).entropy))
-    return temperature.fit(rows, rows, seeds=seeds, criterion="target", degree=degree)
-
-
-def curve_frame(fits: Mapping[str, TemperatureFit | None]) -> pl.DataFrame:
-    """Returns β at each of the entropies by model, within the range of its rows, with its band."""
-    published = np.polyval(np.array(EntropyPolynomial.coefficients), AT)
-    rows = [(PUBLISHED, h, float(beta), None, None) for h, beta in zip(AT, published)]
-    for name, fit in fits.items():
-        if fit is None or fit.band is None:
-            continue
-        low, high = (np.interp(AT, fit.band["entropy"], fit.band[end]) for end in ("low", "high"))
-        inside = np.less_equal(fit.entropy_range[0], AT) & np.less_equal(AT, fit.entropy_range[1])
-        of_fit = np.stack([AT, fit.curve(np.array(AT)), low, high], 1)[inside]
-        rows += [(name, *numbers) for numbers in of_fit.tolist()]
-    types = dict.fromkeys(("entropy", "beta", "low", "high"), pl.Float64)
-    return pl.DataFrame(rows, {"model": pl.String, **types}, orient="row")
+def fitted(rows: Mapping[str, tuple[Mapping[int, Rows], int]]) -> dict[str, TemperatureFit]:
+    """Returns by name the fit to rows by a polynomial of a degree, but for those of too few rows for that."""
+    fits = {}
+    for name, (by_length, degree) in rows.items():
+        used = sum(temperature.have_a_say(of_length, "target").sum() for of_length in by_length.values())
+        if used >= temperature.POINTS_PER_COEFFICIENT * (degree + 1):
+            seeds = range(len(next(iter(by_length.values())).entropy))
+            fits[name] = temperature.fit(by_length, by_length, seeds=seeds, criterion="target", degree=degree)
+    return fits
 
 
 def curves_table(frame: pl.DataFrame) -> str:
     """Returns β of each model at each entropy with its band, in bold where the band holds the published curve."""
-    published = dict(zip(AT, np.polyval(np.array(EntropyPolynomial.coefficients), AT)))
-    rows = []
+    rows = [[PUBLISHED, *(f"{beta:.2f}" for beta in PUBLISHED_AT.values())]]
     for (name,), of_model in frame.group_by("model", maintain_order=True):
         cells = {h: f"{beta:.2f}" for _, h, beta, *_ in of_model.rows()}
         for _, h, beta, low, high in of_model.drop_nulls().rows():
-            shown = f"**{beta:.2f}**" if low <= published[h] <= high else f"{beta:.2f}"
+            shown = f"**{beta:.2f}**" if holds(h, low, high) else f"{beta:.2f}"
             cells[h] = f"{shown} ({low:.2f} … {high:.2f})"
-        rows.append([str(name), *(cells.get(h, "–") for h in AT)])
-    return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in AT)], rows)
+        rows.append([str(name), *(cells.get(h, "–") for h in ENTROPIES)])
+    return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in ENTROPIES)], rows)
 
 
 def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
@@ -153,49 +135,42 @@ def used_table(frame: pl.DataFrame) -> str:
     return tables.markdown_table(["model", *map(str, frame["n"].unique(maintain_order=True)), "rows"], body)
 
 
-def sensitivity_frame(rows: Mapping[int, Rows]) -> pl.DataFrame:
-    """Returns β by entropy of fits that leave rows out, take fewer lengths, or have another degree."""
+def variants(rows: Mapping[int, Rows]) -> dict[str, tuple[Mapping[int, Rows], int]]:
+    """Returns rows and degrees of fits that leave rows out, take fewer lengths, or have another degree."""
     longest = max(rows)
-    variants: dict[str, tuple[Mapping[int, Rows], int]] = {"as above": (rows, DEGREE)}
+    found: dict[str, tuple[Mapping[int, Rows], int]] = {"as above": (rows, DEGREE)}
     for cut in CUTS:
         below = {n: one._replace(target=np.where(one.target < cut, one.target, np.nan)) for n, one in rows.items()}
-        variants[f"β < {cut:g}"] = below, DEGREE
-    variants[f"up to {longest // 16:,} items"] = {n: one for n, one in rows.items() if n <= longest // 16}, DEGREE
-    variants["from 64 items"] = {n: one for n, one in rows.items() if n >= 64}, DEGREE
-    variants |= {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
-    frames = []
-    for name, (some, degree) in variants.items():
-        fit = fitted(some, degree) if some else None
-        frames.append(curve_frame({name: fit}).filter(pl.col("model") != PUBLISHED))
-    return pl.concat(frames)
+        found[f"β < {cut:g}"] = below, DEGREE
+    found[f"up to {longest // 16:,} items"] = {n: one for n, one in rows.items() if n <= longest // 16}, DEGREE
+    found["from 64 items"] = {n: one for n, one in rows.items() if n >= 64}, DEGREE
+    return found | {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
 
 
-def coefficient_frame(fits: Mapping[str, TemperatureFit | None]) -> pl.DataFrame:
+def coefficient_frame(fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
     """Returns the coefficients of each model by power, with their intervals."""
     rows = [
         (name, len(fit.coefficients) - 1 - place, coefficient, *interval)
         for name, fit in fits.items()
-        if fit and fit.intervals
+        if fit.intervals
         for place, (coefficient, interval) in enumerate(zip(fit.coefficients, fit.intervals))
     ]
     return pl.DataFrame(rows, ["model", "power", "coefficient", "low", "high"], orient="row")
 
 
 def curve_chart(frame: pl.DataFrame) -> charts.Chart:
-    """Draws the published curve, ours with its band, and those of float32."""
-    drawn = frame.filter(pl.col("model").is_in(DRAWN)).rename({"model": "curve", "beta": "value"})
+    """Draws the published curve, ours, and those of float32, with their bands."""
+    published = [(PUBLISHED, entropy, beta, None, None) for entropy, beta in PUBLISHED_AT.items()]
+    ours = frame.filter(pl.col("model").is_in(DRAWN))
+    drawn = pl.concat([pl.DataFrame(published, ours.schema, orient="row"), ours])
+    drawn = drawn.rename({"model": "curve", "beta": "value"})
     colour = charts.colour_by("curve", palette(drawn["curve"].unique(maintain_order=True)), legend=False)
     x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)")
     y = charts.log_axis("inverse temperature β", drawn["value"].to_list(), 2.0)
-    ours = drawn.filter(pl.col("curve") == "paper").with_columns(pl.col("low", "high").clip(0.25, 64))
-    layers = [
-        *([charts.band(ours, x, y, colour)] if len(ours) else []),
-        *charts.lines(drawn, x, y, colour),
-        *charts.ends(drawn, x, y, colour, height=360),
-    ]
+    layers = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height=360)]
     title = charts.chart_title(
         "Models with rounded products nearly give the published polynomial; float32 gives another",
-        "β that gives the true item most weight, in rows where another has more; band: 95 % over ten seeds",
+        "β that gives the true item most weight, in rows where another has more; bands: 95 % over ten seeds",
     )
     return alt.layer(*layers).properties(width=520, height=360, title=title)
 
@@ -204,11 +179,16 @@ def study(asked: Arguments) -> None:
     """Measures, fits, draws, writes."""
     rows: dict[str, dict[int, Rows]] = {}
     for checkpoint in asked.checkpoints:
-        rows[checkpoint.name] = rows_of(checkpoint, None, asked.lengths, asked.sets)
-        if max_retrieval_of(load_checkpoint(checkpoint)[0]).matmul != FLOAT32:
-            rows[f"{checkpoint.name}, tested in float32"] = rows_of(checkpoint, FLOAT32, asked.lengths, asked.sets)
-    fits = {name: fitted(by_length) for name, by_length in rows.items()}
-    frames = {"curves": curve_frame(fits), "sensitivity": sensitivity_frame(next(iter(rows.values())))}
+        config, parameters = load_checkpoint(checkpoint)
+        task = max_retrieval_of(config)
+        tested = {checkpoint.name: task}
+        if task.matmul != FLOAT32:
+            tested[f"{checkpoint.name}, tested in float32"] = dataclasses.replace(task, matmul=FLOAT32)
+        for name, as_tested in tested.items():
+            rows[name] = rows_of(name, as_tested, parameters, config.all_seeds, asked.lengths, asked.sets)
+    fits = fitted({name: (by_length, DEGREE) for name, by_length in rows.items()})
+    of_first = fitted(variants(next(iter(rows.values()))))
+    frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(of_first)}
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
     written = {name: curves_table(frames[name]) for name in ("curves", "sensitivity")}
     written["used"] = used_table(frames["used"])

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
 from softmax_jax.measures.evaluation import (
+    Heads,
     check_seeds,
     evaluate,
     heads_of,
@@ -23,7 +24,7 @@ from softmax_jax.measures.evaluation import (
     task_of,
     two_at_a_time,
 )
-from softmax_jax.measures.heads import attended, in_passes
+from softmax_jax.measures.heads import HeadRows, attended, in_passes
 from softmax_jax.measures.table import KEYS
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
@@ -46,13 +47,20 @@ def sets_of(task: Task, length: int, sets: int | None = None) -> int:
     return sets * SHORT_FACTOR if length <= SHORT else sets
 
 
+def beta_of_true_item(task: Task, batch: Any, rows: HeadRows) -> Float[Array, " rows"]:
+    """Returns the β of the largest weight of the item with the largest priority, for a task that ranks its items."""
+    rho: Any = task.priorities(batch)
+    best = jnp.argmax(jnp.where(rows.where, rho, -jnp.inf), 1)
+    return target_beta(rows.logits, best, where=rows.where)
+
+
 @functools.cache
-def searching(task: Task, length: int, alone: bool) -> Callable[..., Rows]:
+def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
     """Returns the search on one set, drawn from a key, as a function of its models.
 
     All rows of attention of a set share one temperature, so the rows that it returns are sets: the entropy is the mean
-    over the rows of the set that see anything. `alone` says that a set has one row. One function object for the same
-    arguments, so that compiled programs are found again.
+    over the rows of the set that see anything. One function object for the same arguments, so that compiled programs
+    are found again.
     """
 
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
@@ -66,14 +74,11 @@ def searching(task: Task, length: int, alone: bool) -> Callable[..., Rows]:
             def look(scores: Array, *_: Any) -> tuple[Array, Array]:
                 return task.loss(scores, batch), 1 - task.accuracy(scores, batch) / 100
 
-            found = in_passes(alone, weigher, log_theta[0], scores, look)
+            found = in_passes(heads.alone, weigher, log_theta[0], scores, look)
             return tuple(values[None] for values in found)
 
         _, rows = attended(scores, softmax.weigh)
-        rho, target = task.priorities(batch), None
-        if rho is not None and rho.shape == rows.logits.shape:
-            best = jnp.argmax(jnp.where(rows.where, rho, -jnp.inf), 1)
-            target = target_beta(rows.logits, best, where=rows.where)
+        target = beta_of_true_item(task, batch, rows) if heads.ranked else None
         seen = rows.where.any(-1)
         mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
             jnp.sum(seen, dtype=jnp.float32), 1
@@ -98,11 +103,11 @@ def search_lengths(
     """
     task = task or task_of(parameters)
     check_seeds(parameters, seeds)
-    alone = heads_of(task, lengths[0]).alone
+    heads = heads_of(task, lengths[0])
 
     def rows(length: int) -> list[Rows]:
         count = sets_of(task, length, sets)
-        run = functools.partial(on_every_set, searching(task, length, alone), models_of(task, items=count * length))
+        run = functools.partial(on_every_set, searching(task, length, heads), models_of(task, items=count * length))
         drawn = [set_keys(seeds, length, count, key) for key in keys]
         return [set_by_set(run(parameters, of_key, task.at_once(length))) for of_key in drawn]
 

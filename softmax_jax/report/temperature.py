@@ -22,6 +22,7 @@ from softmax_jax.temperature import THETA_RANGE, Curve, Rows, TemperatureFit
 PUBLISHED = "adaptive"
 ENTROPIES = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5)
 """Entropies in nats at which fits are compared with the published polynomial."""
+ENDS = ("low", "high")
 PUBLISHED_RANGE = (0.849, 5.945)
 """Entropies in nats between which the published polynomial exceeds 1."""
 LEAST_GAIN = 1.0
@@ -69,23 +70,50 @@ def kind(fit: TemperatureFit) -> str:
     return f"β from {fit.beta_at_ends[0]:.3g} to {fit.beta_at_ends[1]:.3g}"
 
 
+def published(entropy: np.ndarray) -> np.ndarray:
+    """Returns β by the published polynomial alone, without the rules of the method."""
+    return np.polyval(np.array(EntropyPolynomial.coefficients), entropy)
+
+
+PUBLISHED_AT = dict(zip(ENTROPIES, published(np.array(ENTROPIES)).tolist()))
+
+
+def curve_frame(fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
+    """Returns β of each fit at those of `ENTROPIES` within its range, with the ends of its band, null for one seed."""
+    rows = []
+    for name, fit in fits.items():
+        lowest, highest = fit.entropy_range
+        inside = np.array([entropy for entropy in ENTROPIES if lowest <= entropy <= highest])
+        none = [None] * len(inside)
+        low, high = (
+            np.interp(inside, fit.band["entropy"], fit.band[end]).tolist() if fit.band else none for end in ENDS
+        )
+        rows += zip([name] * len(inside), inside.tolist(), fit.curve(inside).tolist(), low, high)
+    types = dict.fromkeys(("entropy", "beta", *ENDS), pl.Float64)
+    return pl.DataFrame(rows, {"model": pl.String, **types}, orient="row")
+
+
+def holds(entropy: float, low: float, high: float) -> bool:
+    """Says whether a band holds the published curve at one of `ENTROPIES`."""
+    return low <= PUBLISHED_AT[entropy] <= high
+
+
 def print_published(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     """Prints the published polynomial beside the fits, entropy by entropy, and whether their bands hold it."""
-    published = np.polyval(np.array(EntropyPolynomial.coefficients), ENTROPIES)
     table = new_table("β by entropy", "H (nats)", *map("{:g}".format, ENTROPIES))
-    table.add_row("published", *map("{:.2f}".format, published))
-    for name, fit in fits.items():
-        low, high = fit.entropy_range
-        seen = [low <= entropy <= high for entropy in ENTROPIES]
-        betas = fit.curve(np.array(ENTROPIES))
-        table.add_row(name, *(f"{beta:.2f}" if inside else "–" for beta, inside in zip(betas, seen)))
-        if fit.band:
-            bounds = [np.interp(ENTROPIES, fit.band["entropy"], fit.band[end]) for end in ("low", "high")]
-            for end, numbers in zip(("95 %, from", "to"), bounds):
-                table.add_row(f"  {end}", *(f"{beta:.2f}" if inside else "–" for beta, inside in zip(numbers, seen)))
-            holds = (bounds[0] <= published) & (published <= bounds[1])
-            cells = (("yes" if held else "no") if inside else "–" for held, inside in zip(holds, seen))
-            table.add_row("  holds the published", *cells)
+    lines = {"published": {entropy: f"{beta:.2f}" for entropy, beta in PUBLISHED_AT.items()}}
+    frame = curve_frame(fits)
+    for name in fits:
+        of_fit = frame.filter(model=name)
+        lines[name] = {entropy: f"{beta:.2f}" for _, entropy, beta, *_ in of_fit.rows()}
+        if fits[name].band:
+            bands = of_fit.select("entropy", *ENDS).rows()
+            lines["  95 %, from"] = {entropy: f"{low:.2f}" for entropy, low, _ in bands}
+            lines["  to"] = {entropy: f"{high:.2f}" for entropy, _, high in bands}
+            lines["  holds the published"] = {band[0]: "yes" if holds(*band) else "no" for band in bands}
+        for line, cells in lines.items():
+            table.add_row(line, *(cells.get(entropy, "–") for entropy in ENTROPIES))
+        lines = {}
     console.print(table)
 
 
@@ -121,9 +149,7 @@ def share_of_gain() -> pl.Expr:
 
 def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:
     """Returns the published polynomial and the fitted ones, by the rules of the method: β ≥ 1, and 1 for low H."""
-    published = np.array(EntropyPolynomial.coefficients)
-    functions = {PUBLISHED: lambda entropy: np.polyval(published, entropy)}
-    functions |= {name: fit.curve for name, fit in fits.items()}
+    functions = {PUBLISHED: published} | {name: fit.curve for name, fit in fits.items()}
     return {name: fitting.ruled(function) for name, function in functions.items()}
 
 

@@ -13,10 +13,8 @@ from softmax_jax.commands.options import (
     RESULTS,
     UnlessGiven,
     check_directory,
-    one_device_per_core,
-    one_line_errors,
-    parse,
     results_of,
+    run,
 )
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.report.charts import Chart, PaperOption, save_chart
@@ -79,12 +77,13 @@ class Options:
 
 
 def start(arguments: type[T], description: str | None, study: Callable[[T], None]) -> None:
-    """Parses the command line and runs the study with it, a device per core; bad input ends in one line."""
-    asked = parse(arguments, description=description)
-    one_device_per_core()
-    with one_line_errors():
+    """Runs the study as a command, with programs that are kept."""
+
+    def command(asked: T) -> None:
         KEPT.keep()
         study(asked)
+
+    run(arguments, description, command)
 
 
 def max_retrieval_of(config: Config) -> MaxRetrieval:

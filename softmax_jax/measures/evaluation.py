@@ -144,7 +144,7 @@ def evaluate(
 
     def program_at(length: int) -> tuple[Callable[..., Any], Callable[..., Any], int]:
         room = rooms[length]
-        compute = measuring(task, room, tuple(measures), tuple(references), heads.alone)
+        compute = measuring(task, room, tuple(measures), tuple(references), heads)
         items = (room or length) * count_at(length)  # the same for all lengths of one program
         models = models_of(task, trained_under if None in every else None, items)
         return compute, models, task.at_once(room or length)
@@ -291,11 +291,9 @@ def heads_of(task: Task, length: int) -> Heads:
 
 @functools.cache
 def measuring(
-    task: Task, room: int | None, measures: tuple[str, ...], references: tuple[str, ...], alone: bool
+    task: Task, room: int | None, measures: tuple[str, ...], references: tuple[str, ...], heads: Heads
 ) -> Callable[..., dict[str, Array]]:
     """Returns the measures of one set as a function of the models; it is drawn with this room, or given without one.
-
-    `alone` says whether a set has one row of attention.
 
     One function object for the same arguments, so that compiled programs are found again.
     """
@@ -314,14 +312,13 @@ def measuring(
         def look(scores: Array, rows: HeadRows, index: Array) -> dict[str, Array]:
             facts = [row_facts(one, rows) for one in others]
             beta, beyond = (jnp.stack(fact)[index] for fact in zip(*facts))
-            priorities = rho if rho is not None and rho.shape == rows.logits.shape else None
-            known = {"beta": beta, "extrapolates": beyond, "rho": priorities}
+            known = {"beta": beta, "extrapolates": beyond, "rho": rho if heads.ranked else None}
             of_set = look_at_set(task, scores, batch)
             return values_of(measures, of_set, of_set._replace(**rows._asdict(), **known))
 
         weighers = [one.weigh for one in others]
         scores = functools.partial(task.scores, model, batch, None)
-        values = under_each(alone, weighers, scores, look) if others else {}
+        values = under_each(heads.alone, weighers, scores, look) if others else {}
         if None not in normalizers:
             return values
         of_own = values_of(measures, look_at_set(task, task.scores(as_trained, batch, None), batch))

@@ -115,17 +115,21 @@ def search_lengths(
 
 
 def fit_both(
-    rows: Mapping[int, Rows], fresh: Mapping[int, Rows], longest_in_training: int, **options: Any
+    rows: Mapping[int, Rows],
+    fresh: Mapping[int, Rows],
+    longest_in_training: int,
+    criterion: str = "bins",
+    **options: Any,
 ) -> tuple[dict[str, TemperatureFit], str | None]:
     """Returns the fit to all lengths, and the one to lengths that training saw, or else why there is none.
 
     `rows` are fitted to and `fresh` held out; the options are those of `temperature.fit`.
     """
-    every, short = names_of(options["criterion"])
-    fits = {every: temperature.fit(rows, fresh, **options)}
-    seen, held_out = ({n: at[n] for n in at if n <= longest_in_training} for at in (rows, fresh))
+    every, short = names_of(criterion)
+    fits = {every: temperature.fit(rows, fresh, criterion=criterion, **options)}
+    seen, held_out = (of_training(at, longest_in_training) for at in (rows, fresh))
     try:
-        return fits | {short: temperature.fit(seen, held_out, **options)}, None
+        return fits | {short: temperature.fit(seen, held_out, criterion=criterion, **options)}, None
     except ValueError as error:
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
@@ -160,23 +164,29 @@ def compare(
         named |= {name: Normalizer(softmax, scale) for name, scale in found.items() if name in in_all}
         named["hardmax"] = normalizer("hardmax")
         asked["seeds"] = [seeds[int(index)] for index in half]
-        seen = [of_length for n, of_length in some.items() if n <= longest_in_training]
-        of_training = {BEST_OF_TRAINING: temperature.join(seen)} if seen else {}
+        seen = of_training(some, longest_in_training)
+        one_for_all = {BEST_OF_TRAINING: temperature.join(seen.values())} if seen else {}
         for measured in evaluate(own, named, task=task, **asked):
             n = measured.n
-            choices = {BEST_FOR_LENGTH: some[n]} | of_training
+            choices = {BEST_FOR_LENGTH: some[n]} | one_for_all
             known = oracles(n, choices, of_seeds(fresh, half)[n], asked["seeds"])
             yield pl.concat([measured.frame(), known])
 
 
-def fitted_scales(rows: Mapping[int, Rows], longest_in_training: int, **options: Any) -> dict[str, Scale]:
+def fitted_scales(
+    rows: Mapping[int, Rows], longest_in_training: int, criterion: str = "bins", **options: Any
+) -> dict[str, Scale]:
     """Returns the scales of both fits, but for one that has too few rows."""
-    seen = {n: of_length for n, of_length in rows.items() if n <= longest_in_training}
     found = {}
-    for name, some in zip(names_of(options["criterion"]), (rows, seen)):
+    for name, some in zip(names_of(criterion), (rows, of_training(rows, longest_in_training))):
         with contextlib.suppress(ValueError):
-            found[name] = temperature.fit_polynomial(some, **options).scale
+            found[name] = temperature.fit_polynomial(some, criterion, **options).scale
     return found
+
+
+def of_training(rows: Mapping[int, Rows], longest: int) -> dict[int, Rows]:
+    """Returns the rows of lengths that training saw."""
+    return {n: of_length for n, of_length in rows.items() if n <= longest}
 
 
 def of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:

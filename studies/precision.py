@@ -8,6 +8,7 @@ $$\text{ceiling} = \operatorname{mean}_{\text{sets}} \; \max_c \frac{\#\{i \text
 
 It is computed on the very sets that models are tested on, with nothing trained and nothing fitted.
 
+    python -m studies.precision --checkpoints checkpoints/paper runs/paper_10_19
     python -m studies.ablation --groups precision --seeds 2 --sets 512 --lengths 16 64 256 1024 4096 16384 \
         --output recipes
     python -m studies.precision --recipes recipes
@@ -15,6 +16,7 @@ It is computed on the very sets that models are tested on, with nothing trained 
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,14 +27,25 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from jaxtyping import Array, Bool, Float, Key
+from scipy.optimize import least_squares
 
-from softmax_jax.commands.options import TrustCode, each_within, within
+from softmax_jax.commands.options import TrustCode, UnlessGiven, each_within, within
 from softmax_jax.files import read_json
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, named_normalizers, set_keys, summarize
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.report import charts, tables
-from softmax_jax.report.accuracy import ACCURACY, LENGTHS, accuracy_chart, compare, published_cells, verdict
+from softmax_jax.report.accuracy import (
+    ACCURACY,
+    LENGTHS,
+    MARGIN,
+    UNCONFIRMED,
+    accuracy_chart,
+    compare,
+    mean_gain,
+    published_cells,
+    verdict,
+)
 from softmax_jax.report.charts import BASELINE, palette
 from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -51,22 +64,25 @@ RECIPE = ["precision", "rounded", "rate"]
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("cells", "precisions")
+    tables: ClassVar[tuple[str, ...]] = ("cells", "gains")
 
-    recipes: Path
-    """Directory that `python -m studies.ablation --groups precision` wrote."""
-    checkpoint: Path = SHIPPED / "paper"
-    """Directory of the run to hold against the published table."""
+    recipes: UnlessGiven[Path | None] = None
+    """Directory that `python -m studies.ablation --groups precision` wrote, to write its table and chart as well."""
+    checkpoints: tuple[Path, ...] = (SHIPPED / "paper",)
+    """Directories of the runs to hold against the published table, of different seeds."""
     lengths: tuple[int, ...] = LENGTHS
-    """Items per set to test it at."""
+    """Items per set to test them at."""
     trust_code: TrustCode = False
-    sets: int = 1024
+    sets: int = 2048
     """Sets per seed and length."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         within("--sets", self.sets, 1, 2**20, 1024)
+
+    def marks(self) -> tuple[str, ...]:
+        return (*self.tables, *(["precisions"] if self.recipes else []))
 
 
 class Ties(NamedTuple):
@@ -162,25 +178,72 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **asked)
 
 
+def without_model() -> dict[int, float]:
+    """Returns a curve of two numbers through the five cells that chose the recipe, from 100 % down to chance.
+
+    accuracy(n) = 10 + 90 / (1 + (n / n₀)ᵏ), by least squares: what agreement is worth that needs no model.
+    """
+
+    def curve(numbers: np.ndarray, n: Sequence[int]) -> np.ndarray:
+        return 10 + 90 / (1 + (np.asarray(n) / np.exp(numbers[0])) ** numbers[1])
+
+    published = [ACCURACY[BASELINE][n] for n in CHOSEN_BY]
+    found = least_squares(lambda numbers: curve(numbers, CHOSEN_BY) - published, (7.0, 1.0))
+    return dict(zip(LENGTHS, curve(found.x, LENGTHS).tolist()))
+
+
+def without_model_says() -> str:
+    """Says in how many of the cells that chose nothing that curve agrees, put into both rows."""
+    curve = without_model()
+    cells = [(name, n) for name in ACCURACY for n in LENGTHS if name != BASELINE or n not in CHOSEN_BY]
+    agree = {cell: abs(curve[cell[1]] - ACCURACY[cell[0]][cell[1]]) < MARGIN for cell in cells}
+    sourced = [agrees for (_, n), agrees in agree.items() if n not in UNCONFIRMED]
+    return (
+        f"A curve of two numbers through the five cells that chose the recipe, put into both rows, agrees in "
+        f"{sum(agree.values())} of the other {len(cells)}; in {sum(sourced)} of the {len(sourced)} with a source."
+    )
+
+
 def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
-    """The published rows beside ours, cell by cell, with the ceiling; and the verdict."""
-    compared, rows = {}, []
-    of_ceiling = dict(ceiling.group_by("n").agg(pl.mean("ceiling")).rows())
-    summary = summarize(accuracy.sort("n", maintain_order=True))
-    for name, row in ACCURACY.items():
-        ours = summary.filter(normalizer=name)
-        compared[name] = compare(ours, row)
-        cells = published_cells(row, ours["n"].to_list())
-        means = dict(ours.select("n", "accuracy").rows())
-        for n, difference, agrees, half in compared[name]:
-            used = "choice" if name == BASELINE and n in CHOSEN_BY else "test"
-            our = f"{means[n]:.1f} ± {half:.1f}"
-            said = "yes" if agrees else "**no**"
-            rows.append(
-                [name, str(n), used, cells[n], our, f"{round(difference, 1) + 0.0:+.1f}", said, f"{of_ceiling[n]:.1f}"]
-            )
-    columns = ["normalizer", "items", "used for", "published", "ours", "difference", "agrees", "ceiling"]
-    return tables.markdown_table(columns, rows) + f"\n\n{verdict(compared)}."
+    """Returns the published rows beside each run, cell by cell, with the ceiling of the first; and the verdicts."""
+    runs = accuracy["run"].unique(maintain_order=True).to_list()
+    of_ceiling = dict(ceiling.filter(run=runs[0]).group_by("n").agg(pl.mean("ceiling")).rows())
+    summaries = {run: summarize(accuracy.filter(run=run).drop("run").sort("n", maintain_order=True)) for run in runs}
+    rows = [
+        [name, str(n), "choice" if name == BASELINE and n in CHOSEN_BY else "test", cell, f"{of_ceiling[n]:.1f}"]
+        for name, row in ACCURACY.items()
+        for n, cell in published_cells(row, list(of_ceiling)).items()
+    ]
+    verdicts = []
+    for run, summary in summaries.items():
+        ours = {name: summary.filter(normalizer=name) for name in ACCURACY}
+        compared = {name: compare(ours[name], row) for name, row in ACCURACY.items()}
+        cells = [cell for name in ACCURACY for cell in zip(ours[name]["accuracy"], compared[name])]
+        for row, (mean, (_, difference, agrees, half)) in zip(rows, cells):
+            row += [f"{mean:.1f} ± {half:.1f}", f"{round(difference, 1) + 0.0:+.1f}", "yes" if agrees else "**no**"]
+        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(accuracy.filter(run=run), LENGTHS)}.")
+    columns = ["normalizer", "items", "used for", "published", "ceiling"]
+    columns += [name for run in runs for name in (run, "difference", "agrees")]
+    return "\n\n".join([tables.markdown_table(columns, rows), *verdicts, without_model_says()])
+
+
+def gains_table(accuracy: pl.DataFrame) -> str:
+    """Returns what the adaptive temperature gains over softmax, with its interval, and its tests, by length and run."""
+    runs = accuracy["run"].unique(maintain_order=True).to_list()
+    columns = {
+        run: [
+            [f"{gain:+.1f} ± {half:.1f}", f"{holm:.2g}", f"{max_t:.2g}", f"{least:.1f}"]
+            for gain, half, holm, max_t, least in summarize(accuracy.filter(run=run).drop("run"))
+            .filter(normalizer="adaptive")
+            .select("gain", "gain_interval", "p_value", "p_max_t", "detectable")
+            .rows()
+        ]
+        for run in runs
+    }
+    heads = [name for run in runs for name in (f"{run}: gain", "p (Holm)", "p (max-t)", "detectable")]
+    lengths = accuracy["n"].unique(maintain_order=True).to_list()
+    rows = [[f"{n:,}", *itertools.chain(*cells)] for n, *cells in zip(lengths, *columns.values())]
+    return tables.markdown_table(["items", *heads], rows)
 
 
 def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
@@ -255,12 +318,21 @@ def steps_axis() -> alt.X:
 
 def study(asked: Arguments) -> None:
     """Measures, draws, writes."""
-    recipes, of_their_sets = of_recipes(asked.recipes)
-    accuracy, ceiling = accuracies(asked.checkpoint, asked.lengths, asked.sets)
-    frames = {"accuracy": accuracy, "ceilings": ceiling, "recipes": recipes, "recipe_ceilings": of_their_sets}
-    drawn = {"published": published_chart(accuracy, ceiling), "steps": steps_chart(recipes, of_their_sets)}
-    tables = {"cells": cells_table(accuracy, ceiling), "precisions": recipes_table(recipes, of_their_sets)}
-    asked.write("precision", frames, drawn, tables)
+    found = [accuracies(checkpoint, asked.lengths, asked.sets) for checkpoint in asked.checkpoints]
+    accuracy, ceiling = (
+        pl.concat(frame.select(pl.lit(path.name).alias("run"), pl.all()) for path, frame in zip(asked.checkpoints, of))
+        for of in zip(*found)
+    )
+    frames = {"accuracy": accuracy, "ceilings": ceiling}
+    first = asked.checkpoints[0].name
+    drawn = {"published": published_chart(accuracy.filter(run=first), ceiling.filter(run=first))}
+    written = {"cells": cells_table(accuracy, ceiling), "gains": gains_table(accuracy)}
+    if asked.recipes:
+        recipes, of_their_sets = of_recipes(asked.recipes)
+        frames |= {"recipes": recipes, "recipe_ceilings": of_their_sets}
+        drawn["steps"] = steps_chart(recipes, of_their_sets)
+        written["precisions"] = recipes_table(recipes, of_their_sets)
+    asked.write("precision", frames, drawn, written)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""Which sets are lost to rounded products, which to a dull row, and which to both, by models trained with and without.
+
+Every set that a model answers wrong under softmax with rounded products is answered again with exact products, at the
+best constant temperature, and with both.
+
+    python train.py paper --matmul float32 --workdir runs/paper_trained_in_float32
+    python -m studies.factorial
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+
+from softmax_jax.commands.options import TrustCode, each_within, within
+from softmax_jax.measures.evaluation import evaluate, named_normalizers
+from softmax_jax.report import tables
+from softmax_jax.report.tables import with_interval
+from softmax_jax.tasks.precision import FLOAT32
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from studies.common import SOFT_TO_SHARP, Options, max_retrieval_of, start
+
+ROUNDED = "bfloat16"
+BEST = "best constant θ"
+SHOWN = ("softmax", BEST, "hardmax")
+SHARES = ("right", "rounding", "sharpness", "either", "both", "neither")
+"""Where a set belongs: answered right under softmax with rounded products; mended by exact products only, by a sharper
+row only, by each of the two, by both together only, or by none of this."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """Options of the command line."""
+
+    tables: ClassVar[tuple[str, ...]] = ("factorial", "split")
+
+    checkpoints: tuple[Path, ...] = (SHIPPED / "paper", Path("runs") / "paper_trained_in_float32")
+    """Directories of runs of max retrieval, named in the tables by the precision of their training."""
+    lengths: tuple[int, ...] = (16, 64, 256, 1024, 4096, 16384)
+    """Items per set."""
+    sets: int = 2048
+    """Sets per seed and length."""
+    trust_code: TrustCode = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        within("--sets", self.sets, 1, 2**20, 1024)
+
+
+def best_of_others(right: np.ndarray) -> np.ndarray:
+    """Returns for each seed the place of the temperature that is best for the other seeds.
+
+    `right` has axes (seeds, sets, temperatures). Nothing is chosen on the sets that it is tested on.
+    """
+    by_seed = right.mean(1)
+    return (by_seed.sum(0) - by_seed).argmax(1)
+
+
+def split(rounded: np.ndarray, exact: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the percentage of sets of each seed in each of `SHARES`, which add up to 100.
+
+    Both arrays say which sets are right, by (seeds, sets, temperatures), softmax first; the sets are the same.
+    """
+    seeds = np.arange(len(rounded))
+    right, exact_alone = rounded[..., 0], exact[..., 0]
+    sharp_alone, together = (of[seeds, :, best_of_others(of)] for of in (rounded, exact))
+    shares = {
+        "right": right,
+        "rounding": exact_alone & ~sharp_alone,
+        "sharpness": sharp_alone & ~exact_alone,
+        "either": exact_alone & sharp_alone,
+        "both": together & ~exact_alone & ~sharp_alone,
+    }
+    shares = {name: share if name == "right" else share & ~right for name, share in shares.items()}
+    shares["neither"] = ~np.logical_or.reduce(list(shares.values()))
+    return {name: 100 * share.mean(1) for name, share in shares.items()}
+
+
+def accuracy_rows(right: np.ndarray) -> list[tuple[str, int, float, str]]:
+    """Returns normalizer, place of the seed, accuracy and temperature for softmax, the best temperature and hardmax."""
+    best, by_seed = best_of_others(right), 100 * right.mean(1)
+    return [
+        (name, seed, float(by_seed[seed, place]), SOFT_TO_SHARP[place])
+        for seed in range(len(right))
+        for name, place in zip(SHOWN, (0, int(best[seed]), len(SOFT_TO_SHARP) - 1))
+    ]
+
+
+def measured(asked: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Returns the accuracies by precision of training and of test, and the split of the sets of each run."""
+    accuracies, splits = [], []
+    for checkpoint in asked.checkpoints:
+        config, parameters = load_checkpoint(checkpoint)
+        task, seeds = max_retrieval_of(config), config.all_seeds
+        named = named_normalizers(SOFT_TO_SHARP, checkpoint, parameters)
+        right: dict[str, dict[int, np.ndarray]] = {}
+        for tested in (ROUNDED, FLOAT32):
+            options = {"seeds": seeds, "lengths": asked.lengths, "sets": asked.sets, "measures": ("accuracy",)}
+            options["task"] = dataclasses.replace(task, matmul=tested)
+            of_lengths = evaluate(parameters, named, **options)
+            right[tested] = {of.n: of.values["accuracy"] > 0 for of in of_lengths}
+            for n, of_length in right[tested].items():
+                accuracies += [
+                    (task.matmul, tested, name, n, seeds[seed], *values)
+                    for name, seed, *values in accuracy_rows(of_length)
+                ]
+        for n in asked.lengths:
+            shares = split(right[ROUNDED][n], right[FLOAT32][n])
+            splits += [(task.matmul, n, seed, *of_seed) for seed, *of_seed in zip(seeds, *shares.values())]
+    columns = ["trained", "tested", "normalizer", "n", "seed", "accuracy", "temperature"]
+    return (
+        pl.DataFrame(accuracies, columns, orient="row"),
+        pl.DataFrame(splits, ["trained", "n", "seed", *SHARES], orient="row"),
+    )
+
+
+def factorial_table(accuracies: pl.DataFrame) -> str:
+    """Returns the accuracy with its interval by precision of training and test, normalizer and length."""
+    keys = ["trained", "tested", "normalizer"]
+    rows = []
+    for names, of_row in accuracies.group_by(keys, maintain_order=True):
+        cells = of_row.group_by("n", maintain_order=True).agg("accuracy")["accuracy"].to_list()
+        rows.append([*map(str, names), *map(with_interval, cells)])
+    lengths = accuracies["n"].unique(maintain_order=True)
+    return tables.markdown_table([*keys, *(f"{n:,}" for n in lengths)], sorted(rows, key=lambda row: row[:2]))
+
+
+def split_table(splits: pl.DataFrame) -> str:
+    """Returns the shares of sets with their intervals, by precision of training and length."""
+    rows = [
+        [str(trained), f"{n:,}", *(with_interval(of_length[name].to_list()) for name in SHARES)]
+        for (trained, n), of_length in splits.group_by("trained", "n", maintain_order=True)
+    ]
+    heads = ["trained", "items", "right", "rounding only", "sharpness only", "either", "both", "neither"]
+    return tables.markdown_table(heads, rows)
+
+
+def study(asked: Arguments) -> None:
+    """Measures and writes."""
+    accuracies, splits = measured(asked)
+    written = {"factorial": factorial_table(accuracies), "split": split_table(splits)}
+    asked.write("factorial", {"accuracy": accuracies, "split": splits}, {}, written)
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, study)

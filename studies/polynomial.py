@@ -3,8 +3,9 @@
 Rows whose true item does not get the largest weight; for each the inverse temperature at which it gets most; least
 squares in the row's entropy. One pass over the sets gives the logits, and each row its β by bisection.
 
-    python -m studies.polynomial --sets 1024
-    python -m studies.polynomial --checkpoints runs/tf32 runs/float8
+    python -m studies.polynomial --sets 256
+    python -m studies.ablation --groups precision --seeds 4
+    python -m studies.polynomial --sets 256 --recipes runs/ablate
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ import polars as pl
 from jaxtyping import Array, Key
 
 from softmax_jax import temperature
-from softmax_jax.commands.options import TrustCode, each_within, within
+from softmax_jax.commands.options import TrustCode, UnlessGiven, each_within, within
 from softmax_jax.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
 from softmax_jax.measures.heads import attended
 from softmax_jax.measures.refit import beta_of_true_item
@@ -51,6 +52,8 @@ class Arguments(Options):
 
     checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs of max retrieval. What was trained with rounded products is tested in float32 as well."""
+    recipes: UnlessGiven[Path | None] = None
+    """Directory of the runs of `python -m studies.ablation --groups precision`, for a table of their refits as well."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     """Items per set."""
     sets: int = 1024
@@ -61,6 +64,9 @@ class Arguments(Options):
         super().__post_init__()
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         within("--sets", self.sets, 1, 2**20, 1024)
+
+    def marks(self) -> tuple[str, ...]:
+        return (*self.tables, *(["recipes"] if self.recipes else []))
 
 
 @functools.cache
@@ -91,6 +97,23 @@ def rows_of(
         return Rows(entropy, nothing, nothing > 0, nothing, grid, grid, target)
 
     return dict(zip(lengths, with_progress(map(at, lengths), lengths, name)))
+
+
+def rows_of_recipes(directory: Path, lengths: Sequence[int], sets: int) -> dict[str, dict[int, Rows]]:
+    """Returns the rows of the finished runs in a directory by precision and by what is rounded.
+
+    Raises ValueError for a directory without one.
+    """
+    runs = [(path, *load_checkpoint(path)) for path in sorted(directory.glob("*")) if (path / "config.json").exists()]
+    if not runs:
+        raise ValueError(f"--recipes is {directory}: it must hold runs of studies.ablation --groups precision")
+    found = {}
+    for path, config, parameters in runs:
+        task = max_retrieval_of(config)
+        rate = " at a constant rate" if "constant" in config.schedule else ""
+        name = f"{task.matmul}{'' if task.matmul == FLOAT32 else f', {task.rounded}'}{rate}"
+        found[name] = rows_of(path.name, task, parameters, config.all_seeds, lengths, sets)
+    return dict(sorted(found.items()))
 
 
 def fitted(rows: Mapping[str, tuple[Mapping[int, Rows], int]]) -> dict[str, TemperatureFit]:
@@ -192,6 +215,11 @@ def study(asked: Arguments) -> None:
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
     written = {name: curves_table(frames[name]) for name in ("curves", "sensitivity")}
     written["used"] = used_table(frames["used"])
+    if asked.recipes:
+        of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets)
+        frames["recipes_used"] = used_frame(of_recipes)
+        frames["recipes"] = curve_frame(fitted({name: (by_length, DEGREE) for name, by_length in of_recipes.items()}))
+        written["recipes"] = curves_table(frames["recipes"])
     asked.write("polynomial", frames, {"polynomial": curve_chart(frames["curves"])}, written)
 
 

@@ -67,7 +67,7 @@ class Arguments(Options):
     tables: ClassVar[tuple[str, ...]] = ("cells", "gains")
 
     recipes: UnlessGiven[Path | None] = None
-    """Directory that `python -m studies.ablation --groups precision` wrote, to write its table and chart as well."""
+    """Directory that `python -m studies.ablation --groups precision` wrote, to write its data and chart as well."""
     checkpoints: tuple[Path, ...] = (SHIPPED / "paper",)
     """Directories of the runs to hold against the published table, of different seeds."""
     lengths: tuple[int, ...] = LENGTHS
@@ -80,9 +80,6 @@ class Arguments(Options):
         super().__post_init__()
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         within("--sets", self.sets, 1, 2**20, 1024)
-
-    def marks(self) -> tuple[str, ...]:
-        return (*self.tables, *(["precisions"] if self.recipes else []))
 
 
 class Ties(NamedTuple):
@@ -246,25 +243,6 @@ def gains_table(accuracy: pl.DataFrame) -> str:
     return tables.markdown_table(["items", *heads], rows)
 
 
-def recipes_table(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> str:
-    """Accuracy of every recipe under softmax, the adaptive temperature and the best constant one, by length."""
-    lengths = sorted(set(recipes["n"]))
-    columns = ["products", "rounded", "rate", *(f"{n:,} items" for n in lengths)]
-    ceiling = {(precision, n): mean for precision, n, mean in _means(ceilings, ["precision", "n"], "ceiling")}
-    rows = []
-    for (precision, *recipe), of_recipe in with_best(recipes).group_by(RECIPE, maintain_order=True):
-        if precision not in {row[0] for row in rows}:
-            rows.append([str(precision), "", "*ceiling*", *(f"*{ceiling[precision, n]:.1f}*" for n in lengths)])
-        means = {(name, n): mean for name, n, mean in _means(of_recipe, ["normalizer", "n"], "accuracy")}
-        shown = [" / ".join(f"{means[name, n]:.1f}" for name in ("softmax", "adaptive", BEST)) for n in lengths]
-        rows.append([str(precision), *map(str, recipe), *shown])
-    return tables.markdown_table(columns, rows)
-
-
-def _means(frame: pl.DataFrame, keys: list[str], field: str) -> list[tuple]:
-    return over_seeds(frame, keys, field).select(*keys, "value").rows()
-
-
 def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
     """Softmax, adaptive, and at each length that constant temperature whose mean over seeds is the best of nine."""
     sharp = recipes.filter(pl.col("normalizer").is_in(SOFT_TO_SHARP))
@@ -331,7 +309,6 @@ def study(asked: Arguments) -> None:
         recipes, of_their_sets = of_recipes(asked.recipes)
         frames |= {"recipes": recipes, "recipe_ceilings": of_their_sets}
         drawn["steps"] = steps_chart(recipes, of_their_sets)
-        written["precisions"] = recipes_table(recipes, of_their_sets)
     asked.write("precision", frames, drawn, written)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from docs.pictures import DOCS, table
 from projects.clrs_text import study as clrs_text
-from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
+from studies import ablation, critical, extremes, factorial, polynomial, precision, trained_or_swapped
 from tests.tiers import full_except
 
 
@@ -27,11 +27,11 @@ def of_extremes() -> Iterator[str]:
 
 
 def of_precision() -> Iterator[str]:
-    accuracy, ceilings, recipes, of_recipes = (
-        table(f"precision_study/{name}") for name in ("accuracy", "ceilings", "recipes", "recipe_ceilings")
-    )
+    accuracy, ceilings = (table(f"precision_study/{name}") for name in ("accuracy", "ceilings"))
     yield precision.cells_table(accuracy, ceilings)
-    yield precision.recipes_table(recipes, of_recipes)
+    yield precision.gains_table(accuracy)
+    yield factorial.factorial_table(table("factorial/accuracy"))
+    yield factorial.split_table(table("factorial/split"))
 
 
 def of_swapped() -> Iterator[str]:
@@ -47,7 +47,7 @@ def of_clrs_text() -> Iterator[str]:
 
 
 def of_polynomial() -> Iterator[str]:
-    for name in ("curves", "sensitivity"):
+    for name in ("curves", "sensitivity", "recipes"):
         yield polynomial.curves_table(table(f"polynomial/{name}"))
     yield polynomial.used_table(table("polynomial/used"))
 

@@ -48,7 +48,7 @@ DRAWN = ("paper", "paper, tested in float32", "paper_float32")
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("curves", "used", "sensitivity")
+    tables: ClassVar[tuple[str, ...]] = ("curves",)
 
     checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs of max retrieval. What was trained with rounded products is tested in float32 as well."""
@@ -149,15 +149,6 @@ def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
     return pl.DataFrame(counts, ["model", "n", "used", "rows"], orient="row")
 
 
-def used_table(frame: pl.DataFrame) -> str:
-    """Returns by model and length the percentage of rows with a say, and how many they are in all."""
-    body = []
-    for (name,), of_model in frame.group_by("model", maintain_order=True):
-        shares = (f"{100 * used / rows:.1f}" for used, rows in of_model.select("used", "rows").rows())
-        body.append([str(name), *shares, f"{of_model['used'].sum():,}"])
-    return tables.markdown_table(["model", *map(str, frame["n"].unique(maintain_order=True)), "rows"], body)
-
-
 def variants(rows: Mapping[int, Rows]) -> dict[str, tuple[Mapping[int, Rows], int]]:
     """Returns rows and degrees of fits that leave rows out, take fewer lengths, or have another degree."""
     longest = max(rows)
@@ -213,8 +204,7 @@ def study(asked: Arguments) -> None:
     of_first = fitted(variants(next(iter(rows.values()))))
     frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(of_first)}
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
-    written = {name: curves_table(frames[name]) for name in ("curves", "sensitivity")}
-    written["used"] = used_table(frames["used"])
+    written = {"curves": curves_table(frames["curves"])}
     if asked.recipes:
         of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets)
         frames["recipes_used"] = used_frame(of_recipes)

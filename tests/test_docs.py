@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
-from flax import linen, nnx
 
 import softmax_jax
 from docs import pages
@@ -133,22 +131,24 @@ def test_the_examples_of_a_page_print_what_it_says(name: str):
         assert doctest.DocTestRunner().run(examples).failed == 0
 
 
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_first_block_of_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]):
+    (said,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users have it
+        exec(compile(re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0], "README.md", "exec"), {})
+    assert capsys.readouterr().out == said
+
+
 @pytest.mark.full
-def test_the_snippets_of_the_readme_run():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    x = jnp.ones((2, 5, 4, 8))
-
-    def apply(scale, x):
-        return scale * jax.nn.softmax(x @ jnp.swapaxes(x, -1, -2)) @ x
-
-    layer = nnx.MultiHeadAttention(4, 64, decode=False, rngs=nnx.Rngs(0))
-    names: dict[str, Any] = {"logits": x, "mask": x > 0, "q": x, "k": x, "v": x, "m": None, "params": 1.0, "x": x}
-    names |= {"jax": jax, "nnx": nnx, "apply": apply, "layer": layer, "linen_layer": linen.MultiHeadAttention(4)}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    assert names["layer"](jnp.ones((2, 5, 64))).shape == (2, 5, 64)
-    assert names["output"].shape == x.shape
+def test_the_blocks_of_the_readme_write_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+            exec(compile(block, "README.md", "exec"), names)
+    assert "My model" in (tmp_path / "page" / "index.html").read_text()
 
 
 def test_the_table_of_the_api_names_what_there_is():

@@ -47,9 +47,8 @@ def of_clrs_text() -> Iterator[str]:
 
 
 def of_polynomial() -> Iterator[str]:
-    for name in ("curves", "sensitivity", "recipes"):
-        yield polynomial.curves_table(table(f"polynomial/{name}"))
-    yield polynomial.used_table(table("polynomial/used"))
+    yield polynomial.curves_table(table("polynomial/curves"))
+    yield polynomial.curves_table(table("polynomial/recipes"))
 
 
 PAGES = {

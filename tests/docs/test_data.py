@@ -1,0 +1,83 @@
+"""The data of the pages: where each file comes from, and that pages say what it holds."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from softmax_jax.temperature import checkpoint_sha256
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "docs" / "data"
+MANIFEST = json.loads((DATA / "manifest.json").read_text())
+NAMES = {
+    "softmax": "softmax",
+    "adaptive temperature": "adaptive",
+    "adaptive, refit by the true item": "adaptive_target",
+    "adaptive, refit to ≤ 16 items": "adaptive_refit_train",
+    "adaptive, refit to all lengths": "adaptive_refit",
+    "SSMax, s = 1/log 16": "ssmax",
+    "hardmax": "hardmax",
+}
+PUBLISHED = re.compile(r"^\*published")
+
+
+def test_every_file_says_where_it_comes_from_and_is_the_one_that_was_written():
+    files = {str(path.relative_to(DATA)) for path in DATA.rglob("*") if path.is_file()} - {"manifest.json"}
+    assert MANIFEST.keys() == files
+    for name, entry in MANIFEST.items():
+        found = hashlib.sha256((DATA / name).read_bytes()).hexdigest()
+        assert found == entry["sha256"], f"{name} is another file: run its command and write its entry of manifest.json"
+        assert entry.keys() >= {"command", "date", "commit", "versions"}
+
+
+@pytest.mark.full
+def test_the_checkpoints_that_files_name_are_those_that_are_shipped():
+    named = {item for entry in MANIFEST.values() for item in entry.get("checkpoints", {}).items()}
+    shipped = {name: digest for name, digest in named if (SHIPPED / name).is_dir()}
+    assert shipped.keys() >= {"paper", "paper_float32", "frontier", "near_ties"}
+    for name, digest in shipped.items():
+        assert checkpoint_sha256(load_checkpoint(SHIPPED / name)[1]) == digest
+
+
+def tables_of_means() -> Iterator[tuple[str, str, list[list[str]]]]:
+    """The tables of the README and the pages whose mark names a file: page, file, cells."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = page.read_text()
+        for file, table in re.findall(r"<!-- means of ([\w/.]+) -->\n((?:\|.*\n)+)", text):
+            lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+            yield page.name, file, [lines[0], *lines[2:]]
+
+
+TABLES = list(tables_of_means())
+
+
+@pytest.mark.parametrize(("page", "file", "table"), TABLES, ids=[f"{page}-{file}" for page, file, _ in TABLES])
+def test_a_table_of_means_has_those_of_its_file(page: str, file: str, table: list[list[str]]):
+    frame = pl.read_csv(DATA / Path(file).relative_to("data"))
+    means = {(name, n): mean for name, n, mean in frame.group_by("normalizer", "n").agg(pl.mean("accuracy")).rows()}
+    lengths = [int(cell.replace(",", "")) for cell in table[0][1:]]
+    rows = [row for row in table[1:] if not PUBLISHED.match(row[0])]
+    assert len(rows) >= 2
+    for label, *cells in rows:
+        for n, cell in zip(lengths, cells):
+            decimals = len(cell.partition(".")[2])
+            assert cell == f"{means[NAMES[label], n]:.{decimals}f}"
+
+
+def test_both_pages_have_tables_of_means():
+    assert {page for page, *_ in TABLES} >= {"README.md", "results.md"}
+
+
+@pytest.mark.full
+def test_the_draw_to_cite_is_in_every_file_of_it():
+    cited = pl.read_csv(DATA / "paper.csv").select("normalizer", "n", "seed", "accuracy")
+    again = pl.read_csv(DATA / "precision_study" / "accuracy.csv").filter(run="paper")
+    both = cited.join(again, on=["normalizer", "n", "seed"], suffix="_again")
+    assert both.height == 2 * 11 * 10 + 2 * 11 * 10  # softmax, adaptive, SSMax and hardmax, 11 lengths, ten seeds
+    assert (both["accuracy"] - both["accuracy_again"]).abs().max() < 0.1  # other programs round otherwise

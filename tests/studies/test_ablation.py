@@ -90,10 +90,12 @@ def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, mo
     monkeypatch.setattr("sys.argv", ["ablation", *sizes.split(), *places.split()])
     start(ablation.Arguments, "", ablation.study)
     tables = page.read_text()
-    assert "| steps | 8 steps |" in tables
-    assert "| as shipped | paper |" in tables
+    assert "| base |" in tables
+    assert "| paper |" in tables
+    assert "8 steps" not in tables  # which is in the file only
+    assert "steps,8 steps," in (tmp_path / "out" / "losses.csv").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {"accuracy.csv", "losses.csv", "ablation.json", "tables.md", "losses.png"}
+    assert names >= {"accuracy.csv", "losses.csv", "pairs.csv", "ablation.json", "tables.md", "losses.png"}
     capsys.readouterr()
     start(ablation.Arguments, "", ablation.study)
     assert "measuring" not in capsys.readouterr().out

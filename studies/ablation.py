@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import altair as alt
+import numpy as np
 import polars as pl
 from rich.console import Console
 
@@ -37,6 +38,8 @@ PRECISION = "precision"
 """A study of its own, with a page of its own; varied only if asked for."""
 LOSSES = ("accuracy", "dispersion", "key", "both", "value")
 SHIPPED_MODELS = "as shipped"
+UNTRAINED = ("hardmax", "signed_l1")
+"""Hardmax gives the key no gradient, and signed_l1 has no exponential to pick with."""
 SHOWN = ("λ = 0.001", "constant 0.001", "128 sets", "nearest of 64")
 """The recipes that the table of the page shows besides the base and the shipped models; losses.csv has all."""
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
@@ -282,6 +285,26 @@ def best_of_pairs(accuracies: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, ("n", "trained", "itself", "softmax", "best", "best_in_test"), orient="row")
 
 
+def shares_of_variance(accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Returns what training and test explain of the variance of `pair_means`, in percent, by length.
+
+    Rows of the grid are trainings, columns are tests: each explains the variance of its means, and `together` is the
+    rest. Trainings that fail and `signed_l1`, under which nothing is answered, are left out.
+    """
+    rows = []
+    for n in accuracies["n"].unique().sort():
+        means = pair_means(accuracies, n)
+        trained, tested = (list(dict.fromkeys(names)) for names in zip(*means))
+        grid = np.array(
+            [[means[one, test] for test in tested if test != "signed_l1"] for one in trained if one not in UNTRAINED]
+        )
+        deviation = grid - grid.mean()
+        of_training, of_test = (np.square(deviation.mean(axis)).mean() for axis in (1, 0))
+        whole = np.square(deviation).mean()
+        rows.append((n, *(100 * float(part / whole) for part in (of_training, of_test, whole - of_training - of_test))))
+    return pl.DataFrame(rows, ("n", "training", "test", "together"), orient="row")
+
+
 def frames_of(asked: Arguments) -> tuple[Sequence[Recipe], pl.DataFrame, pl.DataFrame]:
     """Trains and measures what is not done yet; returns the recipes, their accuracies and their losses."""
     console, done = plain_console(), []
@@ -310,6 +333,7 @@ def study(asked: Arguments) -> None:
     described = {f"{group}: {name}": settings_of(config) for group, name, config in done}
     kept_settings = {"settings": settings, "recipes": described, "versions": versions()}
     frames = {"accuracy": accuracies, "losses": lost, "pairs": best_of_pairs(accuracies)}
+    frames["variance"] = shares_of_variance(accuracies)
     asked.write("ablation", frames, drawn, tables, kept_settings)
 
 

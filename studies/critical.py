@@ -206,14 +206,14 @@ def rules_frame(betas: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
 
 
 def rules_table(rules: pl.DataFrame) -> str:
-    """Returns the accuracies of `rules_frame` as a table for the page."""
+    """Returns the accuracies of `rules_frame` at the longest length as a table for the page."""
+    n = max(rules["n"].to_list())
+    shown = rules.filter(n=n).select("checkpoint", "softmax", "adaptive", "most", "rule", "ahead", "interval")
     rows = [
-        [name, f"{n:,}", *(f"{one:.1f}" for one in accuracies), f"{ahead:+.2f} ± {half:.2f}"]
-        for name, n, *accuracies, ahead, half in rules.select(
-            "checkpoint", "n", "softmax", "adaptive", "most", "rule", "ahead", "interval"
-        ).rows()
+        [checkpoint, *(f"{accuracy:.1f}" for accuracy in accuracies), f"{ahead:+.2f} ± {half:.2f}"]
+        for checkpoint, *accuracies, ahead, half in shown.rows()
     ]
-    columns = ["checkpoint", "items", "softmax", "adaptive", "best constant", "rule", "against best constant"]
+    columns = [f"checkpoint (n = {n:,})", "softmax", "adaptive", "best constant", "rule", "against the best constant"]
     return tables.markdown_table(columns, rows)
 
 

@@ -86,6 +86,7 @@ def near_ties_of_critical() -> pl.DataFrame:
 
 DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
     "frontier/pairs": lambda: ablation.best_of_pairs(table("frontier/accuracy")),
+    "frontier/variance": lambda: ablation.shares_of_variance(table("frontier/accuracy")),
     "critical/rules": rules_of_critical,
     "critical/near_ties": near_ties_of_critical,
     "extremes/growth": lambda: extremes.growth_frame(betas_of_extremes(), 256),

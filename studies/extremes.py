@@ -42,7 +42,10 @@ from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import Options, start
 
 BETAS = tuple(2.0 ** (power / 2) for power in range(-24, 33))
-"""From 1/4,096, for models, whose logits are steep, to 65,536, for a perfect key; β½ is found between them."""
+"""From 1/4,096, for models, whose logits are steep, to 65,536, for a perfect key; β½ is found between them.
+
+A grid that ended at 1/16 would end above the β½ of most models.
+"""
 RULES: Mapping[str, Callable[[float], float]] = {
     "constant": lambda n: 1.0,
     "(log n)^½": lambda n: math.log(n) ** 0.5,

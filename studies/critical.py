@@ -201,8 +201,8 @@ def rules_frame(betas: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
         found = (float(np.median(of_rule["critical"].to_numpy())), of_rule["rule"][0])
         named = (accuracy["softmax"], accuracy["adaptive"], best, most, accuracy[RULE])
         rows.append((checkpoint, n, *found, *named, ahead, high - ahead))
-    columns = ("checkpoint", "n", "critical", "beta", "softmax", "adaptive", "best", "most", "rule", "ahead", "interval")
-    return pl.DataFrame(rows, columns, orient="row")
+    columns = ("checkpoint", "n", "critical", "beta", "softmax", "adaptive", "best", "most")
+    return pl.DataFrame(rows, (*columns, "rule", "ahead", "interval"), orient="row")
 
 
 def rules_table(rules: pl.DataFrame) -> str:

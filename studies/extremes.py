@@ -213,8 +213,8 @@ def shortest_of(lengths: Sequence[int]) -> int:
 
 def growth_frame(frame: pl.DataFrame, shortest: int) -> pl.DataFrame:
     """Returns the slopes of log β in log n and in log log n, of a perfect key and of each seed, by distribution."""
-    found = [growth(frame, field, shortest).with_columns(pl.lit(name).alias("beta")) for field, name in MEASURED.items()]
-    return pl.concat(found).select("priority", "beta", "seed", "power", "log_power")
+    slopes = (growth(frame, field, shortest).with_columns(beta=pl.lit(name)) for field, name in MEASURED.items())
+    return pl.concat(slopes).select("priority", "beta", "seed", "power", "log_power")
 
 
 def growth_table(slopes: pl.DataFrame) -> str:

@@ -11,7 +11,6 @@ from projects.clrs_text import study as clrs_text
 from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
 from tests.tiers import full_except
 
-
 CRITICAL = {"choices": critical.CHOICES, "betas": critical.BETAS, "accuracy": critical.ACCURACIES}
 
 

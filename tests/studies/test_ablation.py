@@ -63,6 +63,24 @@ def test_losses_add_up_and_the_best_temperature_of_a_seed_is_that_of_the_others(
     assert lost["dispersion"].to_list() == [0.0, 0.0]
 
 
+def test_training_and_test_explain_what_each_of_them_changes():
+    def explained(by_training: float, by_test: float, by_both: float) -> tuple[float, ...]:
+        names = ("softmax", "adaptive")
+        rows = [
+            (ablation.PAIRS, one, one, test, 64, 0, by_training * x + by_test * y + by_both * x * y)
+            for x, one in zip((-1, 1), names)
+            for y, test in zip((-1, 1), names)
+        ]
+        rows += [(*row[:3], "signed_l1", *row[4:]) for row in rows]  # under which nothing is answered
+        frame = pl.DataFrame(rows, ("group", "recipe", "trained", *ACCURACIES), orient="row")
+        ((_, *shares),) = ablation.shares_of_variance(frame).rows()
+        return tuple(shares)
+
+    assert explained(3.0, 0.0, 0.0) == pytest.approx((100, 0, 0))
+    assert explained(0.0, 2.0, 0.0) == pytest.approx((0, 100, 0))
+    assert explained(3.0, 2.0, 1.0) == pytest.approx((100 * 9 / 14, 100 * 4 / 14, 100 / 14))
+
+
 @pytest.mark.full
 def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(ablation, "evaluate", None)  # which cannot be called

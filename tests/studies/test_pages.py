@@ -97,3 +97,18 @@ DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
 def test_a_table_kept_as_a_file_is_what_the_data_give(name: str):
     made = DERIVED[name]()
     assert_frame_equal(pl.read_csv(DOCS / "data" / f"{name}.csv", schema=made.schema), made, rel_tol=1e-9)
+
+
+def test_the_reach_on_the_page_is_that_of_its_file():
+    file = pl.read_csv(DOCS / "data" / "frontier" / "reach.csv", infer_schema=False)
+    kept = {tuple(row[:3]): row[3] for row in file.rows()}
+    lines = (DOCS / "frontier.md").read_text().partition("| trained with |")[2].split("\n\n")[0].splitlines()
+    lengths = [cell.strip().replace(",", "") for cell in lines[0].split("|")[1:-1]]
+    model, found = "", {}
+    for line in lines[2:]:
+        trained, tested, *accuracies = (cell.strip() for cell in line.split("|")[1:-1])
+        model = trained or model
+        if model.startswith("`"):
+            found |= {(model.strip("`"), tested, n): accuracy for n, accuracy in zip(lengths, accuracies) if accuracy}
+    assert len(found) == 34
+    assert found.items() <= kept.items()

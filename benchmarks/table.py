@@ -3,7 +3,8 @@
     python -m benchmarks.table benchmarks/results/*.json
     python -m benchmarks.table benchmarks/results/*.json --write
 
-The first prints the rows; the second puts them between the marks of docs/scaling.md, and a few of them into README.md.
+The first prints them. The second puts a few times into README.md and how cost grows into docs/scaling.md, between their
+marks, and every number into docs/data/scaling.
 """
 
 import dataclasses
@@ -18,11 +19,13 @@ import tyro
 
 from benchmarks.timing import duration
 from softmax_jax.commands.options import each_once, one_line_errors, parse
-from softmax_jax.files import write_whole
+from softmax_jax.files import write_csv, write_whole
 from softmax_jax.report.tables import put_into
 
 README = Path(__file__).parents[1] / "README.md"
 SCALING = README.parent / "docs" / "scaling.md"
+DATA = README.parent / "docs" / "data" / "scaling"
+"""Where every number goes."""
 ON_GPU = (
     "10 seeds of 100,000 steps of paper, trained",
     "adaptive in two calls: attention forward and backward, 16,384 keys, 8 heads of 128, bfloat16",
@@ -35,8 +38,6 @@ SHORT = (
     *ON_GPU,
 )
 """What the README shows."""
-PAGES = {README: SHORT, SCALING: None}
-"""Where tables go, and which rows of them."""
 LOAD, GROWN = "load_before", "grown"
 """How busy the machine was, and which point of a line of growing cost a time is; not all results have these."""
 KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
@@ -49,7 +50,7 @@ class Arguments:
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="")]
     """Result files, each named DATE-DEVICE.json."""
     write: bool = False
-    """Put the tables into README.md and docs/scaling.md instead of printing them."""
+    """Write README.md, docs/scaling.md and docs/data/scaling instead of printing the tables."""
 
     def __post_init__(self) -> None:
         each_once("FILES", self.files)
@@ -91,24 +92,42 @@ def measured(path: Path, result: dict[str, Any]) -> str:
     return f"{path.stem[:10]}, {path.stem[11:].replace('-', ' ')}{busy}"
 
 
-def render_growth(paths: tuple[Path, ...]) -> str:
-    """A Markdown table of how cost grows: the exponent of time in a size, beside that of the floor.
+GROWTH = ("what", "by", "smaller", "larger", "seconds", "exponent", "products_exponent", "times_products", "measured")
 
-    An exponent is the slope of log time over log size, of which there are two or more.
+
+def growth(paths: tuple[Path, ...]) -> list[dict[str, Any]]:
+    """Returns how cost grows: the exponent of the time in a size, beside that of the matrix products; keys `GROWTH`.
+
+    An exponent is the slope of log time over log size, of which there are two or more. The seconds are those at the
+    larger size.
     """
-    lines = ["| | grows with | time | exponent | of its products | times its products | measured |", "|" + "---|" * 7]
+    rows = []
     for path in paths:
         points: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for result in read_results(path):
             if GROWN in result:
                 points.setdefault((result[GROWN]["what"], result[GROWN]["by"]), []).append(result)
         for (what, by), line in points.items():
-            sizes = [result[GROWN]["size"] for result in line]
+            sizes, last = [result[GROWN]["size"] for result in line], line[-1]
             slopes = [exponent(sizes, [result[of] for result in line]) for of in ("ours_seconds", "peer_seconds")]
-            last = line[-1]
-            cells = [what, f"{by}, {sizes[0]:,} to {sizes[-1]:,}", duration(last["ours_seconds"])]
-            cells += [f"{slope:.2f}" for slope in slopes] + [f"{1 / last['ratio']:.1f}", measured(path, last)]
-            lines.append(f"| {' | '.join(cells)} |")
+            cells = (what, by, sizes[0], sizes[-1], last["ours_seconds"], *slopes, 1 / last["ratio"])
+            rows.append(dict(zip(GROWTH, (*cells, measured(path, last)), strict=True)))
+    return rows
+
+
+def render_growth(paths: tuple[Path, ...]) -> str:
+    """Returns a Markdown table of how cost grows: a row for each size, with all that grows with it in one row."""
+    lines = ["| grows with | what | exponent | of its products | times its products |", "|" + "---|" * 5]
+    by_size: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in growth(paths):
+        size = f"{row['by']}, {row['smaller']:,} to {row['larger']:,}"
+        by_size.setdefault((row["measured"], size), []).append(row)
+    for (_, size), rows in by_size.items():
+        cells = [size, ", ".join(row["what"].removesuffix(" attention, forward and backward") for row in rows)]
+        for key, form in (("exponent", ".2f"), ("products_exponent", ".2f"), ("times_products", ".1f")):
+            values = dict.fromkeys(f"{row[key]:{form}}" for row in rows) if key == "products_exponent" else ()
+            cells.append(", ".join(values or (f"{row[key]:{form}}" for row in rows)))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) if lines[2:] else "Not measured yet."
 
 
@@ -138,26 +157,40 @@ def newest(directory: Path) -> tuple[Path, ...]:
     return tuple({path.stem[11:]: path for path in sorted(directory.glob("*.json"))}.values())
 
 
-def tables_of(paths: tuple[Path, ...], names: Container[str] | None) -> dict[str, str]:
-    """The tables of a page by their marks, with these rows or all and how cost grows."""
-    tables = {"benchmarks": render(paths, names)}
-    return tables if names else tables | {"growth": render_growth(paths)}
+def pages_of(paths: tuple[Path, ...]) -> dict[Path, dict[str, str]]:
+    """Returns the tables of each page by their marks."""
+    return {README: {"benchmarks": render(paths, SHORT)}, SCALING: {"growth": render_growth(paths)}}
+
+
+def files_of(paths: tuple[Path, ...]) -> dict[str, tuple[Sequence[str], list[Sequence[Any]]]]:
+    """Returns the columns and rows of every CSV file by its name: what is compared with a peer, and how cost grows."""
+    columns = ("name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit")
+    compared: list[Sequence[Any]] = [
+        (*(result[column] for column in columns), measured(path, result))
+        for path in paths
+        for result in read_results(path)
+        if GROWN not in result
+    ]
+    grown: list[Sequence[Any]] = [tuple(row.values()) for row in growth(paths)]
+    return {"benchmarks": ((*columns, "measured"), compared), "growth": (GROWTH, grown)}
 
 
 def write(paths: tuple[Path, ...]) -> None:
-    """Puts the tables of these files into the pages."""
-    for page, names in PAGES.items():
-        write_whole(page, put_into(page.read_text(), tables_of(paths, names)))
+    """Puts the tables of these files into the pages, and all their numbers into CSV files."""
+    for page, tables in pages_of(paths).items():
+        write_whole(page, put_into(page.read_text(), tables))
+    for name, (columns, rows) in files_of(paths).items():
+        write_csv(DATA / f"{name}.csv", columns, rows)
 
 
 def main() -> None:
-    """Prints the table, or puts it into the README and the page on scaling."""
+    """Prints the tables, or writes them into the pages and the files."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors():
         if arguments.write:
             write(arguments.files)
         else:
-            print(*tables_of(arguments.files, None).values(), sep="\n\n")
+            print(render(arguments.files), render_growth(arguments.files), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import altair as alt
+import numpy as np
 import polars as pl
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, eva
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import BY_CAUSE
+from softmax_jax.report.charts import BASELINE, BY_CAUSE
 from softmax_jax.report.tables import with_interval
 from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
@@ -36,6 +37,11 @@ PAIRS = "normalizer in training"
 PRECISION = "precision"
 """A study of its own, with a page of its own; varied only if asked for."""
 LOSSES = ("accuracy", "dispersion", "key", "both", "value")
+SHIPPED_MODELS = "as shipped"
+UNTRAINED = ("hardmax", "signed_l1")
+"""Hardmax gives the key no gradient, and signed_l1 has no exponential to pick with."""
+SHOWN = ("λ = 0.001", "constant 0.001", "128 sets", "nearest of 64")
+"""The recipes that the table of the page shows besides the base and the shipped models; losses.csv has all."""
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
 
 
@@ -58,7 +64,7 @@ class Recipe(NamedTuple):
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("losses", "pairs")
+    tables: ClassVar[tuple[str, ...]] = ("losses",)
 
     preset: str = "frontier"
     """The preset whose recipe is the base."""
@@ -153,7 +159,7 @@ def recipes(base: Config) -> list[Recipe]:
 def shipped() -> list[Recipe]:
     """Returns the recipes of the trained models of max retrieval that come with the repository."""
     presets = {name: load_preset(name) for name in preset_summaries() if (SHIPPED / name).is_dir()}
-    return [Recipe("as shipped", *one) for one in presets.items() if one[1].task.name == MaxRetrieval.name]
+    return [Recipe(SHIPPED_MODELS, *one) for one in presets.items() if one[1].task.name == MaxRetrieval.name]
 
 
 def measured(recipe: Recipe, checkpoint: Path, kept_in: Path, asked: Arguments, console: Console) -> pl.DataFrame:
@@ -196,16 +202,12 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def losses_table(lost: pl.DataFrame) -> str:
-    """Returns a table of the accuracy under softmax of every recipe and where the rest goes, by length."""
-    lengths, causes = lost["n"].unique().sort().to_list(), LOSSES[1:]
-    columns = ["varied", "recipe", *(f"n = {n}: softmax ±" for n in lengths)]
-    columns += [f"{n}: {' / '.join(causes)}" for n in lengths]
-    rows = []
-    for (group, recipe), of_recipe in lost.group_by("group", "recipe", maintain_order=True):
-        by_length = of_recipe.group_by("n", maintain_order=True).agg(LOSSES)
-        cells = {name: [with_interval(values) for values in by_length[name].to_list()] for name in LOSSES}
-        rows.append([group, recipe, *cells["accuracy"], *map(" / ".join, zip(*(cells[name] for name in causes)))])
-    return tables.markdown_table(columns, rows)
+    """Returns a table of what softmax answers at the shortest length under a few recipes, and what regains the rest."""
+    n = min(lost["n"].to_list())
+    shown = pl.col("group").is_in([BASE, SHIPPED_MODELS]) | pl.col("recipe").is_in(SHOWN)
+    by_recipe = lost.filter(shown, n=n).group_by("recipe", maintain_order=True).agg(LOSSES[:-1])
+    rows = [[recipe, *map(with_interval, shares)] for recipe, *shares in by_recipe.rows()]
+    return tables.markdown_table([f"recipe (n = {n:,})", "softmax", "sharper rows", "a true key", "only both"], rows)
 
 
 def losses_chart(lost: pl.DataFrame) -> charts.Chart:
@@ -271,15 +273,36 @@ def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
     return alt.layer(cells, text).properties(title=title, **size)
 
 
-def pairs_table(accuracies: pl.DataFrame, n: int) -> str:
-    """Returns a table of each normalizer in training: the accuracy under itself, under softmax, and the best."""
-    means = pair_means(accuracies, n)
+def best_of_pairs(accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Returns, by length and normalizer in training, the accuracy under itself and under softmax, and the best one."""
     rows = []
-    for train in dict.fromkeys(train for train, _ in means):
-        best = max(METHODS, key=lambda test: means[train, test])
-        itself = f"{means[train, train]:.1f}" if (train, train) in means else ""
-        rows.append([train, itself, f"{means[train, 'softmax']:.1f}", f"{means[train, best]:.1f} ({best})"])
-    return tables.markdown_table([f"trained under (tested at n = {n})", "itself", "softmax", "best in the test"], rows)
+    for n in accuracies["n"].unique().sort():
+        means = pair_means(accuracies, n)
+        for train in dict.fromkeys(train for train, _ in means):
+            of_one = {test: mean for (one, test), mean in means.items() if one == train}
+            best = max(of_one, key=lambda test, of_one=of_one: of_one[test])
+            rows.append((n, train, of_one.get(train), of_one[BASELINE], of_one[best], best))
+    return pl.DataFrame(rows, ("n", "trained", "itself", "softmax", "best", "best_in_test"), orient="row")
+
+
+def shares_of_variance(accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Returns what training and test explain of the variance of `pair_means`, in percent, by length.
+
+    Rows of the grid are trainings, columns are tests: each explains the variance of its means, and `together` is the
+    rest. Trainings that fail and `signed_l1`, under which nothing is answered, are left out.
+    """
+    rows = []
+    for n in accuracies["n"].unique().sort():
+        means = pair_means(accuracies, n)
+        trained, tested = (list(dict.fromkeys(names)) for names in zip(*means))
+        grid = np.array(
+            [[means[one, test] for test in tested if test != "signed_l1"] for one in trained if one not in UNTRAINED]
+        )
+        deviation = grid - grid.mean()
+        of_training, of_test = (np.square(deviation.mean(axis)).mean() for axis in (1, 0))
+        whole = np.square(deviation).mean()
+        rows.append((n, *(100 * float(part / whole) for part in (of_training, of_test, whole - of_training - of_test))))
+    return pl.DataFrame(rows, ("n", "training", "test", "together"), orient="row")
 
 
 def frames_of(asked: Arguments) -> tuple[Sequence[Recipe], pl.DataFrame, pl.DataFrame]:
@@ -305,11 +328,13 @@ def study(asked: Arguments) -> None:
     done, accuracies, lost = frames_of(asked)
     drawn = {"losses": losses_chart(lost)}
     drawn |= {f"pairs_{n}": chart for n in asked.lengths if (chart := pairs_chart(accuracies, n))}
-    tables = {"losses": losses_table(lost), "pairs": pairs_table(accuracies, max(asked.lengths))}
+    tables = {"losses": losses_table(lost)}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
     described = {f"{group}: {name}": settings_of(config) for group, name, config in done}
     kept_settings = {"settings": settings, "recipes": described, "versions": versions()}
-    asked.write("ablation", {"accuracy": accuracies, "losses": lost}, drawn, tables, kept_settings)
+    frames = {"accuracy": accuracies, "losses": lost, "pairs": best_of_pairs(accuracies)}
+    frames["variance"] = shares_of_variance(accuracies)
+    asked.write("ablation", frames, drawn, tables, kept_settings)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Options:
     """The options of every study that writes files."""
 
     tables: ClassVar[tuple[str, ...]]
-    """Marks of the tables on a page."""
+    """Marks of the tables on the page of the study; its other tables are in tables.md only."""
 
     output: UnlessGiven[Path | None] = None
     """Directory for the CSV files, the tables and the charts; results/STUDY/TIME by default."""
@@ -62,7 +62,7 @@ class Options:
         tables: Mapping[str, str],
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes CSV files, charts, tables and settings, and puts the tables into the page if one is named."""
+        """Writes CSV files, charts, tables and settings, and puts the marked tables into the page if one is named."""
         with results_of(study, self.output) as output:
             for name, frame in frames.items():
                 write_csv(output / f"{name}.csv", frame.columns, frame.rows())
@@ -72,7 +72,7 @@ class Options:
             if settings is not None:
                 write_json(output / f"{study}.json", settings)
         if self.page:
-            write_whole(self.page, put_into(read_text(self.page), tables))
+            write_whole(self.page, put_into(read_text(self.page), {mark: tables[mark] for mark in self.marks()}))
         print(f"wrote {output}")
 
 

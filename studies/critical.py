@@ -64,7 +64,7 @@ ACCURACIES = {
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("near_tie_rule", "critical_rule")
+    tables: ClassVar[tuple[str, ...]] = ("critical_rule",)
 
     checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs."""
@@ -166,8 +166,10 @@ def behind(accuracies: pl.DataFrame) -> pl.DataFrame:
     return means.join(best, keys, maintain_order="left").with_columns(ahead=pl.col("accuracy") - pl.col("most"))
 
 
-def choices_table(choices: pl.DataFrame, accuracies: pl.DataFrame) -> str:
-    """For each checkpoint and number of draws: how far the candidates lie apart, which is chosen, and what it costs."""
+def choices_frame(choices: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Returns which candidate the rule of `sharpest` takes on near ties, in points: how far the candidates lie apart,
+    and by how much the chosen one is ahead of the best constant at each length.
+    """
     found, means = chosen(choices), behind(accuracies)
     lengths = means["n"].unique().sort().to_list()
     rows = []
@@ -175,9 +177,9 @@ def choices_table(choices: pl.DataFrame, accuracies: pl.DataFrame) -> str:
         of_one = choices.filter(checkpoint=checkpoint, nearest_of=count)
         spread = of_one.group_by("normalizer").agg(pl.mean("accuracy"))["accuracy"].to_numpy()
         cost = means.filter(checkpoint=checkpoint, normalizer=name).sort("n")["ahead"].to_list()
-        rows.append([checkpoint, str(count), f"{np.ptp(spread):.3f}", name, *(f"{points:+.2f}" for points in cost)])
-    columns = ["checkpoint", "nearest of", "candidates lie within", "chosen", *(f"at {n:,}" for n in lengths)]
-    return tables.markdown_table(columns, rows)
+        rows.append((checkpoint, count, float(np.ptp(spread)), name, *cost))
+    columns = ("checkpoint", "nearest_of", "range", "chosen", *(f"ahead_at_{n}" for n in lengths))
+    return pl.DataFrame(rows, columns, orient="row")
 
 
 def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
@@ -187,8 +189,8 @@ def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
     return both.select(*keys, ahead=pl.col("accuracy") - pl.col("accuracy_other"))
 
 
-def rules_table(betas: pl.DataFrame, accuracies: pl.DataFrame) -> str:
-    """For each checkpoint and length: the critical β, median of the seeds, that of the rule, and the accuracies."""
+def rules_frame(betas: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Returns for each checkpoint and length the critical β, median of the seeds, that of the rule, and accuracies."""
     keys = ["checkpoint", "n", "best", "most"]
     rows = []
     for (checkpoint, n, best, most), means in behind(accuracies).group_by(keys, maintain_order=True):
@@ -196,12 +198,23 @@ def rules_table(betas: pl.DataFrame, accuracies: pl.DataFrame) -> str:
         accuracy = dict(means["normalizer", "accuracy"].rows())
         against = ahead_of(accuracies.filter(checkpoint=checkpoint, n=n), RULE, str(best))
         ((ahead, high),) = over_seeds(against, ["n"], "ahead")["value", "high"].rows()
-        cells = [f"{np.median(of_rule['critical'].to_numpy()):.3g}", f"{of_rule['rule'][0]:.3g}"]
-        cells += [f"{accuracy[name]:.2f}" for name in ("softmax", "adaptive")]
-        cells += [f"{most:.2f} ({best})", f"{accuracy[RULE]:.2f}", f"{ahead:+.2f} ± {high - ahead:.2f}"]
-        rows.append([str(checkpoint), f"{n:,}", *cells])
-    columns = ["checkpoint", "items", "critical β", "β of the rule", "softmax", "adaptive", "best constant"]
-    return tables.markdown_table([*columns, RULE, "against the best constant"], rows)
+        found = (float(np.median(of_rule["critical"].to_numpy())), of_rule["rule"][0])
+        named = (accuracy["softmax"], accuracy["adaptive"], best, most, accuracy[RULE])
+        rows.append((checkpoint, n, *found, *named, ahead, high - ahead))
+    columns = ("checkpoint", "n", "critical", "beta", "softmax", "adaptive", "best", "most")
+    return pl.DataFrame(rows, (*columns, "rule", "ahead", "interval"), orient="row")
+
+
+def rules_table(rules: pl.DataFrame) -> str:
+    """Returns the accuracies of `rules_frame` at the longest length as a table for the page."""
+    n = max(rules["n"].to_list())
+    shown = rules.filter(n=n).select("checkpoint", "softmax", "adaptive", "most", "rule", "ahead", "interval")
+    rows = [
+        [checkpoint, *(f"{accuracy:.1f}" for accuracy in accuracies), f"{ahead:+.2f} ± {half:.2f}"]
+        for checkpoint, *accuracies, ahead, half in shown.rows()
+    ]
+    columns = [f"checkpoint (n = {n:,})", "softmax", "adaptive", "best constant", "rule", "against the best constant"]
+    return tables.markdown_table(columns, rows)
 
 
 def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart:
@@ -247,11 +260,10 @@ def study(asked: Arguments) -> None:
         pl.DataFrame([row for rows in of_part for row in rows], columns, orient="row")
         for of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
     )
-    tables = {
-        "near_tie_rule": choices_table(choices, accuracies),
-        "critical_rule": rules_table(betas, accuracies),
-    }
-    frames = {"choices": choices, "betas": betas, "accuracy": accuracies}
+    rules = rules_frame(betas, accuracies)
+    tables = {"critical_rule": rules_table(rules)}
+    frames = {"choices": choices, "betas": betas, "accuracy": accuracies, "rules": rules}
+    frames["near_ties"] = choices_frame(choices, accuracies)
     asked.write("critical", frames, {"rules": rules_chart(choices, accuracies)}, tables)
 
 

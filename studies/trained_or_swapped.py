@@ -59,13 +59,15 @@ CALIBRATED = {"temperature": ("theta",), "ssmax": ("s",)}
 """The normalizers that are calibrated, and the number of each head that is."""
 TESTS = (OWN, "softmax", "ssmax", "asentmax", "adaptive", *(f"{name}, calibrated" for name in CALIBRATED))
 SIGNIFICANT = 0.05
+SHOWN = {"multi_query": 1024, "sort": 256}
+"""The length of each task in the table of the page: neither solved nor lost under every test."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("accuracy", "lengths")
+    tables: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     quick: bool = False
     """A look in five minutes: one seed of half the steps on one task, up to 256 items."""
@@ -218,32 +220,22 @@ def compared(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
-    """The accuracy beyond the lengths of training: a row for each training and length, a column for each test.
+    """Returns a table of the accuracies at `SHOWN`: a row for each training, a column for each test.
 
-    Bold is what differs from the model as trained.
+    Bold differs from the model as trained.
     """
     p_values = {tuple(row[:4]): row[-1] for row in tests.rows()}
-    lengths = sorted(set(frame["n"]))
-    beyond, rows = frame.filter(pl.col("n").is_in(lengths[1:] or lengths)), []
-    for (task, trained, n), cells in beyond.group_by("task", "trained", "n", maintain_order=True):
-        values = {str(test): of_test["accuracy"].to_list() for (test,), of_test in cells.group_by("test")}
-        row = [str(task).replace("_", " "), reader_name(str(trained)), f"{n:,}"]
-        for test in TESTS:
-            shown = with_interval(values[test]) if test in values else "–"
-            p = p_values.get((task, trained, test, n))
-            row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
-        rows.append(row)
-    return tables.markdown_table(["task", "trained under", "items", *map(reader_name, TESTS)], rows)
-
-
-def lengths_table(frame: pl.DataFrame) -> str:
-    """The accuracy of every model as trained, by length."""
-    lengths = sorted(set(frame["n"]))
+    shown = pl.col("n") == pl.col("task").replace_strict(SHOWN, default=max(frame["n"]))
     rows = []
-    for (task, trained), cells in frame.filter(test=OWN).group_by("task", "trained", maintain_order=True):
-        values = [cells.filter(n=n)["accuracy"].to_list() for n in lengths]
-        rows.append([str(task).replace("_", " "), reader_name(str(trained)), *map(with_interval, values)])
-    return tables.markdown_table(["task", "trained under", *(f"{n:,}" for n in lengths)], rows)
+    for (task, trained, n), cells in frame.filter(shown).group_by("task", "trained", "n", maintain_order=True):
+        values = {str(test): of_test["accuracy"].to_list() for (test,), of_test in cells.group_by("test")}
+        row = [f"{str(task).replace('_', ' ')}, {n:,} items", reader_name(str(trained))]
+        for test in TESTS:
+            cell = with_interval(values[test]) if test in values else "–"
+            p = p_values.get((task, trained, test, n))
+            row.append(f"**{cell}**" if p is not None and p < SIGNIFICANT else cell)
+        rows.append(row)
+    return tables.markdown_table(["task", "trained under", *map(reader_name, TESTS)], rows)
 
 
 def chart(frame: pl.DataFrame) -> charts.Chart:
@@ -272,8 +264,8 @@ def study(asked: Arguments) -> None:
     """Trains, tests, draws, writes."""
     frame = measured(asked, plain_console())
     seeds, tests = by_seed(frame), compared(frame)
-    tables = {"accuracy": accuracy_table(seeds, tests), "lengths": lengths_table(seeds)}
-    asked.write("trained_or_swapped", {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}, tables)
+    frames, drawn = {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}
+    asked.write("trained_or_swapped", frames, drawn, {"accuracy": accuracy_table(seeds, tests)})
 
 
 if __name__ == "__main__":

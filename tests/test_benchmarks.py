@@ -19,6 +19,7 @@ import pytest
 from benchmarks import all as all_benchmarks, table
 from benchmarks.costs import step_multiply_adds
 from benchmarks.timing import Result, device_name
+from softmax_jax.files import write_csv
 from softmax_jax.report.tables import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import trainer as training
@@ -96,11 +97,17 @@ def test_what_is_no_result_file_is_refused(tmp_path, name, content):
 
 def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device():
     newest = table.newest(all_benchmarks.RESULTS)
-    for page, names in table.PAGES.items():
+    for page, tables in table.pages_of(newest).items():
         text = page.read_text()
-        assert put_into(text, table.tables_of(newest, names)) == text
+        assert put_into(text, tables) == text
     measured = {result["name"] for path in newest for result in table.read_results(path)}
     assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
+
+
+def test_every_number_of_the_newest_result_files_is_in_the_files_of_the_page(tmp_path):
+    for name, (columns, rows) in table.files_of(table.newest(all_benchmarks.RESULTS)).items():
+        write_csv(tmp_path / name, columns, rows)
+        assert (tmp_path / name).read_text() == (table.DATA / f"{name}.csv").read_text()
 
 
 @pytest.mark.full

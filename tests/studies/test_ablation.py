@@ -63,6 +63,24 @@ def test_losses_add_up_and_the_best_temperature_of_a_seed_is_that_of_the_others(
     assert lost["dispersion"].to_list() == [0.0, 0.0]
 
 
+def test_training_and_test_explain_what_each_of_them_changes():
+    def explained(by_training: float, by_test: float, by_both: float) -> tuple[float, ...]:
+        names = ("softmax", "adaptive")
+        rows = [
+            (ablation.PAIRS, one, one, test, 64, 0, by_training * x + by_test * y + by_both * x * y)
+            for x, one in zip((-1, 1), names)
+            for y, test in zip((-1, 1), names)
+        ]
+        rows += [(*row[:3], "signed_l1", *row[4:]) for row in rows]  # under which nothing is answered
+        frame = pl.DataFrame(rows, ("group", "recipe", "trained", *ACCURACIES), orient="row")
+        ((_, *shares),) = ablation.shares_of_variance(frame).rows()
+        return tuple(shares)
+
+    assert explained(3.0, 0.0, 0.0) == pytest.approx((100, 0, 0))
+    assert explained(0.0, 2.0, 0.0) == pytest.approx((0, 100, 0))
+    assert explained(3.0, 2.0, 1.0) == pytest.approx((100 * 9 / 14, 100 * 4 / 14, 100 / 14))
+
+
 @pytest.mark.full
 def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(ablation, "evaluate", None)  # which cannot be called
@@ -90,10 +108,12 @@ def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, mo
     monkeypatch.setattr("sys.argv", ["ablation", *sizes.split(), *places.split()])
     start(ablation.Arguments, "", ablation.study)
     tables = page.read_text()
-    assert "| steps | 8 steps |" in tables
-    assert "| as shipped | paper |" in tables
+    assert "| base |" in tables
+    assert "| paper |" in tables
+    assert "8 steps" not in tables  # which is in the file only
+    assert "steps,8 steps," in (tmp_path / "out" / "losses.csv").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {"accuracy.csv", "losses.csv", "ablation.json", "tables.md", "losses.png"}
+    assert names >= {"accuracy.csv", "losses.csv", "pairs.csv", "ablation.json", "tables.md", "losses.png"}
     capsys.readouterr()
     start(ablation.Arguments, "", ablation.study)
     assert "measuring" not in capsys.readouterr().out

@@ -53,7 +53,7 @@ def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["critical", *sizes, *places])
     monkeypatch.setattr(critical, "NEAREST_OF", (1, 4))
     start(critical.Arguments, "", critical.study)
-    assert (tmp_path / "out" / "rules.png").is_file()
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"rules.png", "rules.csv", "near_ties.csv"}
     betas = pl.read_csv(tmp_path / "out" / "betas.csv")
     assert betas["n"].unique().sort().to_list() == [16, 32]
     assert (betas.filter(n=32)["rule"] == 1).all()

@@ -1,29 +1,36 @@
-"""The page of a study has the tables that its kept data give; tests/docs says the same of the pictures."""
+"""The page of a study, and the CSV files beside its data, have what its kept data give; tests/docs has the pictures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from docs.pictures import DOCS, table
 from projects.clrs_text import study as clrs_text
 from studies import ablation, critical, extremes, factorial, polynomial, precision, trained_or_swapped
 from tests.tiers import full_except
 
+CRITICAL = {"choices": critical.CHOICES, "betas": critical.BETAS, "accuracy": critical.ACCURACIES}
+
+
+def of_critical() -> list[pl.DataFrame]:
+    data = DOCS / "data" / "critical"
+    return [pl.read_csv(data / f"{name}.csv", schema=schema) for name, schema in CRITICAL.items()]
+
 
 def of_frontier() -> Iterator[str]:
     yield ablation.losses_table(table("frontier/losses"))
-    data = DOCS / "data" / "critical"
-    schemas = {"choices": critical.CHOICES, "betas": critical.BETAS, "accuracy": critical.ACCURACIES}
-    choices, betas, accuracy = (pl.read_csv(data / f"{name}.csv", schema=schema) for name, schema in schemas.items())
-    yield critical.choices_table(choices, accuracy)
-    yield critical.rules_table(betas, accuracy)
+    _, betas, accuracy = of_critical()
+    yield critical.rules_table(critical.rules_frame(betas, accuracy))
+
+
+def betas_of_extremes() -> pl.DataFrame:
+    return pl.read_csv(DOCS / "data" / "extremes" / "betas.csv", schema=extremes.COLUMNS)
 
 
 def of_extremes() -> Iterator[str]:
-    frame = pl.read_csv(DOCS / "data" / "extremes" / "betas.csv", schema=extremes.COLUMNS)
-    yield extremes.growth_table(frame, 256)
-    yield extremes.rules_table(frame, 256)
+    yield extremes.growth_table(extremes.growth_frame(betas_of_extremes(), 256))
 
 
 def of_precision() -> Iterator[str]:
@@ -35,9 +42,7 @@ def of_precision() -> Iterator[str]:
 
 
 def of_swapped() -> Iterator[str]:
-    frame = table("trained_or_swapped/accuracy")
-    yield trained_or_swapped.accuracy_table(frame, table("trained_or_swapped/tests"))
-    yield trained_or_swapped.lengths_table(frame)
+    yield trained_or_swapped.accuracy_table(table("trained_or_swapped/accuracy"), table("trained_or_swapped/tests"))
 
 
 def of_clrs_text() -> Iterator[str]:
@@ -65,3 +70,44 @@ PAGES = {
 def test_the_page_has_the_tables_of_its_data(page: str):
     text = (DOCS / f"{page}.md").read_text()
     assert all(made in text for made in PAGES[page]())
+
+
+def rules_of_critical() -> pl.DataFrame:
+    _, betas, accuracy = of_critical()
+    return critical.rules_frame(betas, accuracy)
+
+
+def near_ties_of_critical() -> pl.DataFrame:
+    choices, _, accuracy = of_critical()
+    return critical.choices_frame(choices, accuracy)
+
+
+DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
+    "frontier/pairs": lambda: ablation.best_of_pairs(table("frontier/accuracy")),
+    "frontier/variance": lambda: ablation.shares_of_variance(table("frontier/accuracy")),
+    "critical/rules": rules_of_critical,
+    "critical/near_ties": near_ties_of_critical,
+    "extremes/growth": lambda: extremes.growth_frame(betas_of_extremes(), 256),
+    "extremes/rules": lambda: extremes.off_by(betas_of_extremes(), "half", 256),
+}
+
+
+@pytest.mark.parametrize("name", full_except(DERIVED, "critical/rules"))
+def test_a_table_kept_as_a_file_is_what_the_data_give(name: str):
+    made = DERIVED[name]()
+    assert_frame_equal(pl.read_csv(DOCS / "data" / f"{name}.csv", schema=made.schema), made, rel_tol=1e-9)
+
+
+def test_the_reach_on_the_page_is_that_of_its_file():
+    file = pl.read_csv(DOCS / "data" / "frontier" / "reach.csv", infer_schema=False)
+    kept = {tuple(row[:3]): row[3] for row in file.rows()}
+    lines = (DOCS / "frontier.md").read_text().partition("| trained with |")[2].split("\n\n")[0].splitlines()
+    lengths = [cell.strip().replace(",", "") for cell in lines[0].split("|")[1:-1]]
+    model, found = "", {}
+    for line in lines[2:]:
+        trained, tested, *accuracies = (cell.strip() for cell in line.split("|")[1:-1])
+        model = trained or model
+        if model.startswith("`"):
+            found |= {(model.strip("`"), tested, n): accuracy for n, accuracy in zip(lengths, accuracies) if accuracy}
+    assert len(found) == 34
+    assert found.items() <= kept.items()

@@ -1,16 +1,16 @@
-"""The tables of speed in the README and on the page on scaling, from result files.
+"""The tables of speed, from result files.
 
     python -m benchmarks.table benchmarks/results/*.json
     python -m benchmarks.table benchmarks/results/*.json --write
 
-The first prints them. The second puts a few times into README.md and how cost grows into docs/scaling.md, between their
-marks, and every number into docs/data/scaling.
+The first prints them. The second puts how cost grows into docs/scaling.md, between its marks, and every number into
+docs/data/scaling.
 """
 
 import dataclasses
 import json
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,22 +22,10 @@ from softmax_jax.commands.options import each_once, one_line_errors, parse
 from softmax_jax.files import write_csv, write_whole
 from softmax_jax.report.tables import put_into
 
-README = Path(__file__).parents[1] / "README.md"
-SCALING = README.parent / "docs" / "scaling.md"
-DATA = README.parent / "docs" / "data" / "scaling"
+DOCS = Path(__file__).parents[1] / "docs"
+SCALING = DOCS / "scaling.md"
+DATA = DOCS / "data" / "scaling"
 """Where every number goes."""
-ON_GPU = (
-    "10 seeds of 100,000 steps of paper, trained",
-    "adaptive in two calls: attention forward and backward, 16,384 keys, 8 heads of 128, bfloat16",
-)
-"""Rows of the README that python -m benchmarks.gpu measures."""
-SHORT = (
-    "a training step of one seed",
-    "an item under five normalizers",
-    "adaptive attention in blocks, forward and backward, 2048 queries and keys, 4 heads of 64",
-    *ON_GPU,
-)
-"""What the README shows."""
 LOAD, GROWN = "load_before", "grown"
 """How busy the machine was, and which point of a line of growing cost a time is; not all results have these."""
 KEYS = {"name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit"}
@@ -50,7 +38,7 @@ class Arguments:
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="")]
     """Result files, each named DATE-DEVICE.json."""
     write: bool = False
-    """Write README.md, docs/scaling.md and docs/data/scaling instead of printing the tables."""
+    """Write docs/scaling.md and docs/data/scaling instead of printing the tables."""
 
     def __post_init__(self) -> None:
         each_once("FILES", self.files)
@@ -70,13 +58,13 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return results
 
 
-def render(paths: tuple[Path, ...], names: Container[str] | None = None) -> str:
-    """A Markdown table with a row for each thing measured in each file, or those named, its peers side by side."""
+def render(paths: tuple[Path, ...]) -> str:
+    """Returns a Markdown table with a row for each thing measured in each file, its peers side by side."""
     lines = ["| | time | against its peers in the same run | measured |", "|---|---|---|---|"]
     for path in paths:
         rows: dict[str, list[dict[str, Any]]] = {}
         for result in read_results(path):
-            if GROWN not in result and (names is None or result["name"] in names):
+            if GROWN not in result:
                 rows.setdefault(result["name"], []).append(result)
         for name, results in rows.items():
             against = "; ".join(comparison(result) for result in results)
@@ -157,11 +145,6 @@ def newest(directory: Path) -> tuple[Path, ...]:
     return tuple({path.stem[11:]: path for path in sorted(directory.glob("*.json"))}.values())
 
 
-def pages_of(paths: tuple[Path, ...]) -> dict[Path, dict[str, str]]:
-    """Returns the tables of each page by their marks."""
-    return {README: {"benchmarks": render(paths, SHORT)}, SCALING: {"growth": render_growth(paths)}}
-
-
 def files_of(paths: tuple[Path, ...]) -> dict[str, tuple[Sequence[str], list[Sequence[Any]]]]:
     """Returns the columns and rows of every CSV file by its name: what is compared with a peer, and how cost grows."""
     columns = ("name", "peer", "ratio", "ours_seconds", "peer_seconds", "unit")
@@ -176,15 +159,14 @@ def files_of(paths: tuple[Path, ...]) -> dict[str, tuple[Sequence[str], list[Seq
 
 
 def write(paths: tuple[Path, ...]) -> None:
-    """Puts the tables of these files into the pages, and all their numbers into CSV files."""
-    for page, tables in pages_of(paths).items():
-        write_whole(page, put_into(page.read_text(), tables))
+    """Puts the table of growth into the page on scaling, and all numbers into CSV files."""
+    write_whole(SCALING, put_into(SCALING.read_text(), {"growth": render_growth(paths)}))
     for name, (columns, rows) in files_of(paths).items():
         write_csv(DATA / f"{name}.csv", columns, rows)
 
 
 def main() -> None:
-    """Prints the tables, or writes them into the pages and the files."""
+    """Prints the tables, or writes them into the page and the files."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors():
         if arguments.write:

@@ -95,13 +95,9 @@ def test_what_is_no_result_file_is_refused(tmp_path, name, content):
         table.read_results(tmp_path / name)
 
 
-def test_the_tables_of_speed_are_those_of_the_newest_result_file_of_each_device():
-    newest = table.newest(all_benchmarks.RESULTS)
-    for page, tables in table.pages_of(newest).items():
-        text = page.read_text()
-        assert put_into(text, tables) == text
-    measured = {result["name"] for path in newest for result in table.read_results(path)}
-    assert [name for name in table.SHORT if name not in measured] == list(table.ON_GPU) * (len(newest) < 2)
+def test_the_table_of_growth_is_that_of_the_newest_result_file_of_each_device():
+    text = table.SCALING.read_text()
+    assert put_into(text, {"growth": table.render_growth(table.newest(all_benchmarks.RESULTS))}) == text
 
 
 def test_every_number_of_the_newest_result_files_is_in_the_files_of_the_page(tmp_path):
@@ -114,7 +110,7 @@ def test_every_number_of_the_newest_result_files_is_in_the_files_of_the_page(tmp
 def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     for part in range(1, 6):
         command = [sys.executable, "-m", "benchmarks.gpu", "--part", str(part), "--small", "--output", str(tmp_path)]
-        ended = subprocess.run(command, cwd=table.README.parent, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=table.DOCS.parent, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
     (path,) = (tmp_path / "results").iterdir()
     rows = {result["name"].split(":")[0] for result in table.read_results(path)}

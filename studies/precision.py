@@ -204,7 +204,8 @@ def without_model_says() -> str:
 def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
     """Returns the published rows beside each run, cell by cell, with the ceiling of the first; and the verdicts."""
     runs = accuracy["run"].unique(maintain_order=True).to_list()
-    of_ceiling = dict(ceiling.filter(run=runs[0]).group_by("n").agg(pl.mean("ceiling")).rows())
+    means = ceiling.filter(run=runs[0]).group_by("n").agg(pl.mean("ceiling"))
+    of_ceiling = dict(means.sort("n").rows())
     summaries = {run: summarize(accuracy.filter(run=run).drop("run").sort("n", maintain_order=True)) for run in runs}
     rows = [
         [name, str(n), "choice" if name == BASELINE and n in CHOSEN_BY else "test", cell, f"{of_ceiling[n]:.1f}"]

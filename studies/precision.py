@@ -32,7 +32,7 @@ from softmax_jax.measures.evaluation import REFERENCES, evaluate, named_normaliz
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.report import charts, tables
-from softmax_jax.report.accuracy import ACCURACY, LENGTHS, accuracy_chart, compare, published_cells, verdict
+from softmax_jax.report.accuracy import ACCURACY, LENGTHS, compare, published_cells, verdict
 from softmax_jax.report.charts import BASELINE, palette
 from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -213,44 +213,66 @@ def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
 
 
 def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Chart:
-    """Both published rows, ours, and the ceiling, by number of items."""
-    precision = ceiling["precision"][0]
-    top = ceiling.select(pl.lit(f"ceiling of {precision}").alias("normalizer"), "n", "seed", accuracy=pl.col("ceiling"))
-    ours = accuracy.filter(pl.col("normalizer").is_in(list(ACCURACY))).select(top.columns)
-    return accuracy_chart(pl.concat([ours, top]), f"How much of the published table is {precision}?")
+    """Draws both published rows as crosses, ours with their bands, and the ceiling in grey, by number of items."""
+    top = over_seeds(ceiling, ["n"], "ceiling").select("n", "value", normalizer=pl.lit("ceiling of rounding"))
+    ours = over_seeds(accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys())), ["normalizer", "n"], "accuracy")
+    rows = [(name, *cell) for name, row in ACCURACY.items() for cell in row.items()]
+    published = pl.DataFrame(rows, ["normalizer", "n", "value"], orient="row")
+    x, y = charts.length_axis(sorted(set(ours["n"]))), charts.percent_axis("accuracy (% of sets)")
+    colours = palette(ACCURACY) | {"ceiling of rounding": charts.GREY}
+    colour = charts.colour_by("normalizer", colours, legend=False)
+    crosses = alt.Chart(charts.data(published)).mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=90, opacity=1)
+    ended = pl.concat([ours.select(top.columns), top])
+    layers = [
+        *charts.lines(top, x, y, colour, point=False),
+        *charts.lines(ours, x, y, colour, point=False, width=1.5),
+        crosses.encode(x=x, y=y, color=colour),
+        *charts.ends(ended, x, y, colour, height=300),
+    ]
+    summary = summarize(accuracy.sort("n", maintain_order=True))
+    cells = [cell for name, row in ACCURACY.items() for cell in compare(summary.filter(normalizer=name), row)]
+    title = charts.chart_title(
+        f"Products rounded to {ceiling['precision'][0]} give {sum(cell.agrees for cell in cells)} of "
+        f"{len(cells)} published accuracies",
+        "crosses: published (arXiv 2410.01104, Table 1, second-hand);",
+        f"lines: ours, {charts.mean_of(accuracy['seed'].n_unique(), ', 95 % band')}",
+    )
+    return alt.layer(*layers).properties(width=310, height=300, title=title)
 
 
 def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
-    """Accuracy by the number of items times the spacing of ρ: all precisions on one axis, at a falling rate."""
+    """Draws accuracy by the number of items times the spacing of ρ, a panel for each precision, at a falling rate.
+
+    The ceiling, which is nearly one curve for all, is grey.
+    """
     falling = with_best(recipes).filter(pl.col("rate") == "falling", pl.col("rounded") == products.PLACES[-1])
-    names = [name for name in products.PRECISIONS if name in set(falling["precision"]) - {products.FLOAT32}]
-    colour = charts.colour_by("precision", palette(names), "products")
-    x, y = steps_axis(), charts.percent_axis("accuracy (% of sets)")
+    ours = over_seeds(in_steps(falling), ["precision", "normalizer", "steps"], "accuracy").drop("low", "high")
+    top = over_seeds(in_steps(ceilings), ["precision", "steps"], "ceiling").drop("low", "high")
+    top = top.with_columns(normalizer=pl.lit("ceiling"))
+    steps = top["steps"].to_list()
+    scale = alt.Scale(type="log", base=2, domain=[min(steps), max(steps)], nice=False)
+    fractions = "datum.value < 1 ? '1/' + 1 / datum.value : datum.value"
+    axis = alt.Axis(values=[2.0**power for power in range(-6, 11, 2)], labelExpr=fractions)
+    x = alt.X("steps:Q", title="items × rounding step of ρ (log scale)", scale=scale, axis=axis)
+    y = charts.percent_axis("accuracy (% of sets)")
+    shown = {"softmax": palette(["softmax"])["softmax"], BEST: palette(["temperature"])["temperature"]}
+    colour = charts.colour_by("normalizer", shown | {"ceiling": charts.GREY}, legend=False)
     panels = []
-    for name in ("softmax", BEST):
-        ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy").drop("low", "high")
-        top = over_seeds(ceilings, ["precision", "n"], "ceiling").drop("low", "high")
-        drawn = [
-            *charts.lines(in_steps(ours), x, y, colour),
-            *charts.lines(in_steps(top), x, y, colour, point=False, width=1.0),
-        ]
-        panels.append(alt.layer(*drawn).properties(width=330, height=300, title=charts.panel_title(name)))
+    for (name,), of_one in ours.filter(pl.col("normalizer").is_in(shown)).group_by("precision", maintain_order=True):
+        drawn = pl.concat([top.filter(precision=name).select(of_one.columns), of_one])
+        layers = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height=150)]
+        panels.append(alt.layer(*layers).properties(width=310, height=150, title=charts.panel_title(f"products in {name}")))
     title = charts.chart_title(
-        "Is it one curve in items times spacing?",
-        f"mean of {falling['seed'].n_unique()} seeds; thin: the ceiling; products all rounded, a falling rate",
+        "Accuracy follows items × rounding step while the key is precise",
+        f"mean of {falling['seed'].n_unique()} seeds; every product rounded, a falling rate",
     )
-    return alt.hconcat(*panels).properties(title=title)
+    return alt.vconcat(*panels).properties(title=title)
 
 
 def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
     """With the items of a set times the spacing of ρ near 1 as `steps`; without float32, which has none to speak of."""
     spacing = pl.col("precision").replace_strict(products.SPACING, default=None, return_dtype=pl.Float64)
     return frame.with_columns(steps=pl.col("n") * spacing).drop_nulls("steps")
-
-
-def steps_axis() -> alt.X:
-    """The column `steps`, on a scale of powers of two."""
-    return alt.X("steps:Q", title="items × spacing of ρ below 1", scale=alt.Scale(type="log", base=2))
 
 
 def study(asked: Arguments) -> None:

@@ -231,7 +231,7 @@ def losses_chart(lost: pl.DataFrame) -> charts.Chart:
             color=colour,
             order="order:Q",
         )
-        .properties(width=95, height=alt.Step(18), title=charts.panel_title(f"{n:,} items"))
+        .properties(width=90, height=alt.Step(18), title=charts.panel_title(f"{n:,} items"))
         for index, ((n,), of_length) in enumerate(
             shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
         )

@@ -241,7 +241,7 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
     ]
     of_rule = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
     title = charts.chart_title(
-        f"One number read at 16 items is within {np.ceil(-10 * of_rule.min()) / 10:.1f} points of the best β in float32",
+        f"β from one number at 16 items: within {np.ceil(-10 * of_rule.min()) / 10:.1f} points of the best in float32",
         "the best constant β is chosen on the long sets themselves; mean of the seeds",
     )
     return alt.vconcat(*panels).properties(title=title)

@@ -351,23 +351,35 @@ def _learned(summary: pl.DataFrame) -> list[str]:
 
 
 def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
-    """Accuracy by length: a row for each algorithm that is learned, a panel for each regime."""
+    """Draws accuracy by length: a row for each algorithm that is learned, a panel for each regime.
+
+    The title is about the first algorithm at the lengths of training.
+    """
     algorithms = _learned(summary)
     shown = summary.filter(pl.col("algorithm").is_in(algorithms)).rename({"accuracy": "value"})
-    colour = charts.colour_by("normalizer", palette(shown["normalizer"]))
-    x, y = charts.length_axis(sorted(set(shown["n"])), "length"), charts.percent_axis("right answers (%)")
+    colour = charts.colour_by("normalizer", palette(shown["normalizer"]), orient="top", columns=2)
+    lengths = sorted(set(shown["n"]))
+    ticks = [n for n in lengths if n.bit_count() == 1 and n.bit_length() % 2]
+    x = charts.length_axis(lengths, "length (log scale)").axis(values=ticks)
+    y = charts.percent_axis("right answers (%)").axis(tickCount=4)
     rows = []
     for algorithm in algorithms:
         panels = [
-            alt.layer(*charts.lines(of_one, x, y, colour)).properties(
-                width=240, height=170, title=charts.panel_title(f"{algorithm}, {regime}")
+            alt.layer(*charts.lines(of_one, x, y, colour, point=False)).properties(
+                width=175, height=110, title=charts.panel_title(str(regime))
             )
             for (regime,), of_one in shown.filter(algorithm=algorithm).group_by("regime", maintain_order=True)
         ]
-        rows.append(alt.hconcat(*panels))
+        rows.append(alt.hconcat(*panels, title=charts.panel_title(algorithm)))
+    of_first = shown.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), algorithm=algorithms[0], regime=SWAPPED)
+    means = dict(of_first.group_by("normalizer").agg(pl.mean("value")).rows())
+    worst = min(means, key=lambda name: means[name], default="")
     title = charts.chart_title(
-        "Must the normalizer be there in training?",
-        "trained under softmax and swapped in the test, or trained on under it; 95 % intervals over sets",
+        f"Swapped in, {reader_name(worst)} takes {algorithms[0]} from {means['softmax']:.0f} to {means[worst]:.0f} %"
+        if means
+        else "Accuracy by length",
+        f"at the lengths of training, {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)}; swapped: trained under softmax,",
+        "another in the test; tuned: trained on under it; 95 % intervals over sets",
     )
     return alt.vconcat(*rows).properties(title=title)
 
@@ -377,19 +389,22 @@ def heads_chart(heads: pl.DataFrame) -> charts.Chart:
     first = heads.filter(pl.col("seed") == pl.col("seed").min())
     means = first.group_by("layer", "head", "n", maintain_order=True).agg(pl.mean("entropy", "weight"))
     means = means.with_columns(layer=pl.format("layer {}", pl.col("layer") + 1))
-    colour = charts.colour_by("layer", by_size(sorted(set(means["layer"]))), None)
+    colour = charts.colour_by("layer", by_size(sorted(set(means["layer"]))), None, orient="top")
     x = charts.length_axis(sorted(set(means["n"])), "numbers in the question")
     panels = []
-    for field, axis in (("entropy", "entropy (nats)"), ("weight", "weight of the smallest number (%)")):
+    for field, axis in (("weight", "weight of the smallest number (%)"), ("entropy", "entropy (nats)")):
         y = alt.Y("value:Q", title=axis)
         frame = means.rename({field: "value"}).select("layer", "head", "n", "value")
         marks = alt.Chart(charts.data(frame)).mark_line(point=True)
-        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=280, height=240))
+        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=380, height=190))
+    ends = means.group_by("n").agg(pl.max("weight")).sort("n").rows()
+    (long, low), high = ends[-1], max(weight for n, weight in ends if n <= max(PUBLISHED_LENGTHS))
     title = charts.chart_title(
-        "What do the heads see where the answer to minimum is read?",
+        f"On the smallest of {long} numbers the best head keeps {low:.0f} % of its weight, not {high:.0f}",
+        f"where the answer to {ASKED} is read;",
         f"a line for each head of one model; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
     )
-    return alt.hconcat(*panels).properties(title=title)
+    return alt.vconcat(*panels).properties(title=title)
 
 
 def study(asked: Arguments) -> None:

@@ -97,13 +97,22 @@ def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the entropy of each head by n, a panel for each layer, below that of equal weights."""
     y = alt.Y("entropy:Q", title="entropy (nats)")
     subtitle = "one line a head; grey: equal weights on all that a row sees"
-    return _by_head(frame, y, "Does attention disperse as the input grows?", subtitle, grey="mean(uniform):Q")
+    said = "From {} to {} tokens the mean entropy goes from {:.1f} to {:.1f} nats".format(*_ends(frame, "entropy"))
+    return _by_head(frame, y, said, subtitle, grey="mean(uniform):Q")
 
 
 def first_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the weight of the first token by n, a line for each head, a panel for each layer."""
     y = alt.Y("first:Q", title="weight of the first token", scale=alt.Scale(domain=[0, 1]))
-    return _by_head(frame, y, "Is the first token a sink?", "mean over queries; one line a head")
+    said = "From {} to {} tokens the first token's weight goes from {:.2f} to {:.2f}".format(*_ends(frame, "first"))
+    return _by_head(frame, y, said, "mean over queries; one line a head")
+
+
+def _ends(frame: pl.DataFrame, field: str) -> tuple[int, int, float, float]:
+    """Returns the shortest and the longest n, and the means of a column there."""
+    rows = frame.group_by("n").agg(pl.mean(field)).sort("n").rows()
+    (short, first), (long, last) = rows[0], rows[-1]
+    return short, long, first, last
 
 
 def _by_head(frame: pl.DataFrame, y: alt.Y, *title: str, grey: str = "") -> charts.Chart:
@@ -156,7 +165,7 @@ def _length_axis(frame: pl.DataFrame, title: str) -> alt.X:
 def _by_layer(chart: Any, frame: pl.DataFrame, *title: str) -> charts.Chart:
     """Returns the chart once for each layer of the frame."""
     facet = alt.Facet("layer:N", title=None, sort=frame["layer"].unique(maintain_order=True).to_list())
-    panels = chart.properties(width=210, height=150).facet(facet, columns=COLUMNS)
+    panels = chart.properties(width=130, height=120).facet(facet, columns=COLUMNS)
     return panels.properties(title=charts.chart_title(*title))
 
 

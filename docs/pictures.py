@@ -130,6 +130,7 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.C
     ]
     note = alt.Chart(alt.Data(values=notes)).encode(x=x, y=y)
     texts = note.mark_text(align={"expr": "datum.to ? 'left' : 'right'"}, baseline="top", lineBreak="\n")
+    texts = texts.encode(text="text:N")
     joint = note.mark_rule(color=GREY, yOffset=-2).encode(x2="to", y2="middle")
     drawn = measured.filter(pl.col("normalizer").is_in(names))
     colour, height = charts.colour_by("normalizer", palette(names), legend=False), 300
@@ -139,7 +140,7 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.C
         "float32, trained under softmax on at most 16 items;",
         f"only the normalizer changes in the test; {BAND}",
     )
-    return alt.layer(*areas, joint, texts.encode(text="text:N"), *lines).properties(width=WIDTH, height=height, title=title)
+    return alt.layer(*areas, joint, texts, *lines).properties(width=WIDTH, height=height, title=title)
 
 
 LOST = {

@@ -285,7 +285,9 @@ def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
     dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
     text = base.mark_text(fontSize=12).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
     best = max(ranges, key=lambda test: ranges[test][0])
-    said = (f"{reader_name(test)} {low:.0f} to {high:.0f} %" for test in ("softmax", best) for low, high in [ranges[test]])
+    said = (
+        f"{reader_name(test)} {low:.0f} to {high:.0f} %" for test in ("softmax", best) for low, high in [ranges[test]]
+    )
     title = charts.chart_title(
         f"The test decides at {n:,} items: {', '.join(said)}",
         "accuracy (%), mean over seeds; alike: normalizers that agree to 0.1 points;",

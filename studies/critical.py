@@ -222,7 +222,9 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
         }
         of_one = means.filter(checkpoint=checkpoint)
         parts += [of_one.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
-    frame = pl.concat(parts).select("checkpoint", "way", "ahead", items=pl.col("n").map_elements("{:,}".format, pl.String))
+    frame = pl.concat(parts).select(
+        "checkpoint", "way", "ahead", items=pl.col("n").map_elements("{:,}".format, pl.String)
+    )
     ahead, lengths = frame["ahead"].to_numpy(), frame["items"].unique(maintain_order=True).to_list()
     scale = alt.Scale(type="symlog", constant=1, domain=[1.2 * ahead.min(), 1.5 * max(1, ahead.max())], nice=False)
     axis = alt.Axis(values=[-50, -20, -10, -5, -2, -1, 0, 1, 2])

@@ -261,7 +261,9 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     for (name,), of_one in ours.filter(pl.col("normalizer").is_in(shown)).group_by("precision", maintain_order=True):
         drawn = pl.concat([top.filter(precision=name).select(of_one.columns), of_one])
         layers = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height=150)]
-        panels.append(alt.layer(*layers).properties(width=310, height=150, title=charts.panel_title(f"products in {name}")))
+        panels.append(
+            alt.layer(*layers).properties(width=310, height=150, title=charts.panel_title(f"products in {name}"))
+        )
     title = charts.chart_title(
         "Accuracy follows items × rounding step while the key is precise",
         f"mean of {falling['seed'].n_unique()} seeds; every product rounded, a falling rate",

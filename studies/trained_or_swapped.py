@@ -265,18 +265,24 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
         panels = []
         for (task, n), of_one in of_training.group_by("task", "n", maintain_order=True):
             axis = alt.Axis(grid=True, labels=not panels, labelLimit=200)
-            base = alt.Chart(charts.data(of_one)).encode(
-                y=alt.Y("test:N", title=None, sort=tests, axis=axis),
-                color=charts.colour_by("test", colours, legend=False),
+            base = alt.Chart(charts.data(of_one.with_columns(colour=pl.col("test").replace_strict(colours)))).encode(
+                y=alt.Y("test:N", title=None, sort=tests, axis=axis), color=alt.Color("colour:N", scale=None)
             )
             dots, bars = base.mark_circle(size=40, opacity=0.7), base.mark_tick(thickness=2, size=14)
             layers = [dots.encode(x=x), bars.encode(x=alt.X("mean(accuracy):Q"))]
             title = charts.panel_title(f"{str(task).replace('_', ' ')}, {n:,} items")
             panels.append(alt.layer(*layers).properties(width=150, height=alt.Step(18), title=title))
-        rows.append(alt.hconcat(*panels, title=charts.panel_title(f"trained under {reader_name(str(trained))}")))
+        rows.append(
+            alt.hconcat(
+                *panels,
+                bounds="flush",
+                spacing=30,
+                title=charts.panel_title(f"trained under {reader_name(str(trained))}"),
+            )
+        )
     most = lost.sort("own").row(-1, named=True)
     title = charts.chart_title(
-        f"Softmax in the place of {reader_name(most['trained'])} costs {most['own']:.0f} points",
+        f"Softmax in the place of {reader_name(most['trained'])} costs {most['own']:.0f} points of {most['task'].replace('_', ' ')}",
         f"a dot each of {frame['seed'].n_unique()} seeds, a bar their mean; trained on at most {frame['n'].min()} items",
     )
     return alt.vconcat(*rows).properties(title=title)

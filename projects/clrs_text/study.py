@@ -40,7 +40,7 @@ from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import by_size, palette, reader_name
+from softmax_jax.report.charts import BASELINE, by_size, palette, reader_name
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.temperature import TRAIN_LENGTHS
 from softmax_jax.training.config import Config, changed
@@ -358,9 +358,7 @@ def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
     algorithms = _learned(summary)
     shown = summary.filter(pl.col("algorithm").is_in(algorithms)).rename({"accuracy": "value"})
     colour = charts.colour_by("normalizer", palette(shown["normalizer"]), orient="top", columns=2)
-    lengths = sorted(set(shown["n"]))
-    ticks = [n for n in lengths if n.bit_count() == 1 and n.bit_length() % 2]
-    x = charts.length_axis(lengths, "length (log scale)").axis(values=ticks)
+    x = charts.length_axis(sorted(set(shown["n"])), "length (log scale)").axis(values=[4, 16, 64, 256])
     y = charts.percent_axis("right answers (%)").axis(tickCount=4)
     rows = []
     for algorithm in algorithms:
@@ -372,12 +370,10 @@ def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
         ]
         rows.append(alt.hconcat(*panels, title=charts.panel_title(algorithm)))
     of_first = shown.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), algorithm=algorithms[0], regime=SWAPPED)
-    means = dict(of_first.group_by("normalizer").agg(pl.mean("value")).rows())
-    worst = min(means, key=lambda name: means[name], default="")
+    means = dict(of_first.group_by("normalizer", maintain_order=True).agg(pl.mean("value")).rows())
+    swapped = [f"Swapped in, {reader_name(name)} gives {algorithms[0]} {mean:.0f} %" for name, mean in means.items()]
     title = charts.chart_title(
-        f"Swapped in, {reader_name(worst)} takes {algorithms[0]} from {means['softmax']:.0f} to {means[worst]:.0f} %"
-        if means
-        else "Accuracy by length",
+        f"{swapped[1]}, softmax {means[BASELINE]:.0f}" if swapped[1:] else "Accuracy by length",
         f"at the lengths of training, {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)}; swapped: trained under softmax,",
         "another in the test; tuned: trained on under it; 95 % intervals over sets",
     )
@@ -396,11 +392,10 @@ def heads_chart(heads: pl.DataFrame) -> charts.Chart:
         y = alt.Y("value:Q", title=axis)
         frame = means.rename({field: "value"}).select("layer", "head", "n", "value")
         marks = alt.Chart(charts.data(frame)).mark_line(point=True)
-        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=380, height=190))
-    ends = means.group_by("n").agg(pl.max("weight")).sort("n").rows()
-    (long, low), high = ends[-1], max(weight for n, weight in ends if n <= max(PUBLISHED_LENGTHS))
+        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=350, height=190))
+    long, low = means.group_by("n").agg(pl.max("weight")).sort("n").row(-1)
     title = charts.chart_title(
-        f"On the smallest of {long} numbers the best head keeps {low:.0f} % of its weight, not {high:.0f}",
+        f"At {long} numbers the best head puts {low:.0f} % of its weight on the smallest",
         f"where the answer to {ASKED} is read;",
         f"a line for each head of one model; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
     )

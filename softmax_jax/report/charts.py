@@ -42,7 +42,7 @@ BY_NORMALIZER = {
     "entmax15": "#874bd2",
     "temperature": "#007896",
 }
-OTHERS = ("#dc7800", "#b450b4", "#6478f0", "#507850", "#788c50", "#a078a0")
+OTHERS = ("#dc7800", "#b450b4", "#6478f0", "#507850")
 """For all other names, which a checksum of the name picks from; with the contrast of the nine, and as far from them as
 that leaves room for."""
 BY_CAUSE = {"accuracy": "#8db5a5", "dispersion": "#e08a3c", "key": "#5d6fae", "both": "#a04632", "value": "#9a9a9a"}

@@ -97,11 +97,12 @@ def sweep_table(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = L
 def sweep_chart(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = LOOK_LENGTHS) -> charts.Chart:
     """The sweep as lines."""
     places = {"normalizer": list(swept), "n": lengths}
-    weights = charts.long_frame(places, value=np.array(list(swept.values())))
+    frame = charts.long_frame(places, value=np.array(list(swept.values())))
     y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
-    question = "Who still sees one logit of 3 among many near 0?"
+    sharp = sum(weights[-1] >= 0.5 for weights in swept.values())
+    said = f"{sharp} of {len(swept)} keep half their weight on one logit of 3 among {max(lengths):,}"
     x = charts.length_axis(lengths, "logits in the row")
-    return charts.named_lines(weights, x, y, charts.chart_title(question))
+    return charts.named_lines(frame, x, y, charts.chart_title(said))
 
 
 def print_looks(console: Console, named: Named, swept: Mapping[str, Sequence[float]]) -> None:
@@ -117,7 +118,7 @@ def look_charts(named: Named, swept: Mapping[str, Sequence[float]]) -> dict[str,
     """The looks as charts, by the name of their file."""
     rows = {"concentrated": CONCENTRATED, "diffuse": DIFFUSE}
     return {
-        "weights": weight_chart(named, {"": SCORES}, "What does each normalizer make of the same ten logits?"),
-        "rows": weight_chart(named, rows, "Does it tell a concentrated row from a diffuse one?"),
+        "weights": weight_chart(named, {"": SCORES}, "The weights of ten logits under each normalizer"),
+        "rows": weight_chart(named, rows, "The weights of a concentrated and of a diffuse row"),
         "sweep": sweep_chart(swept),
     }

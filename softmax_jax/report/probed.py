@@ -138,8 +138,8 @@ def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
             tooltip=["head:N", "n:Q", alt.Tooltip("share:Q", format=".3f")],
         )
     )
-    subtitle = "entropy as a share of that of equal weights: 1 looks at all alike"
-    return _by_layer(chart, frame, "Which heads disperse?", subtitle)
+    subtitle = "entropy as a share of that of equal weights"
+    return _by_layer(chart, frame, "Heads near 1 look at all alike", subtitle)
 
 
 def critical_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -155,7 +155,7 @@ def critical_chart(frame: pl.DataFrame) -> charts.Chart:
     subtitle = (
         "median and quartiles of its rows; grey: β = 1, that of the model, under which rows above it are not sharp"
     )
-    return _by_layer(alt.layer(band, own, line), frame, "How sharp would each layer have to be?", subtitle)
+    return _by_layer(alt.layer(band, own, line), frame, "A layer is sharp where β exceeds its critical β", subtitle)
 
 
 def _length_axis(frame: pl.DataFrame, title: str) -> alt.X:

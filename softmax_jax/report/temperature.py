@@ -177,8 +177,9 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         *charts.lines(drawn, x, y, colour, point=False, width=3.0),
         *charts.ends(drawn, x, y, colour, height=380),
     ]
+    name, widest = max(fits.items(), key=lambda named: len(named[1].lengths))
     title = charts.chart_title(
-        "Which temperature is best for a row of given entropy?",
+        f"The best temperature by entropy: {name}, {kind(widest)}",
         "grey: each row's own optimum (at the top and bottom edge: none inside the range); bands: 95 % over seeds",
         *([charts.FAIR] if fitting.ALL_LENGTHS in fits else []),
     )

@@ -135,7 +135,7 @@ def test_the_chart_has_bands_within_0_and_100_and_the_published_rows_dashed_and_
     assert (softmax["low"], softmax["high"]) == (pytest.approx(99 - 4.3027 * 0.5 / 3**0.5, abs=1e-3), 100.0)
     assert hardmax["high"] - hardmax["value"] == pytest.approx(hardmax["value"] - hardmax["low"])
     assert drawn["adaptive, published", 64]["value"] == 94.5
-    assert [row["normalizer"] for row in line["data"]["values"]][0] == "softmax"
+    assert next(row["normalizer"] for row in line["data"]["values"]) == "softmax"
     dashes = line["encoding"]["strokeDash"]["scale"]
     names = ["softmax", "hardmax", "softmax, published", "adaptive, published"]
     assert dict(zip(dashes["domain"], dashes["range"])) == dict(zip(names, [[1, 0], [1, 0], [6, 4], [6, 4]]))

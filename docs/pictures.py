@@ -97,14 +97,13 @@ def lead_panel(named: looks.Named, lead: float, lengths: Sequence[int] = looks.L
 def weight_panel(frame: pl.DataFrame, x: alt.X, title: str, marks: Sequence[alt.Chart] = ()) -> Any:
     """Largest weights as lines."""
     y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
-    colour, height = charts.colour_by("normalizer", palette(frame["normalizer"]), legend=False), 180
-    layers = [*charts.lines(frame, x, y, colour), *marks, *ends(frame, x, y, colour, height)]
-    return alt.layer(*layers).properties(width=WIDTH, height=height, title=charts.panel_title(title))
+    options: dict[str, Any] = {"text": "label", "under": marks, "width": WIDTH, "height": 180}
+    return charts.named_lines(labelled(frame), x, y, charts.panel_title(title), **options)
 
 
-def ends(frame: pl.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, height: int) -> list[alt.Chart]:
-    """Returns the names of lines at the right of the chart; those of refits short, so that they fit a telephone."""
-    return charts.ends(frame.with_columns(label=pl.col("normalizer").replace(LABELS)), x, y, colour, height, "label")
+def labelled(frame: pl.DataFrame) -> pl.DataFrame:
+    """Returns the frame with a `label` for each normalizer, short for refits, so that it fits a telephone."""
+    return frame.with_columns(label=pl.col("normalizer").replace(LABELS))
 
 
 def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.Chart:
@@ -130,17 +129,15 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.C
     ]
     note = alt.Chart(alt.Data(values=notes)).encode(x=x, y=y)
     texts = note.mark_text(align={"expr": "datum.to ? 'left' : 'right'"}, baseline="top", lineBreak="\n")
-    texts = texts.encode(text="text:N")
     joint = note.mark_rule(color=GREY, yOffset=-2).encode(x2="to", y2="middle")
-    drawn = measured.filter(pl.col("normalizer").is_in(names))
-    colour, height = charts.colour_by("normalizer", palette(names), legend=False), 300
-    lines = [*charts.lines(drawn, x, y, colour), *ends(drawn, x, y, colour, height)]
     title = charts.chart_title(
         f"Dispersion costs softmax {hardmax - softmax:.1f} points at {at:,} items, the key {100 - hardmax:.1f}",
         "float32, trained under softmax on at most 16 items;",
         f"only the normalizer changes in the test; {BAND}",
     )
-    return alt.layer(*areas, joint, texts, *lines).properties(width=WIDTH, height=height, title=title)
+    drawn = labelled(measured.filter(pl.col("normalizer").is_in(names)))
+    under = [*areas, joint, texts.encode(text="text:N")]
+    return charts.named_lines(drawn, x, y, title, text="label", under=under, width=WIDTH, height=300)
 
 
 LOST = {
@@ -162,13 +159,11 @@ def reach_chart(frames: Mapping[str, pl.DataFrame]) -> charts.Chart:
     longest = max(measured["n"])
     at_end = measured.filter(normalizer=BASELINE, n=longest)["value"]
     x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
-    colour, height = charts.colour_by("line", of_line, legend=False), 300
-    layers = [*charts.lines(measured, x, y, colour), *charts.ends(measured, x, y, colour, height)]
     title = charts.chart_title(
         f"The recipe decides: {min(at_end):.0f} to {max(at_end):.0f} % under softmax at {longest:,} items",
         f"trained on at most 16 items; {BAND}",
     )
-    return alt.layer(*layers).properties(width=WIDTH, height=height, title=title)
+    return charts.named_lines(measured, x, y, title, field="line", colours=of_line, width=WIDTH, height=300)
 
 
 def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], at: float) -> charts.Chart:
@@ -191,7 +186,7 @@ def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], at: float) -> c
         layers = [charts.band(of_fit.with_columns(pl.col("low", "high").clip(1.0)), x, y, colour) for of_fit in bands]
         for curve, width in zip(drawn, (6, 3.5, 1.5)):  # so that none hides another
             layers += charts.lines(curve, x, y, colour, point=False, width=width)
-        layers += ends(pl.concat(drawn), x, y, colour, height)
+        layers += charts.ends(labelled(pl.concat(drawn)), x, y, colour, height, "label")
         panels.append(alt.layer(*layers).properties(width=WIDTH, height=height, title=charts.panel_title(run)))
     title = charts.chart_title(
         f"At {at:g} nats the best β is {min(best):.1f} for one model and {max(best):.1f} for another",

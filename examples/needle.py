@@ -218,10 +218,9 @@ def found_chart(found: pl.DataFrame) -> charts.Chart:
     y = charts.percent_axis("questions answered right (%)")
     last = dict(frame.filter(n=max(frame["n"])).select("normalizer", "value").rows())
     best = max(last, key=lambda name: last[name])
-    said = (
-        f"At {max(frame['n'])} tokens {best} finds {last[best]:.0f} % of the needles, softmax {last['softmax']:.0f} %"
-    )
-    return charts.named_lines(frame, x, y, charts.chart_title(said, TASK, MODEL), width=300)
+    said = f"At {max(frame['n'])} tokens {best} finds {last[best]:.0f} % of the needles"
+    title = charts.chart_title(f"{said}, softmax {last['softmax']:.0f} %", TASK, MODEL)
+    return charts.named_lines(frame, x, y, title, width=300)
 
 
 def mass_chart(frame: pl.DataFrame) -> charts.Chart:

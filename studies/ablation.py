@@ -221,26 +221,19 @@ def losses_chart(lost: pl.DataFrame) -> charts.Chart:
     order = pl.col("kind").replace_strict(list(BY_CAUSE), range(len(BY_CAUSE)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)
     colour = charts.colour_by("kind", BY_CAUSE, "accuracy, and sets that are lost to").legend(orient="top")
-    axis = alt.Axis(values=[0, 50, 100])
-    panels = [
-        alt.Chart(charts.data(of_length))
-        .mark_bar(clip=True)
-        .encode(
-            x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero", axis=axis),
-            y=alt.Y("recipe:N", title=None, sort=ranked, axis=alt.Axis(labelLimit=320, labels=index == 0)),
-            color=colour,
-            order="order:Q",
-        )
-        .properties(width=90, height=alt.Step(18), title=charts.panel_title(f"{n:,} items"))
-        for index, ((n,), of_length) in enumerate(
-            shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
-        )
-    ]
+    bars = alt.Chart(charts.data(shares)).mark_bar(clip=True)
+    bars = bars.encode(
+        x=alt.X("share:Q", title="% of sets", stack="zero").scale(domain=[0, 100]).axis(values=[0, 50, 100]),
+        y=alt.Y("recipe:N", title=None, sort=ranked, axis=alt.Axis(labelLimit=320)),
+        color=colour,
+        order="order:Q",
+    ).properties(width=90, height=alt.Step(18))
     title = charts.chart_title(
         f"At {longest:,} items the base loses {100 - accuracy:.0f} %, {both:.0f} of it to two causes at once",
         "trained on at most 16 items; mean over seeds",
     )
-    return alt.hconcat(*panels, spacing=10).properties(title=title)
+    column = alt.Column("n:O", title=None, header=alt.Header(labelExpr="format(datum.value, ',') + ' items'"))
+    return bars.facet(column=column, spacing=10).properties(title=title)
 
 
 def label() -> pl.Expr:
@@ -259,8 +252,8 @@ def pair_means(accuracies: pl.DataFrame, n: int) -> dict[tuple[str, str], float]
 def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
     """Returns a heat map of the pairs at one length; nothing if training has been under one normalizer only.
 
-    Trainings and tests below half of the best everywhere are left out. Where several agree to 0.1 points everywhere, the
-    first stands for all.
+    Trainings and tests below half of the best everywhere are left out. Of several that agree to 0.1 points everywhere
+    the first stands for all.
     """
     means = pair_means(accuracies, n)
     frame = pl.DataFrame([(*pair, mean) for pair, mean in means.items()], ["train", "test", "accuracy"], orient="row")
@@ -285,9 +278,7 @@ def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
     dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
     text = base.mark_text(fontSize=12).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
     best = max(ranges, key=lambda test: ranges[test][0])
-    said = (
-        f"{reader_name(test)} {low:.0f} to {high:.0f} %" for test in ("softmax", best) for low, high in [ranges[test]]
-    )
+    said = (f"{reader_name(test)} {'{:.0f} to {:.0f}'.format(*ranges[test])} %" for test in ("softmax", best))
     title = charts.chart_title(
         f"The test decides at {n:,} items: {', '.join(said)}",
         "accuracy (%), mean over seeds; alike: normalizers that agree to 0.1 points;",

@@ -222,31 +222,25 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
         }
         of_one = means.filter(checkpoint=checkpoint)
         parts += [of_one.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
-    frame = pl.concat(parts).select(
-        "checkpoint", "way", "ahead", items=pl.col("n").map_elements("{:,}".format, pl.String)
-    )
+    items = pl.col("n").map_elements("{:,}".format)
+    frame = pl.concat(parts).select("checkpoint", "way", "ahead", items=items)
     ahead, lengths = frame["ahead"].to_numpy(), frame["items"].unique(maintain_order=True).to_list()
     scale = alt.Scale(type="symlog", constant=1, domain=[1.2 * ahead.min(), 1.5 * max(1, ahead.max())], nice=False)
     axis = alt.Axis(values=[-50, -20, -10, -5, -2, -1, 0, 1, 2])
-    x = alt.X("ahead:Q", title="points ahead of the best constant β (log scale beyond 1)", scale=scale, axis=axis)
-    panels = [
-        alt.Chart(charts.data(of_one))
-        .mark_circle(size=60, opacity=1)
-        .encode(
-            x=x,
-            y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(grid=True, labelLimit=240)),
-            yOffset=alt.YOffset("items:N", sort=lengths),
-            color=charts.colour_by("items", by_size(lengths), "items in the set").legend(orient="top"),
-        )
-        .properties(width=240, height=alt.Step(24, **{"for": "position"}), title=charts.panel_title(str(checkpoint)))
-        for (checkpoint,), of_one in frame.group_by("checkpoint", maintain_order=True)
-    ]
+    dots = alt.Chart(charts.data(frame)).mark_circle(size=60, opacity=1)
+    dots = dots.encode(
+        x=alt.X("ahead:Q", title="points ahead of the best constant β (log scale beyond 1)", scale=scale, axis=axis),
+        y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(grid=True, labelLimit=240)),
+        yOffset=alt.YOffset("items:N", sort=lengths),
+        color=charts.colour_by("items", by_size(lengths), "items in the set").legend(orient="top"),
+    ).properties(width=240, height=alt.Step(24, **{"for": "position"}))
     of_rule = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
     title = charts.chart_title(
         f"β from one number at 16 items: within {np.ceil(-10 * of_rule.min()) / 10:.1f} points of the best in float32",
         "the best constant β is chosen on the long sets themselves; mean of the seeds",
     )
-    return alt.vconcat(*panels).properties(title=title)
+    facet = alt.Facet("checkpoint:N", title=None, sort=frame["checkpoint"].unique(maintain_order=True).to_list())
+    return dots.facet(facet, columns=1).properties(title=title)
 
 
 def study(asked: Arguments) -> None:

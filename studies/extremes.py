@@ -253,15 +253,15 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
     )
     ranked = models.filter(n=frame["n"].max()).sort("value", descending=True)
     (fast, factor), *_, (slow, least) = ranked.select("priority", "value").rows()
-    colour, height = charts.colour_by("priority", by_size(ranked["priority"].to_list()), legend=False), 330
-    layers = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)
-    layers += [*charts.lines(models, x, y, colour), *charts.ends(models, x, y, colour, height)]
+    colours = by_size(ranked["priority"].to_list())
+    colour = charts.colour_by("priority", colours, legend=False)
+    thin = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)
     title = charts.chart_title(
         f"β½ grows {factor:,.0f}-fold under {fast} ρ, {least:.1f}-fold under {slow} ρ",
         "β½ gives the largest weight one half; models trained on 16 items,",
         "mean and 95 % band; thin: a perfect key, nothing fitted",
     )
-    return alt.layer(*layers).properties(width=330, height=height, title=title)
+    return charts.named_lines(models, x, y, title, field="priority", colours=colours, under=thin, width=330)
 
 
 def study(asked: Arguments) -> None:

@@ -165,19 +165,17 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
     published = [(PUBLISHED, entropy, beta, None, None) for entropy, beta in PUBLISHED_AT.items()]
     ours = frame.filter(pl.col("model").is_in(DRAWN))
     drawn = pl.concat([pl.DataFrame(published, ours.schema, orient="row"), ours])
-    drawn = drawn.rename({"model": "curve", "beta": "value"})
+    drawn = drawn.rename({"model": "normalizer", "beta": "value"})
     colours = {PUBLISHED: palette(["adaptive"])["adaptive"]} | palette(DRAWN)
-    colour, height = charts.colour_by("curve", colours, legend=False), 320
     x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=alt.Scale(zero=False))
     y = charts.log_axis("inverse temperature β (log scale)", drawn["value"].to_list(), 2.0)
-    layers = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height)]
-    at = dict(drawn.filter(pl.col("entropy") == TITLE_AT).select("curve", "value").rows())
+    at = dict(drawn.filter(pl.col("entropy") == TITLE_AT).select("normalizer", "value").rows())
     title = charts.chart_title(
         f"β at {TITLE_AT:g} nats: " + ", ".join(f"{at[name]:.3g} {name}" for name in NAMED if name in at),
         "β that gives the true item most weight, in rows where another has more;",
         "bands: 95 % over ten seeds",
     )
-    return alt.layer(*layers).properties(width=290, height=height, title=title)
+    return charts.named_lines(drawn, x, y, title, colours=colours, width=290)
 
 
 def study(asked: Arguments) -> None:

@@ -214,21 +214,15 @@ def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
 
 def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Chart:
     """Draws both published rows as crosses, ours with their bands, and the ceiling in grey, by number of items."""
-    top = over_seeds(ceiling, ["n"], "ceiling").select("n", "value", normalizer=pl.lit("ceiling of rounding"))
-    ours = over_seeds(accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys())), ["normalizer", "n"], "accuracy")
+    top = ceiling.select("n", "seed", normalizer=pl.lit("ceiling of rounding"), accuracy="ceiling")
+    ours = accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys())).select(top.columns)
+    drawn = over_seeds(pl.concat([ours, top]), ["normalizer", "n"], "accuracy")
     rows = [(name, *cell) for name, row in ACCURACY.items() for cell in row.items()]
     published = pl.DataFrame(rows, ["normalizer", "n", "value"], orient="row")
     x, y = charts.length_axis(sorted(set(ours["n"]))), charts.percent_axis("accuracy (% of sets)")
     colours = palette(ACCURACY) | {"ceiling of rounding": charts.GREY}
     colour = charts.colour_by("normalizer", colours, legend=False)
     crosses = alt.Chart(charts.data(published)).mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=90, opacity=1)
-    ended = pl.concat([ours.select(top.columns), top])
-    layers = [
-        *charts.lines(top, x, y, colour, point=False),
-        *charts.lines(ours, x, y, colour, point=False, width=1.5),
-        crosses.encode(x=x, y=y, color=colour),
-        *charts.ends(ended, x, y, colour, height=300),
-    ]
     summary = summarize(accuracy.sort("n", maintain_order=True))
     cells = [cell for name, row in ACCURACY.items() for cell in compare(summary.filter(normalizer=name), row)]
     title = charts.chart_title(
@@ -237,7 +231,8 @@ def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Cha
         "crosses: published (arXiv 2410.01104, Table 1, second-hand);",
         f"lines: ours, {charts.mean_of(accuracy['seed'].n_unique(), ', 95 % band')}",
     )
-    return alt.layer(*layers).properties(width=310, height=300, title=title)
+    options: dict[str, Any] = {"colours": colours, "under": [crosses.encode(x=x, y=y, color=colour)], "point": False}
+    return charts.named_lines(drawn, x, y, title, **options, width=300, height=300)
 
 
 def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
@@ -255,15 +250,14 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     axis = alt.Axis(values=[2.0**power for power in range(-6, 11, 2)], labelExpr=fractions)
     x = alt.X("steps:Q", title="items × rounding step of ρ (log scale)", scale=scale, axis=axis)
     y = charts.percent_axis("accuracy (% of sets)")
-    shown = {"softmax": palette(["softmax"])["softmax"], BEST: palette(["temperature"])["temperature"]}
-    colour = charts.colour_by("normalizer", shown | {"ceiling": charts.GREY}, legend=False)
-    panels = []
-    for (name,), of_one in ours.filter(pl.col("normalizer").is_in(shown)).group_by("precision", maintain_order=True):
-        drawn = pl.concat([top.filter(precision=name).select(of_one.columns), of_one])
-        layers = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height=150)]
-        panels.append(
-            alt.layer(*layers).properties(width=310, height=150, title=charts.panel_title(f"products in {name}"))
-        )
+    colours = {"softmax": palette(["softmax"])["softmax"], BEST: palette(["temperature"])["temperature"]}
+    colours |= {"ceiling": charts.GREY}
+    drawn = pl.concat([top.select(ours.columns), ours]).filter(pl.col("normalizer").is_in(colours))
+    size: dict[str, Any] = {"width": 310, "height": 150}
+    panels = [
+        charts.named_lines(of_one, x, y, charts.panel_title(f"products in {name}"), colours=colours, **size)
+        for (name,), of_one in drawn.group_by("precision", maintain_order=True)
+    ]
     title = charts.chart_title(
         "Accuracy follows items × rounding step while the key is precise",
         f"mean of {falling['seed'].n_unique()} seeds; every product rounded, a falling rate",

@@ -252,40 +252,34 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
     Each task has the longest sequences of which the models as trained answer a fifth. The title says where softmax in
     the place of the normalizer of the training costs most.
     """
-    x = alt.X("accuracy:Q", title="accuracy (%)", scale=alt.Scale(domain=[0, 100]))
     longest = frame.filter(test=OWN).group_by("task", "n").agg(pl.mean("accuracy")).filter(pl.col("accuracy") >= 20)
     shown = frame.join(longest.group_by("task").agg(pl.max("n")), ["task", "n"], "semi", maintain_order="left")
-    means = shown.group_by("trained", "task", "test").agg(pl.mean("accuracy"))
-    own = means.filter(test=OWN).select("trained", "task", own="accuracy")
-    lost = means.filter(test="softmax").join(own, ["trained", "task"]).with_columns(pl.col("own") - pl.col("accuracy"))
-    rows = []
-    for (trained,), of_training in shown.group_by("trained", maintain_order=True):
-        tests = [test for test in TESTS if test in set(of_training["test"])]
-        colours = {test: palette([trained if test == OWN else test]).popitem()[1] for test in tests}
-        panels = []
-        for (task, n), of_one in of_training.group_by("task", "n", maintain_order=True):
-            axis = alt.Axis(grid=True, labels=not panels, labelLimit=200)
-            base = alt.Chart(charts.data(of_one.with_columns(colour=pl.col("test").replace_strict(colours)))).encode(
-                y=alt.Y("test:N", title=None, sort=tests, axis=axis), color=alt.Color("colour:N", scale=None)
-            )
-            dots, bars = base.mark_circle(size=40, opacity=0.7), base.mark_tick(thickness=2, size=14)
-            layers = [dots.encode(x=x), bars.encode(x=alt.X("mean(accuracy):Q"))]
-            title = charts.panel_title(f"{str(task).replace('_', ' ')}, {n:,} items")
-            panels.append(alt.layer(*layers).properties(width=150, height=alt.Step(18), title=title))
-        rows.append(
-            alt.hconcat(
-                *panels,
-                bounds="flush",
-                spacing=30,
-                title=charts.panel_title(f"trained under {reader_name(str(trained))}"),
-            )
-        )
-    most = lost.sort("own").row(-1, named=True)
-    title = charts.chart_title(
-        f"Softmax in the place of {reader_name(most['trained'])} costs {most['own']:.0f} points of {most['task'].replace('_', ' ')}",
-        f"a dot each of {frame['seed'].n_unique()} seeds, a bar their mean; trained on at most {frame['n'].min()} items",
+    names = {"task": pl.col("task").str.replace("_", " "), "trained": pl.col("trained").map_elements(reader_name)}
+    whose = pl.when(test=OWN).then("trained").otherwise("test")
+    shown = shown.with_columns(
+        panel=pl.format("{}: {}, {} items", names["trained"], names["task"], "n"),
+        colour=whose.map_elements(lambda name: palette([name])[name]),
     )
-    return alt.vconcat(*rows).properties(title=title)
+    by_training = shown.group_by("trained", maintain_order=True)
+    panels = [panel for _, of_one in by_training for panel in of_one["panel"].unique(maintain_order=True)]
+    base = alt.Chart().encode(
+        y=alt.Y("test:N", title=None, sort=TESTS, axis=alt.Axis(grid=True, labelLimit=200)),
+        color=alt.Color("colour:N", scale=None),
+    )
+    x = alt.X("accuracy:Q", title="accuracy (%)", scale=alt.Scale(domain=[0, 100]))
+    dots = base.mark_circle(size=40, opacity=0.7).encode(x=x)
+    bars = base.mark_tick(thickness=2, size=14).encode(x="mean(accuracy):Q")
+    layers = alt.layer(dots, bars, data=charts.data(shown)).properties(width=150, height=alt.Step(18))
+    means = shown.pivot("test", index=["trained", "task"], values="accuracy", aggregate_function="mean")
+    lost = means.select("trained", names["task"], lost=pl.col(OWN) - pl.col("softmax")).drop_nulls().sort("lost")
+    trained, task, points = lost.row(-1)
+    title = charts.chart_title(
+        f"Softmax in the place of {reader_name(trained)} costs {points:.0f} points of {task}",
+        f"above each panel: trained under; a dot for each of {frame['seed'].n_unique()} seeds, a bar for their mean;",
+        f"trained on at most {frame['n'].min()} items",
+    )
+    facet = alt.Facet("panel:N", title=None, sort=panels)
+    return layers.facet(facet, columns=shown["task"].n_unique()).properties(title=title)
 
 
 def study(asked: Arguments) -> None:

@@ -374,8 +374,8 @@ def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
     swapped = [f"Swapped in, {reader_name(name)} gives {algorithms[0]} {mean:.0f} %" for name, mean in means.items()]
     title = charts.chart_title(
         f"{swapped[1]}, softmax {means[BASELINE]:.0f}" if swapped[1:] else "Accuracy by length",
-        f"at the lengths of training, {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)}; swapped: trained under softmax,",
-        "another in the test; tuned: trained on under it; 95 % intervals over sets",
+        f"at the lengths of training, {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)}; swapped: only in the test;",
+        "tuned: trained on under it; 95 % intervals over sets",
     )
     return alt.vconcat(*rows).properties(title=title)
 

@@ -176,17 +176,21 @@ def named_lines(
     y: alt.Y,
     title: alt.TitleParams,
     *,
+    field: str = "normalizer",
     colours: Mapping[str, str] | None = None,
+    text: str = "",
+    under: Sequence[alt.Chart] = (),
     width: int = 560,
     height: int = 320,
     **options: Any,
 ) -> Chart:
-    """Returns a whole chart of `lines`, one for each normalizer, with its name at its end.
+    """Returns a whole chart of `lines`, one for each value of a field, with its name at its end, over other layers.
 
-    The scale of `y` has a domain. The colours are those of `palette` unless given, the options those of `lines`.
+    The scale of `y` has a domain. The colours are those of `palette` unless given, the text is that of `ends`, and the
+    options are those of `lines`.
     """
-    colour = colour_by("normalizer", colours or palette(frame["normalizer"]), legend=False)
-    layers = [*lines(frame, x, y, colour, **options), *ends(frame, x, y, colour, height)]
+    colour = colour_by(field, colours or palette(frame[field]), legend=False)
+    layers = [*under, *lines(frame, x, y, colour, **options), *ends(frame, x, y, colour, height, text)]
     return alt.layer(*layers).properties(width=width, height=height, title=title)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import altair as alt
 import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
@@ -39,7 +38,6 @@ RECIPES = ("base", "λ = 0.001", "constant 0.001", "2,500 steps", "128 sets", "2
 RECIPES += ("frontier", "near_ties")
 """Ten of the ablation, each the one of its group that changes most of what is said of it; the others are in the CSV."""
 LENGTHS = looks.LOOK_LENGTHS[::2]
-LEAD = 3.0
 WIDTH = 300
 """Of a panel, so that a picture with names at its right can be read on a telephone."""
 DIGITS = 4
@@ -50,48 +48,23 @@ def table(name: str) -> pl.DataFrame:
     return pl.read_csv(DOCS / "data" / f"{name}.csv")
 
 
-def causes() -> Any:
-    """What falls, why, and what helps."""
-    return causes_chart(table("paper_float32"), SWAPS, at=1024)
-
-
-def reach() -> Any:
-    """Three recipes, as far as 65,536 items."""
-    return reach_chart({called: table(f"reach/{run}") for run, called in RUNS.items()})
-
-
 def largest_weight() -> Any:
     """Dispersion, in theory and in a trained model."""
     named = {name: normalizer(name) for name in ("softmax", "adaptive", "ssmax", "entmax15", "hardmax")}
+    with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
+        swept = looks.sweep(named, spread=0.0)
+    places = {"normalizer": list(swept), "n": looks.LOOK_LENGTHS}
+    frame = charts.long_frame(places, value=np.array(list(swept.values())))
+    forced = math.ceil(theory.length_forced_below(0.5, spread=looks.LEAD))
+    x = charts.length_axis(looks.LOOK_LENGTHS, "logits in the row")
+    mark = alt.Chart(alt.Data(values=[{"n": forced, "text": f"n = {forced}"}])).encode(x=x)
+    text = mark.mark_text(align="left", dx=6, baseline="top").encode(y=alt.value(38), text="text:N")
+    upper = weight_panel(frame, x, f"One logit leads all others by {looks.LEAD:g}", [mark.mark_rule(color=GREY), text])
     measured = table("paper_float32").filter(pl.col("normalizer").is_in(SWAPS))
     of_model = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
-    x = charts.length_axis(sorted(set(measured["n"])), "items in the set")
-    with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
-        upper = lead_panel(named, LEAD)
-    panels = alt.vconcat(upper, weight_panel(of_model, x, f"A trained head on max retrieval; {BAND}"))
-    title = charts.chart_title(f"Softmax loses half its weight by {forced_below_half(LEAD)} items")
-    return panels.resolve_scale(color="independent").properties(title=title)
-
-
-def forced_below_half(lead: float) -> int:
-    """Returns the length from which softmax gives less than one half to a logit that leads all others."""
-    return math.ceil(theory.length_forced_below(0.5, spread=lead))
-
-
-def lead_panel(named: looks.Named, lead: float, lengths: Sequence[int] = looks.LOOK_LENGTHS) -> Any:
-    """The largest weight of a row whose first logit leads all others, which are equal, by its length."""
-    row = jnp.zeros(max(lengths)).at[0].set(lead)
-    weigh = jax.jit(lambda normalizer, n: normalizer(row, where=jnp.arange(max(lengths)) < n)[0])
-    weights = np.array([[float(weigh(normalizer, n)) for n in lengths] for normalizer in named.values()])
-    forced = forced_below_half(lead)
-    mark = alt.Chart(alt.Data(values=[{"n": forced, "text": f"n = {forced}"}]))
-    x = charts.length_axis(lengths, "logits in the row")
-    marks = [
-        mark.mark_rule(color=GREY).encode(x=x),
-        mark.mark_text(align="left", dx=6, baseline="top").encode(x=x, y=alt.value(38), text="text:N"),
-    ]
-    frame = charts.long_frame({"normalizer": list(named), "n": lengths}, value=weights)
-    return weight_panel(frame, x, f"One logit leads all others by {lead:g}", marks)
+    lower = weight_panel(of_model, charts.length_axis(sorted(set(measured["n"]))), f"A trained head; {BAND}")
+    title = charts.chart_title(f"Softmax loses half its weight by {forced} items")
+    return alt.vconcat(upper, lower).resolve_scale(color="independent").properties(title=title)
 
 
 def weight_panel(frame: pl.DataFrame, x: alt.X, title: str, marks: Sequence[alt.Chart] = ()) -> Any:
@@ -146,16 +119,16 @@ LOST = {
 }
 
 
-def reach_chart(frames: Mapping[str, pl.DataFrame]) -> charts.Chart:
-    """Accuracy of several runs, by the names that readers know them by: a line for each run and normalizer."""
+def reach() -> charts.Chart:
+    """Three recipes, as far as 65,536 items: a line for each run and normalizer."""
     measured = pl.concat(
-        over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0).with_columns(
-            line=pl.lit(f"{run}: ") + pl.col("normalizer")
+        over_seeds(table(f"reach/{run}"), ["normalizer", "n"], "accuracy", 0.0, 100.0).with_columns(
+            line=pl.lit(f"{called}: ") + pl.col("normalizer")
         )
-        for run, frame in frames.items()
+        for run, called in RUNS.items()
     )
-    colours = palette(measured["normalizer"])
-    of_line = {line: colours[name] for line, name in measured.select("line", "normalizer").rows()}
+    of_normalizer = palette(measured["normalizer"])
+    colours = {line: of_normalizer[name] for line, name in measured.select("line", "normalizer").rows()}
     longest = max(measured["n"])
     at_end = measured.filter(normalizer=BASELINE, n=longest)["value"]
     x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
@@ -163,14 +136,12 @@ def reach_chart(frames: Mapping[str, pl.DataFrame]) -> charts.Chart:
         f"The recipe decides: {min(at_end):.0f} to {max(at_end):.0f} % under softmax at {longest:,} items",
         f"trained on at most 16 items; {BAND}",
     )
-    return charts.named_lines(measured, x, y, title, field="line", colours=of_line, width=WIDTH, height=300)
+    return charts.named_lines(measured, x, y, title, field="line", colours=colours, width=WIDTH, height=300)
 
 
-def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], at: float) -> charts.Chart:
-    """β by entropy, a panel for each of several runs: the published polynomial, and the refits with their bands.
-
-    All by the rule β ≥ 1 of the method. The title is about rows with an entropy of `at` nats.
-    """
+def refits() -> charts.Chart:
+    """The temperature fits of three shipped runs, and the published polynomial, all by the rule β ≥ 1 of the method."""
+    runs = {"paper": "paper: products rounded", "frontier": "frontier", "paper_float32": "paper in float32"}
     highest, height = 6.0, 130
     entropies, grid = alt.Scale(domain=[0, highest], nice=False), np.linspace(0, highest, 121)
     x = alt.X("entropy:Q", title="entropy (nats)", scale=entropies)
@@ -178,32 +149,23 @@ def fits_chart(runs: Mapping[str, Mapping[str, TemperatureFit]], at: float) -> c
     y = alt.Y("value:Q", title="β (log scale)", scale=scale, axis=alt.Axis(values=[1, 2, 4, 8, 16]))
     colour = charts.colour_by("normalizer", palette([temperature.PUBLISHED, ALL_LENGTHS, TRAIN_LENGTHS]), legend=False)
     panels, best = [], []
-    for run, fits in runs.items():
+    for run, called in runs.items():
+        fits = {name: TemperatureFit.load(SHIPPED / run / FITS[name]) for name in (ALL_LENGTHS, TRAIN_LENGTHS)}
         curves = temperature.curves(fits)
-        best.append(float(curves[ALL_LENGTHS](np.array([at]))[0]))
+        best.append(float(curves[ALL_LENGTHS](np.array([2.0]))[0]))
         drawn = [pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)}) for of, f in curves.items()]
         bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
         layers = [charts.band(of_fit.with_columns(pl.col("low", "high").clip(1.0)), x, y, colour) for of_fit in bands]
         for curve, width in zip(drawn, (6, 3.5, 1.5)):  # so that none hides another
             layers += charts.lines(curve, x, y, colour, point=False, width=width)
         layers += charts.ends(labelled(pl.concat(drawn)), x, y, colour, height, "label")
-        panels.append(alt.layer(*layers).properties(width=WIDTH, height=height, title=charts.panel_title(run)))
+        panels.append(alt.layer(*layers).properties(width=WIDTH, height=height, title=charts.panel_title(called)))
     title = charts.chart_title(
-        f"At {at:g} nats the best β is {min(best):.1f} for one model and {max(best):.1f} for another",
+        f"At 2 nats the best β is {min(best):.1f} for one model and {max(best):.1f} for another",
         "adaptive temperature: the published polynomial;",
         "all by the method's rule β ≥ 1; 95 % bands over seeds",
     )
     return alt.vconcat(*panels).properties(title=title)
-
-
-def refits() -> Any:
-    """The temperature fits of three shipped runs."""
-    called = {"paper": "paper: products rounded", "frontier": "frontier", "paper_float32": "paper in float32"}
-    fits = {
-        shown: {name: TemperatureFit.load(SHIPPED / run / FITS[name]) for name in (ALL_LENGTHS, TRAIN_LENGTHS)}
-        for run, shown in called.items()
-    }
-    return fits_chart(fits, at=2.0)
 
 
 def of_precision(name: str) -> pl.DataFrame:
@@ -221,32 +183,29 @@ def look_of(name: str) -> tuple[list[float], Sequence[float]]:
 
 def of_normalizer(name: str) -> Any:
     """Weights of ten logits as bars and of one logit by length as a line, beside those of softmax."""
-    (weights, by_length), (softmax_weights, softmax_by_length) = look_of(name), look_of(BASELINE)
-    weight = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[-0.1, 1]))
+    own, softmax = look_of(name), look_of(BASELINE)
+    colours = palette([BASELINE, name])
+    y = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[-0.1, 1]))
     logit = alt.X("logit:O", title="logit", sort="descending", axis=alt.Axis(labelAngle=0, format=".1f"))
     n = charts.length_axis(LENGTHS, "logits in the row (log scale)")
 
-    def points(key: str, values: Sequence[float] | Sequence[int], heights: Sequence[float]) -> alt.Chart:
-        data = [{key: value, "weight": round(float(height), DIGITS)} for value, height in zip(values, heights)]
-        return alt.Chart(alt.Data(values=data))
+    def points(x: alt.X, places: Sequence[float], weights: Sequence[float]) -> alt.Chart:
+        field = x.shorthand.split(":")[0]
+        data = [{field: place, "weight": round(float(weight), DIGITS)} for place, weight in zip(places, weights)]
+        return alt.Chart(alt.Data(values=data)).encode(x=x, y=y)
 
-    colours = palette([BASELINE, name])
-    bars = points("logit", looks.SCORES, weights).mark_bar(color=colours[name]).encode(x=logit, y=weight)
-    ticks = points("logit", looks.SCORES, softmax_weights).mark_tick(color=colours[BASELINE], thickness=3, size=16)
-    own = points("n", LENGTHS, by_length).mark_line(color=colours[name], strokeWidth=2)
-    softmax = points("n", LENGTHS, softmax_by_length).mark_line(color=colours[BASELINE], strokeWidth=4)
-    lines = [own.encode(x=n, y=weight), softmax.encode(x=n, y=weight)]
-    upper = alt.layer(bars, ticks.encode(x=logit, y=weight), title=charts.panel_title("weights of ten logits"))
-    lower = alt.layer(
-        *(lines if name != BASELINE else lines[1:]), title=charts.panel_title("weight of one logit of 3 in longer rows")
-    )
+    bars = points(logit, looks.SCORES, own[0]).mark_bar(color=colours[name])
+    ticks = points(logit, looks.SCORES, softmax[0]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
+    wide = points(n, LENGTHS, softmax[1]).mark_line(color=colours[BASELINE], strokeWidth=4)
+    lines = [wide, *([points(n, LENGTHS, own[1]).mark_line(color=colours[name])] if name != BASELINE else [])]
+    panels = {"weights of ten logits": [bars, ticks], "weight of one logit of 3 in longer rows": lines}
     title = charts.chart_title(name, *(["blue: softmax"] if name != BASELINE else []))
-    panels = (panel.properties(width=WIDTH, height=90) for panel in (upper, lower))
-    return alt.vconcat(*panels).properties(title=title)
+    drawn = (alt.layer(*layers, title=charts.panel_title(called)) for called, layers in panels.items())
+    return alt.vconcat(*(panel.properties(width=WIDTH, height=90) for panel in drawn)).properties(title=title)
 
 
 PICTURES: Mapping[str, Callable[[], Any]] = {
-    "accuracy": causes,
+    "accuracy": lambda: causes_chart(table("paper_float32"), SWAPS, at=1024),
     "replication": lambda: precision.published_chart(of_precision("accuracy"), of_precision("ceilings")),
     "reach": reach,
     "largest_weight": largest_weight,

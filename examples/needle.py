@@ -55,8 +55,7 @@ ENDINGS = ("wick", "ford", "mere", "holm", "stead", "by", "ness", "gate")
 NAMES = tuple(beginning + ending for ending in ENDINGS for beginning in BEGINNINGS)
 """Of kinds and names the first half is for learning, the second for the test."""
 CANDIDATES = len(NAMES) // 2
-TASK = f"each one of {CANDIDATES} in running text;"
-MODEL = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
+MODEL = f"one of {CANDIDATES} in running text; all-MiniLM-L6-v2; mean of the rounds, 95 % band"
 SHARPNESS = 20.0
 """What cosines are multiplied by before the cross-entropy of learning."""
 AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
@@ -219,7 +218,7 @@ def found_chart(found: pl.DataFrame) -> charts.Chart:
     last = dict(frame.filter(n=max(frame["n"])).select("normalizer", "value").rows())
     best = max(last, key=lambda name: last[name])
     said = f"At {max(frame['n'])} tokens {best} finds {last[best]:.0f} % of the needles"
-    title = charts.chart_title(f"{said}, softmax {last['softmax']:.0f} %", TASK, MODEL)
+    title = charts.chart_title(f"{said}, softmax {last['softmax']:.0f} %", MODEL)
     return charts.named_lines(frame, x, y, title, width=300)
 
 

@@ -254,12 +254,9 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
     """
     longest = frame.filter(test=OWN).group_by("task", "n").agg(pl.mean("accuracy")).filter(pl.col("accuracy") >= 20)
     shown = frame.join(longest.group_by("task").agg(pl.max("n")), ["task", "n"], "semi", maintain_order="left")
-    names = {"task": pl.col("task").str.replace("_", " "), "trained": pl.col("trained").map_elements(reader_name)}
-    whose = pl.when(test=OWN).then("trained").otherwise("test")
-    shown = shown.with_columns(
-        panel=pl.format("{}: {}, {} items", names["trained"], names["task"], "n"),
-        colour=whose.map_elements(lambda name: palette([name])[name]),
-    )
+    task, trained = pl.col("task").str.replace("_", " "), pl.col("trained").map_elements(reader_name)
+    colour = pl.when(test=OWN).then("trained").otherwise("test").map_elements(lambda name: palette([name])[name])
+    shown = shown.with_columns(task, colour=colour, panel=pl.format("{}: {}", trained, task))
     by_training = shown.group_by("trained", maintain_order=True)
     panels = [panel for _, of_one in by_training for panel in of_one["panel"].unique(maintain_order=True)]
     base = alt.Chart().encode(
@@ -271,12 +268,14 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
     bars = base.mark_tick(thickness=2, size=14).encode(x="mean(accuracy):Q")
     layers = alt.layer(dots, bars, data=charts.data(shown)).properties(width=150, height=alt.Step(18))
     means = shown.pivot("test", index=["trained", "task"], values="accuracy", aggregate_function="mean")
-    lost = means.select("trained", names["task"], lost=pl.col(OWN) - pl.col("softmax")).drop_nulls().sort("lost")
-    trained, task, points = lost.row(-1)
+    lost = means.select(trained, "task", lost=pl.col(OWN) - pl.col("softmax")).drop_nulls().sort("lost")
+    lengths = ", ".join(
+        f"{task} with {n:,}" for task, n in shown.select("task", "n").unique(maintain_order=True).rows()
+    )
     title = charts.chart_title(
-        f"Softmax in the place of {reader_name(trained)} costs {points:.0f} points of {task}",
-        f"above each panel: trained under; a dot for each of {frame['seed'].n_unique()} seeds, a bar for their mean;",
-        f"trained on at most {frame['n'].min()} items",
+        "Softmax in the place of {} costs {:.0f} points of {}".format(*lost.select("trained", "lost", "task").row(-1)),
+        f"{lengths} items; above each panel: trained on at most {frame['n'].min()} under;",
+        f"a dot for each of {frame['seed'].n_unique()} seeds, a bar for their mean",
     )
     facet = alt.Facet("panel:N", title=None, sort=panels)
     return layers.facet(facet, columns=shown["task"].n_unique()).properties(title=title)

@@ -97,22 +97,21 @@ def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the entropy of each head by n, a panel for each layer, below that of equal weights."""
     y = alt.Y("entropy:Q", title="entropy (nats)")
     subtitle = "one line a head; grey: equal weights on all that a row sees"
-    said = "From {} to {} tokens the mean entropy goes from {:.1f} to {:.1f} nats".format(*_ends(frame, "entropy"))
+    said = _at_ends(frame, "entropy", "At {} tokens the mean entropy is {:.1f} nats, at {} it is {:.1f}")
     return _by_head(frame, y, said, subtitle, grey="mean(uniform):Q")
 
 
 def first_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the weight of the first token by n, a line for each head, a panel for each layer."""
     y = alt.Y("first:Q", title="weight of the first token", scale=alt.Scale(domain=[0, 1]))
-    said = "From {} to {} tokens the first token's weight goes from {:.2f} to {:.2f}".format(*_ends(frame, "first"))
+    said = _at_ends(frame, "first", "At {} tokens the first has a weight of {:.2f}, at {} of {:.2f}")
     return _by_head(frame, y, said, "mean over queries; one line a head")
 
 
-def _ends(frame: pl.DataFrame, field: str) -> tuple[int, int, float, float]:
-    """Returns the shortest and the longest n, and the means of a column there."""
+def _at_ends(frame: pl.DataFrame, field: str, form: str) -> str:
+    """Says the means of a column at the shortest and at the longest n."""
     rows = frame.group_by("n").agg(pl.mean(field)).sort("n").rows()
-    (short, first), (long, last) = rows[0], rows[-1]
-    return short, long, first, last
+    return form.format(*rows[0], *rows[-1])
 
 
 def _by_head(frame: pl.DataFrame, y: alt.Y, *title: str, grey: str = "") -> charts.Chart:

@@ -62,7 +62,9 @@ def largest_weight() -> Any:
     upper = weight_panel(frame, x, f"One logit leads all others by {looks.LEAD:g}", [mark.mark_rule(color=GREY), text])
     measured = table("paper_float32").filter(pl.col("normalizer").is_in(SWAPS))
     of_model = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
-    lower = weight_panel(of_model, charts.length_axis(sorted(set(measured["n"]))), f"A trained head; {BAND}")
+    lower = weight_panel(
+        of_model, charts.length_axis(sorted(set(measured["n"]))), f"A trained head on max retrieval; {BAND}"
+    )
     title = charts.chart_title(f"Softmax loses half its weight by {forced} items")
     return alt.vconcat(upper, lower).resolve_scale(color="independent").properties(title=title)
 

@@ -274,8 +274,9 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
     )
     title = charts.chart_title(
         "Softmax in the place of {} costs {:.0f} points of {}".format(*lost.select("trained", "lost", "task").row(-1)),
-        f"{lengths} items; above each panel: trained on at most {frame['n'].min()} under;",
-        f"a dot for each of {frame['seed'].n_unique()} seeds, a bar for their mean",
+        "above each panel: the normalizer of the training, and the task;",
+        f"trained on at most {frame['n'].min()} items, tested on more: {lengths};",
+        f"dots: {frame['seed'].n_unique()} seeds, bars: their mean",
     )
     facet = alt.Facet("panel:N", title=None, sort=panels)
     return layers.facet(facet, columns=shown["task"].n_unique()).properties(title=title)

@@ -98,9 +98,11 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.C
         for cause, low, high, opacity in (("dispersion", "softmax", "hardmax", 0.25), ("key", "hardmax", "all", 0.55))
     ]
     _, softmax, hardmax, _ = wide.row(by_predicate=pl.col("n") == at)
+    dispersion = "lost to dispersion:\nthe weight is spread\nover other items"
+    key = "lost to the key:\nanother logit\nis largest"
     notes = [
-        {"n": at / 16, "value": 40, "to": at, "middle": (softmax + hardmax) / 2, "text": LOST["dispersion"]},
-        {"n": max(wide["n"]), "value": 99, "text": LOST["key"]},
+        {"n": at / 16, "value": 40, "to": at, "middle": (softmax + hardmax) / 2, "text": dispersion},
+        {"n": max(wide["n"]), "value": 99, "text": key},
     ]
     note = alt.Chart(alt.Data(values=notes)).encode(x=x, y=y)
     texts = note.mark_text(align={"expr": "datum.to ? 'left' : 'right'"}, baseline="top", lineBreak="\n")
@@ -113,12 +115,6 @@ def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.C
     drawn = labelled(measured.filter(pl.col("normalizer").is_in(names)))
     under = [*areas, joint, texts.encode(text="text:N")]
     return charts.named_lines(drawn, x, y, title, text="label", under=under, width=WIDTH, height=300)
-
-
-LOST = {
-    "dispersion": "lost to dispersion:\nthe weight is spread\nover other items",
-    "key": "lost to the key:\nanother logit\nis largest",
-}
 
 
 def reach() -> charts.Chart:

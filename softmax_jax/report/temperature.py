@@ -182,8 +182,9 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         "grey: each row's own optimum (at the top and bottom edge: none inside the range); bands: 95 % over seeds",
         *([charts.FAIR] if fitting.ALL_LENGTHS in fits else []),
     )
-    options: dict[str, Any] = {"field": "curve", "colours": colours, "under": under, "point": False, "width": 520}
-    return charts.named_lines(pl.concat(frames), x, y, title, **options, height=380)
+    return charts.named_lines(
+        pl.concat(frames), x, y, title, field="curve", colours=colours, under=under, point=False, width=520, height=380
+    )
 
 
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:

@@ -154,7 +154,7 @@ def refits() -> charts.Chart:
         drawn = [pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)}) for of, f in curves.items()]
         bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
         layers = [charts.band(of_fit.with_columns(pl.col("low", "high").clip(1.0)), x, y, colour) for of_fit in bands]
-        for curve, width in zip(drawn, (6, 3.5, 1.5)):  # so that none hides another
+        for curve, width in zip(drawn, (6.0, 3.5, 1.5)):  # so that none hides another
             layers += charts.lines(curve, x, y, colour, point=False, width=width)
         layers += charts.ends(labelled(pl.concat(drawn)), x, y, colour, height, "label")
         panels.append(alt.layer(*layers).properties(width=WIDTH, height=height, title=charts.panel_title(called)))

@@ -86,9 +86,9 @@ can see. The largest weight is that of one logit δ > 0 above n - 1 equal ones: 
 
 {body}
 
-The pictures, drawn by `python -m docs.pictures`, show each method with its default numbers. On the left
-are its weights for the same ten logits, which the axis names; on the right is the weight of one logit of 3 among n - 1
-others between -0.5 and 0.5. Blue is softmax, for comparison.
+The pictures, drawn by `python -m docs.pictures`, show each method with its default numbers: above, its
+weights for the same ten logits, which the axis names; below, the weight of one logit of 3 among n - 1 others between
+-0.5 and 0.5. Blue is softmax, for comparison.
 
 {entries}"""
 

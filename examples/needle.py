@@ -55,8 +55,7 @@ ENDINGS = ("wick", "ford", "mere", "holm", "stead", "by", "ness", "gate")
 NAMES = tuple(beginning + ending for ending in ENDINGS for beginning in BEGINNINGS)
 """Of kinds and names the first half is for learning, the second for the test."""
 CANDIDATES = len(NAMES) // 2
-QUESTION = f"Is one of {CANDIDATES} needles found in running text?"
-MODEL = "all-MiniLM-L6-v2; mean of the rounds, 95 % band"
+MODEL = f"one of {CANDIDATES} in running text; all-MiniLM-L6-v2; mean of the rounds, 95 % band"
 SHARPNESS = 20.0
 """What cosines are multiplied by before the cross-entropy of learning."""
 AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
@@ -216,7 +215,11 @@ def found_chart(found: pl.DataFrame) -> charts.Chart:
     x = charts.length_axis(sorted(set(found["n"])), "tokens")
     frame = over_seeds(found, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     y = charts.percent_axis("questions answered right (%)")
-    return charts.named_lines(frame, x, y, charts.chart_title(QUESTION, MODEL))
+    last = dict(frame.filter(n=max(frame["n"])).select("normalizer", "value").rows())
+    best = max(last, key=lambda name: last[name])
+    said = f"At {max(frame['n'])} tokens {best} finds {last[best]:.0f} % of the needles"
+    title = charts.chart_title(f"{said}, softmax {last['softmax']:.0f} %", MODEL)
+    return charts.named_lines(frame, x, y, title, width=300)
 
 
 def mass_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -233,10 +236,14 @@ def mass_chart(frame: pl.DataFrame) -> charts.Chart:
         color=charts.colour_by("share", by_size(named) | {rest: REST}, "weight on").legend(orient="top"),
         order="order:Q",
         tooltip=["share:N", "n:Q", alt.Tooltip("value:Q", format=".2f")],
-    ).properties(width=150, height=100)
-    title = charts.chart_title("Who gets the weight?", "mean over layers, heads, queries and texts")
+    ).properties(width=190, height=80)
+    softmax = means.filter(normalizer="softmax").sort("n")
+    said = f"Softmax leaves the needle {softmax['needle'][-1]:.0f} % of the weight at {softmax['n'][-1]} tokens"
+    title = charts.chart_title(
+        f"{said}, {softmax['needle'][0]:.0f} % at {softmax['n'][0]}", "mean over layers, heads, queries and texts"
+    )
     facet = alt.Facet("normalizer:N", title=None, sort=means["normalizer"].unique(maintain_order=True).to_list())
-    return chart.facet(facet, columns=4).properties(title=title)
+    return chart.facet(facet, columns=2).properties(title=title)
 
 
 def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:

@@ -21,7 +21,7 @@ from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, eva
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import BASELINE, BY_CAUSE
+from softmax_jax.report.charts import BASELINE, BY_CAUSE, reader_name
 from softmax_jax.report.tables import with_interval
 from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
@@ -211,34 +211,31 @@ def losses_table(lost: pl.DataFrame) -> str:
 
 
 def losses_chart(lost: pl.DataFrame) -> charts.Chart:
-    """Returns a bar of 100 % for every recipe and length: answered right, and what would regain the rest."""
-    shares = (
-        lost.group_by("group", "recipe", "n", maintain_order=True)
-        .agg(pl.mean(*LOSSES))
-        .with_columns(label())
-        .unpivot(list(BY_CAUSE), index=["recipe", "n"], variable_name="kind", value_name="share")
-    )
+    """Returns a bar of 100 % for each length and recipe: answered right, and what would regain the rest.
+
+    The recipe that answers most of the longest sets comes first. The title is about the base.
+    """
+    longest = lost["n"].max()
+    means = lost.group_by("group", "recipe", "n", maintain_order=True).agg(pl.mean(*LOSSES)).with_columns(label())
+    ranked = means.filter(n=longest).sort("accuracy", descending=True, maintain_order=True)["recipe"].to_list()
+    accuracy, both = means.filter(n=longest, group=BASE).select("accuracy", "both").row(0)
+    shares = means.unpivot(list(BY_CAUSE), index=["recipe", "n"], variable_name="kind", value_name="share")
     order = pl.col("kind").replace_strict(list(BY_CAUSE), range(len(BY_CAUSE)))
     shares = shares.with_columns(pl.col("share").clip(0), order=order)
-    colour = charts.colour_by("kind", BY_CAUSE, "answered right, and lost to").legend(orient="top")
-    panels = [
-        alt.Chart(charts.data(of_length))
-        .mark_bar(clip=True)
-        .encode(
-            x=alt.X("share:Q", title="% of sets", scale=alt.Scale(domain=[0, 100]), stack="zero"),
-            y=alt.Y("recipe:N", title=None, sort=None, axis=alt.Axis(labelLimit=320, labels=index == 0)),
-            color=colour,
-            order="order:Q",
-        )
-        .properties(width=220, height=alt.Step(14), title=charts.panel_title(f"{n:,} items"))
-        for index, ((n,), of_length) in enumerate(
-            shares.sort("n", maintain_order=True).group_by("n", maintain_order=True)
-        )
-    ]
+    colour = charts.colour_by("kind", BY_CAUSE, "accuracy, and sets that are lost to").legend(orient="top")
+    bars = alt.Chart(charts.data(shares)).mark_bar(clip=True)
+    bars = bars.encode(
+        x=alt.X("share:Q", title="% of sets", stack="zero").scale(domain=[0, 100]).axis(values=[0, 50, 100]),
+        y=alt.Y("recipe:N", title=None, sort=ranked, axis=alt.Axis(labelLimit=320)),
+        color=colour,
+        order="order:Q",
+    ).properties(width=90, height=alt.Step(18))
     title = charts.chart_title(
-        "Where does softmax attention lose, recipe by recipe?", "mean over seeds; trained on few items"
+        f"At {longest:,} items the base loses {100 - accuracy:.0f} %, {both:.0f} of it to two causes at once",
+        "trained on at most 16 items; mean over seeds",
     )
-    return alt.hconcat(*panels, spacing=10).properties(title=title)
+    column = alt.Column("n:O", title=None, header=alt.Header(labelExpr="format(datum.value, ',') + ' items'"))
+    return bars.facet(column=column, spacing=10).properties(title=title)
 
 
 def label() -> pl.Expr:
@@ -255,22 +252,41 @@ def pair_means(accuracies: pl.DataFrame, n: int) -> dict[tuple[str, str], float]
 
 
 def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
-    """Returns a heat map of the pairs at one length; nothing if training has been under one normalizer only."""
+    """Returns a heat map of the pairs at one length; nothing if training has been under one normalizer only.
+
+    Trainings and tests below half of the best everywhere are left out. Of several that agree to 0.1 points everywhere
+    the first stands for all.
+    """
     means = pair_means(accuracies, n)
-    if len({train for train, _ in means}) < 2:
+    frame = pl.DataFrame([(*pair, mean) for pair, mean in means.items()], ["train", "test", "accuracy"], orient="row")
+    if frame["train"].n_unique() < 2:
         return None
-    records = [{"train": train, "test": test, "accuracy": value} for (train, test), value in means.items()]
-    base = alt.Chart(alt.Data(values=records)).encode(
+    floor, sides = max(means.values()) / 2, ("train", "test")
+    for side in sides:
+        frame = frame.filter(pl.max("accuracy").over(side) >= floor)
+    ranges = {test: (min(own), max(own)) for test, own in frame.group_by("test").agg("accuracy").rows()}
+    for side in sides:
+        alike: dict[tuple[float, ...], list[str]] = {}
+        for (name,), of_one in frame.group_by(side, maintain_order=True):
+            alike.setdefault(tuple(of_one["accuracy"].round(1)), []).append(str(name))
+        shown = {names[0]: names[0] + (f"({len(names)} alike)" if names[1:] else "") for names in alike.values()}
+        frame = frame.filter(pl.col(side).is_in(shown.keys())).with_columns(pl.col(side).replace(shown))
+    base = alt.Chart(charts.data(frame)).encode(
         x=alt.X("test:N", title="normalizer in the test", sort=None, axis=alt.Axis(labelAngle=-60, labelLimit=200)),
         y=alt.Y("train:N", title="normalizer in training", sort=None, axis=alt.Axis(labelLimit=200)),
     )
     scale = alt.Scale(domain=[10, 100], scheme="viridis")
-    cells = base.mark_rect().encode(color=alt.Color("accuracy:Q", title="accuracy (%)", scale=scale))
+    cells = base.mark_rect().encode(color=alt.Color("accuracy:Q", scale=scale, legend=None))
     dark = alt.condition("datum.accuracy < 60", alt.value("white"), alt.value("black"))
-    text = base.mark_text(fontSize=8).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
-    size = {"width": alt.Step(22), "height": alt.Step(18)}
-    title = charts.chart_title(f"Trained under one, tested under another: accuracy at {n:,} items", "mean over seeds")
-    return alt.layer(cells, text).properties(title=title, **size)
+    text = base.mark_text(fontSize=12).encode(text=alt.Text("accuracy:Q", format=".0f"), color=dark)
+    best = max(ranges, key=lambda test: ranges[test][0])
+    said = (f"{reader_name(test)} {'{:.0f} to {:.0f}'.format(*ranges[test])} %" for test in ("softmax", best))
+    title = charts.chart_title(
+        f"The test decides at {n:,} items: {', '.join(said)}",
+        "accuracy (%), mean over seeds; alike: normalizers that agree to 0.1 points;",
+        "left out: what is below half of the best everywhere",
+    )
+    return alt.layer(cells, text).properties(title=title, width=alt.Step(24), height=alt.Step(19))
 
 
 def best_of_pairs(accuracies: pl.DataFrame) -> pl.DataFrame:
@@ -327,7 +343,8 @@ def study(asked: Arguments) -> None:
     """Trains, measures, draws, writes."""
     done, accuracies, lost = frames_of(asked)
     drawn = {"losses": losses_chart(lost)}
-    drawn |= {f"pairs_{n}": chart for n in asked.lengths if (chart := pairs_chart(accuracies, n))}
+    if chart := pairs_chart(accuracies, sorted(asked.lengths)[len(asked.lengths) // 2]):
+        drawn["pairs"] = chart
     tables = {"losses": losses_table(lost)}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
     described = {f"{group}: {name}": settings_of(config) for group, name, config in done}

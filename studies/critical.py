@@ -31,7 +31,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import BY_NORMALIZER
+from softmax_jax.report.charts import by_size
 from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run_directory import load_checkpoint
@@ -218,7 +218,10 @@ def rules_table(rules: pl.DataFrame) -> str:
 
 
 def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart:
-    """By how many points each rule is ahead of the best constant at each length: a panel for each checkpoint."""
+    """Draws by how many points each rule is ahead of the best constant: a panel for each checkpoint, a dot a length.
+
+    The title is about the critical rule on models in float32.
+    """
     found, most = chosen(choices), int(choices["nearest_of"].to_numpy().max())
     means = behind(accuracies)
     parts = []
@@ -232,25 +235,25 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
         }
         of_one = means.filter(checkpoint=checkpoint)
         parts += [of_one.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
-    frame = pl.concat(parts).select("checkpoint", "n", "way", value="ahead")
-    names = frame["way"].unique(maintain_order=True).to_list()
-    x = charts.length_axis(sorted(set(frame["n"])))
-    drawn = frame["value"].to_numpy()
-    scale = alt.Scale(type="symlog", constant=1, domain=[1.2 * drawn.min(), 1.5 * max(1, drawn.max())], nice=False)
-    y = alt.Y("value:Q", title="points", scale=scale, axis=alt.Axis(values=[-50, -20, -10, -5, -2, -1, 0, 1, 2]))
-    colours = dict(zip(names, (BY_NORMALIZER[of] for of in ("softmax", "adaptive", "hardmax", "softpick", "ssmax"))))
-    colour = charts.colour_by("way", colours, "").legend(orient="top", columns=3, labelLimit=300)
-    panels = [
-        alt.layer(*charts.lines(of_one, x, y, colour)).properties(
-            width=230, height=170, title=charts.panel_title(str(checkpoint))
-        )
-        for (checkpoint,), of_one in frame.group_by("checkpoint", maintain_order=True)
-    ]
+    items = pl.col("n").map_elements("{:,}".format)
+    frame = pl.concat(parts).select("checkpoint", "way", "ahead", items=items)
+    ahead, lengths = frame["ahead"].to_numpy(), frame["items"].unique(maintain_order=True).to_list()
+    scale = alt.Scale(type="symlog", constant=1, domain=[1.2 * ahead.min(), 1.5 * max(1, ahead.max())], nice=False)
+    axis = alt.Axis(values=[-50, -20, -10, -5, -2, -1, 0, 1, 2])
+    dots = alt.Chart(charts.data(frame)).mark_circle(size=60, opacity=1)
+    dots = dots.encode(
+        x=alt.X("ahead:Q", title="points ahead of the best constant β (log scale beyond 1)", scale=scale, axis=axis),
+        y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(grid=True, labelLimit=240)),
+        yOffset=alt.YOffset("items:N", sort=lengths),
+        color=charts.colour_by("items", by_size(lengths), "items in the set").legend(orient="top"),
+    ).properties(width=240, height=alt.Step(24, **{"for": "position"}))
+    of_rule = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
     title = charts.chart_title(
-        "Can the temperature for long sets be told from sets of 16 items?",
-        "accuracy against that of the best constant β, which is chosen on the long sets themselves; mean of the seeds",
+        f"β from one number at 16 items: within {np.ceil(-10 * of_rule.min()) / 10:.1f} points of the best in float32",
+        "the best constant β is chosen on the long sets themselves; mean of the seeds",
     )
-    return alt.concat(*panels, columns=2).properties(title=title)
+    facet = alt.Facet("checkpoint:N", title=None, sort=frame["checkpoint"].unique(maintain_order=True).to_list())
+    return dots.facet(facet, columns=1).properties(title=title)
 
 
 def study(asked: Arguments) -> None:

@@ -32,7 +32,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import palette
+from softmax_jax.report.charts import by_size
 from softmax_jax.report.tables import with_interval
 from softmax_jax.tasks.max_retrieval import NEEDLE, QUANTILES
 from softmax_jax.training.config import Config, changed
@@ -241,22 +241,24 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
     first = frame.filter(n=shortest).select("priority", "seed", first="half")
     relative = frame.join(first, on=["priority", "seed"]).with_columns(relative=pl.col("half") / pl.col("first"))
     relative = relative.filter(pl.col("relative").is_finite())
-    colours = palette(frame["priority"].unique(maintain_order=True))
-    colour, height = charts.colour_by("priority", colours, legend=False), 380
     scale = alt.Scale(type="log", base=2, domain=[0.5, float(relative["relative"].to_numpy().max())], nice=False)
     x = charts.length_axis(sorted(set(frame["n"])))
-    y = alt.Y("value:Q", title=f"β½, relative to that at {shortest} items", scale=scale)
+    y = alt.Y("value:Q", title=f"β½ relative to that at {shortest} items (log scale)", scale=scale)
     perfect, models = (
         over_seeds(part, ["priority", "n"], "relative", 0.0)
         for _, part in relative.group_by(pl.col("seed") != PERFECT, maintain_order=True)
     )
-    layers = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)
-    layers += [*charts.lines(models, x, y, colour), *charts.ends(models, x, y, colour, height)]
+    ranked = models.filter(n=frame["n"].max()).sort("value", descending=True)
+    (fast, factor), *_, (slow, least) = ranked.select("priority", "value").rows()
+    colours = by_size(ranked["priority"].to_list())
+    colour = charts.colour_by("priority", colours, legend=False)
+    thin = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)
     title = charts.chart_title(
-        "How must β grow for the largest weight to stay at one half?",
-        "models trained on 16 items, mean and 95 % band; thin: a perfect key, nothing fitted",
+        f"β½ grows {factor:,.0f}-fold under {fast} ρ, {least:.1f}-fold under {slow} ρ",
+        "β½ gives the largest weight one half; models trained on 16 items,",
+        "mean and 95 % band; thin: a perfect key, nothing fitted",
     )
-    return alt.layer(*layers).properties(width=520, height=height, title=title)
+    return charts.named_lines(models, x, y, title, field="priority", colours=colours, under=thin, width=330)
 
 
 def study(asked: Arguments) -> None:

@@ -42,6 +42,8 @@ DEGREE = 4
 CUTS = (20.0, 10.0)
 """Inverse temperatures above which a row is left out, to see how much hangs on such."""
 DRAWN = ("paper", "paper, tested in float32", "paper_float32")
+NAMED, TITLE_AT = (PUBLISHED, "paper", "paper_float32"), 3.0
+"""The curves and the entropy in nats that the title of the chart is about."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,16 +179,17 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
     published = [(PUBLISHED, entropy, beta, None, None) for entropy, beta in PUBLISHED_AT.items()]
     ours = frame.filter(pl.col("model").is_in(DRAWN))
     drawn = pl.concat([pl.DataFrame(published, ours.schema, orient="row"), ours])
-    drawn = drawn.rename({"model": "curve", "beta": "value"})
-    colour = charts.colour_by("curve", palette(drawn["curve"].unique(maintain_order=True)), legend=False)
-    x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)")
-    y = charts.log_axis("inverse temperature β", drawn["value"].to_list(), 2.0)
-    layers = [*charts.lines(drawn, x, y, colour), *charts.ends(drawn, x, y, colour, height=360)]
+    drawn = drawn.rename({"model": "normalizer", "beta": "value"})
+    colours = {PUBLISHED: palette(["adaptive"])["adaptive"]} | palette(DRAWN)
+    x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=alt.Scale(zero=False))
+    y = charts.log_axis("inverse temperature β (log scale)", drawn["value"].to_list(), 2.0)
+    at = dict(drawn.filter(pl.col("entropy") == TITLE_AT).select("normalizer", "value").rows())
     title = charts.chart_title(
-        "Models with rounded products nearly give the published polynomial; float32 gives another",
-        "β that gives the true item most weight, in rows where another has more; bands: 95 % over ten seeds",
+        f"β at {TITLE_AT:g} nats: " + ", ".join(f"{at[name]:.3g} {name}" for name in NAMED if name in at),
+        "β that gives the true item most weight, in rows where another has more;",
+        "bands: 95 % over ten seeds",
     )
-    return alt.layer(*layers).properties(width=520, height=360, title=title)
+    return charts.named_lines(drawn, x, y, title, colours=colours, width=290)
 
 
 def study(asked: Arguments) -> None:

@@ -40,7 +40,6 @@ from softmax_jax.report.accuracy import (
     LENGTHS,
     MARGIN,
     UNCONFIRMED,
-    accuracy_chart,
     compare,
     mean_gain,
     published_cells,
@@ -255,44 +254,62 @@ def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
 
 
 def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Chart:
-    """Both published rows, ours, and the ceiling, by number of items."""
-    precision = ceiling["precision"][0]
-    top = ceiling.select(pl.lit(f"ceiling of {precision}").alias("normalizer"), "n", "seed", accuracy=pl.col("ceiling"))
-    ours = accuracy.filter(pl.col("normalizer").is_in(list(ACCURACY))).select(top.columns)
-    return accuracy_chart(pl.concat([ours, top]), f"How much of the published table is {precision}?")
+    """Draws both published rows as crosses, ours with their bands, and the ceiling in grey, by number of items."""
+    top = ceiling.select("n", "seed", normalizer=pl.lit("ceiling of rounding"), accuracy="ceiling")
+    ours = accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys())).select(top.columns)
+    drawn = over_seeds(pl.concat([ours, top]), ["normalizer", "n"], "accuracy")
+    rows = [(name, *cell) for name, row in ACCURACY.items() for cell in row.items()]
+    published = pl.DataFrame(rows, ["normalizer", "n", "value"], orient="row")
+    x, y = charts.length_axis(sorted(set(ours["n"]))), charts.percent_axis("accuracy (% of sets)")
+    colours = palette(ACCURACY) | {"ceiling of rounding": charts.GREY}
+    colour = charts.colour_by("normalizer", colours, legend=False)
+    crosses = alt.Chart(charts.data(published)).mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=90, opacity=1)
+    summary = summarize(accuracy.sort("n", maintain_order=True))
+    cells = [cell for name, row in ACCURACY.items() for cell in compare(summary.filter(normalizer=name), row)]
+    title = charts.chart_title(
+        f"Products rounded to {ceiling['precision'][0]} give {sum(cell.agrees for cell in cells)} of "
+        f"{len(cells)} published accuracies",
+        "crosses: published (arXiv 2410.01104, Table 1, second-hand);",
+        f"lines: ours, {charts.mean_of(accuracy['seed'].n_unique(), ', 95 % band')}",
+    )
+    options: dict[str, Any] = {"colours": colours, "under": [crosses.encode(x=x, y=y, color=colour)], "point": False}
+    return charts.named_lines(drawn, x, y, title, **options, width=300, height=300)
 
 
 def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
-    """Accuracy by the number of items times the spacing of ρ: all precisions on one axis, at a falling rate."""
+    """Draws accuracy by the number of items times the spacing of ρ, a panel for each precision, at a falling rate.
+
+    The ceiling, which is nearly one curve for all, is grey.
+    """
     falling = with_best(recipes).filter(pl.col("rate") == "falling", pl.col("rounded") == products.PLACES[-1])
-    names = [name for name in products.PRECISIONS if name in set(falling["precision"]) - {products.FLOAT32}]
-    colour = charts.colour_by("precision", palette(names), "products")
-    x, y = steps_axis(), charts.percent_axis("accuracy (% of sets)")
-    panels = []
-    for name in ("softmax", BEST):
-        ours = over_seeds(falling.filter(normalizer=name), ["precision", "n"], "accuracy").drop("low", "high")
-        top = over_seeds(ceilings, ["precision", "n"], "ceiling").drop("low", "high")
-        drawn = [
-            *charts.lines(in_steps(ours), x, y, colour),
-            *charts.lines(in_steps(top), x, y, colour, point=False, width=1.0),
-        ]
-        panels.append(alt.layer(*drawn).properties(width=330, height=300, title=charts.panel_title(name)))
+    ours = over_seeds(in_steps(falling), ["precision", "normalizer", "steps"], "accuracy").drop("low", "high")
+    top = over_seeds(in_steps(ceilings), ["precision", "steps"], "ceiling").drop("low", "high")
+    top = top.with_columns(normalizer=pl.lit("ceiling"))
+    steps = top["steps"].to_list()
+    scale = alt.Scale(type="log", base=2, domain=[min(steps), max(steps)], nice=False)
+    fractions = "datum.value < 1 ? '1/' + 1 / datum.value : datum.value"
+    axis = alt.Axis(values=[2.0**power for power in range(-6, 11, 2)], labelExpr=fractions)
+    x = alt.X("steps:Q", title="items × rounding step of ρ (log scale)", scale=scale, axis=axis)
+    y = charts.percent_axis("accuracy (% of sets)")
+    colours = {"softmax": palette(["softmax"])["softmax"], BEST: palette(["temperature"])["temperature"]}
+    colours |= {"ceiling": charts.GREY}
+    drawn = pl.concat([top.select(ours.columns), ours]).filter(pl.col("normalizer").is_in(colours))
+    size: dict[str, Any] = {"width": 310, "height": 150}
+    panels = [
+        charts.named_lines(of_one, x, y, charts.panel_title(f"products in {name}"), colours=colours, **size)
+        for (name,), of_one in drawn.group_by("precision", maintain_order=True)
+    ]
     title = charts.chart_title(
-        "Is it one curve in items times spacing?",
-        f"mean of {falling['seed'].n_unique()} seeds; thin: the ceiling; products all rounded, a falling rate",
+        "Accuracy follows items × rounding step while the key is precise",
+        f"mean of {falling['seed'].n_unique()} seeds; every product rounded, a falling rate",
     )
-    return alt.hconcat(*panels).properties(title=title)
+    return alt.vconcat(*panels).properties(title=title)
 
 
 def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
     """With the items of a set times the spacing of ρ near 1 as `steps`; without float32, which has none to speak of."""
     spacing = pl.col("precision").replace_strict(products.SPACING, default=None, return_dtype=pl.Float64)
     return frame.with_columns(steps=pl.col("n") * spacing).drop_nulls("steps")
-
-
-def steps_axis() -> alt.X:
-    """The column `steps`, on a scale of powers of two."""
-    return alt.X("steps:Q", title="items × spacing of ρ below 1", scale=alt.Scale(type="log", base=2))
 
 
 def study(asked: Arguments) -> None:

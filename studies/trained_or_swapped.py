@@ -28,7 +28,7 @@ from softmax_jax.commands.options import check_directory
 from softmax_jax.configs import load_preset
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import on_every_set, set_by_set, set_keys
-from softmax_jax.measures.statistics import corrected, over_seeds, paired_p_value
+from softmax_jax.measures.statistics import corrected, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import charts, tables
@@ -239,25 +239,39 @@ def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
 
 
 def chart(frame: pl.DataFrame) -> charts.Chart:
-    """Accuracy by length: a row for each task, a panel for each training, a line for each test."""
-    frame = frame.rename({"test": "normalizer"})
-    colours = palette([test for test in TESTS if test in set(frame["normalizer"])])
-    colour = charts.colour_by("normalizer", colours, title="in the test", symbolLimit=0)
-    x, y = charts.length_axis(sorted(set(frame["n"])), "items"), charts.percent_axis("accuracy (%)")
-    rows = []
-    for (task,), of_task in frame.group_by("task", maintain_order=True):
-        panels = []
-        for (trained,), of_model in of_task.group_by("trained", maintain_order=True):
-            means = over_seeds(of_model, ["normalizer", "n"], "accuracy", 0.0, 100.0)
-            title = charts.panel_title(f"{str(task).replace('_', ' ')}, trained under {reader_name(str(trained))}")
-            panel = alt.layer(*charts.lines(means, x, y, colour))
-            panels.append(panel.properties(width=220, height=200, title=title))
-        rows.append(alt.hconcat(*panels))
-    title = charts.chart_title(
-        "Does the normalizer of the training decide, or that of the test?",
-        f"{charts.mean_of(frame['seed'].n_unique(), ', 95 % band')}; trained on at most {frame['n'].min()} items",
+    """Draws a panel for each training and task, a row for each test: a dot for each seed, and their mean as a bar.
+
+    Each task has the longest sequences of which the models as trained answer a fifth. The title says where softmax in
+    the place of the normalizer of the training costs most.
+    """
+    longest = frame.filter(test=OWN).group_by("task", "n").agg(pl.mean("accuracy")).filter(pl.col("accuracy") >= 20)
+    shown = frame.join(longest.group_by("task").agg(pl.max("n")), ["task", "n"], "semi", maintain_order="left")
+    task, trained = pl.col("task").str.replace("_", " "), pl.col("trained").map_elements(reader_name)
+    colour = pl.when(test=OWN).then("trained").otherwise("test").map_elements(lambda name: palette([name])[name])
+    shown = shown.with_columns(task, colour=colour, panel=pl.format("{}: {}", trained, task))
+    by_training = shown.group_by("trained", maintain_order=True)
+    panels = [panel for _, of_one in by_training for panel in of_one["panel"].unique(maintain_order=True)]
+    base = alt.Chart().encode(
+        y=alt.Y("test:N", title=None, sort=TESTS, axis=alt.Axis(grid=True, labelLimit=200)),
+        color=alt.Color("colour:N", scale=None),
     )
-    return alt.vconcat(*rows).properties(title=title)
+    x = alt.X("accuracy:Q", title="accuracy (%)", scale=alt.Scale(domain=[0, 100]))
+    dots = base.mark_circle(size=40, opacity=0.7).encode(x=x)
+    bars = base.mark_tick(thickness=2, size=14).encode(x="mean(accuracy):Q")
+    layers = alt.layer(dots, bars, data=charts.data(shown)).properties(width=150, height=alt.Step(18))
+    means = shown.pivot("test", index=["trained", "task"], values="accuracy", aggregate_function="mean")
+    lost = means.select(trained, "task", lost=pl.col(OWN) - pl.col("softmax")).drop_nulls().sort("lost")
+    lengths = ", ".join(
+        f"{task} with {n:,}" for task, n in shown.select("task", "n").unique(maintain_order=True).rows()
+    )
+    title = charts.chart_title(
+        "Softmax in the place of {} costs {:.0f} points of {}".format(*lost.select("trained", "lost", "task").row(-1)),
+        "above each panel: the normalizer of the training, and the task;",
+        f"trained on at most {frame['n'].min()} items, tested on more: {lengths};",
+        f"dots: {frame['seed'].n_unique()} seeds, bars: their mean",
+    )
+    facet = alt.Facet("panel:N", title=None, sort=panels)
+    return layers.facet(facet, columns=shown["task"].n_unique()).properties(title=title)
 
 
 def study(asked: Arguments) -> None:

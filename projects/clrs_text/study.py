@@ -40,7 +40,7 @@ from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import by_size, palette, reader_name
+from softmax_jax.report.charts import BASELINE, by_size, palette, reader_name
 from softmax_jax.report.tables import number_or_dash
 from softmax_jax.temperature import TRAIN_LENGTHS
 from softmax_jax.training.config import Config, changed
@@ -351,23 +351,31 @@ def _learned(summary: pl.DataFrame) -> list[str]:
 
 
 def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
-    """Accuracy by length: a row for each algorithm that is learned, a panel for each regime."""
+    """Draws accuracy by length: a row for each algorithm that is learned, a panel for each regime.
+
+    The title is about the first algorithm at the lengths of training.
+    """
     algorithms = _learned(summary)
     shown = summary.filter(pl.col("algorithm").is_in(algorithms)).rename({"accuracy": "value"})
-    colour = charts.colour_by("normalizer", palette(shown["normalizer"]))
-    x, y = charts.length_axis(sorted(set(shown["n"])), "length"), charts.percent_axis("right answers (%)")
+    colour = charts.colour_by("normalizer", palette(shown["normalizer"]), orient="top", columns=2)
+    x = charts.length_axis(sorted(set(shown["n"])), "length (log scale)").axis(values=[4, 16, 64, 256])
+    y = charts.percent_axis("right answers (%)").axis(tickCount=4)
     rows = []
     for algorithm in algorithms:
         panels = [
-            alt.layer(*charts.lines(of_one, x, y, colour)).properties(
-                width=240, height=170, title=charts.panel_title(f"{algorithm}, {regime}")
+            alt.layer(*charts.lines(of_one, x, y, colour, point=False)).properties(
+                width=175, height=110, title=charts.panel_title(str(regime))
             )
             for (regime,), of_one in shown.filter(algorithm=algorithm).group_by("regime", maintain_order=True)
         ]
-        rows.append(alt.hconcat(*panels))
+        rows.append(alt.hconcat(*panels, title=charts.panel_title(algorithm)))
+    of_first = shown.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), algorithm=algorithms[0], regime=SWAPPED)
+    means = dict(of_first.group_by("normalizer", maintain_order=True).agg(pl.mean("value")).rows())
+    swapped = [f"Swapped in, {reader_name(name)} gives {algorithms[0]} {mean:.0f} %" for name, mean in means.items()]
     title = charts.chart_title(
-        "Must the normalizer be there in training?",
-        "trained under softmax and swapped in the test, or trained on under it; 95 % intervals over sets",
+        f"{swapped[1]}, softmax {means[BASELINE]:.0f}" if swapped[1:] else "Accuracy by length",
+        f"at the lengths of training, {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)}; swapped: only in the test;",
+        "tuned: trained on under it; 95 % intervals over sets",
     )
     return alt.vconcat(*rows).properties(title=title)
 
@@ -377,19 +385,21 @@ def heads_chart(heads: pl.DataFrame) -> charts.Chart:
     first = heads.filter(pl.col("seed") == pl.col("seed").min())
     means = first.group_by("layer", "head", "n", maintain_order=True).agg(pl.mean("entropy", "weight"))
     means = means.with_columns(layer=pl.format("layer {}", pl.col("layer") + 1))
-    colour = charts.colour_by("layer", by_size(sorted(set(means["layer"]))), None)
+    colour = charts.colour_by("layer", by_size(sorted(set(means["layer"]))), None, orient="top")
     x = charts.length_axis(sorted(set(means["n"])), "numbers in the question")
     panels = []
-    for field, axis in (("entropy", "entropy (nats)"), ("weight", "weight of the smallest number (%)")):
+    for field, axis in (("weight", "weight of the smallest number (%)"), ("entropy", "entropy (nats)")):
         y = alt.Y("value:Q", title=axis)
         frame = means.rename({field: "value"}).select("layer", "head", "n", "value")
         marks = alt.Chart(charts.data(frame)).mark_line(point=True)
-        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=280, height=240))
+        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=350, height=190))
+    long, low = means.group_by("n").agg(pl.max("weight")).sort("n").row(-1)
     title = charts.chart_title(
-        "What do the heads see where the answer to minimum is read?",
+        f"At {long} numbers the best head puts {low:.0f} % of its weight on the smallest",
+        f"where the answer to {ASKED} is read;",
         f"a line for each head of one model; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
     )
-    return alt.hconcat(*panels).properties(title=title)
+    return alt.vconcat(*panels).properties(title=title)
 
 
 def study(asked: Arguments) -> None:

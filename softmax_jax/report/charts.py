@@ -15,6 +15,7 @@ import json
 import math
 import re
 import textwrap
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,6 +42,9 @@ BY_NORMALIZER = {
     "entmax15": "#874bd2",
     "temperature": "#007896",
 }
+OTHERS = ("#dc7800", "#b450b4", "#6478f0", "#507850")
+"""For all other names, which a checksum of the name picks from; with the contrast of the nine, and as far from them as
+that leaves room for."""
 BY_CAUSE = {"accuracy": "#8db5a5", "dispersion": "#e08a3c", "key": "#5d6fae", "both": "#a04632", "value": "#9a9a9a"}
 """What becomes of a set: it is answered right, or lost to dispersion, to the key, to both at once, or to the value."""
 GREY = "#8a8a8a"
@@ -78,26 +82,26 @@ def normalizer_of(name: str) -> str:
 
 
 def palette(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: that of its normalizer, and for all others those left over, in turn.
+    """Returns a colour for each name, in every chart the same: that of its normalizer, or one of `OTHERS` by its name.
 
-    A published row has the colour of its normalizer. Of several rows of one normalizer the first has its colour. That
-    of the baseline goes to no other.
+    A published row has the colour of its normalizer. Of several rows of one normalizer the first has its colour. Where
+    the checksums of two names pick one colour, the second name gets the next that is free.
 
     >>> palette(["mine", "softmax", "softmax, published"])
-    {'mine': '#ff5a69', 'softmax': '#2d96ff', 'softmax, published': '#2d96ff'}
+    {'mine': '#b450b4', 'softmax': '#2d96ff', 'softmax, published': '#2d96ff'}
     """
-    names = list(dict.fromkeys(names))
-    owners: dict[str, str] = {}
-    for name in names:
-        if normalizer_of(name) in BY_NORMALIZER and not name.endswith(PUBLISHED):
-            owners.setdefault(normalizer_of(name), name)
-    own = {name: BY_NORMALIZER[normalizer] for normalizer, name in owners.items()}
-    own |= {name: BY_NORMALIZER[normalizer_of(name)] for name in names if name.endswith(PUBLISHED)}
-    free = [colour for name, colour in BY_NORMALIZER.items() if name != BASELINE]
-    left = [colour for colour in free if colour not in own.values()] or free
-    others = [name for name in names if name not in own]
-    own |= {name: left[index % len(left)] for index, name in enumerate(others)}
-    return {name: own[name] for name in names}
+    colours: dict[str, str] = {}
+    taken = set()
+    for name in dict.fromkeys(names):
+        colour, published = BY_NORMALIZER.get(normalizer_of(name)), name.endswith(PUBLISHED)
+        if colour is None or (colour in taken and not published):
+            start = zlib.crc32(name.encode()) % len(OTHERS)
+            turned = OTHERS[start:] + OTHERS[:start]
+            colour = next((free for free in turned if free not in taken), turned[0])
+        colours[name] = colour
+        if not published:
+            taken.add(colour)
+    return colours
 
 
 def by_size(names: Sequence[str]) -> dict[str, str]:
@@ -150,11 +154,12 @@ def lines(
 ) -> list[alt.Chart]:
     """Returns a line of the column `value` for each colour, over its band if the frame has one, as `over_seeds` gives.
 
-    The baseline is drawn last and widest. Tooltips tell the colour's field, x and y.
+    The baseline is drawn first and widest, so that it is seen behind a curve that coincides with it. Tooltips tell the
+    colour's field, x and y.
     """
     wide: Any = alt.value(width)
     if "normalizer" in frame.columns:
-        frame = frame.sort(pl.col("normalizer") == BASELINE, maintain_order=True)  # drawn last, so that none hides it
+        frame = frame.sort(pl.col("normalizer") != BASELINE, maintain_order=True)
         wide = alt.condition(alt.datum.normalizer == BASELINE, alt.value(2 * width), wide)
     told = [colour.shorthand, x.shorthand, alt.Tooltip("value:Q", title=y["title"], format=".6g")]
     # Cutting would halve points on the edge of the chart.
@@ -171,17 +176,21 @@ def named_lines(
     y: alt.Y,
     title: alt.TitleParams,
     *,
+    field: str = "normalizer",
     colours: Mapping[str, str] | None = None,
+    text: str = "",
+    under: Sequence[alt.Chart] = (),
     width: int = 560,
     height: int = 320,
     **options: Any,
 ) -> Chart:
-    """Returns a whole chart of `lines`, one for each normalizer, with its name at its end.
+    """Returns a whole chart of `lines`, one for each value of a field, with its name at its end, over other layers.
 
-    The scale of `y` has a domain. The colours are those of `palette` unless given, the options those of `lines`.
+    The scale of `y` has a domain. The colours are those of `palette` unless given, the text is that of `ends`, and the
+    options are those of `lines`.
     """
-    colour = colour_by("normalizer", colours or palette(frame["normalizer"]), legend=False)
-    layers = [*lines(frame, x, y, colour, **options), *ends(frame, x, y, colour, height)]
+    colour = colour_by(field, colours or palette(frame[field]), legend=False)
+    layers = [*under, *lines(frame, x, y, colour, **options), *ends(frame, x, y, colour, height, text)]
     return alt.layer(*layers).properties(width=width, height=height, title=title)
 
 
@@ -304,7 +313,7 @@ def log_axis(title: str, values: Iterable[float], base: float = 10.0) -> alt.Y:
 
 
 def chart_title(title: str, *subtitle: str) -> alt.TitleParams:
-    """The question at the left, with what one must know to read the chart under it."""
+    """The statement at the left, with what one must know to read the chart under it."""
     return alt.TitleParams(title, subtitle=list(subtitle) or alt.Undefined, anchor="start", offset=12)
 
 
@@ -354,7 +363,7 @@ def config(ink: str, font: str = "Arial, Liberation Sans, sans-serif", size: int
     } | more
 
 
-THEMED = config(INK, background="transparent", padding={"left": 5, "top": 5, "bottom": 5, "right": 30})
+THEMED = config(INK, background="transparent", padding={"left": 5, "top": 5, "bottom": 5, "right": 20})
 """With room at the right for readers whose fonts are wider than those here."""
 LIGHT = config("#333", background="white")
 PRINT = config("#000", "Times New Roman, Liberation Serif, serif", 15, background="transparent", padding=2)

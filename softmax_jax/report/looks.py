@@ -19,6 +19,8 @@ from softmax_jax.report.tables import new_table
 SCORES = (0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2)
 CONCENTRATED = (0.1, 0.0, 0.2, 5.0, 0.1, -0.1, 0.0, 0.1, 0.0, 0.1)
 DIFFUSE = (1.0, 0.9, 1.1, 1.0, 0.8, 1.2, 0.9, 1.1, 1.0, 0.95)
+LEAD = 3.0
+"""The one logit among many near 0."""
 LOOK_LENGTHS = tuple(2**power for power in range(3, 17))
 Named = Mapping[str, Normalizer]
 
@@ -76,10 +78,10 @@ def weight_chart(named: Named, rows: Mapping[str, Sequence[float]], title: str) 
     return coloured.facet(**panels).properties(title=charts.chart_title(title))
 
 
-def sweep(named: Named, lengths: Sequence[int] = LOOK_LENGTHS) -> dict[str, list[float]]:
-    """The weight of one logit of 3 among 0.5·cos(0.1·i), for each length."""
+def sweep(named: Named, lengths: Sequence[int] = LOOK_LENGTHS, spread: float = 0.5) -> dict[str, list[float]]:
+    """Returns the weight of one logit of 3 among spread·cos(0.1·i), for each length."""
     index = jnp.arange(max(lengths))
-    logits = (0.5 * jnp.cos(0.1 * index.astype(float))).at[0].set(3.0)
+    logits = (spread * jnp.cos(0.1 * index.astype(float))).at[0].set(LEAD)
     # The rest of the longest row is masked, so that each normalizer is compiled once.
     weigh = jax.jit(lambda normalizer, n: normalizer(logits, where=index < n)[0])
     return {name: [float(weigh(normalizer, n)) for n in lengths] for name, normalizer in named.items()}
@@ -97,11 +99,12 @@ def sweep_table(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = L
 def sweep_chart(swept: Mapping[str, Sequence[float]], lengths: Sequence[int] = LOOK_LENGTHS) -> charts.Chart:
     """The sweep as lines."""
     places = {"normalizer": list(swept), "n": lengths}
-    weights = charts.long_frame(places, value=np.array(list(swept.values())))
+    frame = charts.long_frame(places, value=np.array(list(swept.values())))
     y = alt.Y("value:Q", title="largest weight", scale=alt.Scale(domain=[0, 1]))
-    question = "Who still sees one logit of 3 among many near 0?"
+    sharp = sum(weights[-1] >= 0.5 for weights in swept.values())
+    said = f"{sharp} of {len(swept)} keep half their weight on one logit of 3 among {max(lengths):,}"
     x = charts.length_axis(lengths, "logits in the row")
-    return charts.named_lines(weights, x, y, charts.chart_title(question))
+    return charts.named_lines(frame, x, y, charts.chart_title(said))
 
 
 def print_looks(console: Console, named: Named, swept: Mapping[str, Sequence[float]]) -> None:
@@ -117,7 +120,7 @@ def look_charts(named: Named, swept: Mapping[str, Sequence[float]]) -> dict[str,
     """The looks as charts, by the name of their file."""
     rows = {"concentrated": CONCENTRATED, "diffuse": DIFFUSE}
     return {
-        "weights": weight_chart(named, {"": SCORES}, "What does each normalizer make of the same ten logits?"),
-        "rows": weight_chart(named, rows, "Does it tell a concentrated row from a diffuse one?"),
+        "weights": weight_chart(named, {"": SCORES}, "The weights of ten logits under each normalizer"),
+        "rows": weight_chart(named, rows, "The weights of a concentrated and of a diffuse row"),
         "sweep": sweep_chart(swept),
     }

@@ -97,13 +97,21 @@ def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the entropy of each head by n, a panel for each layer, below that of equal weights."""
     y = alt.Y("entropy:Q", title="entropy (nats)")
     subtitle = "one line a head; grey: equal weights on all that a row sees"
-    return _by_head(frame, y, "Does attention disperse as the input grows?", subtitle, grey="mean(uniform):Q")
+    said = _at_ends(frame, "entropy", "At {} tokens the mean entropy is {:.1f} nats, at {} it is {:.1f}")
+    return _by_head(frame, y, said, subtitle, grey="mean(uniform):Q")
 
 
 def first_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the weight of the first token by n, a line for each head, a panel for each layer."""
     y = alt.Y("first:Q", title="weight of the first token", scale=alt.Scale(domain=[0, 1]))
-    return _by_head(frame, y, "Is the first token a sink?", "mean over queries; one line a head")
+    said = _at_ends(frame, "first", "At {} tokens the first has a weight of {:.2f}, at {} of {:.2f}")
+    return _by_head(frame, y, said, "mean over queries; one line a head")
+
+
+def _at_ends(frame: pl.DataFrame, field: str, form: str) -> str:
+    """Says the means of a column at the shortest and at the longest n."""
+    rows = frame.group_by("n").agg(pl.mean(field)).sort("n").rows()
+    return form.format(*rows[0], *rows[-1])
 
 
 def _by_head(frame: pl.DataFrame, y: alt.Y, *title: str, grey: str = "") -> charts.Chart:
@@ -129,8 +137,8 @@ def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
             tooltip=["head:N", "n:Q", alt.Tooltip("share:Q", format=".3f")],
         )
     )
-    subtitle = "entropy as a share of that of equal weights: 1 looks at all alike"
-    return _by_layer(chart, frame, "Which heads disperse?", subtitle)
+    subtitle = "entropy as a share of that of equal weights"
+    return _by_layer(chart, frame, "Heads near 1 look at all alike", subtitle)
 
 
 def critical_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -146,7 +154,7 @@ def critical_chart(frame: pl.DataFrame) -> charts.Chart:
     subtitle = (
         "median and quartiles of its rows; grey: β = 1, that of the model, under which rows above it are not sharp"
     )
-    return _by_layer(alt.layer(band, own, line), frame, "How sharp would each layer have to be?", subtitle)
+    return _by_layer(alt.layer(band, own, line), frame, "A layer is sharp where β exceeds its critical β", subtitle)
 
 
 def _length_axis(frame: pl.DataFrame, title: str) -> alt.X:
@@ -156,7 +164,7 @@ def _length_axis(frame: pl.DataFrame, title: str) -> alt.X:
 def _by_layer(chart: Any, frame: pl.DataFrame, *title: str) -> charts.Chart:
     """Returns the chart once for each layer of the frame."""
     facet = alt.Facet("layer:N", title=None, sort=frame["layer"].unique(maintain_order=True).to_list())
-    panels = chart.properties(width=210, height=150).facet(facet, columns=COLUMNS)
+    panels = chart.properties(width=130, height=120).facet(facet, columns=COLUMNS)
     return panels.properties(title=charts.chart_title(*title))
 
 

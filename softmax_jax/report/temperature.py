@@ -167,22 +167,24 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         for name, fit in fits.items()
         if fit.band
     ]
-    drawn, colour = pl.concat(frames), charts.colour_by("curve", palette([PUBLISHED, *fits]), legend=False)
+    colours = palette([PUBLISHED, *fits])
+    colour = charts.colour_by("curve", colours, legend=False)
     scale = alt.Scale(domain=[0, highest], nice=False)
     x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=scale)
     y = alt.Y("value:Q", title="inverse temperature 1/θ", scale=alt.Scale(type="log", base=2, domain=BETA_RANGE))
-    layers = [
+    under = [
         density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest),
         *(charts.band(of_fit, x, y, colour) for of_fit in bands),
-        *charts.lines(drawn, x, y, colour, point=False, width=3.0),
-        *charts.ends(drawn, x, y, colour, height=380),
     ]
+    name, widest = max(fits.items(), key=lambda named: len(named[1].lengths))
     title = charts.chart_title(
-        "Which temperature is best for a row of given entropy?",
+        f"The best temperature by entropy: {name}, {kind(widest)}",
         "grey: each row's own optimum (at the top and bottom edge: none inside the range); bands: 95 % over seeds",
         *([charts.FAIR] if fitting.ALL_LENGTHS in fits else []),
     )
-    return alt.layer(*layers).properties(width=520, height=380, title=title)
+    return charts.named_lines(
+        pl.concat(frames), x, y, title, field="curve", colours=colours, under=under, point=False, width=520, height=380
+    )
 
 
 def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:

@@ -33,8 +33,8 @@ def test_names_at_the_ends_keep_apart_and_text_takes_the_colour_of_the_page():
     assert set(re.findall(r'<text[^>]*fill="(.*?)"', drawn)) == {"currentColor"}
     assert "prefers-color-scheme: dark" in drawn
     curves = re.findall(r'<path d="M0,[^"]*" stroke="(#\w+)" stroke-width="([\d.]+)"', drawn)
-    assert [float(width) for _, width in curves] == [2, 2, 4]
-    assert curves[-1][0] == charts.BY_NORMALIZER["softmax"]
+    assert [float(width) for _, width in curves] == [4, 2, 2]
+    assert curves[0][0] == charts.BY_NORMALIZER["softmax"]
 
 
 @pytest.mark.full
@@ -127,7 +127,7 @@ def test_colours_can_be_told_apart(sight):
 
 @pytest.mark.full
 def test_every_line_stands_out_on_light_and_dark_pages_and_sizes_go_from_light_to_dark():
-    for page, colour in itertools.product((WHITE, SLATE), (*NINE, charts.GREY)):
+    for page, colour in itertools.product((WHITE, SLATE), (*NINE, *charts.OTHERS, charts.GREY)):
         low, high = sorted(map(luminance, (page, colour)))
         assert (high + 0.05) / (low + 0.05) >= 3
     luminances = list(map(luminance, charts.by_size("123456").values()))
@@ -141,7 +141,7 @@ def test_a_normalizer_has_one_colour_whatever_stands_beside_it():
     given = charts.palette(["temperature(0.5)", "temperature(0.25)", "adaptive, published"])
     assert given["temperature(0.5)"] == charts.BY_NORMALIZER["temperature"] != given["temperature(0.25)"]
     assert given["adaptive, published"] == charts.BY_NORMALIZER["adaptive"]
+    mine = charts.palette(["mine"])["mine"]
+    assert {charts.palette([name, "mine"])["mine"] for name in charts.BY_NORMALIZER} == {mine}
     names = [f"mine_{index}" for index in range(12)]
-    given = charts.palette(["softmax", *names])  # the others get the colours left over in turn
-    left = [colour for colour in NINE if colour != given["softmax"]]
-    assert [given[name] for name in names] == [*left, *left[:4]]
+    assert {*charts.palette(names[:4]).values()} == {*charts.OTHERS} == {*charts.palette(names).values()}

@@ -124,7 +124,7 @@ def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
     assert made == bare
 
 
-@pytest.mark.parametrize("name", ["index.md", "idea.md", "any_model.md"])
+@pytest.mark.parametrize("name", ["idea.md", "any_model.md"])
 def test_the_examples_of_a_page_print_what_it_says(name: str):
     blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks
@@ -149,6 +149,16 @@ def test_the_snippets_of_the_readme_run():
         exec(compile(block, "README.md", "exec"), names)
     assert names["layer"](jnp.ones((2, 5, 64))).shape == (2, 5, 64)
     assert names["output"].shape == x.shape
+
+
+def test_the_first_page_is_the_readme_and_its_links_lead_to_pages():
+    show = runpy.run_path(str(DOCS / "hooks" / "readme.py"))["on_page_markdown"]
+    page, readme = show((DOCS / "index.md").read_text()), (ROOT / "README.md").read_text()
+    assert page.splitlines()[0] == readme.splitlines()[0]
+    prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    links = re.findall(r"\]\((?!\w+:|#)([^)#]+)", prose)
+    assert len(links) > 5
+    assert [link for link in links if not (DOCS / link).exists()] == []
 
 
 def test_the_table_of_the_api_names_what_there_is():

@@ -15,7 +15,7 @@
 #
 # Here is a model that knows nothing of this library: stock Flax layers, and a softmax somewhere within them. It learns to name
 # the class of the largest of at most 16 items. Then its softmaxes are found, measured on longer sets, swapped, and their
-# numbers learned, and no line of the model is changed. [Any model](any_model.md) says what each step can and cannot do.
+# numbers learned, and no line of the model is changed. `docs/any_model.md` says what each step can and cannot do.
 
 # %%
 import os

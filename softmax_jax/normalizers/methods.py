@@ -82,7 +82,7 @@ def adaptive_temperature_softmax() -> None:
       0.5 \\ 1 & H \le 0.5 \end{cases}$$
 
     When to use it. For a trained model whose parameters stay as they are, on rows longer than those of training.
-    [Refit](refit.md) the polynomial to your model first: the published one was fitted to another, and is above 1 for
+    [Refit](any_model.md#refit-the-adaptive-temperature) the polynomial to your model first: the published one was fitted to another, and is above 1 for
     0.849 < H < 5.945 nats alone. On flatter rows it is softmax again.
     """
 

@@ -138,6 +138,16 @@ def test_the_examples_of_a_page_print_what_it_says(name: str):
         assert doctest.DocTestRunner().run(examples).failed == 0
 
 
+def test_the_tests_behind_the_guarantees_exist():
+    page = (DOCS / "guarantees.md").read_text()
+    promises = re.split(r"^## \d+", page, flags=re.MULTILINE)[1:]
+    assert len(promises) == 12
+    assert all("<summary>Tests</summary>" in promise for promise in promises)
+    defined = {name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (\w+)", path.read_text())}
+    assert set(re.findall(r"`(test_\w+)`", page)) <= defined
+    assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/.]+)`", page))
+
+
 def test_the_page_says_what_the_models_of_other_libraries_gave():
     models = pl.read_csv(DOCS / "data" / "models.csv")
     assert models["model"].to_list() == list(MODELS)

@@ -326,8 +326,8 @@ def models_table(answers: pl.DataFrame) -> str:
         gains = (cells["accuracy"] - cells["softmax"]).to_list()
         p = paired_p_value(cells["accuracy"].to_list(), cells["softmax"].to_list())
         of_models = ", ".join(f"{gain:+.1f}" for gain in gains)
-        numbers = [f"{sum(gains) / len(gains):+.1f}", number_or_dash(p, ".2f"), number_or_dash(detectable(gains), ".0f")]
-        rows.append([reader_name(str(name)), str(n), of_models, *numbers])
+        mean, least = f"{sum(gains) / len(gains):+.1f}", number_or_dash(detectable(gains), ".0f")
+        rows.append([reader_name(str(name)), str(n), of_models, mean, number_or_dash(p, ".2f"), least])
     return tables.markdown_table(["tuned under", "numbers", "gain of each model", "mean", "p", "could be seen"], rows)
 
 

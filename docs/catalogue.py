@@ -84,8 +84,8 @@ Choose by what the largest weight does as rows grow: where it goes to 0, attenti
 
 {markdown_table(("property", "normalizers"), cells)}
 
-Pictures: weights of ten logits at default numbers, and of one logit of 3 among n - 1 others between -0.5 and 0.5. Blue is
-softmax. `python -m docs.catalogue` writes this page, `python -m docs.pictures` draws the pictures.
+Pictures: weights of ten logits at default numbers, and of one logit of 3 among n - 1 others between -0.5 and 0.5. Blue
+is softmax. `python -m docs.catalogue` writes this page, `python -m docs.pictures` draws the pictures.
 
 {entries}"""
 

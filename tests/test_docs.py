@@ -158,6 +158,13 @@ def test_the_page_says_what_the_models_of_other_libraries_gave():
     assert models.height == 19
 
 
+def test_the_idea_says_what_hardmax_answers():
+    page = (DOCS / "idea.md").read_text()
+    means = pl.read_csv(DOCS / "data" / "paper_float32.csv").filter(normalizer="hardmax").group_by("n").mean()
+    first, last = (means.filter(n=n)["accuracy"].item() for n in (16, 16384))
+    assert f"{first:.1f} % of the answers among 16 items and {last:.1f} % among 16,384" in " ".join(page.split())
+
+
 @pytest.mark.full
 def test_the_snippets_of_the_readme_run():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -212,8 +212,7 @@ class TopKSoftmax(Map):
     whole. `k` ≥ 1 is a whole number, or an array of them that broadcasts against the logits with the row's axis
     at size 1; it may be traced.
 
-    When to use it. Where at most k entries matter. Other entries below the k largest change nothing, however many they
-    are.
+    When to use it. Where at most k entries matter. Entries below the k largest change nothing, however many.
 
     Raises ValueError for a plain number that is not whole or below 1.
 

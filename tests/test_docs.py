@@ -158,6 +158,20 @@ def test_the_page_says_what_the_models_of_other_libraries_gave():
     assert models.height == 19
 
 
+def test_the_page_on_any_model_has_the_numbers_of_its_data():
+    page = " ".join((DOCS / "any_model.md").read_text().split())
+    tour = pl.read_csv(DOCS / "data" / "any_model_tour.csv")
+    names = ("softmax", "ssmax", "ssmax, learned s")
+    softmax, ssmax, learned = (tour.filter(normalizer=name)["1024"].item() for name in names)
+    assert f"1,024 items from {softmax} to {ssmax} %, and one s per head, learned on sets of 16, to {learned} %" in page
+    cosines = pl.read_csv(DOCS / "data" / "minilm_cosines.csv").filter(tokens=512).row(0)[1:]
+    assert all(f"{cosine:.3f}" in page for cosine in cosines)
+    means = pl.read_csv(DOCS / "data" / "needle" / "accuracy.csv").group_by("normalizer", "n").mean()
+    found = [means.filter(normalizer=name, n=n) for n in (64, 512) for name in ("softmax", "s by head")]
+    cells = [cell["accuracy"].item() for cell in found]
+    assert "from {:.1f} to {:.1f} % at 64 tokens, from {:.1f} to {:.1f} at 512".format(*cells) in page
+
+
 def test_the_idea_says_what_hardmax_answers():
     page = (DOCS / "idea.md").read_text()
     means = pl.read_csv(DOCS / "data" / "paper_float32.csv").filter(normalizer="hardmax").group_by("n").mean()

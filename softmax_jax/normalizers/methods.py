@@ -81,9 +81,9 @@ def adaptive_temperature_softmax() -> None:
     $$w = \operatorname{softmax}(\beta(H)\, z),\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H >
       0.5 \\ 1 & H \le 0.5 \end{cases}$$
 
-    When to use it. On rows longer than those of training, in a model whose parameters stay as they are.
-    [Refit](any_model.md#refit-the-adaptive-temperature) it to your model first: the published β was fitted to another,
-    and exceeds 1 only for 0.849 < H < 5.945 nats.
+    When to use it. On rows longer than those of training, in a model whose parameters stay as they are. Refit it
+    first (`python fit_temperature.py`): the published β was fitted to another, and exceeds 1 only for 0.849 < H < 5.945
+    nats.
     """
 
 

@@ -19,7 +19,7 @@ def kernel_use(normalizer: Normalizer) -> str:
     if type(normalizer.map) in WITH_SINK:
         return "the output times 1 / (1 + exp(sink - lse))"
     if normalizer.scale is None:
-        return "as it is"
+        return "unchanged"
     reads_entropy = isinstance(normalizer.scale, READ_ENTROPY)
     return "two calls, the first for the entropy" if reads_entropy else "β multiplies the query"
 

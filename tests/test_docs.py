@@ -166,7 +166,8 @@ def test_the_page_on_any_model_has_the_numbers_of_its_data():
     assert f"1,024 items from {softmax} to {ssmax} %, and one s per head, learned on sets of 16, to {learned} %" in page
     cosines = pl.read_csv(DOCS / "data" / "minilm_cosines.csv").filter(tokens=512).row(0)[1:]
     assert all(f"{cosine:.3f}" in page for cosine in cosines)
-    means = pl.read_csv(DOCS / "data" / "needle" / "accuracy.csv").group_by("normalizer", "n").mean()
+    needle = pl.read_csv(DOCS / "data" / "needle" / "accuracy.csv")
+    means = needle.group_by("normalizer", "n").agg(pl.mean("accuracy"))
     found = [means.filter(normalizer=name, n=n) for n in (64, 512) for name in ("softmax", "s by head")]
     cells = [cell["accuracy"].item() for cell in found]
     assert "from {:.1f} to {:.1f} % at 64 tokens, from {:.1f} to {:.1f} at 512".format(*cells) in page
@@ -174,7 +175,8 @@ def test_the_page_on_any_model_has_the_numbers_of_its_data():
 
 def test_the_idea_says_what_hardmax_answers():
     page = (DOCS / "idea.md").read_text()
-    means = pl.read_csv(DOCS / "data" / "paper_float32.csv").filter(normalizer="hardmax").group_by("n").mean()
+    hardmax = pl.read_csv(DOCS / "data" / "paper_float32.csv").filter(normalizer="hardmax")
+    means = hardmax.group_by("n").agg(pl.mean("accuracy"))
     first, last = (means.filter(n=n)["accuracy"].item() for n in (16, 16384))
     assert f"{first:.1f} % of the answers among 16 items and {last:.1f} % among 16,384" in " ".join(page.split())
 

@@ -165,7 +165,7 @@ def test_the_study_trains_tests_and_draws(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study, "load_preset", lambda name: small)
     monkeypatch.setattr(study, "HEAD_LENGTHS", (4, 6))
     monkeypatch.setattr(study, "lengths_of", lambda task, asked: {"minimum": (4, 6)})
-    arguments = ["--normalizers", "softmax", "ssmax", "--seeds", "1", "--sets", "25"]
+    arguments = ["--algorithms", "minimum", "--normalizers", "softmax", "ssmax", "--seeds", "1", "--sets", "25"]
     monkeypatch.setattr(
         "sys.argv", ["clrs_text", *arguments, "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
     )

@@ -10,17 +10,6 @@ from softmax_jax.report.tables import markdown_table
 
 PICTURES = "images/normalizers"
 """Where the pictures of the entries lie, seen from the page."""
-COLUMNS = (
-    "name",
-    "weights",
-    "sums to 1",
-    "exact zeros",
-    "sign",
-    "largest weight as n → ∞",
-    "numbers",
-    "fused kernel",
-    "source",
-)
 
 
 def kernel_use(normalizer: Normalizer) -> str:
@@ -28,25 +17,35 @@ def kernel_use(normalizer: Normalizer) -> str:
     if not rides(normalizer):
         return "no"
     if type(normalizer.map) in WITH_SINK:
-        return "yes: the output times 1 / (1 + exp(sink - lse))"
+        return "the output times 1 / (1 + exp(sink - lse))"
     if normalizer.scale is None:
-        return "yes"
+        return "unchanged"
     reads_entropy = isinstance(normalizer.scale, READ_ENTROPY)
-    return "yes: in two calls, the first for the entropy" if reads_entropy else "yes: β multiplies the query"
+    return "two calls, the first for the entropy" if reads_entropy else "β multiplies the query"
 
 
-def rows() -> list[tuple[str, ...]]:
-    """Returns the cells of every registered method, in the order of `COLUMNS`; what nobody wrote down is a dash."""
-    cells = []
+def facts_of(method: Method) -> list[str]:
+    """Returns what sets a method apart: how its largest weight goes, its weights, and how it uses a fused kernel."""
+    map = method.map
+    if method.entry is UNWRITTEN or not isinstance(map, Map):
+        return ["not described"]
+    known = {
+        "weights do not sum to 1": not map.sums_to_one,
+        "exact zeros": map.exact_zeros,
+        "negative weights": map.signed,
+        f"fused kernel: {kernel_use(method.build())}": rides(method.build()),
+    }
+    return [f"largest weight {method.entry.largest_weight}", *(fact for fact, holds in known.items() if holds)]
+
+
+def rows() -> list[tuple[str, list[str]]]:
+    """Returns each fact with the names of its methods, facts of one kind together."""
+    named: dict[str, list[str]] = {}
     for name, method in METHODS.items():
-        numbers, map, entry = ", ".join(method.numbers) or "none", method.map, method.entry
-        if entry is UNWRITTEN or not isinstance(map, Map):
-            cells.append((name, *("–",) * 5, numbers, "–", "–"))
-            continue
-        sums_to_one, exact_zeros = ("yes" if fact else "no" for fact in (map.sums_to_one, map.exact_zeros))
-        facts = (sums_to_one, exact_zeros, "±" if map.signed else "+", entry.largest_weight)
-        cells.append((name, entry.formula, *facts, numbers, kernel_use(method.build()), entry.source))
-    return cells
+        for fact in facts_of(method):
+            named.setdefault(fact, []).append(name)
+    kinds = ("largest", "weights", "exact", "negative", "fused", "not")
+    return sorted(named.items(), key=lambda row: kinds.index(row[0].split()[0]))
 
 
 def latex_and_use(method: Method) -> tuple[str, str]:
@@ -58,37 +57,35 @@ def latex_and_use(method: Method) -> tuple[str, str]:
 
 
 def entry_of(name: str) -> str:
-    """Returns formula, picture, use and source of a method that has an entry."""
+    """Returns formula, picture, use, numbers and source of a method that has an entry."""
     method = METHODS[name]
     latex, use = latex_and_use(method)
-    numbers = ", ".join(f"`{number}`" for number in method.numbers) or "none"
+    numbers = ", ".join(f"`{number}`" for number in method.numbers)
     return f"""## {name}
 
 $${latex}$$
 
-![What {name} makes of ten logits, and of one logit of 3 as the row grows]({PICTURES}/{name}.svg)
+![Weights under {name}]({PICTURES}/{name}.svg)
 
-**When to use it.** {use}
+{use}
 
-**Numbers:** {numbers}. **Source:** {method.entry.source}.
+{f"Numbers: {numbers}. " if numbers else ""}Source: {method.entry.source}.
 """
 
 
 def markdown() -> str:
     """Returns the whole page."""
-    cells = [[cell.replace("|", "\\|") for cell in (f"`{row[0]}`", *row[1:])] for row in rows()]
-    body = markdown_table(COLUMNS, cells)
+    cells = [[fact, ", ".join(f"`{name}`" for name in names)] for fact, names in rows()]
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
     return f"""# Every normalizer
 
-Written by `python -m docs.catalogue`. `z` are the logits of a row, `n` the entries that the query
-can see. The largest weight is that of one logit δ > 0 above n - 1 equal ones: where it goes to 0, attention disperses.
+Choose by what the largest weight does as rows grow: where it goes to 0, attention disperses. It is that of one logit
+δ > 0 above n - 1 equal ones. `z` are the logits of a row, `n` counts the entries that the query can see.
 
-{body}
+{markdown_table(("property", "normalizers"), cells)}
 
-The pictures, drawn by `python -m docs.pictures`, show each method with its default numbers: above, its
-weights for the same ten logits, which the axis names; below, the weight of one logit of 3 among n - 1 others between
--0.5 and 0.5. Blue is softmax, for comparison.
+Pictures: weights of ten logits at default numbers, and of one logit of 3 among n - 1 others between -0.5 and 0.5. Blue
+is softmax. `python -m docs.catalogue` writes this page, `python -m docs.pictures` draws the pictures.
 
 {entries}"""
 

@@ -15,7 +15,7 @@
 #
 # Here is a model that knows nothing of this library: stock Flax layers, and a softmax somewhere within them. It learns to name
 # the class of the largest of at most 16 items. Then its softmaxes are found, measured on longer sets, swapped, and their
-# numbers learned, and no line of the model is changed. [Any model](any_model.md) says what each step can and cannot do.
+# numbers learned, and no line of the model is changed. `docs/any_model.md` says what each step can and cannot do.
 
 # %%
 import os
@@ -90,7 +90,7 @@ print(f"loss: {losses[0]:.2f} at first, {losses[-1]:.3f} at last")
 # ## Find
 #
 # Every softmax of the program, by what it computes: where it stands, the shape of its logits (sets, heads, queries, items), and
-# what becomes of its weights.
+# what its weights are used for.
 
 # %%
 tests = {n: sample(jax.random.key(n), SETS, n) for n in LENGTHS}
@@ -120,7 +120,7 @@ looks.evenness_chart(frame)
 #
 # ## Swap
 #
-# Any normalizer takes the place of softmax, in all sites or in some. A swap to softmax changes no bit.
+# Any normalizer replaces softmax, in all sites or in some. A swap to softmax changes no bit.
 
 
 # %%
@@ -167,6 +167,6 @@ print_groups(console, "Accuracy (%) by items in the set", learned, LENGTHS)
 # %% [markdown]
 # ## What to try next
 #
-# - Put your own function in the place of `apply`: its arguments are what you pass to it.
+# - Put your own function in place of `apply`: its arguments are what you pass to it.
 # - `python -m examples.minilm --output page` does this to a pretrained model; `python -m examples.needle` asks whether a swap
 #   helps it to find a sentence in a long text.

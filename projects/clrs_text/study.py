@@ -34,6 +34,7 @@ from softmax_jax.commands.options import UnlessGiven, check_directory, each_once
 from softmax_jax.configs import load_preset
 from softmax_jax.files import read_json, write_csv, write_json
 from softmax_jax.measures.evaluation import set_keys
+from softmax_jax.measures.statistics import detectable, paired_p_value
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
@@ -65,7 +66,8 @@ LEARNED = 50.0
 SHOWN = (4, 12, 31, 64, 256)
 BEYOND = (40, 48, 56, 64)
 """Lengths at which enough answers are of those that training has."""
-SIGNIFICANT = 0.05
+SORTED = "insertion_sort"
+"""The algorithm whose answers have no names that training lacks."""
 
 HeadRow = tuple[int, int, int, int, float, float]
 HEADS = {
@@ -83,7 +85,7 @@ HEADS = {
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("learned", "regimes", "seen")
+    tables: ClassVar[tuple[str, ...]] = ("learned", "models")
 
     steps: UnlessGiven[int | None] = None
     """Training steps of each model; those of the preset by default."""
@@ -114,10 +116,6 @@ class Arguments(Options):
         within("--sets", self.sets, 1, 2**14, TEST_SETS)
         normalizer_names(self.normalizers)
         check_directory("--workdir", self.workdir)
-
-    def marks(self) -> tuple[str, ...]:
-        """Returns the marks of the tables on a page, which has those of either tokenizer."""
-        return tuple(f"{self.tokenizer}_{name}" for name in self.tables)
 
     def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
         """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
@@ -314,34 +312,34 @@ def learned_table(summary: pl.DataFrame) -> str:
     return tables.markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
 
 
-def regimes_table(summary: pl.DataFrame) -> str:
-    """The accuracy under each normalizer in each regime. Bold: differs from softmax in the same regime."""
-    rows = []
-    for algorithm in _learned(summary):
-        of_one = summary.filter(algorithm=algorithm)
-        for (regime, name), cells in of_one.group_by("regime", "normalizer", maintain_order=True):
-            found = {n: (accuracy, p) for n, accuracy, p in cells.select("n", "accuracy", "p").rows()}
-            row = [algorithm, str(regime), reader_name(str(name))]
-            for n in SHOWN:
-                accuracy, p = found.get(n, (None, None))
-                shown = number_or_dash(accuracy, ".1f")
-                row.append(f"**{shown}**" if p is not None and p < SIGNIFICANT else shown)
-            rows.append(row)
-    return tables.markdown_table(["algorithm", "regime", "normalizer", *map(str, SHOWN)], rows)
+def models_table(answers: pl.DataFrame) -> str:
+    """Returns what tuning gains over softmax tuned as long where answers need no new name, each model counted once.
 
-
-def seen_table(answers: pl.DataFrame, summary: pl.DataFrame) -> str:
-    """Beyond training, in percent: answers that training has, and right ones among these and among the others."""
-    each = answers.explode("right", "seen").filter(pl.col("algorithm").is_in(_learned(summary)))
-    each = each.filter(pl.col("n").is_in(BEYOND), regime=SWAPPED, normalizer="softmax")
+    p is of the paired t-test over models, for one cell; the last column is the mean gain that this test would find in
+    80 % of the cases.
+    """
+    of_sort = answers.filter(pl.col("n").is_in(BEYOND[1:]), algorithm=SORTED, regime=TUNED)
+    softmax = of_sort.filter(normalizer=BASELINE).select("n", "seed", softmax="accuracy")
+    pairs = of_sort.filter(pl.col("normalizer") != BASELINE).join(softmax, on=["n", "seed"])
     rows: list[list[str]] = []
-    share = {"seen": pl.col("seen").mean(), "right, seen": pl.col("right").filter("seen").mean()}
-    share["right, not seen"] = pl.col("right").filter(~pl.col("seen")).mean()
-    for (algorithm,), of_one in each.group_by("algorithm", maintain_order=True):
-        for name, mean in share.items():
-            by_length = dict(of_one.group_by("n").agg(100 * mean).rows())
-            rows.append([str(algorithm), name, *(number_or_dash(by_length.get(n), ".1f") for n in BEYOND)])
-    return tables.markdown_table(["algorithm", "answers (%)", *map(str, BEYOND)], rows)
+    for (name, n), cells in pairs.sort("normalizer", "n", "seed").group_by("normalizer", "n", maintain_order=True):
+        gains = (cells["accuracy"] - cells["softmax"]).to_list()
+        p = paired_p_value(cells["accuracy"].to_list(), cells["softmax"].to_list())
+        of_models = ", ".join(f"{gain:+.1f}" for gain in gains)
+        mean, least = f"{sum(gains) / len(gains):+.1f}", number_or_dash(detectable(gains), ".0f")
+        rows.append([reader_name(str(name)), str(n), of_models, mean, number_or_dash(p, ".2f"), least])
+    return tables.markdown_table(["tuned under", "numbers", "gain of each model", "mean", "p", "could be seen"], rows)
+
+
+def seen_shares(answers: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
+    """Returns, beyond training and in percent, answers that training has, and right ones among these and the others."""
+    each = answers.explode("right", "seen").filter(pl.col("algorithm").is_in(_learned(summary)))
+    each = each.filter(pl.col("n").is_in(BEYOND), regime=SWAPPED, normalizer=BASELINE)
+    right = pl.col("right")
+    shares = {"seen": pl.mean("seen"), "right_seen": right.filter("seen").mean()}
+    shares["right_not_seen"] = right.filter(~pl.col("seen")).mean()
+    by_length = each.group_by("algorithm", "n", maintain_order=True)
+    return by_length.agg(**{name: 100 * share for name, share in shares.items()})
 
 
 def _learned(summary: pl.DataFrame) -> list[str]:
@@ -406,10 +404,10 @@ def study(asked: Arguments) -> None:
     """Trains, tests, draws, writes."""
     answers, heads = measured(asked, plain_console())
     summary = summarize(answers)
-    seen = seen_table(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
-    frames = {"accuracy": answers.select(*COLUMNS, "regime"), "regimes": summary, "heads": heads}
+    seen = seen_shares(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
+    frames = {"accuracy": answers.select(*COLUMNS, "regime"), "regimes": summary, "seen": seen, "heads": heads}
     drawn = {"regimes": regimes_chart(summary), "heads": heads_chart(heads)}
-    tables = dict(zip(asked.marks(), (learned_table(summary), regimes_table(summary), seen)))
+    tables = dict(zip(asked.marks(), (learned_table(summary), models_table(answers))))
     asked.write("clrs_text", frames, drawn, tables)
 
 

@@ -140,9 +140,8 @@ class Softmax(Map):
     Equal to `jax.nn.softmax(logits, axis, where=where)`, but for half-precision input, which is computed in
     float32 here, and for rows whose logits are all -inf, which get zeros.
 
-    When to use it. The default, and the measure of all others. It serves well where rows at test time are no longer
-    than those of training, and where an average over many entries is wanted. It cannot keep a sharp choice as rows
-    grow: with bounded logits every weight falls as 1/n.
+    When to use it. Where test rows are no longer than those of training, or where averages over many entries are
+    wanted. It cannot stay sharp as rows grow: with bounded logits every weight falls as 1/n.
 
     >>> softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
     Array([0.5, 0.5, 0. ], dtype=float32)
@@ -165,8 +164,8 @@ class Softmax1(Softmax):
 
     The weights sum to less than 1. Adding a constant to the row changes them.
 
-    When to use it. When a head may find nothing worth its attention: where all logits are far below 0, so is the sum
-    of the weights. Where the logits are large it is softmax.
+    When to use it. Where a head may find nothing worth its attention: if all logits are far below 0, so is the sum of
+    weights. If they are large it is softmax.
 
     Source: Miller, "Attention is off by one" (2023).
 
@@ -200,7 +199,7 @@ class SinkSoftmax(Softmax1):
     closer to `softmax`. The weights sum to less than 1. Adding a constant to the row changes them, and a
     scale multiplies the logits, not the sink.
 
-    When to use it. As `softmax1`, with the height of the sink learned for each head.
+    When to use it. As `softmax1`, with a sink learned for each head.
 
     Raises ValueError for a sink that is not finite.
 
@@ -229,9 +228,8 @@ class Softpick(Map):
     `eps`, at least 1e-37, keeps a row of zeros finite. The weights sum to at most 1. Adding a constant to the row
     changes them.
 
-    When to use it. When a head should be able to attend to nothing, and when logits of 0 or less should get a weight
-    of exactly 0. It has to be trained in: where all logits are large and positive, as in a model trained under
-    softmax they may be, it is softmax.
+    When to use it. Where a head may attend to nothing, and logits of 0 or less should get exactly 0. Train with it:
+    where all logits are large and positive, as training under softmax may leave them, it is softmax.
 
     Source: Zuhri, Fuadi, Aji, "Softpick", arXiv 2504.20966.
 
@@ -277,8 +275,8 @@ class Sigmoid(Map):
     n is the number of visible entries, so that a row of zeros has about the weights of softmax. The weights do not sum
     to 1. Adding a constant to the row changes them.
 
-    When to use it. In a model that is trained with it, where a head should weigh each entry on its own merits: a row
-    may attend to many entries fully, or to nothing.
+    When to use it. In a model trained with it, where entries are weighed one by one: a row may attend to many fully, or
+    to nothing.
 
     Source: Ramapuram et al., "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", arXiv 2409.04431.
 
@@ -308,8 +306,8 @@ class Hardmax(Map):
 
     Entries that tie for the maximum share the weight equally, as they do in that limit. The gradient is 0.
 
-    When to use it. To measure with. It is the limit of θ → 0, so what it gets wrong is not dispersion but the wrong
-    entry on top. Its gradient is 0, so nothing trains through it.
+    When to use it. To measure with: it is the limit θ → 0, so its errors are wrong entries on top, not dispersion. Its
+    gradient is 0.
 
     >>> hardmax(jnp.array([1.0, 3.0, 3.0, 2.0]))
     Array([0. , 0.5, 0.5, 0. ], dtype=float32)
@@ -341,8 +339,7 @@ class ShiftedSoftmax(Softmax):
     `n` is the number of visible entries. A shift is the same for the whole row, so it cancels before anything is
     computed, and the gradient in `s` is 0. Kept to show just that; the real SSMax is `ssmax`, which multiplies.
 
-    When to use it. To see that a shift changes nothing. The formula has circulated as SSMax, which multiplies
-    instead.
+    When to use it. To see that a shift changes nothing. The formula has circulated as SSMax, which multiplies.
 
     >>> z = jnp.array([1.0, 2.0, 3.0])
     >>> bool(jnp.allclose(shifted_softmax(z, s=5.0), softmax(z - 5.0 * jnp.log(3.0))))
@@ -363,8 +360,8 @@ class SignedL1(Map):
     Weights carry the sign of their logit and their absolute values sum to less than 1. There is no
     exponential, so nothing is picked; the real Softpick is `softpick`. A logit of -inf counts as masked.
 
-    When to use it. To compare with. The formula has circulated as Softpick; without an exponential, nothing stands
-    out of a long row.
+    When to use it. To compare with. The formula has circulated as Softpick; without an exponential nothing stands out
+    of a long row.
 
     >>> signed_l1(jnp.array([1.0, -2.0]))
     Array([ 0.25, -0.5 ], dtype=float32)

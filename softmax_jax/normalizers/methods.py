@@ -62,8 +62,8 @@ def temperature_softmax() -> None:
 
     $$w = \operatorname{softmax}(z / \theta)$$
 
-    When to use it. When one number may be tuned for a length that is known beforehand. The best θ for each length is
-    the mark that adaptive methods are measured against. It delays dispersion and does not end it.
+    When to use it. For one known length. The best θ for each length is the mark that adaptive methods are measured
+    against. It delays dispersion and does not end it.
     """
 
 
@@ -81,9 +81,9 @@ def adaptive_temperature_softmax() -> None:
     $$w = \operatorname{softmax}(\beta(H)\, z),\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H >
       0.5 \\ 1 & H \le 0.5 \end{cases}$$
 
-    When to use it. For a trained model whose parameters stay as they are, on rows longer than those of training.
-    [Refit](refit.md) the polynomial to your model first: the published one was fitted to another, and is above 1 for
-    0.849 < H < 5.945 nats alone. On flatter rows it is softmax again.
+    When to use it. On rows longer than those of training, in a model whose parameters stay as they are. Refit it
+    first (`python fit_temperature.py`): the published β was fitted to another, and exceeds 1 only for 0.849 < H < 5.945
+    nats.
     """
 
 
@@ -93,8 +93,8 @@ def ssmax() -> None:
 
     $$w = \operatorname{softmax}((s \log n + b)\, z)$$
 
-    When to use it. In a model that is to meet longer rows than it was trained on, with s learned for each head. A lead
-    of δ over all others holds at any length if s·δ > 1. It costs one factor on the query.
+    When to use it. In a model that will meet longer rows, with s learned for each head. A lead of δ over all others
+    holds at any length if s·δ > 1. It costs one factor on the query.
     """
 
 
@@ -106,8 +106,7 @@ def clipped_ssmax() -> None:
 
     $$w = \operatorname{softmax}(\operatorname{clip}(s \log n + b,\, \mathrm{low},\, \mathrm{high})\, z)$$
 
-    When to use it. As `ssmax`, where β must stay within bounds that training has seen. Beyond the upper bound it
-    disperses as softmax does at that β.
+    When to use it. As `ssmax`, with β within bounds that training has seen. Beyond the upper bound it disperses.
     """
 
 
@@ -127,8 +126,8 @@ def scalable_softpick() -> None:
 
     $$w = \operatorname{softpick}((s \log n + b)\, z)$$
 
-    When to use it. As `softpick`, on rows longer than those of training: the scale of `ssmax` keeps the lead that the
-    map alone would lose.
+    When to use it. As `softpick`, on rows longer than those of training: its scale keeps the lead that the map would
+    lose.
     """
 
 
@@ -146,8 +145,8 @@ def length_scaled_softmax() -> None:
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n -
       m)}{\varepsilon m}$$
 
-    When to use it. When about m entries of a row matter, and their logits are near +1 and those of the others near −1.
-    It has nothing to learn: m and the mass ε that may go elsewhere are said beforehand.
+    When to use it. Where about m entries matter, with logits near +1, and the others lie near −1. Nothing is learned: m
+    and the mass ε for the others are given.
     """
 
 
@@ -176,8 +175,8 @@ def asentmax() -> None:
     $$w = \operatorname{entmax15}(\beta z),\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log
       n)^{2 \tanh(\mathrm{power})}$$
 
-    When to use it. In a model that is to meet much longer rows: exact zeros, and a scale that grows with the row. All
-    three numbers may be learned for each head.
+    When to use it. In a model that will meet much longer rows: exact zeros, and a scale that grows. All three numbers
+    may be learned for each head.
     """
 
 
@@ -192,11 +191,10 @@ def asentmax() -> None:
 def adaptive_entmax15() -> None:
     r"""Entmax at α = 1.5 over the scale of `adaptive`.
 
-    $$w = \operatorname{entmax15}(\beta(H)\, z),\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H >
-      0.5 \\ 1 & H \le 0.5 \end{cases}$$
+    $$w = \operatorname{entmax15}(\beta(H)\, z),\qquad \beta(H) \text{ as in adaptive}$$
 
-    When to use it. As `adaptive`, for a trained model that may have zeros among its weights. H is the entropy of
-    softmax, so a fit made for `adaptive` can be read, but was not made for this map.
+    When to use it. As `adaptive`, where weights may be 0. H is the entropy of softmax: a fit for `adaptive` can be
+    read, but was not made for this map.
     """
 
 
@@ -213,7 +211,7 @@ def as_stieltjes() -> None:
     $$w = \operatorname{stieltjes}(\beta z),\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log
       n)^{2 \tanh(\mathrm{power})}$$
 
-    When to use it. As `asentmax`, without zeros: the scale holds the tail together as the row grows.
+    When to use it. As `asentmax`, without zeros: the scale holds the tail together.
     """
 
 
@@ -231,9 +229,9 @@ def llama4() -> None:
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor +
       1\right)$$
 
-    When to use it. In a trained model on rows of many times L entries, where it sharpens little by little and leaves
-    shorter rows as they are. a is `attn_scale` and L `floor_scale`; p is the query's position, from `positions`, and
-    without these p + 1 is the number of visible entries.
+    When to use it. In a trained model on rows of many times L entries: shorter rows stay as they are. a is
+    `attn_scale`, L `floor_scale`, p the query's position, from `positions`; without these p + 1 counts the visible
+    entries.
     """
 
 
@@ -252,8 +250,8 @@ def grok2() -> None:
 
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = \max\left(1, \frac{\log n}{\log 1024}\right)$$
 
-    When to use it. As `clipped_ssmax`, without a bound above: rows of up to L = 1024 entries stay as they are. Another
-    L is `s` = 1/log L. Grok-2 counts the entries before the query, one less than n under its causal mask.
+    When to use it. As `clipped_ssmax` without an upper bound: rows of up to L = 1024 entries stay as they are; `s` =
+    1/log L gives another L. Grok-2 counts the entries before the query, one less than n under its causal mask.
     """
 
 
@@ -263,6 +261,6 @@ def yarn() -> None:
 
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = (0.1 \log r + 1)^2$$
 
-    When to use it. In a trained model with rotary positions whose context is extended to r times that of training. All
-    rows get the same β, and at r = 1, the default, it is softmax.
+    When to use it. In a trained model with rotary positions whose context grows by a factor r. All rows get the same β;
+    r = 1, the default, is softmax.
     """

@@ -90,8 +90,8 @@ class Sparsemax(Threshold):
 
     Equal to `entmax` at `alpha` = 2.
 
-    When to use it. When few entries matter and all others should get exactly 0. One logit that leads by 1 or more
-    takes the whole row, however long.
+    When to use it. Where few entries matter and the others should get exactly 0. A lead of 1 takes the whole row,
+    however long.
 
     Source: Martins & Astudillo, "From Softmax to Sparsemax", ICML 2016.
 
@@ -116,8 +116,8 @@ class Entmax15(Threshold):
 
     Equal to `entmax` at `alpha` = 1.5.
 
-    When to use it. When zeros are wanted and sparsemax is too blunt: weights leave 0 smoothly, and a lead of 2 takes
-    the whole row.
+    When to use it. Where zeros are wanted and sparsemax is too blunt: weights leave 0 smoothly, and a lead of 2 takes
+    the row.
 
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019.
 
@@ -145,8 +145,8 @@ class Entmax(Threshold):
     array may hold and which is softmax. Above 2 a weight near 0 changes steeply with its logit, and so is only
     as good as the digits of the logits.
 
-    When to use it. When how sparse a head is should be learned: α goes from softmax at 1 over sparsemax at 2 towards
-    hardmax, one for each head if wanted. A plain 1.25, 1.5 or 2 takes half the time of other numbers and of arrays.
+    When to use it. Where sparsity should be learned, for each head if wanted: α = 1 is softmax, 2 sparsemax, larger
+    tends to hardmax. A plain 1.25, 1.5 or 2 takes half the time of other numbers and arrays.
 
     Raises ValueError for a plain number that is not above 1, or above 1e6.
 
@@ -180,8 +180,8 @@ class Stieltjes(Threshold):
     `q` > 0 is a number, or an array that broadcasts against the logits with the row's axis at size 1. A logit
     of -inf gets 0.
 
-    When to use it. When no entry should ever be lost to sight: a weight falls as a power of its distance to the top,
-    where softmax has an exponential. Without a scale the long tail disperses.
+    When to use it. Where no entry should be lost to sight: weights fall as a power of the distance to the top, not
+    exponentially. Without a scale the tail disperses.
 
     Raises ValueError for a plain number below 1e-6 or above 1e6.
 
@@ -212,8 +212,7 @@ class TopKSoftmax(Map):
     whole. `k` ≥ 1 is a whole number, or an array of them that broadcasts against the logits with the row's axis
     at size 1; it may be traced.
 
-    When to use it. When at most k entries matter. The others cannot dilute the sum, so the weights stay what they
-    are as the row grows with entries below the k largest.
+    When to use it. Where at most k entries matter. Entries below the k largest change nothing, however many.
 
     Raises ValueError for a plain number that is not whole or below 1.
 

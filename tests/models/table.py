@@ -1,8 +1,9 @@
-"""Writes the table of models in docs/any_model.md from a run of their tests: python -m tests.models.table.
+"""Writes the table of models, docs/data/models.csv, from a run of their tests: python -m tests.models.table.
 
 Options are those of pytest. A model that is not run keeps the row that it has. Where a test fails nothing is written.
 """
 
+import csv
 import importlib.metadata
 import re
 import sys
@@ -12,14 +13,13 @@ from typing import Any
 
 import pytest
 
+from softmax_jax.files import write_csv
 from tests.models.zoo import MODELS
 
-PAGE = Path(__file__).parents[2] / "docs" / "any_model.md"
-START, END = "<!-- models -->\n", "<!-- /models -->"
-HEAD = """\
-| model | version | softmaxes | masks | hardmax | SSMax | entmax15 | its gradient |
-|---|---|---|---|---|---|---|---|
-"""
+TABLE = Path(__file__).parents[2] / "docs" / "data" / "models.csv"
+DIFFERENCES = ("hardmax", "ssmax", "entmax15", "gradient")
+"""The largest from the model with an edited softmax call, relative to the largest entry."""
+COLUMNS = ("model", "version", "softmaxes", "masks", *DIFFERENCES)
 
 
 class Run:
@@ -33,26 +33,23 @@ class Run:
             self.measured[name[1]] |= dict(report.user_properties)
 
 
-def row(name: str, measured: dict[str, Any]) -> str:
-    """A line of the table."""
+def row(name: str, measured: dict[str, Any]) -> list[str]:
+    """Returns a line of the table."""
     try:
         version = importlib.metadata.version(name.split()[0])
     except importlib.metadata.PackageNotFoundError:
         version = "on no index"
-    differences = [measured[method] for method in ("hardmax", "ssmax", "entmax15", "gradient")]
-    cells = [name, version, measured["uses"], measured["masks"], *(f"{off:.0e}" if off else "0" for off in differences)]
-    return f"| {' | '.join(cells)} |"
+    differences = [f"{measured[of]:.0e}" if measured[of] else "0" for of in DIFFERENCES]
+    return [name, version, measured["uses"], measured["masks"], *differences]
 
 
 def main() -> int:
     run = Run()
     if status := pytest.main(["-m", "models", "tests/models/test_models.py", *sys.argv[1:]], plugins=[run]):
         return status
-    before, table, after = re.split(f"{START}|{END}", PAGE.read_text())
-    rows = {line.split("|")[1].strip(): line for line in table.splitlines()}
+    rows = {line[0]: line for line in list(csv.reader(TABLE.read_text().splitlines()))[1:]}
     rows |= {name: row(name, measured) for name, measured in run.measured.items()}
-    lines = "".join(f"{rows[name]}\n" for name in MODELS if name in rows)
-    PAGE.write_text(f"{before}{START}{HEAD}{lines}{END}{after}")
+    write_csv(TABLE, COLUMNS, [rows[name] for name in MODELS if name in rows])
     return 0
 
 

@@ -4,6 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from softmax_jax.commands import ended_by_reader
 from softmax_jax.files import first_line_of_docstring
 from softmax_jax.normalizers.checks import did_you_mean
 
@@ -13,6 +14,12 @@ COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
 
 def main() -> None:
     """Runs the command that the first argument names on the others; lists them all for --help."""
+    with ended_by_reader():
+        run()
+
+
+def run() -> None:
+    """Does what `main` says."""
     name, *others = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         listed = (

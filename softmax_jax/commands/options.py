@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import jax
 import tyro
 
+from softmax_jax.commands import ended_by_reader, program
 from softmax_jax.files import reason
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import ANY, trust
@@ -38,8 +39,8 @@ RESULTS = Path("results")
 """Where commands write what they found, unless told otherwise."""
 
 
-def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any) -> T:
-    """Calls `tyro.cli`. What is wrong goes to stderr in one line, and the exit status is 2.
+def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = "", **options: Any) -> T:
+    """Calls `tyro.cli`. What is wrong goes to stderr in one line, and the exit status is 2. Help starts with an example.
 
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
     """
@@ -50,9 +51,11 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any)
     for name, times in Counter(name.replace("--no-", "--") for name in names).items():
         if times > 1:
             refuse(f"{name} is given twice, with or without --no: it must be given once, so leave one out")
-    box = io.StringIO()
+    box, helps = io.StringIO(), not {"-h", "--help"}.isdisjoint(words)
+    if helps and example:
+        print(f"example: {example}\n")
     try:
-        with contextlib.redirect_stderr(box), _wide_terminal({"-h", "--help"}.isdisjoint(words)):
+        with contextlib.redirect_stderr(box), _wide_terminal(not helps):
             parsed = tyro.cli(arguments, args=words, **options)
     except SystemExit as end:
         if end.code:
@@ -114,6 +117,7 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
     script = Path(sys.argv[0]).name
     if name in ("-h", "--help"):
         listed = (f"  {preset:<28}{summary}" for preset, summary in summaries.items())
+        print(f"example: {program('train')} quick --workdir runs/x", "", sep="\n")
         print(f"usage: {script} PRESET [OPTIONS]", "", description, "", *listed, sep="\n")
         print("", "PRESET --help lists the options of one.", sep="\n")
         raise SystemExit(0)
@@ -126,7 +130,7 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
     except ValueError as error:
         refuse(str(error))
     options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
-    return parse(type(default), others, default=default, **options)
+    return parse(type(default), others, f"{program('train')} {name} --steps 2000 --workdir runs/x", default=default, **options)
 
 
 def _look_here_last() -> None:
@@ -260,12 +264,33 @@ class CompiledPrograms:
 KEPT = CompiledPrograms()
 
 
-def run(arguments: type[T], description: str | None, command: Callable[[T], None], **more: Any) -> None:
+def run(
+    arguments: type[T], description: str | None, command: Callable[[T], None], example: str = "", **more: Any
+) -> None:
     """Parses the command line and calls the command with it, a device per core; bad input ends in one line."""
-    asked = parse(arguments, description=description, **more)
-    one_device_per_core()
-    with one_line_errors():
-        command(asked)
+    with ended_by_reader():
+        asked = parse(arguments, example=example, description=description, **more)
+        one_device_per_core()
+        with one_line_errors():
+            command(asked)
+
+
+def quickened(asked: T, **fewer: Any) -> T:
+    """Returns what is asked for, for a quick look: with these values for options that nobody set. Says so."""
+    less = {name: value for name, value in fewer.items() if getattr(asked, name) == getattr(type(asked), name)}
+    words = ", ".join(f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in less.items())
+    print(f"a quick look, not a result to cite: {words}")
+    return dataclasses.replace(asked, **less)
+
+
+def settings(asked: Any) -> dict[str, Any]:
+    """Returns the options that a file of results names, as JSON has them."""
+    kept = {name: value for name, value in dataclasses.asdict(asked).items() if name not in NO_SETTINGS}
+    return jax.tree.map(lambda leaf: str(leaf) if isinstance(leaf, Path) else leaf, kept)
+
+
+NO_SETTINGS = ("cluster", "compiled", "rounding", "paper", "full")
+"""Options that change no number, and the precision, which stands under the settings of the model."""
 
 
 @contextlib.contextmanager
@@ -273,6 +298,8 @@ def one_line_errors() -> Iterator[None]:
     """Ends bad input in one line on stderr with status 2, a loss that is not finite with 1, a stopped run with 130."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # for `ended_by_reader`
     except ArithmeticError as error:
         problem, status = str(error), 1
     except (ValueError, OSError, MemoryError, RuntimeError, AssertionError) as error:

@@ -17,37 +17,24 @@ import vl_convert
 from softmax_jax.files import versions, write_csv, write_whole
 from softmax_jax.measures import dispersion, evaluation, refit
 from softmax_jax.measures.dispersion import HARDMAX, Resolution
-from softmax_jax.measures.evaluation import BASELINE, TRUE_ITEM, Measured, summarize
-from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, TOP
+from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.measures.table import KEYS, MEASURES, TOP
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import accuracy, charts, dispersion as drawn, playground, temperature
+from softmax_jax.report import accuracy, charts, dispersion as drawn, findings, playground, temperature
 from softmax_jax.report.charts import PUBLISHED, Chart, Paper
+from softmax_jax.report.findings import SHORTEST, Evaluated, count, names_of
 from softmax_jax.report.show import TEMPLATES
-from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks import precision
-from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
 from softmax_jax.training.config import Config
 from softmax_jax.training.progress import with_progress
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters
 
 html: Any = TEMPLATES.get_template("parts.html").module
 """The macros `heading`, `facts` and `table`, for the parts of a section that are no figures."""
-CHANCE = 0.05
-"""P below which a gain is named."""
-HALF = 50.0
-"""Accuracy in percent at which to ask why."""
-RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-COLUMNS = 6
-"""Lengths that a table shows side by side."""
 SEARCH_SHARE = 16
 """One set of so many, at every other length, is searched for its best temperature: a search is many evaluations."""
-SHORTEST = 16
-"""Of a task's own lengths, the least that a report shows unless others are asked for."""
-CALLED = {SHIPPED.resolve() / "paper": "our replication"}
 
 
 class Figure(NamedTuple):
@@ -100,32 +87,6 @@ class Loaded(NamedTuple):
     fits: dict[str, TemperatureFit]
 
 
-class Evaluated(NamedTuple):
-    """One run under every normalizer that was asked for."""
-
-    name: str
-    task: Task
-    normalizers: tuple[str, ...]
-    measured: Sequence[Measured]
-    """By length; hardmax and the true item alone may be measured beyond what was asked for."""
-    everything: pl.DataFrame
-    """The frame of all that was measured."""
-
-    def asked(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Returns the rows of the normalizers that were asked for."""
-        return frame.filter(pl.col("normalizer").is_in(self.normalizers))
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """The frame of what was asked for."""
-        return self.asked(self.everything)
-
-    @property
-    def baseline(self) -> str:
-        """The normalizer that sentences are about: softmax, or the first if that was not measured."""
-        return BASELINE if BASELINE in self.normalizers else self.normalizers[0]
-
-
 class Study(NamedTuple):
     """The closer measurements of one run."""
 
@@ -135,12 +96,6 @@ class Study(NamedTuple):
     fits: Mapping[str, TemperatureFit]
     resolution: Resolution | None
     """None for a task that gives its items no priorities: then there are no maps of attention either."""
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Returns names for the runs: those of their directories, or whole paths where those are the same."""
-    short = [CALLED.get(path.resolve(), path.resolve().name) for path in paths]
-    return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
 def loaded(path: Path, specs: Sequence[str]) -> Loaded:
@@ -204,15 +159,6 @@ def make_report(
     return write_page(output, "How far does attention reach?", sections, note, paper)
 
 
-def count(value: float | int) -> str:
-    """Returns a number of items, by its magnitude where it is astronomic.
-
-    >>> count(16384), count(1234.4), count(2e40)
-    ('16,384', '1,234', '10⁴⁰')
-    """
-    return f"{value:,.0f}" if value < 1e7 else "10" + f"{math.log10(value):.0f}".translate(RAISED)
-
-
 def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
     """Returns the sections about the runs."""
     of_one_run = [dispersion_section(study.run), temperature_section(study)]
@@ -226,119 +172,41 @@ def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
-    """Says for every run what falls, why and what helps, with the curve, and the table."""
+    """Says for every run what falls, why and what helps, with one chart and one table of all."""
     parts: list[Figure | str] = []
-    for index, run in enumerate(runs, 1):
-        title = f"How far does attention reach? {run.name}"
-        chart = accuracy.accuracy_chart(run.frame, title, accuracy.published_for(run.task))
-        curve = Figure(f"accuracy_{index}", chart, run.frame.select(*KEYS, *EVALUATION))
-        parts += [html.heading(run.name), html.facts(said(run)), curve, result_table(index, run)]
-    return Section("result", "How well does attention answer sets of n items?", [], parts)
+    for run in runs:
+        parts += [html.heading(run.name), html.facts(findings.said(run))]
+    rows = findings.frame_of(runs)
+    parts.append(Figure("accuracy", findings.accuracy_chart(runs), rows))
+    if published := findings.published_chart(runs[0]):
+        parts.append(Figure("published", published, rows.filter(pl.col("normalizer").is_in(list(accuracy.ACCURACY)))))
+    return Section("result", "How well does attention answer sets of n items?", [], [*parts, result_table(runs)])
 
 
-def said(run: Evaluated) -> dict[str, str]:
-    """Says what falls as sets grow, why, and what helps, each in a sentence."""
-    facts = {"What falls": falls(run)}
-    if {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
-        facts["Why"] = why(run)
-    return facts | ({"What helps": helped} if (helped := helps(run)) else {})
-
-
-def falls(run: Evaluated) -> str:
-    """Says the accuracy in training and at the longest length."""
-    by_length, longest = accuracies(run), run.task.longest
-    lengths = list(by_length)
-    start = max((n for n in lengths if n <= longest), default=lengths[0])
-    return (
-        f"Trained on sets of at most {longest} items, attention with {run.baseline} answers {by_length[start]:.1f} % "
-        f"of the sets of {count(start)} items right, and {by_length[lengths[-1]]:.1f} % of those of "
-        f"{count(lengths[-1])}."
-    )
-
-
-def why(run: Evaluated) -> str:
-    """Says which cause loses how many sets, at the length where about half are lost, and how many rounding hides."""
-    by_length = accuracies(run)
-    n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
-    lost = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
-    spread, key, value = lost.select(pl.mean("dispersion", "key", "value")).row(0)
-    dispersed = f"loses {spread:.1f} % to dispersion: the true item has the largest logit, but others share its weight"
-    not_dispersed = "loses nothing to dispersion: all weight on the largest logit would do no better"
-    causes = (
-        f"At {count(n)} items it answers {by_length[n]:.1f} % right, and {dispersed if spread > 0 else not_dispersed}. "
-        f"It loses {key + min(spread, 0):.1f} % to the key, which gives another item the largest logit, and "
-        f"{max(value, 0):.1f} % to the value."
-    )
-    matmul = getattr(run.task, "matmul", precision.FLOAT32)
-    if matmul not in precision.SPACING:
-        return causes
-    return (
-        f"{causes} Its matrix products are rounded to {matmul}: items whose ρ lie within "
-        f"{precision.SPACING[matmul]:.1g} of each other tie, which no normalizer can mend."
-    )
-
-
-def helps(run: Evaluated) -> str | None:
-    """Says the largest gain of another normalizer that is beyond chance, of those whose weights depend on no offset.
-
-    Of one seed, which gives no test, the largest gain; None where there is nothing to compare.
-    """
-    others = set(run.normalizers) - {run.baseline, *accuracy.moved_by_offset(run.normalizers)}
-    table = summarize(run.frame, run.baseline)
-    all_gains = table.filter(pl.col("normalizer").is_in(others))
-    gains = all_gains.filter(pl.col("gain") > 0)
-    tested = run.frame["seed"].n_unique() > 1
-    if tested:
-        gains = gains.filter(pl.col("p_value") < CHANCE)
-    if gains.is_empty():
-        least = f"; one of {all_gains['detectable'].max():.1f} points would most likely have shown" if tested else ""
-        nothing = f"No normalizer swapped in at test time is shown to win anything back (p < {CHANCE}{least})."
-        return nothing if others else None
-    best = gains.row(gains["gain"].arg_max() or 0, named=True)
-    return (
-        f"Of the normalizers swapped in at test time, {best['normalizer']} wins back most: {best['gain']:.1f} points "
-        f"at {count(best['n'])} items, from {best['accuracy'] - best['gain']:.1f} % to {best['accuracy']:.1f} % "
-        f"({'p = {:.1g}'.format(best['p_value']) if tested else 'one seed, so no test'})."
-    )
-
-
-def accuracies(run: Evaluated) -> dict[int, float]:
-    """Returns the mean accuracy of the baseline in percent by length."""
-    means = over_seeds(run.frame.filter(normalizer=run.baseline), ["n"], "accuracy")
-    return dict(means.select("n", "value").rows())
-
-
-def result_table(index: int, run: Evaluated) -> str:
+def result_table(runs: Sequence[Evaluated]) -> str:
     """Returns the table of accuracies with half their intervals at a few lengths, the published ones below."""
-    lengths = few([of_length.n for of_length in run.measured])
-    sets = [of_length.sets for of_length in run.measured]
-    cells = run.frame.filter(pl.col("n").is_in(lengths)).group_by("normalizer", "n", maintain_order=True)
-    rows: dict[str, list[str]] = {name: [] for name in run.normalizers}
-    for name, _, of_seeds in cells.agg("accuracy").rows():
-        rows[name].append(with_interval(of_seeds))
-    published = accuracy.published_for(run.task)
-    for name, row in published.items():
-        rows[name + PUBLISHED] = [accuracy.published_cells(row, lengths).get(n, "–") for n in lengths]
-    seeds = run.frame["seed"].n_unique()
+    lengths = findings.lengths_of(runs)
+    rows: dict[str, list[str]] = {}
+    remarks = []
+    for run in runs:
+        of_run, same = findings.table_rows(run, lengths)
+        before = f"{run.name}: " if len(runs) > 1 else ""
+        rows |= {before + name: cells for name, cells in of_run.items() if not name.endswith(findings.GAIN)}
+        remarks += [f"{before}{', '.join(same)} as {run.baseline}"] if same else []
+    seeds = runs[0].frame["seed"].n_unique()
     half = "± half the 95 % interval (t), " if seeds > 1 else ""
+    sets = [of_length.sets for of_length in runs[0].measured]
     of_sets = f"up to {max(sets)} sets of a length, {sets[-1]} of the longest"
-    remarks = [f"Accuracy in %, {charts.mean_of(seeds)}, {half}{of_sets}", *([accuracy.SOURCE] if published else [])]
-    remarks += [f"every length is in accuracy_{index}.csv", *accuracy.remarks(run.normalizers)]
-    return html.table("; ".join(remarks), ["normalizer", *map(count, lengths)], rows, f"table-{index}")
-
-
-def few(lengths: Sequence[int]) -> list[int]:
-    """Returns every other or every third of these lengths and so on: no more than a page shows side by side.
-
-    >>> few([16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384])
-    [16, 64, 256, 1024, 4096, 16384]
-    """
-    return list(lengths[:: -math.ceil(len(lengths) / COLUMNS)][::-1])
+    published = [accuracy.SOURCE] if any(name.endswith(PUBLISHED) for name in rows) else []
+    remarks = [f"Accuracy in %, {charts.mean_of(seeds)}, {half}{of_sets}", *published, *remarks]
+    names = dict.fromkeys(name for run in runs for name in run.normalizers)
+    remarks += ["every length is in accuracy.csv", *accuracy.remarks(names)]
+    return html.table("; ".join(remarks), ["normalizer", *map(count, lengths)], rows, "table")
 
 
 def dispersion_section(run: Evaluated) -> Section:
     """Shows entropy, largest weight and rank by length, beside their bounds."""
-    name, frame = run.baseline, dispersion.dispersion(run.frame)
+    name, frame = run.looked_into, dispersion.dispersion(run.frame)
     of_baseline = frame.filter(normalizer=name)
     means = of_baseline.group_by("n").agg(pl.mean(*[c for c in frame.columns if c not in KEYS])).sort("n")
     (start, end) = (means.row(at, named=True) for at in (0, -1))
@@ -386,9 +254,9 @@ def maps_section(run: Evaluated) -> Section:
     """Shows the paper's attention map, each weight to be read by hovering over it."""
     maps = dispersion.attention_maps(run.measured, run.normalizers)
     best = maps.weights[..., 0].mean(-1)
-    at, most = maps.normalizers.index(run.baseline), int(best[:, -1].argmax())
+    at, most = maps.normalizers.index(run.looked_into), int(best[:, -1].argmax())
     lead = (
-        f"Under {run.baseline} the largest item holds a mean weight of {best[at, 0]:.2f} in sets of "
+        f"Under {run.looked_into} the largest item holds a mean weight of {best[at, 0]:.2f} in sets of "
         f"{count(maps.lengths[0])} and {best[at, -1]:.2f} in sets of {count(maps.lengths[-1])}"
     )
     if most != at:

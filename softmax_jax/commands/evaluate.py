@@ -6,25 +6,26 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import polars as pl
 import tyro
 
 from softmax_jax.commands import options, program
 from softmax_jax.measures import evaluation
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of, named_normalizers
-from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
 from softmax_jax.report import findings
 from softmax_jax.report.charts import PaperOption
-from softmax_jax.report.findings import Evaluated
+from softmax_jax.report.findings import Evaluated, load_runs
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import AS_TRAINED, Rounding
-from softmax_jax.training.config import Config, changed, settings_of
+from softmax_jax.training.config import settings_of
 from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
 from softmax_jax.training.progress import Parts, plain_console, with_progress
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.training.trainer import Parameters
+from softmax_jax.training.run_directory import SHIPPED
+
+LARGE = 5.0
+"""Points of accuracy, below which a gain is not what to show somebody first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,31 +66,6 @@ class Arguments:
         options.check_directory("--output", self.output or options.RESULTS)
 
 
-class Run(NamedTuple):
-    """A run as it is to be evaluated."""
-
-    name: str
-    config: Config
-    parameters: Parameters
-    normalizers: dict[str, Normalizer | None]
-
-
-def loaded(asked: Arguments) -> list[Run]:
-    """Loads every run. Raises ValueError for one that is damaged or missing, or of another task than the first."""
-    runs = []
-    for name, path in zip(findings.names_of(asked.checkpoint), asked.checkpoint):
-        config, parameters = load_checkpoint(path)
-        config = changed(config, **asked.rounding.given)
-        named = named_normalizers(asked.normalizers, path, parameters, config.normalizer)
-        runs.append(Run(name, config, parameters, named))
-    tasks = list(dict.fromkeys(run.config.task.name for run in runs))
-    if len(tasks) > 1:
-        raise ValueError(f"--checkpoint has runs of {' and '.join(tasks)}: they must be of one task, so leave one out")
-    if len(runs) > 1 and runs[0].config.task.evaluation:
-        raise ValueError(f"--checkpoint has {len(runs)} runs of {tasks[0]}, which has its own tables: give one at a time")
-    return runs
-
-
 def row(frame: pl.DataFrame) -> str:
     """The accuracies of one length in a line.
 
@@ -104,9 +80,11 @@ def evaluate(asked: Arguments) -> None:
     """Loads, measures, writes, prints."""
     join(asked.cluster)
     start = time.perf_counter()
-    runs, parts = loaded(asked), Parts()
+    runs, parts = load_runs(asked.checkpoint, asked.normalizers, **asked.rounding.given), Parts()
     asked.compiled.keep()
     task = runs[0].config.task
+    if len(runs) > 1 and task.evaluation:
+        raise ValueError(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
     own = importlib.import_module(task.evaluation) if task.evaluation else None
     how = {"key": key_of(asked.key), "lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
     plans = [
@@ -122,11 +100,12 @@ def evaluate(asked: Arguments) -> None:
         for run in runs
     ]
     found = []
-    for path, run, plan in zip(asked.checkpoint, runs, plans):
+    for run, plan in zip(runs, plans):
         frames, seeds = plan.frames, options.counted(run.config.seeds, "seed")
         if is_leader():
             lengths = " ".join(map(str, dict.fromkeys(plan.lengths)))
-            print(f"measuring {path}: {seeds} under {', '.join(run.normalizers)}; items {lengths}", file=sys.stderr)
+            under = ", ".join(run.normalizers)
+            print(f"measuring {options.shown(run.path)}: {seeds} under {under}; items {lengths}", file=sys.stderr)
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
         found.append(Evaluated(run.name, run.config.task, tuple(run.normalizers), [], pl.concat(frames)))
     if not is_leader():
@@ -142,12 +121,17 @@ def evaluate(asked: Arguments) -> None:
 
 
 def next_step(paths: Sequence[Path], runs: Sequence[Evaluated]) -> str:
-    """Returns the command to go on with: where no normalizer gains much, one that shows models whose differ."""
+    """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
+    gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
     where = SHIPPED / "paper_float32"
-    most = max((run.summary["gain"].max() or 0.0 for run in runs), default=0.0)
-    if most < LARGE and runs[0].task.name == MaxRetrieval.name and where.is_dir():
-        return f"{program('evaluate')} --checkpoint {shown(where)}   # normalizers differ more where no product is rounded"
-    return f"{program('report')} {' '.join(map(shown, paths))}   # one page: why accuracy falls, and which temperature is best"
+    if runs[0].task.name == MaxRetrieval.name and max(gains) < LARGE and where.is_dir():
+        command, why = (
+            f"{program('evaluate')} --checkpoint {options.shown(where)}",
+            "normalizers differ more in exact products",
+        )
+    else:
+        command, why = f"{program('report')} {' '.join(map(options.shown, paths))}", "a page of charts: why, in detail"
+    return f"{command}   # {why}"
 
 
 def main() -> None:

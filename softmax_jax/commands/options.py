@@ -19,7 +19,7 @@ import jax
 import tyro
 
 from softmax_jax.commands import ended_by_reader, program
-from softmax_jax.files import reason
+from softmax_jax.files import reason, versions, write_json
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import ANY, trust
 from softmax_jax.training.progress import plain_console
@@ -35,12 +35,17 @@ TrustCode = Annotated[
     ),
 ]
 """What commands that load a run take as --trust-code."""
+Quick = Annotated[
+    bool,
+    tyro.conf.arg(help="Take a look in about a minute: fewer sets, seeds or steps, where no option says how many."),
+]
+"""What commands that take minutes take as --quick."""
 RESULTS = Path("results")
 """Where commands write what they found, unless told otherwise."""
 
 
 def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = "", **options: Any) -> T:
-    """Calls `tyro.cli`. What is wrong goes to stderr in one line, and the exit status is 2. Help starts with an example.
+    """Calls `tyro.cli`, whose help starts with the example. What is wrong goes to stderr in one line, with status 2.
 
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
     """
@@ -130,7 +135,8 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
     except ValueError as error:
         refuse(str(error))
     options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
-    return parse(type(default), others, f"{program('train')} {name} --steps 2000 --workdir runs/x", default=default, **options)
+    example = f"{program('train')} {name} --steps 2000 --workdir runs/x"
+    return parse(type(default), others, example, default=default, **options)
 
 
 def _look_here_last() -> None:
@@ -278,15 +284,29 @@ def run(
 def quickened(asked: T, **fewer: Any) -> T:
     """Returns what is asked for, for a quick look: with these values for options that nobody set. Says so."""
     less = {name: value for name, value in fewer.items() if getattr(asked, name) == getattr(type(asked), name)}
-    words = ", ".join(f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in less.items())
-    print(f"a quick look, not a result to cite: {words}")
+    words = (
+        f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in less.items()
+    )
+    print(f"a quick look, not a result to cite: {', '.join(words)}")
     return dataclasses.replace(asked, **less)
+
+
+def shown(path: Path) -> str:
+    """Returns a path as one would type it here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def settings(asked: Any) -> dict[str, Any]:
     """Returns the options that a file of results names, as JSON has them."""
     kept = {name: value for name, value in dataclasses.asdict(asked).items() if name not in NO_SETTINGS}
     return jax.tree.map(lambda leaf: str(leaf) if isinstance(leaf, Path) else leaf, kept)
+
+
+def write_settings(output: Path, asked: Any) -> Path:
+    """Writes settings.json with the options and what computed; returns where."""
+    path = output / "settings.json"
+    write_json(path, {"settings": settings(asked), "versions": versions()})
+    return path
 
 
 NO_SETTINGS = ("cluster", "compiled", "rounding", "paper", "full")

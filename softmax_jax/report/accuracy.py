@@ -83,34 +83,37 @@ def joint_names(means: pl.DataFrame) -> dict[str, str]:
     return {names[0]: ", ".join(names) for names in curves.values()}
 
 
-def difference_chart(compared: Mapping[str, Sequence["Compared"]]) -> charts.Chart:
-    """Draws ours less the published with 95 % intervals, cell by cell, over the band in which cells agree anyway."""
-    rows = [
-        {"normalizer": name, "n": cell.n, "value": cell.difference, "sourced": cell.n not in UNCONFIRMED}
-        | {"low": cell.difference - cell.interval, "high": cell.difference + cell.interval, "agrees": cell.agrees}
-        for name, row in compared.items()
-        for cell in row
-    ]
-    sourced = [row["agrees"] for row in rows if row["sourced"]]
+def cells_frame(compared: Mapping[str, Sequence["Compared"]]) -> pl.DataFrame:
+    """Returns a row for each published cell beside ours: its difference with the interval, and whether they agree."""
+    cells = [{"normalizer": name} | cell._asdict() for name, row in compared.items() for cell in row]
+    return pl.DataFrame(cells).with_columns(sourced=~pl.col("n").is_in(UNCONFIRMED))
+
+
+def difference_chart(cells: pl.DataFrame) -> charts.Chart:
+    """Draws ours less the published with 95 % intervals, cell by cell, over the band in which cells agree anyway.
+
+    The frame is that of `cells_frame`.
+    """
+    value, half, sourced = pl.col("difference"), pl.col("interval"), cells.filter("sourced")["agrees"]
     title = charts.chart_title(
-        f"{sum(sourced)} of {len(sourced)} accuracies agree with the published",
+        f"{sourced.sum()} of {len(sourced)} accuracies agree with the published",
         f"they lie less than {MARGIN} points apart (grey), or the 95 % interval of ours holds the published",
         "published: second-hand; faint: quoted without a source that could be read",
     )
     x = alt.X("n:O", title="items in the set", axis=alt.Axis(labelAngle=0, labelExpr=charts.SHORT))
     y = alt.Y("low:Q", title="ours less the published (points)")
-    cells = alt.Chart(charts.data(pl.DataFrame(rows))).encode(
+    drawn = alt.Chart(charts.data(cells.with_columns(low=value - half, high=value + half))).encode(
         x=x,
         xOffset=alt.XOffset("normalizer:N", sort=None),
-        color=charts.colour_by("normalizer", charts.palette(compared), orient="top"),
+        color=charts.colour_by("normalizer", charts.palette(cells["normalizer"]), orient="top"),
         opacity=alt.condition(alt.datum.sourced, alt.value(1.0), alt.value(0.4)),
     )
-    told = ["normalizer:N", "n:O", alt.Tooltip("value:Q", title="difference", format="+.2f"), "agrees:N"]
+    told = ["normalizer:N", "n:O", alt.Tooltip("difference:Q", format="+.2f"), "agrees:N"]
     band = alt.Chart(alt.Data(values=[{"low": -MARGIN, "high": MARGIN}])).mark_rect(color=charts.GREY, opacity=0.2)
     layers = [
         band.encode(y=y, y2="high:Q"),
-        cells.mark_rule(strokeWidth=2).encode(y=y, y2="high:Q"),
-        cells.mark_point(filled=True, size=70).encode(y="value:Q", tooltip=told),
+        drawn.mark_rule(strokeWidth=2).encode(y=y, y2="high:Q"),
+        drawn.mark_point(filled=True, size=70).encode(y="difference:Q", tooltip=told),
     ]
     return alt.layer(*layers).properties(width=600, height=300, title=title)
 

@@ -14,14 +14,17 @@ from rich.console import Console
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures import dispersion
 from softmax_jax.measures.dispersion import HARDMAX
-from softmax_jax.measures.evaluation import AS_TRAINED, BASELINE, TRUE_ITEM, Measured, summarize
+from softmax_jax.measures.evaluation import AS_TRAINED, BASELINE, TRUE_ITEM, Measured, named_normalizers, summarize
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.report import accuracy, charts
 from softmax_jax.report.charts import PUBLISHED, Chart, Paper, save_chart
 from softmax_jax.tasks import precision
 from softmax_jax.tasks.task import Task
-from softmax_jax.training.run_directory import SHIPPED
+from softmax_jax.training.config import Config, changed
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.training.trainer import Parameters
 
 CHANCE = 0.05
 """P below which a gain is named."""
@@ -35,6 +38,40 @@ GAIN = ", gain"
 """How the name of a row of gains ends."""
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 CALLED = {SHIPPED.resolve() / "paper": "our replication"}
+
+
+class Loaded(NamedTuple):
+    """A run with the normalizers to show of it."""
+
+    name: str
+    path: Path
+    config: Config
+    parameters: Parameters
+    normalizers: dict[str, Normalizer | None]
+
+
+def load_runs(paths: Sequence[Path], specs: Sequence[str], **changes: Any) -> list[Loaded]:
+    """Loads runs, with changed settings, before anything is measured, as one may be damaged or missing.
+
+    Raises ValueError for that, and unless all are of one task.
+    """
+    runs = []
+    for name, path in zip(names_of(paths), paths):
+        config, parameters = load_checkpoint(path)
+        config = changed(config, **changes)
+        runs.append(
+            Loaded(name, path, config, parameters, named_normalizers(specs, path, parameters, config.normalizer))
+        )
+    tasks = list(dict.fromkeys(run.config.task.name for run in runs))
+    if len(tasks) > 1:
+        raise ValueError(f"the runs are of {' and '.join(tasks)}: they must be of one task, so leave one out")
+    return runs
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Returns names for the runs: those of their directories, or whole paths where those are the same."""
+    short = [CALLED.get(path.resolve(), path.resolve().name) for path in paths]
+    return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
 class Evaluated(NamedTuple):
@@ -85,12 +122,6 @@ class Evaluated(NamedTuple):
         summary = self.summary if self.published else pl.DataFrame()
         rows = {name: accuracy.compare(summary.filter(normalizer=name), row) for name, row in self.published.items()}
         return {name: cells for name, cells in rows.items() if cells}
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Returns names for the runs: those of their directories, or whole paths where those are the same."""
-    short = [CALLED.get(path.resolve(), path.resolve().name) for path in paths]
-    return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
 def count(value: float | int) -> str:
@@ -259,25 +290,21 @@ def accuracy_chart(runs: Sequence[Evaluated]) -> Chart:
     return chart.properties(title=charts.chart_title(title, trained))
 
 
-def published_chart(run: Evaluated) -> Chart | None:
-    """Draws how far accuracies are from the published ones, cell by cell; None where none is published."""
-    return accuracy.difference_chart(run.compared) if run.compared else None
-
-
 def write(
     output: Path, settings: Mapping[str, Any], runs: Sequence[Evaluated], paper: Paper | None = None
 ) -> list[Path]:
     """Writes the rows of an evaluation, its summary with what it found, and its charts; returns the files."""
-    paths = [output / "evaluation.csv", output / "evaluation.json"]
-    rows = frame_of(runs)
+    paths, rows = [output / "evaluation.csv", output / "evaluation.json"], frame_of(runs)
     write_csv(paths[0], rows.columns, rows.rows())
     several = [{"run": run.name} if len(runs) > 1 else {} for run in runs]
     summary = [of_run | row for run, of_run in zip(runs, several) for row in run.summary.to_dicts()]
     answers = {run.name: said(run) | mean_gains(run) for run in runs}
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary, "found": answers})
-    drawn = {"accuracy": accuracy_chart(runs), "published": published_chart(runs[0]) if len(runs) == 1 else None}
+    drawn = {"accuracy": accuracy_chart(runs)}
+    if len(runs) == 1 and runs[0].compared:
+        drawn["published"] = accuracy.difference_chart(accuracy.cells_frame(runs[0].compared))
     for name, chart in drawn.items():
-        paths += save_chart(chart, output / name, paper) if chart else []
+        paths += save_chart(chart, output / name, paper)
     return paths
 
 

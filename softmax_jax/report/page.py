@@ -23,13 +23,10 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, charts, dispersion as drawn, findings, playground, temperature
 from softmax_jax.report.charts import PUBLISHED, Chart, Paper
-from softmax_jax.report.findings import SHORTEST, Evaluated, count, names_of
+from softmax_jax.report.findings import SHORTEST, Evaluated, Loaded, count, load_runs
 from softmax_jax.report.show import TEMPLATES
 from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
-from softmax_jax.training.config import Config
-from softmax_jax.training.progress import with_progress
-from softmax_jax.training.run_directory import load_checkpoint
-from softmax_jax.training.trainer import Parameters
+from softmax_jax.training.progress import Parts, with_progress
 
 html: Any = TEMPLATES.get_template("parts.html").module
 """The macros `heading`, `facts` and `table`, for the parts of a section that are no figures."""
@@ -77,16 +74,6 @@ def write_page(
     return paths
 
 
-class Loaded(NamedTuple):
-    """A run with what is to be shown of it; all are loaded before anything is measured, as one may be damaged."""
-
-    path: Path
-    config: Config
-    parameters: Parameters
-    normalizers: dict[str, Normalizer | None]
-    fits: dict[str, TemperatureFit]
-
-
 class Study(NamedTuple):
     """The closer measurements of one run."""
 
@@ -98,18 +85,10 @@ class Study(NamedTuple):
     """None for a task that gives its items no priorities: then there are no maps of attention either."""
 
 
-def loaded(path: Path, specs: Sequence[str]) -> Loaded:
-    """Loads a run, its normalizers and the temperature fits beside it. Raises ValueError for a damaged one."""
-    config, parameters = load_checkpoint(path)
-    named = evaluation.named_normalizers(specs, path, parameters, config.normalizer)
-    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
-    return Loaded(path, config, parameters, named, fits)
-
-
-def evaluated(name: str, run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
+def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     """Measures a run under the normalizers asked for, and under those that the losses are counted from."""
-    path, config, parameters, named, _ = run
-    task = config.task
+    name, path, config, parameters, named = run
+    task, parts = config.task, Parts()
     lengths = sorted(lengths or [n for n in task.test_lengths if n >= SHORTEST] or task.test_lengths)
     ranked = evaluation.heads_of(task, lengths[0]).ranked
     measured = evaluation.evaluate(
@@ -122,10 +101,11 @@ def evaluated(name: str, run: Loaded, lengths: Sequence[int], sets: int) -> Eval
         references=(TRUE_ITEM,) if ranked else (),
         trained_under=config.normalizer,
         task=task,
+        done=parts.done,
     )
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
     print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
-    by_length = list(with_progress(measured, lengths, f"measuring {path}"))
+    by_length = list(with_progress(measured, lengths, f"measuring {path}", parts=parts))
     return Evaluated(name, task, tuple(named), by_length, evaluation.frame_of(by_length))
 
 
@@ -138,7 +118,8 @@ def look_closer(run: Evaluated, of: Loaded, sets: int) -> Study:
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
     ranked = "top_rho" in run.measured[0].values and run.measured[-1].n >= TOP
     resolution = dispersion.resolution(of.parameters, task=run.task) if ranked else None
-    return Study(run, searched, of.fits, resolution)
+    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(of.path, of.parameters).items()}
+    return Study(run, searched, fits, resolution)
 
 
 def make_report(
@@ -148,14 +129,15 @@ def make_report(
     sets: int,
     output: Path,
     paper: Paper | None = None,
+    remark: str = "",
 ) -> list[Path]:
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start = time.perf_counter()
-    all_loaded = [loaded(path, specs) for path in paths]
-    runs = [evaluated(name, run, lengths, sets) for name, run in zip(names_of(paths), all_loaded)]
+    all_loaded = load_runs(paths, specs)
+    runs = [evaluated(run, lengths, sets) for run in all_loaded]
     study = look_closer(runs[0], all_loaded[0], sets)
     sections = [*report_sections(runs, study), playground_section(all_loaded[0].normalizers)]
-    note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s."
+    note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s.{remark}"
     return write_page(output, "How far does attention reach?", sections, note, paper)
 
 
@@ -176,10 +158,10 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
     parts: list[Figure | str] = []
     for run in runs:
         parts += [html.heading(run.name), html.facts(findings.said(run))]
-    rows = findings.frame_of(runs)
-    parts.append(Figure("accuracy", findings.accuracy_chart(runs), rows))
-    if published := findings.published_chart(runs[0]):
-        parts.append(Figure("published", published, rows.filter(pl.col("normalizer").is_in(list(accuracy.ACCURACY)))))
+    parts.append(Figure("accuracy", findings.accuracy_chart(runs), findings.frame_of(runs)))
+    if runs[0].compared:
+        cells = accuracy.cells_frame(runs[0].compared)
+        parts.append(Figure("published", accuracy.difference_chart(cells), cells))
     return Section("result", "How well does attention answer sets of n items?", [], [*parts, result_table(runs)])
 
 

@@ -12,14 +12,9 @@ COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
 """Modules beside this one, each with a function `main`."""
 
 
+@ended_by_reader()
 def main() -> None:
     """Runs the command that the first argument names on the others; lists them all for --help."""
-    with ended_by_reader():
-        run()
-
-
-def run() -> None:
-    """Does what `main` says."""
     name, *others = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         listed = (

@@ -87,51 +87,36 @@ def evaluate(asked: Arguments) -> None:
         raise ValueError(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
     own = importlib.import_module(task.evaluation) if task.evaluation else None
     how = {"key": key_of(asked.key), "lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
-    plans = [
-        (own or evaluation).planned(
-            run.parameters,
-            run.normalizers,
-            task=run.config.task,
-            seeds=run.config.all_seeds,
-            trained_under=run.config.normalizer,
-            done=parts.done,
-            **how,
-        )
-        for run in runs
-    ]
-    found = []
-    for run, plan in zip(runs, plans):
-        frames, seeds = plan.frames, options.counted(run.config.seeds, "seed")
+    found, sets = [], 0
+    for name, path, config, parameters, named in runs:
+        how |= {"task": config.task, "seeds": config.all_seeds, "trained_under": config.normalizer}
+        plan = (own or evaluation).planned(parameters, named, done=parts.done, **how)
+        frames, sets = plan.frames, max(sets, plan.sets)
         if is_leader():
-            lengths = " ".join(map(str, dict.fromkeys(plan.lengths)))
-            under = ", ".join(run.normalizers)
-            print(f"measuring {options.shown(run.path)}: {seeds} under {under}; items {lengths}", file=sys.stderr)
+            seeds, lengths = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
+            print(f"measuring {path}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr)
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
-        found.append(Evaluated(run.name, run.config.task, tuple(run.normalizers), [], pl.concat(frames)))
+        found.append(Evaluated(name, config.task, tuple(named), [], pl.concat(frames)))
     if not is_leader():
         return
     models = {run.name: settings_of(run.config) for run in runs}
-    settings = options.settings(asked) | {"sets": plans[0].sets, "models": models}
+    settings = options.settings(asked) | {"sets": sets, "models": models}
     with options.results_of("evaluate", asked.output) as output:
         paths = (own or findings).write(output, settings, found, asked.paper)
-    seconds = f"{time.perf_counter() - start:.0f} s"
-    print(f"evaluated {options.counted(len(runs), 'run')} in {seconds}; wrote {', '.join(map(str, paths))}\n")
+    seeds, seconds = options.counted(len(models), "run"), f"{time.perf_counter() - start:.0f} s"
+    print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
     (own or findings).show(plain_console(), found, asked.lengths, asked.full)
     print(f"\nNext: {next_step(asked.checkpoint, found)}")
 
 
 def next_step(paths: Sequence[Path], runs: Sequence[Evaluated]) -> str:
     """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
-    gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
     where = SHIPPED / "paper_float32"
-    if runs[0].task.name == MaxRetrieval.name and max(gains) < LARGE and where.is_dir():
-        command, why = (
-            f"{program('evaluate')} --checkpoint {options.shown(where)}",
-            "normalizers differ more in exact products",
-        )
-    else:
-        command, why = f"{program('report')} {' '.join(map(options.shown, paths))}", "a page of charts: why, in detail"
-    return f"{command}   # {why}"
+    if runs[0].task.name == MaxRetrieval.name and where.is_dir():
+        gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
+        if max(gains) < LARGE:
+            return f"{program('evaluate')} --checkpoint {options.shown(where)} (where normalizers differ more)"
+    return f"{program('report')} {' '.join(map(options.shown, paths))} (a page of charts: why, in detail)"
 
 
 def main() -> None:

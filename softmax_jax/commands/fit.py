@@ -51,8 +51,6 @@ class Arguments:
 def fit(asked: Arguments) -> None:
     """Searches, fits, compares, prints, writes."""
     start = time.perf_counter()
-    if asked.quick:
-        asked = options.quickened(asked, lengths=(8, 16, 64, 256, 1024), sets=16)
     for directory in (asked.output / "temperature", asked.output) if asked.output else (options.RESULTS,):
         options.check_directory("--output", directory)
     config, parameters = load_checkpoint(asked.checkpoint)
@@ -87,4 +85,5 @@ def fit(asked: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, fit, f"{program('fit')} --checkpoint runs/x --output runs/x")
+    example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
+    options.run(Arguments, __doc__, fit, example, quick)

@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ TrustCode = Annotated[
 """What commands that load a run take as --trust-code."""
 Quick = Annotated[
     bool,
-    tyro.conf.arg(help="Take a look in about a minute: fewer sets, seeds or steps, where no option says how many."),
+    tyro.conf.arg(help="Take a look in about a minute: fewer sets, seeds or steps, unless an option says how many."),
 ]
 """What commands that take minutes take as --quick."""
 RESULTS = Path("results")
@@ -270,25 +271,27 @@ class CompiledPrograms:
 KEPT = CompiledPrograms()
 
 
+@ended_by_reader()
 def run(
-    arguments: type[T], description: str | None, command: Callable[[T], None], example: str = "", **more: Any
+    arguments: type[T],
+    description: str | None,
+    command: Callable[[T], None],
+    example: str = "",
+    quick: Mapping[str, Any] = types.MappingProxyType({}),
+    **more: Any,
 ) -> None:
-    """Parses the command line and calls the command with it, a device per core; bad input ends in one line."""
-    with ended_by_reader():
-        asked = parse(arguments, example=example, description=description, **more)
-        one_device_per_core()
-        with one_line_errors():
-            command(asked)
+    """Parses the command line and calls the command with it, a device per core; bad input ends in one line.
 
-
-def quickened(asked: T, **fewer: Any) -> T:
-    """Returns what is asked for, for a quick look: with these values for options that nobody set. Says so."""
-    less = {name: value for name, value in fewer.items() if getattr(asked, name) == getattr(type(asked), name)}
-    words = (
-        f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in less.items()
-    )
-    print(f"a quick look, not a result to cite: {', '.join(words)}")
-    return dataclasses.replace(asked, **less)
+    What is `quick` takes the place of options that are left out where --quick is given.
+    """
+    asked: Any = parse(arguments, example=example, description=description, **more)
+    one_device_per_core()
+    if getattr(asked, "quick", False):
+        less = {name: value for name, value in quick.items() if getattr(asked, name) == getattr(arguments, name)}
+        print("a quick look, not a result to cite:", ", ".join(f"{name} {value}" for name, value in less.items()))
+        asked = dataclasses.replace(asked, **less)
+    with one_line_errors():
+        command(asked)
 
 
 def shown(path: Path) -> str:

@@ -46,9 +46,7 @@ class Arguments:
 
 def report(asked: Arguments) -> None:
     """Measures, draws, writes."""
-    start, remark = time.perf_counter(), ""
-    if asked.quick:
-        asked, remark = options.quickened(asked, lengths=(16, 64, 256, 1024), sets=32), " A quick look, of few sets."
+    start, remark = time.perf_counter(), " A quick look, of few sets." * asked.quick
     with options.results_of("report", asked.output) as output:
         paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper, remark)
         paths.append(options.write_settings(output, asked))
@@ -57,4 +55,5 @@ def report(asked: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, report, f"{program('report')} runs/x runs/y --lengths 16 256 4096")
+    example, quick = f"{program('report')} runs/x runs/y", {"lengths": (16, 64, 256, 1024), "sets": 32}
+    options.run(Arguments, __doc__, report, example, quick)

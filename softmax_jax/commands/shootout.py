@@ -150,8 +150,6 @@ def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcom
 
 def shoot_out(asked: Arguments) -> None:
     """Looks at the normalizers, trains under each, writes, prints."""
-    if asked.quick:
-        asked = options.quickened(asked, seeds=2, epochs=4)
     config = asked.config()
     start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
     names = tuple(METHODS) if "all" in asked.normalizers else asked.normalizers
@@ -173,4 +171,4 @@ def shoot_out(asked: Arguments) -> None:
 def main() -> None:
     """Runs the command line."""
     example = f'{program("shootout")} --normalizers softmax "ssmax(s=0.43)" --test-lengths 64 256'
-    options.run(Arguments, __doc__, shoot_out, example)
+    options.run(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})

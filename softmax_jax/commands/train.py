@@ -27,14 +27,9 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
+@ended_by_reader()
 def main() -> None:
     """Picks the preset, parses the options over it, trains."""
-    with ended_by_reader():
-        train()
-
-
-def train() -> None:
-    """Does what `main` says."""
     arguments = options.parse_preset(
         preset_summaries(),
         lambda name: Arguments(load_preset(name), Path("runs") / name.replace(":", "_")),

@@ -169,9 +169,10 @@ def evaluate(
         compute, models, at_once = programs[length]
         sets = count_at(length)
         parts = math.gcd(sets, PARTS) if sets * (rooms[length] or length) >= ITEMS_TO_DIVIDE else 1
-        found = []
-        for part in range(parts):
-            some = drawn if parts == 1 else jax.tree.map(functools.partial(_part, part, sets // parts), drawn)
+        found, size = [], sets // parts
+        for start in range(0, sets, size):
+            of_part = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size, axis=1)
+            some = drawn if size == sets else jax.tree.map(of_part, drawn)
             found.append(jax.block_until_ready(on_every_set(compute, models, parameters, some, at_once, every)))
             done(length / parts)
         return found
@@ -179,11 +180,6 @@ def evaluate(
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
     return (_gathered(length, names, tuple(seeds), values, measures) for length, values in zip(lengths, at_each))
-
-
-def _part(part: int, size: int, leaf: Array) -> Array:
-    """Returns one of the parts of the sets; which is no constant, so all are one program."""
-    return jax.lax.dynamic_slice_in_dim(leaf, part * size, size, 1)
 
 
 Argument = TypeVar("Argument")
@@ -404,11 +400,7 @@ def set_by_set(tree: Any) -> Any:
 
 
 def _gathered(
-    items: int,
-    normalizers: tuple[str, ...],
-    seeds: tuple[int, ...],
-    parts: Sequence[Mapping[str, Array]],
-    order: Sequence[str],
+    items: int, normalizers: tuple[str, ...], seeds: tuple[int, ...], parts: Sequence[Any], order: Sequence[str]
 ) -> Measured:
     """Brings the parts of all processes together; not called by the threads, as processes must gather in one order."""
     wholes = [set_by_set(gathered(dict(values))) for values in parts]

@@ -58,10 +58,8 @@ def load_runs(paths: Sequence[Path], specs: Sequence[str], **changes: Any) -> li
     runs = []
     for name, path in zip(names_of(paths), paths):
         config, parameters = load_checkpoint(path)
-        config = changed(config, **changes)
-        runs.append(
-            Loaded(name, path, config, parameters, named_normalizers(specs, path, parameters, config.normalizer))
-        )
+        named = named_normalizers(specs, path, parameters, config.normalizer)
+        runs.append(Loaded(name, path, changed(config, **changes), parameters, named))
     tasks = list(dict.fromkeys(run.config.task.name for run in runs))
     if len(tasks) > 1:
         raise ValueError(f"the runs are of {' and '.join(tasks)}: they must be of one task, so leave one out")
@@ -211,58 +209,54 @@ def accuracies(run: Evaluated) -> dict[int, float]:
     return dict(means.select("n", "value").rows())
 
 
-def few(lengths: Sequence[int]) -> list[int]:
-    """Returns at most `COLUMNS` of these lengths, evenly, with the first and the last.
-
-    >>> few([16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384])
-    [16, 64, 256, 1024, 4096, 16384]
-    """
+def shown_lengths(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> list[int]:
+    """Returns at most `COLUMNS` lengths, evenly, with the first and the last; short ones only if they are asked for."""
+    lengths = sorted({n for run in runs for n in run.frame["n"]})
+    lengths = [n for n in lengths if n in asked or n >= SHORTEST] or lengths
     places = np.linspace(0, len(lengths) - 1, min(len(lengths), COLUMNS)).round()
     return [lengths[int(place)] for place in places]
 
 
-def lengths_of(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> list[int]:
-    """Returns the lengths that a table shows: of those asked for, or else of the task's own without the shortest."""
-    lengths = sorted({n for run in runs for n in run.frame["n"]})
-    return few([n for n in lengths if n in asked or n >= SHORTEST] or lengths)
+def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns the cells of each row by its name, of several runs after that of the run, and what they mean.
 
-
-def table_rows(run: Evaluated, lengths: Sequence[int]) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns the cells of each row by its name, and the normalizers that equal the baseline in every cell.
-
-    The baseline comes first. Under each other normalizer stands its gain over that, with a star where p is less than
-    `CHANCE`; under those that were published, the cells that have a source.
+    Each run begins with its baseline. Under every other normalizer stands its gain over that, with a star where p is
+    less than `CHANCE`; under a published one, the cells that have a source. What equals the baseline is named below.
     """
-    found = {(row["normalizer"], row["n"]): row for row in run.summary.to_dicts()}
     rows: dict[str, list[str]] = {}
-    same = []
-    for name in [run.baseline, *(name for name in run.normalizers if name != run.baseline)]:
-        of_lengths = [found.get((name, n), {}) for n in lengths]
-        cells = [with_half(row.get("accuracy"), row.get("interval"), ".1f") for row in of_lengths]
-        marks = ["*" * (row.get("p_value") is not None and row["p_value"] < CHANCE) for row in of_lengths]
-        gains = [
-            with_half(row.get("gain"), row.get("gain_interval"), "+.1f") + mark for row, mark in zip(of_lengths, marks)
-        ]
-        if rows and cells == rows[run.baseline] and {"+0.0", "+0.0±0.0"}.issuperset(gains):
-            same.append(name)
-            continue
-        rows[name] = cells
-        if {*gains} != {"–"}:
-            rows[name + GAIN] = gains
-        if published := {n: row for n, row in run.published.get(name, {}).items() if n not in accuracy.UNCONFIRMED}:
-            rows[name + PUBLISHED] = [f"{published[n]:.1f}" if n in published else "–" for n in lengths]
-    return rows, same
+    same, seeds = [], runs[0].frame["seed"].n_unique()
+    for run in runs:
+        before = f"{run.name}: " if len(runs) > 1 else ""
+        found = {(row["normalizer"], row["n"]): row for row in run.summary.to_dicts()}
+        for name in sorted(run.normalizers, key=run.baseline.__ne__):
+            of_lengths = [found.get((name, n), {}) for n in lengths]
+            cells = [with_half(row, "accuracy", "interval", ".1f") for row in of_lengths]
+            gains = [with_half(row, "gain", "gain_interval", "+.1f") for row in of_lengths]
+            significant = [(1.0 if (p := row.get("p_value")) is None else p) < CHANCE for row in of_lengths]
+            if {*gains} <= {"+0.0", "+0.0±0.0"} and not any(significant):
+                same.append(f"same as {before}{run.baseline}: {name}")
+                continue
+            rows[before + name] = cells
+            if {*gains} != {"–"}:
+                rows[before + name + GAIN] = [gain + "*" * beyond for gain, beyond in zip(gains, significant)]
+            if row := run.published.get(name):
+                known = [n in row and n not in accuracy.UNCONFIRMED for n in lengths]
+                rows[before + name + PUBLISHED] = [f"{row[n]:.1f}" if has else "–" for n, has in zip(lengths, known)]
+    notes = [*same, f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1)]
+    over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
+    notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test over seeds, Holm for the lengths)")
+    return rows, [*notes, *[accuracy.SOURCE] * bool(runs[0].published)]
 
 
-def with_half(value: float | None, half: float | None, form: str) -> str:
-    """Returns a number with half its interval, as far as there are such.
+def with_half(row: Mapping[str, Any], value: str, half: str, form: str) -> str:
+    """Returns a number of a row with half its interval, as far as there are such.
 
-    >>> with_half(-0.04, 0.12, "+.1f"), with_half(98.52, None, ".1f"), with_half(None, None, ".1f")
-    ('+0.0±0.1', '98.5', '–')
+    >>> with_half({"gain": -0.04, "half": 0.12}, "gain", "half", "+.1f"), with_half({}, "gain", "half", ".1f")
+    ('+0.0±0.1', '–')
     """
-    if value is None:
+    if row.get(value) is None:
         return "–"
-    return format(round(value, 1) + 0.0, form) + ("" if half is None else f"±{half:.1f}")
+    return format(round(row[value], 1) + 0.0, form) + ("" if row[half] is None else f"±{row[half]:.1f}")
 
 
 def frame_of(runs: Sequence[Evaluated]) -> pl.DataFrame:
@@ -275,19 +269,18 @@ def frame_of(runs: Sequence[Evaluated]) -> pl.DataFrame:
 
 def accuracy_chart(runs: Sequence[Evaluated]) -> Chart:
     """Draws accuracy by number of items: a line for each normalizer, and a panel for each of several runs."""
-    first, end = runs[0], max(n for run in runs for n in run.frame["n"])
-    if len(runs) > 1:
-        reached = (f"{run.name} {accuracies(run).get(end, math.nan):.1f} %" for run in runs)
-        title = f"Right at {count(end)} items: {', '.join(reached)}"
-    else:
-        right = (f"{accuracies(first)[n]:.1f} % right at {count(n)} items" for n in (shortest(first), end))
-        title = f"{first.baseline}: {', '.join(right)}"
+    first, several = runs[0], len(runs) > 1
+    titles = []
+    for run in runs:
+        right, ends = accuracies(run), (shortest(run), max(run.frame["n"]))
+        of_ends = (f"{right[n]:.1f} % right at {count(n)} items" for n in ends)
+        titles.append(f"{run.name if several else run.baseline}: {', '.join(of_ends)}")
     seeds = charts.mean_of(first.frame["seed"].n_unique(), ", 95 % band")
     trained = f"{first.task.name.replace('_', ' ')}, trained on at most {first.task.longest} items; {seeds}"
     beside = [name for run in runs for name in run.normalizers]
     panels = [accuracy.accuracy_chart(run.frame, run.name, {}, beside) for run in runs]
-    chart = alt.concat(*panels, columns=2) if len(panels) > 1 else panels[0]
-    return chart.properties(title=charts.chart_title(title, trained))
+    chart = alt.concat(*panels, columns=2) if several else panels[0]
+    return chart.properties(title=charts.chart_title("; ".join(titles), trained))
 
 
 def write(
@@ -315,39 +308,32 @@ def mean_gains(run: Evaluated) -> dict[str, str]:
 
 
 def show(console: Console, runs: Sequence[Evaluated], asked: Sequence[int] = (), full: bool = False) -> None:
-    """Prints the table, in full or a few lengths of it, and what was found."""
-    if full:
-        for run in runs:
-            accuracy.print_evaluation(console, run.summary, run.published, run.baseline)
-    else:
-        print_table(console, runs, lengths_of(runs, asked))
-    for remark in accuracy.remarks(dict.fromkeys(name for run in runs for name in run.normalizers)):
-        console.print(remark, highlight=False)
+    """Prints the accuracies at a few lengths, or in full every measure at every length, and what was found."""
+    lengths = shown_lengths(runs, asked)
+    rows, notes = accuracy_table(runs, lengths)
+    if not full:
+        print_cells(console, {"items": list(map(str, lengths))} | rows)
+        console.print("\n".join(notes), style="dim", highlight=False)
     for run in runs:
-        console.print()
+        if full:
+            accuracy.print_evaluation(console, run.summary, run.published, run.baseline)
+        before = f"{run.name}: " if len(runs) > 1 else ""
         for question, answer in (said(run) | (mean_gains(run) if full else {})).items():
-            console.print(f"{run.name + ': ' if len(runs) > 1 else ''}{question}: {answer}", highlight=False)
+            console.print(f"\n{before}{question}: {answer}", highlight=False)
         if "extrapolated" in run.everything.columns and (warning := accuracy.extrapolation_warning(run.summary)):
             print(warning, file=sys.stderr)
+    for remark in accuracy.remarks(dict.fromkeys(name for run in runs for name in run.normalizers)):
+        console.print(f"\n{remark}", highlight=False)
 
 
-def print_table(console: Console, runs: Sequence[Evaluated], lengths: Sequence[int]) -> None:
-    """Prints accuracies with half their intervals, and gains, at a few lengths."""
-    rows: list[tuple[str, Sequence[str]]] = [("items", list(map(str, lengths)))]
-    for run in runs:
-        of_run, same = table_rows(run, lengths)
-        rows += [(f"{run.name}:", [])] if len(runs) > 1 else []
-        for name, cells in of_run.items():
-            kind = name.rpartition(", ")[2]
-            rows.append((f"  {kind}" if name.endswith((GAIN, PUBLISHED)) else name, cells))
-        rows += [(f"same as {run.baseline}: {', '.join(same)}", [])] if same else []
-    tables.print_cells(console, rows)
-    kinds, seeds = dict(rows), runs[0].frame["seed"].n_unique()
-    notes = [f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval" * (seeds > 1)]
-    if "  gain" in kinds:
-        over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
-        test = f", * p < {CHANCE} (paired t-test over seeds, Holm for the lengths)" * (seeds > 1)
-        notes.append(f"gain: points over {over}{test}")
-    if "  published" in kinds:
-        notes.append(accuracy.SOURCE.partition(", *")[0])
-    console.print("; ".join(notes), style="dim", highlight=False)
+def print_cells(console: Console, rows: Mapping[str, Sequence[str]]) -> None:
+    """Prints rows of cells under each other, each after its name; a name that leaves them no room stands above them."""
+    width = 1 + max(len(cell) for cells in rows.values() for cell in cells)
+    names = {row: f"  {row.split(', ')[-1]}" if row.endswith((GAIN, PUBLISHED)) else row for row in rows}
+    room = min(max(map(len, names.values())), console.width - width * len(rows["items"]))
+    for row, cells in rows.items():
+        name = names[row]
+        if len(name) > room:
+            console.print(name, highlight=False)
+            name = ""
+        console.print(name.ljust(room) + "".join(cell.rjust(width) for cell in cells), highlight=False)

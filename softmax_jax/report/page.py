@@ -22,7 +22,7 @@ from softmax_jax.measures.table import KEYS, MEASURES, TOP
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import accuracy, charts, dispersion as drawn, findings, playground, temperature
-from softmax_jax.report.charts import PUBLISHED, Chart, Paper
+from softmax_jax.report.charts import Chart, Paper
 from softmax_jax.report.findings import SHORTEST, Evaluated, Loaded, count, load_runs
 from softmax_jax.report.show import TEMPLATES
 from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
@@ -167,23 +167,14 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
 
 def result_table(runs: Sequence[Evaluated]) -> str:
     """Returns the table of accuracies with half their intervals at a few lengths, the published ones below."""
-    lengths = findings.lengths_of(runs)
-    rows: dict[str, list[str]] = {}
-    remarks = []
-    for run in runs:
-        of_run, same = findings.table_rows(run, lengths)
-        before = f"{run.name}: " if len(runs) > 1 else ""
-        rows |= {before + name: cells for name, cells in of_run.items() if not name.endswith(findings.GAIN)}
-        remarks += [f"{before}{', '.join(same)} as {run.baseline}"] if same else []
-    seeds = runs[0].frame["seed"].n_unique()
-    half = "± half the 95 % interval (t), " if seeds > 1 else ""
+    lengths = findings.shown_lengths(runs)
+    rows, notes = findings.accuracy_table(runs, lengths)
     sets = [of_length.sets for of_length in runs[0].measured]
-    of_sets = f"up to {max(sets)} sets of a length, {sets[-1]} of the longest"
-    published = [accuracy.SOURCE] if any(name.endswith(PUBLISHED) for name in rows) else []
-    remarks = [f"Accuracy in %, {charts.mean_of(seeds)}, {half}{of_sets}", *published, *remarks]
-    names = dict.fromkeys(name for run in runs for name in run.normalizers)
-    remarks += ["every length is in accuracy.csv", *accuracy.remarks(names)]
-    return html.table("; ".join(remarks), ["normalizer", *map(count, lengths)], rows, "table")
+    notes = [note for note in notes if not note.startswith("gain")]
+    notes += [f"up to {max(sets)} sets of a length, {sets[-1]} of the longest; every length is in accuracy.csv"]
+    notes += accuracy.remarks(dict.fromkeys(name for run in runs for name in run.normalizers))
+    shown = {name: cells for name, cells in rows.items() if not name.endswith(findings.GAIN)}
+    return html.table("; ".join(notes), ["normalizer", *map(count, lengths)], shown, "table")
 
 
 def dispersion_section(run: Evaluated) -> Section:

@@ -55,19 +55,6 @@ def print_groups(
         console.print(table)
 
 
-def print_cells(console: Console, rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Prints rows of cells under each other, each after its name; a name that leaves them no room stands above them."""
-    width = 1 + max(len(cell) for _, cells in rows for cell in cells)
-    columns = max(len(cells) for _, cells in rows)
-    room = min(max(len(name) for name, cells in rows if cells), console.width - width * columns)
-    for name, cells in rows:
-        if len(name) > room or not cells:
-            console.print(name, highlight=False)
-            name = ""
-        if cells:
-            console.print(name.ljust(room) + "".join(cell.rjust(width) for cell in cells), highlight=False)
-
-
 def groups_of(frame: pl.DataFrame, columns: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, dict[int, str]]]:
     """Columns of a frame, each with its label and its form, as the rows of `print_groups`; nulls are left out."""
     groups: dict[str, dict[str, dict[int, str]]] = {}

@@ -38,8 +38,8 @@ def with_progress(
 ) -> Iterator[T]:
     """Passes on each result, with a bar on a terminal and a line per result in a log, which ends in what is `said`.
 
-    What is said of a result stands on a terminal too. With `parts` the bar moves as they are done. Without names the costs are lengths: an item costs about the same
-    in any set, so items are the unit of time left.
+    What is said of a result stands on a terminal too. With `parts` the bar moves as they are done. Without names the
+    costs are lengths: an item costs about the same in any set, so items are the unit of time left.
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)

@@ -211,8 +211,8 @@ def remarks(names: Iterable[str]) -> list[str]:
     """Says what one must know to compare these rows: which depend on an offset of the logits, and what fits saw."""
     found = []
     if moved := moved_by_offset(names := list(names)):
-        problem = "a constant added to a row changes these weights, and training left it to chance"
-        found.append(f"{', '.join(moved)}: {problem}, so what stands here says little of the method")
+        rule = "training under softmax leaves the offset of the logits arbitrary: do not judge the method by this row"
+        found.append(f"{', '.join(moved)}: {rule}")
     if ALL_LENGTHS in names:
         found.append(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
     return found

@@ -209,11 +209,11 @@ def accuracies(run: Evaluated) -> dict[int, float]:
     return dict(means.select("n", "value").rows())
 
 
-def shown_lengths(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> list[int]:
-    """Returns at most `COLUMNS` lengths, evenly, with the first and the last; short ones only if they are asked for."""
+def lengths_to_show(runs: Sequence[Evaluated], asked: Sequence[int] = (), most: int = 2**20) -> list[int]:
+    """Returns the lengths without short ones that nobody asked for, or at most so many, with the first and the last."""
     lengths = sorted({n for run in runs for n in run.frame["n"]})
     lengths = [n for n in lengths if n in asked or n >= SHORTEST] or lengths
-    places = np.linspace(0, len(lengths) - 1, min(len(lengths), COLUMNS)).round()
+    places = np.linspace(0, len(lengths) - 1, min(len(lengths), most)).round()
     return [lengths[int(place)] for place in places]
 
 
@@ -224,17 +224,18 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
     less than `CHANCE`; under a published one, the cells that have a source. What equals the baseline is named below.
     """
     rows: dict[str, list[str]] = {}
-    same, seeds = [], runs[0].frame["seed"].n_unique()
+    notes, seeds = [], runs[0].frame["seed"].n_unique()
     for run in runs:
         before = f"{run.name}: " if len(runs) > 1 else ""
         found = {(row["normalizer"], row["n"]): row for row in run.summary.to_dicts()}
+        same = []
         for name in sorted(run.normalizers, key=run.baseline.__ne__):
             of_lengths = [found.get((name, n), {}) for n in lengths]
             cells = [with_half(row, "accuracy", "interval", ".1f") for row in of_lengths]
             gains = [with_half(row, "gain", "gain_interval", "+.1f") for row in of_lengths]
             significant = [(1.0 if (p := row.get("p_value")) is None else p) < CHANCE for row in of_lengths]
             if {*gains} <= {"+0.0", "+0.0±0.0"} and not any(significant):
-                same.append(f"same as {before}{run.baseline}: {name}")
+                same.append(name)
                 continue
             rows[before + name] = cells
             if {*gains} != {"–"}:
@@ -242,10 +243,11 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
             if row := run.published.get(name):
                 known = [n in row and n not in accuracy.UNCONFIRMED for n in lengths]
                 rows[before + name + PUBLISHED] = [f"{row[n]:.1f}" if has else "–" for n, has in zip(lengths, known)]
-    notes = [*same, f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1)]
+        notes += [f"{before}same as {run.baseline}: {', '.join(same)}"] if same else []
+    notes.append(f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1))
     over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
     notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test over seeds, Holm for the lengths)")
-    return rows, [*notes, *[accuracy.SOURCE] * bool(runs[0].published)]
+    return rows, [*notes, *[accuracy.SOURCE.partition(", *")[0]] * bool(runs[0].published)]
 
 
 def with_half(row: Mapping[str, Any], value: str, half: str, form: str) -> str:
@@ -267,8 +269,12 @@ def frame_of(runs: Sequence[Evaluated]) -> pl.DataFrame:
     return pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))
 
 
-def accuracy_chart(runs: Sequence[Evaluated]) -> Chart:
-    """Draws accuracy by number of items: a line for each normalizer, and a panel for each of several runs."""
+def accuracy_chart(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Chart:
+    """Draws accuracy by number of items: a line for each normalizer, and a panel for each of several runs.
+
+    The lengths are those of `lengths_to_show`.
+    """
+    lengths = lengths_to_show(runs, asked)
     first, several = runs[0], len(runs) > 1
     titles = []
     for run in runs:
@@ -278,9 +284,16 @@ def accuracy_chart(runs: Sequence[Evaluated]) -> Chart:
     seeds = charts.mean_of(first.frame["seed"].n_unique(), ", 95 % band")
     trained = f"{first.task.name.replace('_', ' ')}, trained on at most {first.task.longest} items; {seeds}"
     beside = [name for run in runs for name in run.normalizers]
-    panels = [accuracy.accuracy_chart(run.frame, run.name, {}, beside) for run in runs]
-    chart = alt.concat(*panels, columns=2) if several else panels[0]
-    return chart.properties(title=charts.chart_title("; ".join(titles), trained))
+    chart: Any = alt.concat(
+        *(
+            accuracy.accuracy_chart(run.frame.filter(pl.col("n").is_in(lengths)), "", {}, beside).properties(
+                title=charts.panel_title(run.name)
+            )
+            for run in runs
+        ),
+        columns=2,
+    ).resolve_scale(color="independent", strokeDash="independent")
+    return (chart if several else chart.concat[0]).properties(title=charts.chart_title("; ".join(titles), trained))
 
 
 def write(
@@ -293,7 +306,7 @@ def write(
     summary = [of_run | row for run, of_run in zip(runs, several) for row in run.summary.to_dicts()]
     answers = {run.name: said(run) | mean_gains(run) for run in runs}
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary, "found": answers})
-    drawn = {"accuracy": accuracy_chart(runs)}
+    drawn = {"accuracy": accuracy_chart(runs, settings["lengths"])}
     if len(runs) == 1 and runs[0].compared:
         drawn["published"] = accuracy.difference_chart(accuracy.cells_frame(runs[0].compared))
     for name, chart in drawn.items():
@@ -309,21 +322,21 @@ def mean_gains(run: Evaluated) -> dict[str, str]:
 
 def show(console: Console, runs: Sequence[Evaluated], asked: Sequence[int] = (), full: bool = False) -> None:
     """Prints the accuracies at a few lengths, or in full every measure at every length, and what was found."""
-    lengths = shown_lengths(runs, asked)
+    lengths = lengths_to_show(runs, asked, COLUMNS)
     rows, notes = accuracy_table(runs, lengths)
     if not full:
         print_cells(console, {"items": list(map(str, lengths))} | rows)
         console.print("\n".join(notes), style="dim", highlight=False)
+    for run in runs if full else ():
+        accuracy.print_evaluation(console, run.summary, run.published, run.baseline)
+    for remark in accuracy.remarks(dict.fromkeys(name for run in runs for name in run.normalizers)):
+        console.print(remark, style="dim", highlight=False)
     for run in runs:
-        if full:
-            accuracy.print_evaluation(console, run.summary, run.published, run.baseline)
         before = f"{run.name}: " if len(runs) > 1 else ""
         for question, answer in (said(run) | (mean_gains(run) if full else {})).items():
             console.print(f"\n{before}{question}: {answer}", highlight=False)
         if "extrapolated" in run.everything.columns and (warning := accuracy.extrapolation_warning(run.summary)):
             print(warning, file=sys.stderr)
-    for remark in accuracy.remarks(dict.fromkeys(name for run in runs for name in run.normalizers)):
-        console.print(f"\n{remark}", highlight=False)
 
 
 def print_cells(console: Console, rows: Mapping[str, Sequence[str]]) -> None:

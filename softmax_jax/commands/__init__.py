@@ -5,9 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 
-STATUS_OF_PIPE = 141
-"""What a shell says of a command that was ended because nobody read its output."""
-
 
 @contextlib.contextmanager
 def ended_by_reader() -> Iterator[None]:
@@ -19,7 +16,7 @@ def ended_by_reader() -> Iterator[None]:
             sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still writes at the end
-        raise SystemExit(STATUS_OF_PIPE) from None
+        raise SystemExit(141) from None  # as a shell says of other commands that this ends
 
 
 def program(command: str) -> str:

@@ -234,7 +234,8 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
             cells = [with_half(row, "accuracy", "interval", ".1f") for row in of_lengths]
             gains = [with_half(row, "gain", "gain_interval", "+.1f") for row in of_lengths]
             significant = [(1.0 if (p := row.get("p_value")) is None else p) < CHANCE for row in of_lengths]
-            if {*gains} <= {"+0.0", "+0.0±0.0"} and not any(significant):
+            alike = cells == rows.get(before + run.baseline) and {*gains} <= {"+0.0", "+0.0±0.0"}
+            if alike and not any(significant):
                 same.append(name)
                 continue
             rows[before + name] = cells
@@ -246,7 +247,8 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
         notes += [f"{before}same as {run.baseline}: {', '.join(same)}"] if same else []
     notes.append(f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1))
     over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
-    notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test over seeds, Holm for the lengths)")
+    if any(name.endswith(GAIN) for name in rows):
+        notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test, Holm over the lengths)")
     return rows, [*notes, *[accuracy.SOURCE.partition(", *")[0]] * bool(runs[0].published)]
 
 
@@ -284,16 +286,12 @@ def accuracy_chart(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Char
     seeds = charts.mean_of(first.frame["seed"].n_unique(), ", 95 % band")
     trained = f"{first.task.name.replace('_', ' ')}, trained on at most {first.task.longest} items; {seeds}"
     beside = [name for run in runs for name in run.normalizers]
-    chart: Any = alt.concat(
-        *(
-            accuracy.accuracy_chart(run.frame.filter(pl.col("n").is_in(lengths)), "", {}, beside).properties(
-                title=charts.panel_title(run.name)
-            )
-            for run in runs
-        ),
-        columns=2,
-    ).resolve_scale(color="independent", strokeDash="independent")
-    return (chart if several else chart.concat[0]).properties(title=charts.chart_title("; ".join(titles), trained))
+    drawn = [accuracy.accuracy_chart(run.frame.filter(pl.col("n").is_in(lengths)), "", {}, beside) for run in runs]
+    chart: Any = drawn[0]
+    if several:
+        panels = [panel.properties(title=charts.panel_title(run.name)) for panel, run in zip(drawn, runs)]
+        chart = alt.concat(*panels, columns=2).resolve_scale(color="independent", strokeDash="independent")
+    return chart.properties(title=charts.chart_title("; ".join(titles), trained))
 
 
 def write(

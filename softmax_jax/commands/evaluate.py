@@ -94,7 +94,9 @@ def evaluate(asked: Arguments) -> None:
         frames, sets = plan.frames, max(sets, plan.sets)
         if is_leader():
             seeds, lengths = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
-            print(f"measuring {path}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr)
+            print(
+                f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr
+            )
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
         found.append(Evaluated(name, config.task, tuple(named), [], pl.concat(frames)))
     if not is_leader():
@@ -103,7 +105,8 @@ def evaluate(asked: Arguments) -> None:
     settings = options.settings(asked) | {"sets": sets, "models": models}
     with options.results_of("evaluate", asked.output) as output:
         paths = (own or findings).write(output, settings, found, asked.paper)
-    seeds, seconds = options.counted(len(models), "run"), f"{time.perf_counter() - start:.0f} s"
+    seeds = options.counted(sum(run.config.seeds for run in runs), "seed")
+    seconds = f"{time.perf_counter() - start:.0f} s"
     print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
     (own or findings).show(plain_console(), found, asked.lengths, asked.full)
     print(f"\nNext: {next_step(asked.checkpoint, found)}")
@@ -112,7 +115,7 @@ def evaluate(asked: Arguments) -> None:
 def next_step(paths: Sequence[Path], runs: Sequence[Evaluated]) -> str:
     """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
     where = SHIPPED / "paper_float32"
-    if runs[0].task.name == MaxRetrieval.name and where.is_dir():
+    if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where not in paths:
         gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
         if max(gains) < LARGE:
             return f"{program('evaluate')} --checkpoint {options.shown(where)} (where normalizers differ more)"

@@ -41,7 +41,7 @@ def test_train_then_evaluate(trained, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     wrote, *table, following = [line for line in done.stdout.splitlines() if line]
-    assert wrote.startswith("evaluated 1 run in ")
+    assert wrote.startswith("evaluated 2 seeds in ")
     assert table[0].split() == ["items", "4", "16"]
     assert [line for line in table if line.startswith(("What falls: ", "The paper: "))]
     assert following.startswith("Next: python ")

@@ -175,7 +175,13 @@ def test_the_table_begins_with_the_baseline_marks_gains_beyond_chance_and_names_
 def test_a_run_that_was_trained_under_another_normalizer_is_about_that_and_holds_nothing_against_the_paper():
     run = run_of({"ssmax, as trained": (0.0, 0.1, 0.3), "softmax": (-5.0, -5.1, -4.9)}, name="mine")
     rows, notes = accuracy_table([run, run_of({"softmax": (0.0, 0.1, 0.3)})], [16])
-    assert list(rows) == ["mine: ssmax, as trained", "mine: softmax", "mine: softmax, gain", "x: softmax"]
+    assert list(rows) == [
+        "mine: ssmax, as trained",
+        "mine: softmax",
+        "mine: softmax, gain",
+        "x: softmax",
+        "x: softmax, published",
+    ]
     assert "gain: points over the normalizer of the training" in notes[0] + notes[1]
     text = printed(show, [run])
     assert "attention with ssmax answers 90.1 %" in text

@@ -39,13 +39,10 @@ def published_for(task: Task) -> Published:
     return ACCURACY if name_of(task) == "max_retrieval" else {}
 
 
-def accuracy_chart(
-    frame: pl.DataFrame, title: str, reference: Published = ACCURACY, beside: Iterable[str] = ()
-) -> charts.Chart:
+def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = ACCURACY) -> charts.Chart:
     """Draws accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
     The frame has the columns normalizer, n, seed and accuracy. Curves that coincide are one line with all their names.
-    Colours are those that the normalizers have among the names `beside`.
     """
     measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     lengths = sorted(set(measured["n"]))
@@ -58,9 +55,7 @@ def accuracy_chart(
     joint = joint_names(measured)
     measured = measured.filter(pl.col("normalizer").is_in(list(joint)))
     drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
-    names = drawn["normalizer"].unique(maintain_order=True).to_list()
-    of_all = charts.palette([*beside, *names])
-    colours = {joint.get(name, name): of_all[name] for name in names}
+    colours = {joint.get(name, name): colour for name, colour in charts.palette(drawn["normalizer"]).items()}
     dashes = {name: charts.DASHES if name.endswith(PUBLISHED) else [1, 0] for name in colours}
     seeds = charts.mean_of(frame["seed"].n_unique(), ", 95 % band")
     titles = charts.chart_title(title, seeds, *([charts.FAIR] if ALL_LENGTHS in dashes else []))

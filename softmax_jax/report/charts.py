@@ -81,7 +81,7 @@ def palette(names: Iterable[str]) -> dict[str, str]:
     """A colour for each name: that of its normalizer, and for all others those left over, in turn.
 
     A published row has the colour of its normalizer. Of several rows of one normalizer the first has its colour. That
-    of the baseline goes to no other. One's own, as in `my_module:mine`, has the same whatever stands beside it.
+    of the baseline goes to no other.
 
     >>> palette(["mine", "softmax", "softmax, published"])
     {'mine': '#ff5a69', 'softmax': '#2d96ff', 'softmax, published': '#2d96ff'}
@@ -94,8 +94,6 @@ def palette(names: Iterable[str]) -> dict[str, str]:
     own = {name: BY_NORMALIZER[normalizer] for normalizer, name in owners.items()}
     own |= {name: BY_NORMALIZER[normalizer_of(name)] for name in names if name.endswith(PUBLISHED)}
     free = [colour for name, colour in BY_NORMALIZER.items() if name != BASELINE]
-    modules = list(dict.fromkeys(normalizer_of(name) for name in names if ":" in normalizer_of(name)))
-    own |= {name: free[~modules.index(of) % len(free)] for name in names if (of := normalizer_of(name)) in modules}
     left = [colour for colour in free if colour not in own.values()] or free
     others = [name for name in names if name not in own]
     own |= {name: left[index % len(left)] for index, name in enumerate(others)}

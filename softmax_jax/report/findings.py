@@ -285,8 +285,7 @@ def accuracy_chart(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Char
         titles.append(f"{run.name if several else run.baseline}: {', '.join(of_ends)}")
     seeds = charts.mean_of(first.frame["seed"].n_unique(), ", 95 % band")
     trained = f"{first.task.name.replace('_', ' ')}, trained on at most {first.task.longest} items; {seeds}"
-    beside = [name for run in runs for name in run.normalizers]
-    drawn = [accuracy.accuracy_chart(run.frame.filter(pl.col("n").is_in(lengths)), "", {}, beside) for run in runs]
+    drawn = [accuracy.accuracy_chart(run.frame.filter(pl.col("n").is_in(lengths)), "", {}) for run in runs]
     chart: Any = drawn[0]
     if several:
         panels = [panel.properties(title=charts.panel_title(run.name)) for panel, run in zip(drawn, runs)]

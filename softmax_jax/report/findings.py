@@ -289,7 +289,7 @@ def accuracy_chart(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Char
     chart: Any = drawn[0]
     if several:
         panels = [panel.properties(title=charts.panel_title(run.name)) for panel, run in zip(drawn, runs)]
-        chart = alt.concat(*panels, columns=2).resolve_scale(color="independent", strokeDash="independent")
+        chart = alt.vconcat(*panels).resolve_scale(color="independent", strokeDash="independent")
     return chart.properties(title=charts.chart_title("; ".join(titles), trained))
 
 

@@ -118,8 +118,8 @@ def next_step(paths: Sequence[Path], runs: Sequence[Evaluated]) -> str:
     if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where not in paths:
         gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
         if max(gains) < LARGE:
-            return f"{program('evaluate')} --checkpoint {options.shown(where)} (where normalizers differ more)"
-    return f"{program('report')} {' '.join(map(options.shown, paths))} (a page of charts: why, in detail)"
+            return f"{program('evaluate')} --checkpoint {options.shown(where)} (larger gains)"
+    return f"{program('report')} {' '.join(map(options.shown, paths))} (the same in charts, and more)"
 
 
 def main() -> None:

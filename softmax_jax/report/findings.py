@@ -249,7 +249,7 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
     over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
     if any(name.endswith(GAIN) for name in rows):
         notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test, Holm over the lengths)")
-    return rows, [*notes, *[accuracy.SOURCE.partition(", *")[0]] * bool(runs[0].published)]
+    return rows, [*notes, *[accuracy.SOURCE.partition(", *")[0]] * any(name.endswith(PUBLISHED) for name in rows)]
 
 
 def with_half(row: Mapping[str, Any], value: str, half: str, form: str) -> str:

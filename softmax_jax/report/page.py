@@ -227,7 +227,7 @@ def maps_section(run: Evaluated) -> Section:
     """Shows the paper's attention map, each weight to be read by hovering over it."""
     maps = dispersion.attention_maps(run.measured, run.normalizers)
     best = maps.weights[..., 0].mean(-1)
-    at, most = maps.normalizers.index(run.looked_into), int(best[:, -1].argmax())
+    at, most = maps.normalizers.index(run.looked_into), int(np.nanargmax(best[:, -1]))
     lead = (
         f"Under {run.looked_into} the largest item holds a mean weight of {best[at, 0]:.2f} in sets of "
         f"{count(maps.lengths[0])} and {best[at, -1]:.2f} in sets of {count(maps.lengths[-1])}"

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from softmax_jax.report import accuracy
+from softmax_jax.report import findings
 from softmax_jax.training import run, trainer as training
 from softmax_jax.training.distributed import gathered
 from tests.eight_devices import TASK, TINY
@@ -54,7 +54,7 @@ def main(address, process, output):
     cluster = ("--coordinator", address, "--processes", 2, "--process", process)
     if process == "1":
         run._lines = ask_to_stop
-    accuracy.save_chart = lambda *arguments: []
+    findings.save_chart = lambda *arguments: []
     found: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
     measured = ("--lengths", 8, "--sets", 16, "--normalizers", "softmax", "--output", output / f"evaluation{process}")
     found["evaluated"] = script("evaluate.py", "--checkpoint", output / "run", *measured, *cluster)

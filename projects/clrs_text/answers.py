@@ -18,10 +18,9 @@ from softmax_jax.measures.evaluation import BASELINE, Plan, evaluate
 from softmax_jax.measures.statistics import corrected
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.report import charts
-from softmax_jax.report.accuracy import settings_to_keep
 from softmax_jax.report.charts import Paper, palette, save_chart
+from softmax_jax.report.findings import Evaluated
 from softmax_jax.report.tables import groups_of, print_groups
-from softmax_jax.training.progress import plain_console
 from softmax_jax.training.trainer import Parameters
 
 EXACT = "exact_match"
@@ -152,16 +151,20 @@ def answers_chart(summary: pl.DataFrame, title: str) -> charts.Chart:
     return alt.concat(*panels, columns=3).properties(title=charts.chart_title(title, "95 % intervals over sets"))
 
 
-def show_and_write(
-    output: Path, options: Mapping[str, Any], answers: pl.DataFrame, task: ClrsText, paper: Paper | None = None
+def write(
+    output: Path, settings: Mapping[str, Any], runs: Sequence[Evaluated], paper: Paper | None = None
 ) -> list[Path]:
-    """Writes the rows of an evaluation, its summary and its chart, then prints the summary; returns the files."""
-    summary = summarize_answers(answers)
+    """Writes the rows of the evaluation of a run, its summary and its chart; returns the files."""
+    (run,) = runs
+    summary = summarize_answers(run.everything)
     paths = [output / "evaluation.csv", output / "evaluation.json"]
-    write_csv(paths[0], COLUMNS, answers.select(COLUMNS).rows())
-    kept = {"settings": settings_to_keep(options), "versions": versions(), "summary": summary.to_dicts()}
-    write_json(paths[1], kept)
-    title = f"How far do answers reach that were trained at up to {task.longest} numbers?"
-    paths += save_chart(answers_chart(summary, title), output / "accuracy", paper)
-    print_answers(plain_console(), summary)
-    return paths
+    write_csv(paths[0], COLUMNS, run.everything.select(COLUMNS).rows())
+    write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
+    title = f"How far do answers reach that were trained at up to {run.task.longest} numbers?"
+    return paths + save_chart(answers_chart(summary, title), output / "accuracy", paper)
+
+
+def show(console: Console, runs: Sequence[Evaluated], *_: Any) -> None:
+    """Prints the tables of a run."""
+    (run,) = runs
+    print_answers(console, summarize_answers(run.everything))

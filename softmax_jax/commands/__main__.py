@@ -4,6 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from softmax_jax.commands import ended_by_reader
 from softmax_jax.files import first_line_of_docstring
 from softmax_jax.normalizers.checks import did_you_mean
 
@@ -11,6 +12,7 @@ COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
 """Modules beside this one, each with a function `main`."""
 
 
+@ended_by_reader()
 def main() -> None:
     """Runs the command that the first argument names on the others; lists them all for --help."""
     name, *others = sys.argv[1:] or ["--help"]

@@ -4,22 +4,28 @@ import dataclasses
 import importlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 import tyro
 
-from softmax_jax.commands import options
+from softmax_jax.commands import options, program
 from softmax_jax.measures import evaluation
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, key_of, named_normalizers
-from softmax_jax.report import accuracy
+from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
+from softmax_jax.report import findings
 from softmax_jax.report.charts import PaperOption
+from softmax_jax.report.findings import Evaluated, load_runs
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import AS_TRAINED, Rounding
-from softmax_jax.training.config import changed, settings_of
+from softmax_jax.training.config import settings_of
 from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
-from softmax_jax.training.progress import with_progress
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.training.progress import Parts, plain_console, with_progress
+from softmax_jax.training.run_directory import SHIPPED
+
+LARGE = 5.0
+"""Points of accuracy, below which a gain is not what to show somebody first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +41,13 @@ class Arguments:
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
-    checkpoint: Path = SHIPPED / "paper"
-    """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
+    checkpoint: tuple[Path, ...] = (SHIPPED / "paper",)
+    """Directories of runs of one task, or a Flax msgpack file of the published recreation's parameters."""
     trust_code: options.TrustCode = False
     output: options.UnlessGiven[Path | None] = None
-    """Directory for evaluation.csv, evaluation.json and the chart; results/evaluate/TIME by default."""
+    """Directory for evaluation.csv, evaluation.json and the charts; results/evaluate/TIME by default."""
+    full: bool = False
+    """Print every measure at every length, not only accuracies and gains at six; the files hold all of it anyway."""
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
@@ -54,6 +62,7 @@ class Arguments:
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
         options.normalizer_names(self.normalizers)
+        options.each_once("--checkpoint", self.checkpoint)
         options.check_directory("--output", self.output or options.RESULTS)
 
 
@@ -63,37 +72,57 @@ def row(frame: pl.DataFrame) -> str:
     >>> row(pl.DataFrame({"normalizer": ["softmax", "softmax", "hardmax"], "accuracy": [98.0, 99.0, 100.0]}))
     '% right: softmax 98.5, hardmax 100.0'
     """
-    means = frame.group_by("normalizer", maintain_order=True).agg(pl.mean("accuracy")).rows()
-    return "% right: " + ", ".join(f"{name} {mean:.1f}" for name, mean in means)
+    means = frame.filter(pl.col("normalizer") != TRUE_ITEM).group_by("normalizer", maintain_order=True)
+    return "% right: " + ", ".join(f"{name} {mean:.1f}" for name, mean in means.agg(pl.mean("accuracy")).rows())
 
 
 def evaluate(asked: Arguments) -> None:
-    """Loads, measures, prints, writes."""
+    """Loads, measures, writes, prints."""
     join(asked.cluster)
     start = time.perf_counter()
-    config, parameters = load_checkpoint(asked.checkpoint)
-    config = changed(config, **asked.rounding.given)
-    named = named_normalizers(asked.normalizers, asked.checkpoint, parameters, config.normalizer)
+    runs, parts = load_runs(asked.checkpoint, asked.normalizers, **asked.rounding.given), Parts()
     asked.compiled.keep()
-    how = {"seeds": config.all_seeds, "key": key_of(asked.key), "trained_under": config.normalizer}
-    how |= {"lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
-    own = importlib.import_module(config.task.evaluation) if config.task.evaluation else None
-    plan = (own or evaluation).planned(parameters, named, task=config.task, **how)
-    frames, seeds = plan.frames, options.counted(config.seeds, "seed")
-    if is_leader():
-        lengths = " ".join(map(str, dict.fromkeys(plan.lengths)))
-        print(f"measuring {asked.checkpoint}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr)
-        frames = with_progress(plan.frames, plan.lengths, "measuring", said=row)
-    frame = pl.concat(frames)
+    task = runs[0].config.task
+    if len(runs) > 1 and task.evaluation:
+        raise ValueError(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
+    own = importlib.import_module(task.evaluation) if task.evaluation else None
+    how = {"key": key_of(asked.key), "lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
+    found, sets = [], 0
+    for name, path, config, parameters, named in runs:
+        how |= {"task": config.task, "seeds": config.all_seeds, "trained_under": config.normalizer}
+        plan = (own or evaluation).planned(parameters, named, done=parts.done, **how)
+        frames, sets = plan.frames, max(sets, plan.sets)
+        if is_leader():
+            seeds, lengths = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
+            print(
+                f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr
+            )
+            frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
+        found.append(Evaluated(name, config.task, tuple(named), [], pl.concat(frames)))
     if not is_leader():
         return
-    settings = dataclasses.asdict(asked) | {"sets": plan.sets, "seeds": config.all_seeds, "model": settings_of(config)}
+    models = {run.name: settings_of(run.config) for run in runs}
+    settings = options.settings(asked) | {"sets": sets, "models": models}
     with options.results_of("evaluate", asked.output) as output:
-        paths = (own or accuracy).show_and_write(output, settings, frame, config.task, asked.paper)
+        paths = (own or findings).write(output, settings, found, asked.paper)
+    seeds = options.counted(sum(run.config.seeds for run in runs), "seed")
     seconds = f"{time.perf_counter() - start:.0f} s"
-    print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
+    print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
+    (own or findings).show(plain_console(), found, asked.lengths, asked.full)
+    print(f"\nNext: {next_step(asked.checkpoint, found)}")
+
+
+def next_step(paths: Sequence[Path], runs: Sequence[Evaluated]) -> str:
+    """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
+    where = SHIPPED / "paper_float32"
+    if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where not in paths:
+        gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
+        if max(gains) < LARGE:
+            return f"{program('evaluate')} --checkpoint {options.shown(where)} (larger gains)"
+    return f"{program('report')} {' '.join(map(options.shown, paths))} (the same in charts, and more)"
 
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, evaluate)
+    example = f'{program("evaluate")} --normalizers softmax "ssmax(s=0.43)" --lengths 16 1024'
+    options.run(Arguments, __doc__, evaluate, example)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from softmax_jax.commands import options
+from softmax_jax.commands import options, program
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import Draw, heads_of, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
@@ -40,6 +40,7 @@ class Arguments:
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
     paper: PaperOption = None
+    quick: options.Quick = False
 
     def __post_init__(self) -> None:
         options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
@@ -74,6 +75,7 @@ def fit(asked: Arguments) -> None:
         print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
     with options.results_of("fit", asked.output) as output:
         paths = report.write_study(output, rows, fits, compared, asked.paper)
+        paths.append(options.write_settings(output / "temperature", asked))
     report.print_fits(console, fits)
     report.print_published(console, fits)
     report.print_comparison(console, compared)
@@ -83,4 +85,5 @@ def fit(asked: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, fit)
+    example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
+    options.run(Arguments, __doc__, fit, example, quick)

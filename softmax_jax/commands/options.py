@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import jax
 import tyro
 
-from softmax_jax.files import reason
+from softmax_jax.commands import ended_by_reader, program
+from softmax_jax.files import reason, versions, write_json
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import ANY, trust
 from softmax_jax.training.progress import plain_console
@@ -34,12 +36,17 @@ TrustCode = Annotated[
     ),
 ]
 """What commands that load a run take as --trust-code."""
+Quick = Annotated[
+    bool,
+    tyro.conf.arg(help="Take a look in about a minute: fewer sets, seeds or steps, unless an option says how many."),
+]
+"""What commands that take minutes take as --quick."""
 RESULTS = Path("results")
 """Where commands write what they found, unless told otherwise."""
 
 
-def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any) -> T:
-    """Calls `tyro.cli`. What is wrong goes to stderr in one line, and the exit status is 2.
+def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = "", **options: Any) -> T:
+    """Calls `tyro.cli`, whose help starts with the example. What is wrong goes to stderr in one line, with status 2.
 
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
     """
@@ -50,9 +57,11 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, **options: Any)
     for name, times in Counter(name.replace("--no-", "--") for name in names).items():
         if times > 1:
             refuse(f"{name} is given twice, with or without --no: it must be given once, so leave one out")
-    box = io.StringIO()
+    box, helps = io.StringIO(), not {"-h", "--help"}.isdisjoint(words)
+    if helps and example:
+        print(f"example: {example}\n")
     try:
-        with contextlib.redirect_stderr(box), _wide_terminal({"-h", "--help"}.isdisjoint(words)):
+        with contextlib.redirect_stderr(box), _wide_terminal(not helps):
             parsed = tyro.cli(arguments, args=words, **options)
     except SystemExit as end:
         if end.code:
@@ -114,6 +123,7 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
     script = Path(sys.argv[0]).name
     if name in ("-h", "--help"):
         listed = (f"  {preset:<28}{summary}" for preset, summary in summaries.items())
+        print(f"example: {program('train')} quick --workdir runs/x", "", sep="\n")
         print(f"usage: {script} PRESET [OPTIONS]", "", description, "", *listed, sep="\n")
         print("", "PRESET --help lists the options of one.", sep="\n")
         raise SystemExit(0)
@@ -126,7 +136,8 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
     except ValueError as error:
         refuse(str(error))
     options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
-    return parse(type(default), others, default=default, **options)
+    example = f"{program('train')} {name} --steps 2000 --workdir runs/x"
+    return parse(type(default), others, example, default=default, **options)
 
 
 def _look_here_last() -> None:
@@ -260,12 +271,49 @@ class CompiledPrograms:
 KEPT = CompiledPrograms()
 
 
-def run(arguments: type[T], description: str | None, command: Callable[[T], None], **more: Any) -> None:
-    """Parses the command line and calls the command with it, a device per core; bad input ends in one line."""
-    asked = parse(arguments, description=description, **more)
+@ended_by_reader()
+def run(
+    arguments: type[T],
+    description: str | None,
+    command: Callable[[T], None],
+    example: str = "",
+    quick: Mapping[str, Any] = types.MappingProxyType({}),
+    **more: Any,
+) -> None:
+    """Parses the command line and calls the command with it, a device per core; bad input ends in one line.
+
+    What is `quick` takes the place of options that are left out where --quick is given.
+    """
+    asked: Any = parse(arguments, example=example, description=description, **more)
     one_device_per_core()
+    if getattr(asked, "quick", False):
+        less = {name: value for name, value in quick.items() if getattr(asked, name) == getattr(arguments, name)}
+        print("a quick look, not a result to cite:", ", ".join(f"{name} {value}" for name, value in less.items()))
+        asked = dataclasses.replace(asked, **less)
     with one_line_errors():
         command(asked)
+
+
+def shown(path: Path) -> str:
+    """Returns a path as one would type it here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def settings(asked: Any) -> dict[str, Any]:
+    """Returns the options that a file of results names, as JSON has them."""
+    kept = {name: value for name, value in dataclasses.asdict(asked).items() if name not in NO_SETTINGS}
+    return jax.tree.map(lambda leaf: str(leaf) if isinstance(leaf, Path) else leaf, kept)
+
+
+def write_settings(output: Path, asked: Any) -> Path:
+    """Writes settings.json with the options and what computed; returns where."""
+    path = output / "settings.json"
+    write_json(path, {"settings": settings(asked), "versions": versions()})
+    return path
+
+
+NO_SETTINGS = ("cluster", "compiled", "rounding", "paper", "full")
+"""Options that change no number, and the precision, which stands under the settings of the model."""
 
 
 @contextlib.contextmanager
@@ -273,6 +321,8 @@ def one_line_errors() -> Iterator[None]:
     """Ends bad input in one line on stderr with status 2, a loss that is not finite with 1, a stopped run with 130."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # for `ended_by_reader`
     except ArithmeticError as error:
         problem, status = str(error), 1
     except (ValueError, OSError, MemoryError, RuntimeError, AssertionError) as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.commands import options
+from softmax_jax.commands import options, program
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
 from softmax_jax.report.charts import PaperOption
@@ -31,6 +31,7 @@ class Arguments:
     sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
     paper: PaperOption = None
+    quick: options.Quick = False
 
     def __post_init__(self) -> None:
         options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
@@ -45,12 +46,14 @@ class Arguments:
 
 def report(asked: Arguments) -> None:
     """Measures, draws, writes."""
-    start = time.perf_counter()
+    start, remark = time.perf_counter(), " A quick look, of few sets." * asked.quick
     with options.results_of("report", asked.output) as output:
-        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper)
+        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper, remark)
+        paths.append(options.write_settings(output, asked))
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, report)
+    example, quick = f"{program('report')} runs/x runs/y", {"lengths": (16, 64, 256, 1024), "sets": 32}
+    options.run(Arguments, __doc__, report, example, quick)

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.commands import options
+from softmax_jax.commands import options, program
 from softmax_jax.configs import load_preset
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import evaluate, frame_of
@@ -62,6 +62,7 @@ class Arguments:
     """What the answer is read from (the mean over positions); of the signal alone."""
     causal: bool = False
     """Let no position see a later one."""
+    quick: options.Quick = False
 
     def __post_init__(self) -> None:
         options.normalizer_names(self.normalizers)
@@ -72,7 +73,7 @@ class Arguments:
     @property
     def runs(self) -> Path:
         """Returns the directory of the runs."""
-        return self.workdir or Path("runs") / "shootout" / self.task
+        return self.workdir or Path("runs") / "shootout" / (self.task + "-quick" * self.quick)
 
     def config(self) -> Config:
         """Returns the preset of the task with what is asked for. Raises ValueError for what it cannot take."""
@@ -148,7 +149,7 @@ def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcom
 
 
 def shoot_out(asked: Arguments) -> None:
-    """Looks at the normalizers, trains under each, prints, writes."""
+    """Looks at the normalizers, trains under each, writes, prints."""
     config = asked.config()
     start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
     names = tuple(METHODS) if "all" in asked.normalizers else asked.normalizers
@@ -169,4 +170,5 @@ def shoot_out(asked: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, shoot_out)
+    example = f'{program("shootout")} --normalizers softmax "ssmax(s=0.43)" --test-lengths 64 256'
+    options.run(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})

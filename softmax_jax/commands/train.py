@@ -1,12 +1,11 @@
 """Trains the model of a task."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import tyro
 
-from softmax_jax.commands import options
+from softmax_jax.commands import ended_by_reader, options, program
 from softmax_jax.configs import load_preset, preset_summaries
 from softmax_jax.training.config import Config
 from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
@@ -28,6 +27,7 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
 
+@ended_by_reader()
 def main() -> None:
     """Picks the preset, parses the options over it, trains."""
     arguments = options.parse_preset(
@@ -45,5 +45,4 @@ def main() -> None:
         arguments.compiled.keep()
         run(arguments.config, workdir, plain_console(quiet=not is_leader()))
         if is_leader():
-            program = "softmax-jax evaluate" if sys.argv[0].startswith("softmax-jax") else "python evaluate.py"
-            print(f"trained to the end; evaluate with: {program} --checkpoint {workdir}")
+            print(f"trained to the end; evaluate with: {program('evaluate')} --checkpoint {workdir}")

@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +38,10 @@ TRUE_ITEM = "the true item alone"
 """In the place of a normalizer's name: all weight on the item of the largest priority."""
 TRUE_KEY = "softmax under a true key"
 """In the place of a name: softmax, once the item of the largest priority has taken the largest logit of its row."""
+PARTS = 8
+"""A length of many items is computed in so many parts of its sets, each of which moves a bar of progress."""
+ITEMS_TO_DIVIDE = 2**21
+"""Of a seed: about a second for ten seeds on two cores."""
 TEST_KEY = 2**31
 """The number of the key of test sets, beyond the seeds of training."""
 
@@ -100,6 +105,7 @@ def evaluate(
     key: Key[Array, ""] | None = None,
     task: Task | None = None,
     trained_under: str = BASELINE,
+    done: Callable[[float], None] = lambda items: None,
 ) -> Iterator[Measured]:
     """Yields, length by length, the measures of every set under every normalizer and reference.
 
@@ -110,8 +116,9 @@ def evaluate(
 
     Protocol "fresh" draws `sets` new sets of each of `lengths` for every seed from `key`, the same for every
     normalizer; without `sets` or `lengths` they are as many as the task says. "notebook" takes those of the published
-    recreation of max retrieval. Compiles once for the lengths that share a program by `rooms_of`. Raises, before it
-    computes or yields anything, unless its arguments fit each other.
+    recreation of max retrieval. Compiles once for the lengths that share a program by `rooms_of`. `done` is told, from
+    other threads, each part of a length's items that is computed. Raises, before it computes or yields anything, unless
+    its arguments fit each other.
     """
     task = task or task_of(parameters)
     check_seeds(parameters, seeds)
@@ -152,7 +159,7 @@ def evaluate(
     # Made before the threads below ask for them: at the same moment each would make its own, and compile that.
     programs = {length: program_at(length) for length in lengths}
 
-    def values_at(length: int) -> dict[str, Array]:
+    def values_at(length: int) -> list[dict[str, Array]]:
         if fresh:
             keys = set_keys(seeds, length, count_at(length), key)
             drawn = keys, jnp.full(keys.shape, length, jnp.int32)
@@ -160,7 +167,15 @@ def evaluate(
             of_seed = notebook.test_sets(length)
             drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), of_seed)
         compute, models, at_once = programs[length]
-        return jax.block_until_ready(on_every_set(compute, models, parameters, drawn, at_once, every))
+        sets = count_at(length)
+        parts = math.gcd(sets, PARTS) if sets * (rooms[length] or length) >= ITEMS_TO_DIVIDE else 1
+        found, size = [], sets // parts
+        for start in range(0, sets, size):
+            of_part = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size, axis=1)
+            some = drawn if size == sets else jax.tree.map(of_part, drawn)
+            found.append(jax.block_until_ready(on_every_set(compute, models, parameters, some, at_once, every)))
+            done(length / parts)
+        return found
 
     # Two sets of a million items at once would take twice the memory.
     at_each = (map if max(lengths) > LONGEST_WHOLE else two_at_a_time)(values_at, lengths)
@@ -204,10 +219,12 @@ def planned(
 ) -> Plan:
     """Returns the evaluation of the table of measures; without `lengths` and `sets` they are those of the task.
 
-    The options are those of `evaluate`, and it raises the same.
+    The options are those of `evaluate`, and it raises the same. With hardmax among the normalizers comes the true item
+    alone, which together say what is lost to what.
     """
     lengths = list(lengths_of(task, lengths, protocol))
     options |= {"lengths": lengths, "sets": sets, "measures": (*EVALUATION, "extrapolated")}
+    options["references"] = (TRUE_ITEM,) if "hardmax" in normalizers and heads_of(task, lengths[0]).ranked else ()
     measured = evaluate(parameters, normalizers, task=task, protocol=protocol, **options)
     return Plan(sets or max(map(task.test_sets, lengths)), lengths, (of_length.frame() for of_length in measured))
 
@@ -383,10 +400,11 @@ def set_by_set(tree: Any) -> Any:
 
 
 def _gathered(
-    items: int, normalizers: tuple[str, ...], seeds: tuple[int, ...], values: Mapping[str, Array], order: Sequence[str]
+    items: int, normalizers: tuple[str, ...], seeds: tuple[int, ...], parts: Sequence[Any], order: Sequence[str]
 ) -> Measured:
     """Brings the parts of all processes together; not called by the threads, as processes must gather in one order."""
-    whole = set_by_set(gathered(dict(values)))
+    wholes = [set_by_set(gathered(dict(values))) for values in parts]
+    whole = {name: np.concatenate([part[name] for part in wholes], 1) for name in wholes[0]}
     rows = max((whole[name].shape[3] for name in whole if MEASURES[name].of_row), default=1)
     if rows == 1:
         whole = {name: of[:, :, :, 0] if MEASURES[name].of_row else of for name, of in whole.items()}

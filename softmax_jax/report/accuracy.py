@@ -1,26 +1,23 @@
-"""The evaluation as a chart and as a table for a terminal, beside the published rows."""
+"""Accuracies as a chart and as a table for a terminal, beside the published ones."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import altair as alt
 import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.files import versions, write_csv, write_json
-from softmax_jax.measures.evaluation import AS_TRAINED, summarize
+from softmax_jax.measures.evaluation import AS_TRAINED
 from softmax_jax.measures.statistics import over_seeds, paired_p_value
-from softmax_jax.measures.table import EVALUATION, KEYS
+from softmax_jax.measures.table import EVALUATION
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.report import charts
-from softmax_jax.report.charts import BASELINE, PUBLISHED, Paper, normalizer_of, save_chart
+from softmax_jax.report.charts import BASELINE, PUBLISHED, normalizer_of
 from softmax_jax.report.tables import groups_of, print_groups, with_interval
 from softmax_jax.tasks import name_of
 from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import ALL_LENGTHS
-from softmax_jax.training.progress import plain_console
 
 Published = Mapping[str, Mapping[int, float]]
 """Accuracies to compare with, in percent, by normalizer and n."""
@@ -45,7 +42,7 @@ def published_for(task: Task) -> Published:
 def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = ACCURACY) -> charts.Chart:
     """Draws accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
-    The frame has the columns normalizer, n, seed and accuracy.
+    The frame has the columns normalizer, n, seed and accuracy. Curves that coincide are one line with all their names.
     """
     measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     lengths = sorted(set(measured["n"]))
@@ -55,17 +52,71 @@ def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = ACCUR
         for n, accuracy in row.items()
         if n in lengths
     ]
+    joint = joint_names(measured)
+    measured = measured.filter(pl.col("normalizer").is_in(list(joint)))
     drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
-    dashes = {name: charts.DASHES if name.endswith(PUBLISHED) else [1, 0] for name in drawn["normalizer"]}
+    colours = {joint.get(name, name): colour for name, colour in charts.palette(drawn["normalizer"]).items()}
+    dashes = {name: charts.DASHES if name.endswith(PUBLISHED) else [1, 0] for name in colours}
     seeds = charts.mean_of(frame["seed"].n_unique(), ", 95 % band")
     titles = charts.chart_title(title, seeds, *([charts.FAIR] if ALL_LENGTHS in dashes else []))
     x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
-    dash = charts.dash_by("normalizer", dashes)
-    return charts.named_lines(drawn, x, y, titles, dash=dash, width=600, height=360)
+    drawn, dash = drawn.with_columns(pl.col("normalizer").replace(joint)), charts.dash_by("normalizer", dashes)
+    return charts.named_lines(drawn, x, y, titles, colours=colours, dash=dash, width=600, height=360)
 
 
-def print_evaluation(console: Console, summary: pl.DataFrame, reference: Published = ACCURACY) -> None:
-    """Prints the measures for readers, the interval of the accuracy and p, and the published rows under them."""
+def joint_names(means: pl.DataFrame) -> dict[str, str]:
+    """Returns the names of all whose means are the same to a tenth at every length, by the first of them.
+
+    >>> rows = [("softmax", 4, 98.02), ("ssmax", 4, 98.3), ("softpick", 4, 98.04)]
+    >>> joint_names(pl.DataFrame(rows, ["normalizer", "n", "value"], orient="row"))
+    {'softmax': 'softmax, softpick', 'ssmax': 'ssmax'}
+    """
+    curves: dict[tuple[tuple[int | float, ...], ...], list[str]] = {}
+    by_name = means.group_by("normalizer", maintain_order=True).agg("n", pl.col("value").round(1))
+    for name, *curve in by_name.rows():
+        curves.setdefault(tuple(map(tuple, curve)), []).append(name)
+    return {names[0]: ", ".join(names) for names in curves.values()}
+
+
+def cells_frame(compared: Mapping[str, Sequence["Compared"]]) -> pl.DataFrame:
+    """Returns a row for each published cell beside ours: its difference with the interval, and whether they agree."""
+    cells = [{"normalizer": name} | cell._asdict() for name, row in compared.items() for cell in row]
+    return pl.DataFrame(cells).with_columns(sourced=~pl.col("n").is_in(UNCONFIRMED))
+
+
+def difference_chart(cells: pl.DataFrame) -> charts.Chart:
+    """Draws ours less the published with 95 % intervals, cell by cell, over the band in which cells agree anyway.
+
+    The frame is that of `cells_frame`.
+    """
+    value, half, sourced = pl.col("difference"), pl.col("interval"), cells.filter("sourced")["agrees"]
+    title = charts.chart_title(
+        f"{sourced.sum()} of {len(sourced)} accuracies agree with the published",
+        f"they lie less than {MARGIN} points apart (grey), or the 95 % interval of ours holds the published",
+        "published: second-hand; faint: quoted without a source that could be read",
+    )
+    x = alt.X("n:O", title="items in the set", axis=alt.Axis(labelAngle=0, labelExpr=charts.SHORT))
+    y = alt.Y("low:Q", title="ours less the published (points)")
+    drawn = alt.Chart(charts.data(cells.with_columns(low=value - half, high=value + half))).encode(
+        x=x,
+        xOffset=alt.XOffset("normalizer:N", sort=None),
+        color=charts.colour_by("normalizer", charts.palette(cells["normalizer"]), orient="top"),
+        opacity=alt.condition(alt.datum.sourced, alt.value(1.0), alt.value(0.4)),
+    )
+    told = ["normalizer:N", "n:O", alt.Tooltip("difference:Q", format="+.2f"), "agrees:N"]
+    band = alt.Chart(alt.Data(values=[{"low": -MARGIN, "high": MARGIN}])).mark_rect(color=charts.GREY, opacity=0.2)
+    layers = [
+        band.encode(y=y, y2="high:Q"),
+        drawn.mark_rule(strokeWidth=2).encode(y=y, y2="high:Q"),
+        drawn.mark_point(filled=True, size=70).encode(y="difference:Q", tooltip=told),
+    ]
+    return alt.layer(*layers).properties(width=600, height=300, title=title)
+
+
+def print_evaluation(
+    console: Console, summary: pl.DataFrame, reference: Published = ACCURACY, baseline: str = BASELINE
+) -> None:
+    """Prints every measure for readers at every length, the published rows under them; gains are over the baseline."""
     lengths = summary["n"].unique().sort().to_list()
     printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
     (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
@@ -82,15 +133,11 @@ def print_evaluation(console: Console, summary: pl.DataFrame, reference: Publish
     units = "; ".join(f"{name}: {m.unit}" for name, m in printed.items() if name != "accuracy" and m.unit)
     console.print(
         f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; gain: points "
-        "over softmax with its own interval; p: paired t-test over seeds, corrected by Holm for the lengths of a "
+        f"over {baseline} with its own interval; p: paired t-test over seeds, corrected by Holm for the lengths of a "
         "normalizer, none where nothing differs; the inference is over trained models"
         + (f"; {SOURCE}; difference: ours less published" if reference else ""),
         style="dim",
     )
-    if any(compared.values()):
-        print(verdict(compared))
-    for remark in remarks(groups):
-        print(remark)
 
 
 class Compared(NamedTuple):
@@ -159,8 +206,8 @@ def remarks(names: Iterable[str]) -> list[str]:
     """Says what one must know to compare these rows: which depend on an offset of the logits, and what fits saw."""
     found = []
     if moved := moved_by_offset(names := list(names)):
-        problem = "a constant added to a row changes these weights, and training left it to chance"
-        found.append(f"{', '.join(moved)}: {problem}, so what stands here says little of the method")
+        rule = "training under softmax leaves the offset of the logits arbitrary: do not judge the method by this row"
+        found.append(f"{', '.join(moved)}: {rule}")
     if ALL_LENGTHS in names:
         found.append(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
     return found
@@ -186,33 +233,3 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
 MARGIN = 1.5
 """Points that an accuracy may be off and still agree."""
 SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"
-NO_SETTINGS = ("cluster", "compiled", "rounding", "paper")
-"""Options that change no number, and the precision, which stands under the settings of the model."""
-
-
-def show_and_write(
-    output: Path, options: Mapping[str, Any], frame: pl.DataFrame, task: Task, paper: Paper | None = None
-) -> list[Path]:
-    """Writes the rows of an evaluation, its summary and its chart, then prints the summary; returns the files."""
-    summary = summarize(frame)
-    reference = published_for(task)
-    name = task.name.replace("_", " ").capitalize()
-    title = f"How far does attention reach? {name}, trained on {task.longest} items"
-    paths = [output / "evaluation.csv", output / "evaluation.json"]
-    settings = settings_to_keep(options)
-    columns = [name for name in frame.columns if name in (*KEYS, *EVALUATION)]
-    write_csv(paths[0], columns, frame.select(columns).rows())
-    write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary.to_dicts()})
-    paths += save_chart(accuracy_chart(frame, title, reference), output / "accuracy", paper)
-    print_evaluation(plain_console(), summary, reference)
-    if gained := mean_gain(frame, reference.get(BASELINE, ())):
-        print(gained)
-    if "extrapolated" in frame.columns and (warning := extrapolation_warning(summary)):
-        print(warning, file=sys.stderr)
-    return paths
-
-
-def settings_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a file of results names."""
-    kept = {name: value for name, value in options.items() if name not in NO_SETTINGS}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}

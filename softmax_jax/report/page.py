@@ -17,37 +17,21 @@ import vl_convert
 from softmax_jax.files import versions, write_csv, write_whole
 from softmax_jax.measures import dispersion, evaluation, refit
 from softmax_jax.measures.dispersion import HARDMAX, Resolution
-from softmax_jax.measures.evaluation import BASELINE, TRUE_ITEM, Measured, summarize
-from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, TOP
+from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.measures.table import KEYS, MEASURES, TOP
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import accuracy, charts, dispersion as drawn, playground, temperature
-from softmax_jax.report.charts import PUBLISHED, Chart, Paper
+from softmax_jax.report import accuracy, charts, dispersion as drawn, findings, playground, temperature
+from softmax_jax.report.charts import Chart, Paper
+from softmax_jax.report.findings import SHORTEST, Evaluated, Loaded, count, load_runs
 from softmax_jax.report.show import TEMPLATES
-from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks import precision
-from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
-from softmax_jax.training.config import Config
-from softmax_jax.training.progress import with_progress
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.training.trainer import Parameters
+from softmax_jax.training.progress import Parts, with_progress
 
 html: Any = TEMPLATES.get_template("parts.html").module
 """The macros `heading`, `facts` and `table`, for the parts of a section that are no figures."""
-CHANCE = 0.05
-"""P below which a gain is named."""
-HALF = 50.0
-"""Accuracy in percent at which to ask why."""
-RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-COLUMNS = 6
-"""Lengths that a table shows side by side."""
 SEARCH_SHARE = 16
 """One set of so many, at every other length, is searched for its best temperature: a search is many evaluations."""
-SHORTEST = 16
-"""Of a task's own lengths, the least that a report shows unless others are asked for."""
-CALLED = {SHIPPED.resolve() / "paper": "our replication"}
 
 
 class Figure(NamedTuple):
@@ -90,42 +74,6 @@ def write_page(
     return paths
 
 
-class Loaded(NamedTuple):
-    """A run with what is to be shown of it; all are loaded before anything is measured, as one may be damaged."""
-
-    path: Path
-    config: Config
-    parameters: Parameters
-    normalizers: dict[str, Normalizer | None]
-    fits: dict[str, TemperatureFit]
-
-
-class Evaluated(NamedTuple):
-    """One run under every normalizer that was asked for."""
-
-    name: str
-    task: Task
-    normalizers: tuple[str, ...]
-    measured: Sequence[Measured]
-    """By length; hardmax and the true item alone may be measured beyond what was asked for."""
-    everything: pl.DataFrame
-    """The frame of all that was measured."""
-
-    def asked(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Returns the rows of the normalizers that were asked for."""
-        return frame.filter(pl.col("normalizer").is_in(self.normalizers))
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """The frame of what was asked for."""
-        return self.asked(self.everything)
-
-    @property
-    def baseline(self) -> str:
-        """The normalizer that sentences are about: softmax, or the first if that was not measured."""
-        return BASELINE if BASELINE in self.normalizers else self.normalizers[0]
-
-
 class Study(NamedTuple):
     """The closer measurements of one run."""
 
@@ -137,24 +85,10 @@ class Study(NamedTuple):
     """None for a task that gives its items no priorities: then there are no maps of attention either."""
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Returns names for the runs: those of their directories, or whole paths where those are the same."""
-    short = [CALLED.get(path.resolve(), path.resolve().name) for path in paths]
-    return short if len(set(short)) == len(short) else [str(path) for path in paths]
-
-
-def loaded(path: Path, specs: Sequence[str]) -> Loaded:
-    """Loads a run, its normalizers and the temperature fits beside it. Raises ValueError for a damaged one."""
-    config, parameters = load_checkpoint(path)
-    named = evaluation.named_normalizers(specs, path, parameters, config.normalizer)
-    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(path, parameters).items()}
-    return Loaded(path, config, parameters, named, fits)
-
-
-def evaluated(name: str, run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
+def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     """Measures a run under the normalizers asked for, and under those that the losses are counted from."""
-    path, config, parameters, named, _ = run
-    task = config.task
+    name, path, config, parameters, named = run
+    task, parts = config.task, Parts()
     lengths = sorted(lengths or [n for n in task.test_lengths if n >= SHORTEST] or task.test_lengths)
     ranked = evaluation.heads_of(task, lengths[0]).ranked
     measured = evaluation.evaluate(
@@ -167,10 +101,11 @@ def evaluated(name: str, run: Loaded, lengths: Sequence[int], sets: int) -> Eval
         references=(TRUE_ITEM,) if ranked else (),
         trained_under=config.normalizer,
         task=task,
+        done=parts.done,
     )
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
     print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
-    by_length = list(with_progress(measured, lengths, f"measuring {path}"))
+    by_length = list(with_progress(measured, lengths, f"measuring {path}", parts=parts))
     return Evaluated(name, task, tuple(named), by_length, evaluation.frame_of(by_length))
 
 
@@ -183,7 +118,8 @@ def look_closer(run: Evaluated, of: Loaded, sets: int) -> Study:
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
     ranked = "top_rho" in run.measured[0].values and run.measured[-1].n >= TOP
     resolution = dispersion.resolution(of.parameters, task=run.task) if ranked else None
-    return Study(run, searched, of.fits, resolution)
+    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(of.path, of.parameters).items()}
+    return Study(run, searched, fits, resolution)
 
 
 def make_report(
@@ -193,24 +129,16 @@ def make_report(
     sets: int,
     output: Path,
     paper: Paper | None = None,
+    remark: str = "",
 ) -> list[Path]:
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start = time.perf_counter()
-    all_loaded = [loaded(path, specs) for path in paths]
-    runs = [evaluated(name, run, lengths, sets) for name, run in zip(names_of(paths), all_loaded)]
+    all_loaded = load_runs(paths, specs)
+    runs = [evaluated(run, lengths, sets) for run in all_loaded]
     study = look_closer(runs[0], all_loaded[0], sets)
     sections = [*report_sections(runs, study), playground_section(all_loaded[0].normalizers)]
-    note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s."
+    note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s.{remark}"
     return write_page(output, "How far does attention reach?", sections, note, paper)
-
-
-def count(value: float | int) -> str:
-    """Returns a number of items, by its magnitude where it is astronomic.
-
-    >>> count(16384), count(1234.4), count(2e40)
-    ('16,384', '1,234', '10⁴⁰')
-    """
-    return f"{value:,.0f}" if value < 1e7 else "10" + f"{math.log10(value):.0f}".translate(RAISED)
 
 
 def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
@@ -226,119 +154,32 @@ def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
 
 
 def result_section(runs: Sequence[Evaluated]) -> Section:
-    """Says for every run what falls, why and what helps, with the curve, and the table."""
+    """Says for every run what falls, why and what helps, with one chart and one table of all."""
     parts: list[Figure | str] = []
-    for index, run in enumerate(runs, 1):
-        title = f"How far does attention reach? {run.name}"
-        chart = accuracy.accuracy_chart(run.frame, title, accuracy.published_for(run.task))
-        curve = Figure(f"accuracy_{index}", chart, run.frame.select(*KEYS, *EVALUATION))
-        parts += [html.heading(run.name), html.facts(said(run)), curve, result_table(index, run)]
-    return Section("result", "How well does attention answer sets of n items?", [], parts)
+    for run in runs:
+        parts += [html.heading(run.name), html.facts(findings.said(run))]
+    parts.append(Figure("accuracy", findings.accuracy_chart(runs), findings.frame_of(runs)))
+    if runs[0].compared:
+        cells = accuracy.cells_frame(runs[0].compared)
+        parts.append(Figure("published", accuracy.difference_chart(cells), cells))
+    return Section("result", "How well does attention answer sets of n items?", [], [*parts, result_table(runs)])
 
 
-def said(run: Evaluated) -> dict[str, str]:
-    """Says what falls as sets grow, why, and what helps, each in a sentence."""
-    facts = {"What falls": falls(run)}
-    if {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
-        facts["Why"] = why(run)
-    return facts | ({"What helps": helped} if (helped := helps(run)) else {})
-
-
-def falls(run: Evaluated) -> str:
-    """Says the accuracy in training and at the longest length."""
-    by_length, longest = accuracies(run), run.task.longest
-    lengths = list(by_length)
-    start = max((n for n in lengths if n <= longest), default=lengths[0])
-    return (
-        f"Trained on sets of at most {longest} items, attention with {run.baseline} answers {by_length[start]:.1f} % "
-        f"of the sets of {count(start)} items right, and {by_length[lengths[-1]]:.1f} % of those of "
-        f"{count(lengths[-1])}."
-    )
-
-
-def why(run: Evaluated) -> str:
-    """Says which cause loses how many sets, at the length where about half are lost, and how many rounding hides."""
-    by_length = accuracies(run)
-    n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
-    lost = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
-    spread, key, value = lost.select(pl.mean("dispersion", "key", "value")).row(0)
-    dispersed = f"loses {spread:.1f} % to dispersion: the true item has the largest logit, but others share its weight"
-    not_dispersed = "loses nothing to dispersion: all weight on the largest logit would do no better"
-    causes = (
-        f"At {count(n)} items it answers {by_length[n]:.1f} % right, and {dispersed if spread > 0 else not_dispersed}. "
-        f"It loses {key + min(spread, 0):.1f} % to the key, which gives another item the largest logit, and "
-        f"{max(value, 0):.1f} % to the value."
-    )
-    matmul = getattr(run.task, "matmul", precision.FLOAT32)
-    if matmul not in precision.SPACING:
-        return causes
-    return (
-        f"{causes} Its matrix products are rounded to {matmul}: items whose ρ lie within "
-        f"{precision.SPACING[matmul]:.1g} of each other tie, which no normalizer can mend."
-    )
-
-
-def helps(run: Evaluated) -> str | None:
-    """Says the largest gain of another normalizer that is beyond chance, of those whose weights depend on no offset.
-
-    Of one seed, which gives no test, the largest gain; None where there is nothing to compare.
-    """
-    others = set(run.normalizers) - {run.baseline, *accuracy.moved_by_offset(run.normalizers)}
-    table = summarize(run.frame, run.baseline)
-    all_gains = table.filter(pl.col("normalizer").is_in(others))
-    gains = all_gains.filter(pl.col("gain") > 0)
-    tested = run.frame["seed"].n_unique() > 1
-    if tested:
-        gains = gains.filter(pl.col("p_value") < CHANCE)
-    if gains.is_empty():
-        least = f"; one of {all_gains['detectable'].max():.1f} points would most likely have shown" if tested else ""
-        nothing = f"No normalizer swapped in at test time is shown to win anything back (p < {CHANCE}{least})."
-        return nothing if others else None
-    best = gains.row(gains["gain"].arg_max() or 0, named=True)
-    return (
-        f"Of the normalizers swapped in at test time, {best['normalizer']} wins back most: {best['gain']:.1f} points "
-        f"at {count(best['n'])} items, from {best['accuracy'] - best['gain']:.1f} % to {best['accuracy']:.1f} % "
-        f"({'p = {:.1g}'.format(best['p_value']) if tested else 'one seed, so no test'})."
-    )
-
-
-def accuracies(run: Evaluated) -> dict[int, float]:
-    """Returns the mean accuracy of the baseline in percent by length."""
-    means = over_seeds(run.frame.filter(normalizer=run.baseline), ["n"], "accuracy")
-    return dict(means.select("n", "value").rows())
-
-
-def result_table(index: int, run: Evaluated) -> str:
+def result_table(runs: Sequence[Evaluated]) -> str:
     """Returns the table of accuracies with half their intervals at a few lengths, the published ones below."""
-    lengths = few([of_length.n for of_length in run.measured])
-    sets = [of_length.sets for of_length in run.measured]
-    cells = run.frame.filter(pl.col("n").is_in(lengths)).group_by("normalizer", "n", maintain_order=True)
-    rows: dict[str, list[str]] = {name: [] for name in run.normalizers}
-    for name, _, of_seeds in cells.agg("accuracy").rows():
-        rows[name].append(with_interval(of_seeds))
-    published = accuracy.published_for(run.task)
-    for name, row in published.items():
-        rows[name + PUBLISHED] = [accuracy.published_cells(row, lengths).get(n, "–") for n in lengths]
-    seeds = run.frame["seed"].n_unique()
-    half = "± half the 95 % interval (t), " if seeds > 1 else ""
-    of_sets = f"up to {max(sets)} sets of a length, {sets[-1]} of the longest"
-    remarks = [f"Accuracy in %, {charts.mean_of(seeds)}, {half}{of_sets}", *([accuracy.SOURCE] if published else [])]
-    remarks += [f"every length is in accuracy_{index}.csv", *accuracy.remarks(run.normalizers)]
-    return html.table("; ".join(remarks), ["normalizer", *map(count, lengths)], rows, f"table-{index}")
-
-
-def few(lengths: Sequence[int]) -> list[int]:
-    """Returns every other or every third of these lengths and so on: no more than a page shows side by side.
-
-    >>> few([16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384])
-    [16, 64, 256, 1024, 4096, 16384]
-    """
-    return list(lengths[:: -math.ceil(len(lengths) / COLUMNS)][::-1])
+    lengths = findings.lengths_to_show(runs, most=findings.COLUMNS)
+    rows, notes = findings.accuracy_table(runs, lengths)
+    sets = [of_length.sets for of_length in runs[0].measured]
+    notes = [note for note in notes if not note.startswith("gain")]
+    notes += [f"up to {max(sets)} sets of a length, {sets[-1]} of the longest; every length is in accuracy.csv"]
+    notes += accuracy.remarks(dict.fromkeys(name for run in runs for name in run.normalizers))
+    shown = {name: cells for name, cells in rows.items() if not name.endswith(findings.GAIN)}
+    return html.table("; ".join(notes), ["normalizer", *map(count, lengths)], shown, "table")
 
 
 def dispersion_section(run: Evaluated) -> Section:
     """Shows entropy, largest weight and rank by length, beside their bounds."""
-    name, frame = run.baseline, dispersion.dispersion(run.frame)
+    name, frame = run.looked_into, dispersion.dispersion(run.frame)
     of_baseline = frame.filter(normalizer=name)
     means = of_baseline.group_by("n").agg(pl.mean(*[c for c in frame.columns if c not in KEYS])).sort("n")
     (start, end) = (means.row(at, named=True) for at in (0, -1))
@@ -386,9 +227,9 @@ def maps_section(run: Evaluated) -> Section:
     """Shows the paper's attention map, each weight to be read by hovering over it."""
     maps = dispersion.attention_maps(run.measured, run.normalizers)
     best = maps.weights[..., 0].mean(-1)
-    at, most = maps.normalizers.index(run.baseline), int(best[:, -1].argmax())
+    at, most = maps.normalizers.index(run.looked_into), int(np.nanargmax(best[:, -1]))
     lead = (
-        f"Under {run.baseline} the largest item holds a mean weight of {best[at, 0]:.2f} in sets of "
+        f"Under {run.looked_into} the largest item holds a mean weight of {best[at, 0]:.2f} in sets of "
         f"{count(maps.lengths[0])} and {best[at, -1]:.2f} in sets of {count(maps.lengths[-1])}"
     )
     if most != at:

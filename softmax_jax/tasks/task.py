@@ -125,7 +125,7 @@ class Task(abc.ABC):
         return max(1, min(64, 2**22 // length**2))
 
     evaluation: ClassVar[str] = ""
-    """The module that evaluates the task in its own way, with `planned` and `show_and_write`, where there is one."""
+    """The module that evaluates the task in its own way, with `planned`, `write` and `show`, where there is one."""
     divides_batches: ClassVar[bool] = False
     """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
     least_sets: ClassVar[int | None] = None

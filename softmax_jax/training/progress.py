@@ -1,5 +1,6 @@
 """Progress on a terminal or in a log while something long is computed."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -15,17 +16,30 @@ def plain_console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, **options)
 
 
+class Parts:
+    """Where a computation says how much of the cost of a result it has done; a bar moves by that, if it is there."""
+
+    def __init__(self) -> None:
+        self.advance: Callable[[float], None] | None = None
+
+    def done(self, cost: float) -> None:
+        """Moves the bar."""
+        if self.advance:
+            self.advance(cost)
+
+
 def with_progress(
     results: Iterable[T],
     costs: Sequence[int],
     doing: str,
     names: Sequence[str] = (),
     said: Callable[[T], str] | None = None,
+    parts: Parts | None = None,
 ) -> Iterator[T]:
     """Passes on each result, with a bar on a terminal and a line per result in a log, which ends in what is `said`.
 
-    What is said of a result stands on a terminal too. Without names the costs are lengths: an item costs about the same
-    in any set, so items are the unit of time left.
+    What is said of a result stands on a terminal too. With `parts` the bar moves as they are done. Without names the
+    costs are lengths: an item costs about the same in any set, so items are the unit of time left.
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)
@@ -34,8 +48,10 @@ def with_progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task(names[0], total=sum(costs))
+        if parts:
+            parts.advance = functools.partial(bar.advance, task)
         for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
-            bar.update(task, advance=cost, description=following)
+            bar.update(task, advance=0 if parts else cost, description=following)
             line = f"{doing} {name}" + (f": {said(result)}" if said else "")
             if not console.is_terminal:
                 print(line, file=sys.stderr, flush=True)

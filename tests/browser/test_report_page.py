@@ -120,7 +120,7 @@ def test_nothing_goes_wrong_and_nothing_leaves_the_page(desktop):
 def test_every_chart_has_marks(desktop, report):
     _, names = report
     assert desktop.page.evaluate("[...charts.keys()]") == names
-    wanted = {"accuracy_1", "dispersion", "attention_maps", "entropy", "resolution", "losses"}
+    wanted = {"accuracy", "dispersion", "attention_maps", "entropy", "resolution", "losses"}
     assert set(names) >= wanted
     counts = desktop.page.evaluate(
         """() => [...charts.values()].map(({ view }) => {
@@ -220,7 +220,7 @@ def test_the_button_changes_the_theme_and_keeps_the_playground(dark):
 def test_every_line_stands_out_from_its_background(theme, request):
     opened = request.getfixturevalue(theme)
     lines = opened.page.evaluate(
-        """() => [...document.querySelectorAll("[data-chart=accuracy_1] .mark-line path")].map((path) =>
+        """() => [...document.querySelectorAll("[data-chart=accuracy] .mark-line path")].map((path) =>
           [getComputedStyle(path).stroke, getComputedStyle(document.body).backgroundColor])"""
     )
     assert len(lines) >= 3

@@ -34,7 +34,9 @@ def test_a_command_gets_the_other_words_and_says_its_own_name(monkeypatch, capsy
     assert "the first argument is papr: did you mean 'paper'?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("evaluate", "--help", monkeypatch=monkeypatch)
-    assert capsys.readouterr().out.startswith("usage: softmax-jax evaluate [-h]")
+    first, _, usage = capsys.readouterr().out.split("\n", 2)
+    assert first.startswith("example: softmax-jax evaluate --normalizers softmax ")
+    assert usage.startswith("usage: softmax-jax evaluate [-h]")
 
 
 def test_without_the_extra_it_says_what_to_install():

@@ -40,7 +40,11 @@ def test_train_then_evaluate(trained, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "published" in done.stdout
+    wrote, *table, following = [line for line in done.stdout.splitlines() if line]
+    assert wrote.startswith("evaluated 2 seeds in ")
+    assert table[0].split() == ["items", "4", "16"]
+    assert [line for line in table if line.startswith(("What falls: ", "The paper: "))]
+    assert following.startswith("Next: python ")
     first, *by_length = done.stderr.splitlines()
     assert first == f"measuring {trained}: 2 seeds under {', '.join(names)}; items 4 16"
     assert [line.split(" softmax")[0] for line in by_length] == [f"measuring n = {n}: % right:" for n in (4, 16)]
@@ -51,17 +55,32 @@ def test_train_then_evaluate(trained, tmp_path):
     assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == expected
     summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert summary["settings"]["normalizers"] == names
-    assert (summary["settings"]["key"], summary["settings"]["model"]["matmul"]) == (7, "bfloat16")
-    assert {"settings", "versions", "summary"} == set(summary)
+    assert (summary["settings"]["key"], summary["settings"]["models"]["x"]["matmul"]) == (7, "bfloat16")
+    assert {"settings", "versions", "summary", "found"} == set(summary)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "evaluation.csv",
         "evaluation.json",
         "accuracy.png",
         "accuracy.svg",
+        "published.png",
+        "published.svg",
         "paper",
     }
     for_print = {path.name for path in (tmp_path / "out" / "paper").iterdir()}
-    assert for_print == {"accuracy.pdf", "accuracy.svg", "accuracy.txt"}
+    assert for_print == {f"{name}.{suffix}" for name in ("accuracy", "published") for suffix in ("pdf", "svg", "txt")}
+
+
+def test_several_runs_are_one_table_one_chart_and_one_file(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "y", ignore=shutil.ignore_patterns("checkpoints"))
+    names = ("--lengths", 4, 16, "--sets", 8, "--normalizers", "softmax", "hardmax")
+    done = script("evaluate.py", "--checkpoint", trained, "y", *names, "--output", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert all(f"\n{run}: {name}" in done.stdout for run in "xy" for name in ("softmax", "What falls: "))
+    with (tmp_path / "out" / "evaluation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["normalizer"]) for row in rows[::8]] == [("x", "softmax"), ("y", "softmax")]
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"evaluation.csv", "evaluation.json", "accuracy.png", "accuracy.svg"}
 
 
 @pytest.mark.slow
@@ -74,7 +93,7 @@ def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     assert "adaptive_refit, by bins" in done.stdout
     assert "searching n = 256" in done.stderr
     made = {path.name for path in (tmp_path / "paper" / "temperature").iterdir()}
-    assert made == {"comparison.csv", "entropy.png", "entropy.svg", "length.png", "length.svg", "paper"}
+    assert made == {"comparison.csv", "entropy.png", "entropy.svg", "settings.json", "paper"}
     options = ("--checkpoint", "paper", "--lengths", 1024, "--sets", 32)
     done = script("evaluate.py", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -93,10 +112,9 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
     done = script("report.py", trained, "copy", *sizes, "--output", "out", "--paper", "one-column", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "drawing playground" in done.stderr
-    figures = {"accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "beta", "resolution"}
-    figures |= {"losses", "playground"}
+    figures = {"accuracy", "published", "dispersion", "attention_maps", "entropy", "resolution", "losses", "playground"}
     written = {f"{name}.{suffix}" for name in figures for suffix in ("csv", "png", "svg")}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == written | {"index.html", "weights.html", "paper"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == written | {"index.html", "settings.json", "paper"}
     assert len(list((tmp_path / "out" / "paper").iterdir())) == 3 * len(figures)
     assert all(f"out/{name}" in done.stdout for name in written)
     page = (tmp_path / "out" / "index.html").read_text()
@@ -105,10 +123,10 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
     assert "x: Trained on sets of at most 3 items" in page
     assert "so few sets do not tell: a gap needs 30" in page
     assert "copy: Trained on sets of at most 3 items" in page
-    with (tmp_path / "out" / "accuracy_2.csv").open() as file:
+    with (tmp_path / "out" / "accuracy.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {(row["normalizer"], row["n"], row["seed"]) for row in rows} == {
-        (name, "16", seed) for name in ("softmax", "hardmax") for seed in ("0", "1")
+    assert {(row["run"], row["normalizer"], row["n"], row["seed"]) for row in rows} == {
+        (run, name, "16", seed) for run in ("x", "copy") for name in ("softmax", "hardmax") for seed in ("0", "1")
     }
 
 
@@ -119,6 +137,12 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
     assert all(word in listing.stdout for word in ("paper", "Ten seeds for 100,000 steps", "signal"))
     for word in ("--learning-rate", "--l2", "λ·Σw²", "--workdir", "--min-items", "--schedule-options"):
         assert word in settings.stdout
+
+
+def test_a_reader_that_stops_ends_a_command_quietly(tmp_path):
+    command = f"{sys.executable} {ROOT / 'evaluate.py'} --help | true"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 HELP = """
@@ -134,6 +158,7 @@ for words in sys.stdin.read().splitlines():
 COMMANDS = (
     "train.py quick",
     "train.py signal",
+    "train.py",
     "evaluate.py",
     "fit_temperature.py",
     "shootout.py",
@@ -155,6 +180,8 @@ def test_help_holds_no_example_of_python_and_no_default_that_is_nothing():
     assert list(answers) == [*COMMANDS, *MODULES]
     for command, said in answers.items():
         assert "--help" in said, command
+        script = command.split()[0]
+        assert said.startswith(f"example: python {script} ") or not script.endswith(".py"), command
         assert not [word for word in (">>>", "Traceback", "Raises", "(default: )") if word in said], command
 
 

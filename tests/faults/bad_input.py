@@ -161,6 +161,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("evaluate.py --sets 1000000000000", "1000000000000", "such as 512"),
     ("evaluate.py --protocol frsh", "'frsh'", "did you mean 'fresh'"),
     ("evaluate.py --checkpoint nowhere", "nowhere does not exist", "name the directory of a run"),
+    ("evaluate.py --checkpoint a.txt nowhere", "not Flax msgpack bytes"),
+    ("evaluate.py --checkpoint a.txt a.txt", "a.txt twice", ONCE),
     ("evaluate.py --checkpoint a.msgpack", "a.msgpack does not exist", "or a Flax msgpack file"),
     ("evaluate.py --checkpoint a.txt", "not Flax msgpack bytes", "give a file"),
     ("evaluate.py --output a.txt", "--output is a.txt", DIRECTORY),

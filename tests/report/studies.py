@@ -9,7 +9,8 @@ from softmax_jax.measures.dispersion import resolution
 from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, named_normalizers
 from softmax_jax.measures.refit import search_lengths
 from softmax_jax.measures.table import MEASURES
-from softmax_jax.report.page import Evaluated, Study
+from softmax_jax.report.findings import Evaluated
+from softmax_jax.report.page import Study
 from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
 from softmax_jax.training.run_directory import load_checkpoint
 

@@ -5,12 +5,16 @@ import scipy.stats
 from softmax_jax.report.accuracy import (
     ACCURACY,
     accuracy_chart,
+    cells_frame,
     compare,
+    difference_chart,
     mean_gain,
     print_evaluation,
     remarks,
     verdict,
 )
+from softmax_jax.report.findings import Evaluated, accuracy_table, lengths_to_show, show
+from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from tests.report.charts import printed, values_of
 
 
@@ -28,7 +32,7 @@ SUMMARY = summary(
 )
 FRAME = pl.DataFrame(
     [
-        {"normalizer": name, "n": n, "seed": seed, "accuracy": accuracy + spread * (seed - 1)}
+        {"normalizer": name, "n": n, "seed": seed, "accuracy": accuracy + spread * (seed - 2) + 0.5}
         for name, spread in (("softmax", 0.5), ("hardmax", 1.0))
         for n, accuracy in ((16, 99.0), (64, 90.0))
         for seed in range(3)
@@ -140,3 +144,73 @@ def test_the_chart_has_bands_within_0_and_100_and_the_published_rows_dashed_and_
     names = ["softmax", "hardmax", "softmax, published", "adaptive, published"]
     assert dict(zip(dashes["domain"], dashes["range"])) == dict(zip(names, [[1, 0], [1, 0], [6, 4], [6, 4]]))
     assert len(values_of(accuracy_chart(FRAME, "A title", {}))) == 2 * 4
+
+
+def run_of(normalizers, lengths=(16, 64), name="x"):
+    """A run of three seeds, whose accuracies at each length lie so far above or below 90 % under each normalizer."""
+    rows = [
+        (normalizer, n, seed, 90.0 + of_seeds[seed])
+        for n in lengths
+        for normalizer, of_seeds in normalizers.items()
+        for seed in range(3)
+    ]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    return Evaluated(name, MaxRetrieval(), tuple(normalizers), [], frame)
+
+
+ROW = {"ssmax": (2.0, 2.1, 2.2), "softmax": (0.0, 0.1, 0.3), "softpick": (0.0, 0.1, 0.3), "hardmax": (-1.0, 0.3, 1.2)}
+
+
+def test_the_table_begins_with_the_baseline_marks_gains_beyond_chance_and_names_what_is_the_same():
+    rows, notes = accuracy_table([run_of(ROW)], [16, 64])
+    names = ["softmax", "softmax, published", "ssmax", "ssmax, gain", "hardmax", "hardmax, gain"]
+    assert list(rows) == names
+    assert rows["softmax"] == ["90.1±0.4"] * 2
+    assert rows["softmax, published"] == ["98.6", "94.3"]
+    assert rows["ssmax, gain"] == ["+2.0±0.1*"] * 2
+    assert rows["hardmax, gain"][0].startswith("+0.0±")
+    assert notes[0] == "same as softmax: softpick"
+
+
+def test_a_run_that_was_trained_under_another_normalizer_is_about_that_and_holds_nothing_against_the_paper():
+    run = run_of({"ssmax, as trained": (0.0, 0.1, 0.3), "softmax": (-5.0, -5.1, -4.9)}, name="mine")
+    rows, notes = accuracy_table([run, run_of({"softmax": (0.0, 0.1, 0.3)})], [16])
+    assert list(rows) == [
+        "mine: ssmax, as trained",
+        "mine: softmax",
+        "mine: softmax, gain",
+        "x: softmax",
+        "x: softmax, published",
+    ]
+    assert "gain: points over the normalizer of the training" in notes[0] + notes[1]
+    text = printed(show, [run])
+    assert "attention with ssmax answers 90.1 %" in text
+    assert "The paper" not in text
+
+
+def test_six_lengths_are_shown_of_those_that_were_asked_for_or_are_long():
+    own = run_of({"softmax": (0.0, 0.1, 0.2)}, [2**power for power in range(1, 15)])
+    assert lengths_to_show([own], most=6) == [16, 64, 256, 1024, 4096, 16384]
+    assert lengths_to_show([own], (2, 16), most=3) == [2, 512, 16384]
+    assert lengths_to_show([run_of({"softmax": (0.0, 0.1, 0.2)}, [4, 8])]) == [4, 8]
+
+
+def test_all_that_is_printed_fits_the_terminal_and_a_long_name_stands_above_its_cells():
+    names = {"adaptive_refit_train": (20.1, 29.0, 11.1), **ROW}
+    text = printed(show, [run_of(names, (16, 64, 256, 1024, 4096, 16384))], width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\nadaptive_refit_train\n" in text
+
+
+def test_curves_that_coincide_are_one_line_with_all_their_names():
+    values = values_of(accuracy_chart(run_of(ROW).frame, "A title", {}))
+    assert {row["normalizer"] for row in values} == {"ssmax", "softmax, softpick", "hardmax"}
+
+
+def test_differences_from_the_published_have_the_interval_of_ours_and_say_how_many_agree():
+    run = run_of({"softmax": (4.0, 4.1, 4.5)}, (16, 32, 64))
+    chart = difference_chart(cells_frame(run.compared))
+    assert chart.to_dict()["title"]["text"] == "1 of 2 accuracies agree with the published"
+    drawn = {row["n"]: row for row in values_of(chart) if "n" in row}
+    assert (drawn[16]["difference"], drawn[32]["sourced"]) == (pytest.approx(-4.4), False)
+    assert drawn[64]["high"] - drawn[64]["difference"] == pytest.approx(4.3027 * 0.26458 / 3**0.5, abs=1e-3)

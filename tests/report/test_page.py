@@ -11,17 +11,14 @@ import polars as pl
 import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.report.findings import Evaluated, helps, names_of, said
 from softmax_jax.report.page import (
-    Evaluated,
     Figure,
     Section,
     critical_sentence,
     forced_sentence,
-    helps,
     html as parts,
-    names_of,
     report_sections,
-    said,
     write_page,
 )
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -89,22 +86,23 @@ def test_a_page_is_whole_fetches_nothing_and_shows_what_it_was_given(tmp_path):
 @pytest.mark.full
 def test_every_section_says_what_was_measured_of_a_small_study():
     run, study = small_study()
-    sections = report_sections([run, run], study)
+    sections = report_sections([run, run._replace(name="other")], study)
     assert [section.name for section in sections] == ["result", "dispersion", "maps", "temperature", "resolution"]
     assert all(section.sentences[-1] == "This section is about paper." for section in sections[1:])
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
-    names = ["accuracy_1", "accuracy_2", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
+    names = ["accuracy", "published", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
     assert [figure.name for figure in figures] == names
     for figure in figures:
         assert len(figure.data)
         assert figure.chart.to_dict()["title"]["text"]
         assert not any(colour in figure.chart.to_json(indent=None) for colour in OWN_COLOURS)
-    table = Outline(text := str(sections[0].parts[3]))
-    assert table.elements[0][1]["id"] == "table-1"
-    assert re.findall(r'<th scope="row">(.*?)</th>', text)[:3] == list(NORMALIZERS)
-    (cells,) = re.findall(r'scope="row">softmax</th>\n<td>(.*?)</td>\n<td>(.*?)</td>', text)
+    table = Outline(text := str(sections[0].parts[-1]))
+    assert table.elements[0][1]["id"] == "table"
+    names = [name for name in re.findall(r'<th scope="row">(.*?)</th>', text) if not name.endswith("published")]
+    assert names == [f"{of}: {name}" for of in ("paper", "other") for name in NORMALIZERS]
+    (cells,) = re.findall(r'scope="row">other: softmax</th>\n<td>(.*?)</td>\n<td>(.*?)</td>', text)
     for n, cell in zip((16, 256), cells):
-        assert cell.startswith(f"{run.frame.filter(normalizer='softmax', n=n)['accuracy'].mean():.1f} ± ")
+        assert cell.startswith(f"{run.frame.filter(normalizer='softmax', n=n)['accuracy'].mean():.1f}±")
 
 
 @pytest.mark.full
@@ -153,7 +151,7 @@ def test_what_is_lost_adds_up_where_half_is_lost_and_rounding_is_named():
     accuracies = {"softmax": (99.0, 52.0), "hardmax": (99.0, 90.0), TRUE_ITEM: (100.0, 99.0)}
     rows = [(name, n, 0, value) for name, values in accuracies.items() for n, value in zip((16, 1024), values)]
     told = said(run_of(rows))
-    assert list(told) == ["What falls", "Why", "What helps"]
+    assert list(told) == ["What falls", "Why", "What helps", "The paper"]
     assert "99.0 % of the sets of 16 items right, and 52.0 % of those of 1,024" in told["What falls"]
     assert "At 1,024 items it answers 52.0 % right, and loses 38.0 % to dispersion" in told["Why"]
     assert "9.0 % to the key" in told["Why"]

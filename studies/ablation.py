@@ -282,7 +282,7 @@ def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
     best = max(ranges, key=lambda test: ranges[test][0])
     said = (f"{reader_name(test)} {'{:.0f} to {:.0f}'.format(*ranges[test])} %" for test in ("softmax", best))
     title = charts.chart_title(
-        f"The test decides at {n:,} items: {', '.join(said)}",
+        f"By the test at {n:,} items: {', '.join(said)}",
         "accuracy (%), mean over seeds; alike: normalizers that agree to 0.1 points;",
         "left out: what is below half of the best everywhere",
     )

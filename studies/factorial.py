@@ -117,10 +117,14 @@ def measured(asked: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
+ON_PAGE = (64, 1024, 16384)
+"""The lengths of the tables; the files have all."""
+
+
 def factorial_table(accuracies: pl.DataFrame) -> str:
     """Returns the accuracy with its interval by precision of training and test, normalizer and length."""
     keys = ["trained", "tested", "normalizer"]
-    rows = []
+    accuracies, rows = accuracies.filter(pl.col("n").is_in(ON_PAGE)), []
     for names, of_row in accuracies.group_by(keys, maintain_order=True):
         cells = of_row.group_by("n", maintain_order=True).agg("accuracy")["accuracy"].to_list()
         rows.append([*map(str, names), *map(with_interval, cells)])
@@ -132,7 +136,9 @@ def split_table(splits: pl.DataFrame) -> str:
     """Returns the shares of sets with their intervals, by precision of training and length."""
     rows = [
         [str(trained), f"{n:,}", *(with_interval(of_length[name].to_list()) for name in SHARES)]
-        for (trained, n), of_length in splits.group_by("trained", "n", maintain_order=True)
+        for (trained, n), of_length in splits.filter(pl.col("n").is_in(ON_PAGE)).group_by(
+            "trained", "n", maintain_order=True
+        )
     ]
     heads = ["trained", "items", "right", "rounding only", "sharpness only", "either", "both", "neither"]
     return tables.markdown_table(heads, rows)

@@ -41,7 +41,7 @@ PUBLISHED = "published"
 DEGREE = 4
 CUTS = (20.0, 10.0)
 """Inverse temperatures above which a row is left out, to see how much hangs on such."""
-DRAWN = ("paper", "paper, tested in float32", "paper_float32")
+DRAWN = ("paper", "paper, tested in float32", "paper, trained in float32", "paper_float32")
 NAMED, TITLE_AT = (PUBLISHED, "paper", "paper_float32"), 3.0
 """The curves and the entropy in nats that the title of the chart is about."""
 
@@ -55,7 +55,7 @@ class Arguments(Options):
     checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs of max retrieval. What was trained with rounded products is tested in float32 as well."""
     recipes: UnlessGiven[Path | None] = None
-    """Directory of the runs of `python -m studies.ablation --groups precision`, for a table of their refits as well."""
+    """Directory of the runs of `python -m studies.ablation --groups precision`, for a file of their refits as well."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     """Items per set."""
     sets: int = 1024
@@ -66,9 +66,6 @@ class Arguments(Options):
         super().__post_init__()
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         within("--sets", self.sets, 1, 2**20, 1024)
-
-    def marks(self) -> tuple[str, ...]:
-        return (*self.tables, *(["recipes"] if self.recipes else []))
 
 
 @functools.cache
@@ -212,7 +209,6 @@ def study(asked: Arguments) -> None:
         of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets)
         frames["recipes_used"] = used_frame(of_recipes)
         frames["recipes"] = curve_frame(fitted({name: (by_length, DEGREE) for name, by_length in of_recipes.items()}))
-        written["recipes"] = curves_table(frames["recipes"])
     asked.write("polynomial", frames, {"polynomial": curve_chart(frames["curves"])}, written)
 
 

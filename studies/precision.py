@@ -16,7 +16,6 @@ It is computed on the very sets that models are tested on, with nothing trained 
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -56,6 +55,7 @@ NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 CHOSEN_BY = (16, 64, 256, 1024, 4096)
 """Lengths whose published accuracies under softmax chose the recipe of `paper`, on sets of another key."""
 BEST = "best constant θ"
+GAIN = ("gain", "gain_interval", "p_value", "p_max_t", "detectable")
 RECIPE = ["precision", "rounded", "rate"]
 
 
@@ -63,7 +63,7 @@ RECIPE = ["precision", "rounded", "rate"]
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("cells", "gains")
+    tables: ClassVar[tuple[str, ...]] = ("cells",)
 
     recipes: UnlessGiven[Path | None] = None
     """Directory that `python -m studies.ablation --groups precision` wrote, to write its data and chart as well."""
@@ -201,46 +201,37 @@ def without_model_says() -> str:
 
 
 def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
-    """Returns the published rows beside each run, cell by cell, with the ceiling of the first; and the verdicts."""
+    """Returns both published rows beside those of each run, with the ceiling of the first; and the verdicts.
+
+    A cell that chose the recipe is marked †, one without a source *; ours is bold where it does not agree.
+    """
     runs = accuracy["run"].unique(maintain_order=True).to_list()
     means = ceiling.filter(run=runs[0]).group_by("n").agg(pl.mean("ceiling"))
-    of_ceiling = dict(means.sort("n").rows())
-    summaries = {run: summarize(accuracy.filter(run=run).drop("run").sort("n", maintain_order=True)) for run in runs}
-    rows = [
-        [name, str(n), "choice" if name == BASELINE and n in CHOSEN_BY else "test", cell, f"{of_ceiling[n]:.1f}"]
-        for name, row in ACCURACY.items()
-        for n, cell in published_cells(row, list(of_ceiling)).items()
+    rows = {n: [f"{n:,}", f"{mean:.1f}"] for n, mean in means.sort("n").rows()}
+    for name, row in ACCURACY.items():
+        for n, cell in published_cells(row, list(rows)).items():
+            rows[n].append(cell + ("†" if name == BASELINE and n in CHOSEN_BY else ""))
+    verdicts, columns = [], ["items", "ceiling", *(f"published {name}" for name in ACCURACY)]
+    for run in runs:
+        of_run = accuracy.filter(run=run).drop("run")
+        summary = summarize(of_run.sort("n", maintain_order=True))
+        compared = {name: compare(summary.filter(normalizer=name), row) for name, row in ACCURACY.items()}
+        for name, cells in compared.items():
+            columns.append(f"{run}, {name}")
+            for mean, cell in zip(summary.filter(normalizer=name)["accuracy"], cells):
+                shown = f"{mean:.1f} ± {cell.interval:.1f}"
+                rows[cell.n].append(shown if cell.agrees else f"**{shown}**")
+        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(of_run, LENGTHS)}.")
+    return "\n\n".join([tables.markdown_table(columns, rows.values()), *verdicts, without_model_says()])
+
+
+def gains(accuracy: pl.DataFrame) -> pl.DataFrame:
+    """Returns what each normalizer gains over softmax, with its interval and its tests, by run and length."""
+    summaries = [
+        summarize(of_run.drop("run")).select(pl.lit(run).alias("run"), "normalizer", "n", *GAIN)
+        for (run,), of_run in accuracy.group_by("run", maintain_order=True)
     ]
-    verdicts = []
-    for run, summary in summaries.items():
-        ours = {name: summary.filter(normalizer=name) for name in ACCURACY}
-        compared = {name: compare(ours[name], row) for name, row in ACCURACY.items()}
-        cells = [cell for name in ACCURACY for cell in zip(ours[name]["accuracy"], compared[name])]
-        for row, (mean, (_, difference, agrees, half)) in zip(rows, cells):
-            row += [f"{mean:.1f} ± {half:.1f}", f"{round(difference, 1) + 0.0:+.1f}", "yes" if agrees else "**no**"]
-        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(accuracy.filter(run=run), LENGTHS)}.")
-    columns = ["normalizer", "items", "used for", "published", "ceiling"]
-    columns += [name for run in runs for name in (run, "difference", "agrees")]
-    return "\n\n".join([tables.markdown_table(columns, rows), *verdicts, without_model_says()])
-
-
-def gains_table(accuracy: pl.DataFrame) -> str:
-    """Returns what the adaptive temperature gains over softmax, with its interval, and its tests, by length and run."""
-    runs = accuracy["run"].unique(maintain_order=True).to_list()
-    columns = {
-        run: [
-            [f"{gain:+.1f} ± {half:.1f}", f"{holm:.2g}", f"{max_t:.2g}", f"{least:.1f}"]
-            for gain, half, holm, max_t, least in summarize(accuracy.filter(run=run).drop("run"))
-            .filter(normalizer="adaptive")
-            .select("gain", "gain_interval", "p_value", "p_max_t", "detectable")
-            .rows()
-        ]
-        for run in runs
-    }
-    heads = [name for run in runs for name in (f"{run}: gain", "p (Holm)", "p (max-t)", "detectable")]
-    lengths = accuracy["n"].unique(maintain_order=True).to_list()
-    rows = [[f"{n:,}", *itertools.chain(*cells)] for n, *cells in zip(lengths, *columns.values())]
-    return tables.markdown_table(["items", *heads], rows)
+    return pl.concat(summaries).filter(pl.col("normalizer") != BASELINE)
 
 
 def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
@@ -254,7 +245,9 @@ def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
 
 
 def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Chart:
-    """Draws both published rows as crosses, ours with their bands, and the ceiling in grey, by number of items."""
+    """Draws both published rows as crosses, those of the first run with bands, and the ceiling in grey, by items."""
+    first = accuracy["run"][0]
+    accuracy, ceiling = (frame.filter(run=first).drop("run") for frame in (accuracy, ceiling))
     top = ceiling.select("n", "seed", normalizer=pl.lit("ceiling of rounding"), accuracy="ceiling")
     ours = accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys())).select(top.columns)
     drawn = over_seeds(pl.concat([ours, top]), ["normalizer", "n"], "accuracy")
@@ -319,10 +312,9 @@ def study(asked: Arguments) -> None:
         pl.concat(frame.select(pl.lit(path.name).alias("run"), pl.all()) for path, frame in zip(asked.checkpoints, of))
         for of in zip(*found)
     )
-    frames = {"accuracy": accuracy, "ceilings": ceiling}
-    first = asked.checkpoints[0].name
-    drawn = {"published": published_chart(accuracy.filter(run=first), ceiling.filter(run=first))}
-    written = {"cells": cells_table(accuracy, ceiling), "gains": gains_table(accuracy)}
+    frames = {"accuracy": accuracy, "ceilings": ceiling, "gains": gains(accuracy)}
+    drawn = {"published": published_chart(accuracy, ceiling)}
+    written = {"cells": cells_table(accuracy, ceiling)}
     if asked.recipes:
         recipes, of_their_sets = of_recipes(asked.recipes)
         frames |= {"recipes": recipes, "recipe_ceilings": of_their_sets}

@@ -36,7 +36,6 @@ def of_extremes() -> Iterator[str]:
 def of_precision() -> Iterator[str]:
     accuracy, ceilings = (table(f"precision_study/{name}") for name in ("accuracy", "ceilings"))
     yield precision.cells_table(accuracy, ceilings)
-    yield precision.gains_table(accuracy)
     yield factorial.factorial_table(table("factorial/accuracy"))
     yield factorial.split_table(table("factorial/split"))
 
@@ -52,7 +51,6 @@ def of_clrs_text() -> Iterator[str]:
 
 def of_polynomial() -> Iterator[str]:
     yield polynomial.curves_table(table("polynomial/curves"))
-    yield polynomial.curves_table(table("polynomial/recipes"))
 
 
 PAGES = {

@@ -10,6 +10,7 @@ from softmax_jax.commands import evaluate, fit, report, train
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.fit_file import read_fit, signed
 from softmax_jax.report import page
+from softmax_jax.report.findings import load_runs
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.checkpoint import sign
 from softmax_jax.training.config import Config, changed, settings_of
@@ -73,7 +74,7 @@ def command(module, *words, monkeypatch):
 READERS = {
     "load": load_checkpoint,
     "config": read_config,
-    "report": lambda run: page.loaded(run, ["softmax"]),
+    "report": lambda run: load_runs([run], ["softmax"]),
     "start": lambda run: started(changed(CONFIG, start_from=str(run))),
     "resume": lambda run: RunDirectory(run, CONFIG),
 }
@@ -146,10 +147,10 @@ def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, cha
     content |= {"coefficients": [1.0], "entropy_range": [0.0, 1.0], "beta_at_ends": [1.0, 1.0]}
     content |= {"checkpoint_sha256": temperature.checkpoint_sha256(load_checkpoint(run)[1])}
     (run / "temperature.json").write_text(json.dumps(signed(content)))
-    assert list(page.loaded(run, ["softmax"]).fits) == ["adaptive_refit"]
+    assert "adaptive_refit" in load_runs([run], ["adaptive_refit"])[0].normalizers
     (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
     with pytest.raises(ValueError, match="is no whole temperature fit"):
-        page.loaded(run, ["softmax"])
+        load_runs([run], ["adaptive_refit"])
 
 
 def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):

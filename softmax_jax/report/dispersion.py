@@ -46,20 +46,22 @@ def dispersion_chart(frame: pl.DataFrame) -> charts.Chart:
     Beside β, which only scales of softmax have, stands the critical β of the rows.
     """
     panels = [
-        panel(frame, "entropy", "entropy (nats)", "How flat do the weights get?", least=0.0),
-        panel(frame, "max_weight", "largest weight", "How much is left for the item that gets most?", 1e-9),
+        panel(frame, "entropy", "entropy (nats)", "Entropy of the weights", least=0.0),
+        panel(frame, "max_weight", "largest weight", "Largest weight, which dispersion drives to 0", 1e-9),
     ]
     if "rank" in frame.columns:
-        question = "Where does the true item's weight rank? Equal weights share theirs"
-        panels.append(panel(frame, "rank", "mean rank", question, 1.0))
+        called = "Rank of the true item's weight; equal weights share theirs"
+        panels.append(panel(frame, "rank", "mean rank", called, 1.0))
     if frame["beta"].count():
-        panels.append(panel(frame, "beta", "inverse temperature β", "Is it as sharp as the row asks for?", 1e-9))
+        panels.append(
+            panel(frame, "beta", "inverse temperature β", "β of the normalizer beside the critical β of the row", 1e-9)
+        )
     seeds = charts.mean_of(frame["seed"].n_unique(), ", 95 % band")
-    title = charts.chart_title("Why does attention fail on long sets?", f"mean over sets; {seeds}")
+    title = charts.chart_title("Why attention fails on long sets", f"mean over sets; {seeds}")
     return alt.vconcat(*panels).resolve_scale(color="independent", strokeDash="independent").properties(title=title)
 
 
-def panel(frame: pl.DataFrame, measure: str, title: str, question: str, least: float) -> Any:
+def panel(frame: pl.DataFrame, measure: str, title: str, called: str, least: float) -> Any:
     """Draws a line with its band for every normalizer, cut at the least that the measure can be, and its bounds.
 
     The axis is logarithmic unless the measure can be 0.
@@ -74,7 +76,7 @@ def panel(frame: pl.DataFrame, measure: str, title: str, question: str, least: f
         drawn,
         charts.length_axis(sorted(set(frame["n"]))),
         charts.log_axis(title, drawn["value"]) if least > 0 else linear,
-        charts.panel_title(question),
+        charts.panel_title(called),
         colours=palette(measured["normalizer"]) | dict.fromkeys(names, GREY),
         dash=charts.dash_by("normalizer", strokes),
         width=WIDTH,
@@ -121,7 +123,7 @@ def attention_map_chart(maps: AttentionMaps) -> charts.Chart:
         spacing=4,
     ).properties(
         title=charts.chart_title(
-            "How does attention lose the largest item?",
+            "How attention loses the largest item",
             f"left to right: the {items} items with the largest ρ, from the largest down; top to bottom: {sets} sets "
             "by the ρ of their best item",
             f"one trained seed ({maps.seed}); one colour scale for all panels",
@@ -154,7 +156,7 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Cha
     (drawn,) = charts.lines(curves, x, y, colour, point=False, width=1.5)
     nat, key = (of_seeds[0] for of_seeds in tell_apart(resolution))
     title = charts.chart_title(
-        "What can the key tell apart?",
+        "What the key can tell apart",
         f"seed {seeds[0]}; at ρ = 1 the logit grows by {resolution.slope[0]:.0f} per unit of ρ, so one nat is "
         f"{nat:.2g} in ρ: softmax blurs closer items",
         f"the class moves the logit by ± {resolution.offset[0]:.2g}, which is {key:.2g} in ρ: closer items may "
@@ -188,7 +190,7 @@ def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
         tooltip=["normalizer:N", "n:Q", "cause:N", alt.Tooltip("value:Q", title="lost (%)", format=".2f")],
     ).properties(width=200, height=150)
     title = charts.chart_title(
-        "Is it dispersion that costs accuracy, or the key?",
+        "What dispersion costs, and what the key",
         f"{charts.mean_of(losses['seed'].n_unique())}; key: what hardmax loses too; dispersion: what the normalizer "
         "loses beyond that",
         "a normalizer that does better than hardmax loses nothing to dispersion here",

@@ -138,7 +138,7 @@ def make_report(
     study = look_closer(runs[0], all_loaded[0], sets)
     sections = [*report_sections(runs, study), playground_section(all_loaded[0].normalizers)]
     note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s.{remark}"
-    return write_page(output, "How far does attention reach?", sections, note, paper)
+    return write_page(output, "How far attention reaches", sections, note, paper)
 
 
 def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
@@ -162,7 +162,7 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
     if runs[0].compared:
         cells = accuracy.cells_frame(runs[0].compared)
         parts.append(Figure("published", accuracy.difference_chart(cells), cells))
-    return Section("result", "How well does attention answer sets of n items?", [], [*parts, result_table(runs)])
+    return Section("result", "Accuracy by number of items", [], [*parts, result_table(runs)])
 
 
 def result_table(runs: Sequence[Evaluated]) -> str:
@@ -195,7 +195,7 @@ def dispersion_section(run: Evaluated) -> Section:
         sentences.append(f"The weight of the largest item {ranks}.")
     sentences.append(critical_sentence(name, start, end))
     figure = Figure("dispersion", drawn.dispersion_chart(frame), frame)
-    return Section("dispersion", "Why does attention fail on long sets?", sentences, [figure])
+    return Section("dispersion", "Why attention fails on long sets", sentences, [figure])
 
 
 def critical_sentence(name: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> str:
@@ -240,7 +240,7 @@ def maps_section(run: Evaluated) -> Section:
         "a dark panel is attention spread over items that are not shown.",
     ]
     figure = Figure("attention_maps", drawn.attention_map_chart(maps), drawn.attention_map_frame(maps), "canvas")
-    return Section("maps", "How does attention lose the largest item?", sentences, [figure])
+    return Section("maps", "How attention loses the largest item", sentences, [figure])
 
 
 def temperature_section(study: Study) -> Section:
@@ -261,7 +261,7 @@ def temperature_section(study: Study) -> Section:
         )
     rows = temperature.row_frame(study.searched, study.run.measured[0].seeds)
     figure = Figure("entropy", temperature.entropy_chart(study.searched, study.fits), rows)
-    return Section("temperature", "Which temperature is best for a row of given entropy?", sentences, [figure])
+    return Section("temperature", "The best temperature of a row by its entropy", sentences, [figure])
 
 
 def resolution_section(run: Evaluated, found: Resolution) -> Section:
@@ -276,7 +276,7 @@ def resolution_section(run: Evaluated, found: Resolution) -> Section:
         Figure("losses", drawn.loss_split_chart(losses), losses),
         Figure("resolution", drawn.resolution_chart(found, seeds), drawn.resolution_frame(found, seeds)),
     ]
-    return Section("resolution", "Is it dispersion that costs accuracy, or an imprecise key?", [sentence], figures)
+    return Section("resolution", "What dispersion costs, and what an imprecise key", [sentence], figures)
 
 
 def playground_section(own: Mapping[str, Normalizer | None]) -> Section:
@@ -291,4 +291,4 @@ def playground_section(own: Mapping[str, Normalizer | None]) -> Section:
         "item.",
     ]
     figure = Figure("playground", playground.playground_chart(numbers), playground.playground_frame(numbers))
-    return Section("playground", "What does each normalizer do to a row of logits?", sentences, [figure])
+    return Section("playground", "What each normalizer does to a row of logits", sentences, [figure])

@@ -178,7 +178,7 @@ def critical_section(frame: pl.DataFrame) -> Section:
         f"The model's own is 1. It is above the critical one in {few:.0f} % of the rows with about {short} visible "
         f"entries, and in {many:.0f} % of those with about {long}.",
     ]
-    return Section("critical", "Are the rows sharp?", sentences, [Figure("critical", critical_chart(frame), frame)])
+    return Section("critical", "How sharp the rows are", sentences, [Figure("critical", critical_chart(frame), frame)])
 
 
 def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, heads: int = -2) -> list[Path]:
@@ -196,9 +196,11 @@ def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, 
     shares = "A share of 1 looks at everything alike; a head that keeps its share small stays sharp."
     first = f"Of all weight, {100 * sink:.1f} % at {short} tokens and {100 * sunk:.1f} % at {long}."
     sections = [
-        Section("entropy", "Does attention disperse?", entropies, [Figure("entropy", entropy_chart(frame), frame)]),
-        Section("heads", "Which heads do?", [shares], [Figure("evenness", evenness_chart(frame), frame)]),
-        Section("first", "How much goes to the first token?", [first], [Figure("first", first_chart(frame), frame)]),
+        Section(
+            "entropy", "Entropy of each head by length", entropies, [Figure("entropy", entropy_chart(frame), frame)]
+        ),
+        Section("heads", "Heads that spread evenly", [shares], [Figure("evenness", evenness_chart(frame), frame)]),
+        Section("first", "Weight of the first token", [first], [Figure("first", first_chart(frame), frame)]),
     ]
     if len(critical := critical_betas(probed)):
         sections.append(critical_section(critical))

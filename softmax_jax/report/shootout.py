@@ -107,7 +107,7 @@ def bar_chart(tests: pl.DataFrame) -> charts.Chart:
     base = alt.Chart(charts.data(means)).encode(y=alt.Y("normalizer:N", title=None, sort=None))
     bars = base.mark_bar().encode(x=alt.X("value:Q", title="test accuracy (%)"), color=colour)
     intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    title = charts.chart_title("Which normalizer classifies best?")
+    title = charts.chart_title("Test accuracy by normalizer")
     return (bars + intervals).properties(width=520, height=26 * len(means), title=title)
 
 
@@ -118,7 +118,7 @@ def curve_chart(outcomes: Outcomes) -> charts.Chart:
     means = means.with_columns(low=pl.max_horizontal("low", pl.col("value") / 10))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
     y = charts.log_axis("training loss (nats)", [*means["low"], *means["high"]])
-    return charts.named_lines(means, x, y, charts.chart_title("How fast does each learn?", BANDS), point=False)
+    return charts.named_lines(means, x, y, charts.chart_title("Loss by epoch", BANDS), point=False)
 
 
 def length_chart(outcomes: Outcomes) -> charts.Chart:
@@ -126,4 +126,4 @@ def length_chart(outcomes: Outcomes) -> charts.Chart:
     means = over_seeds(outcomes.tests, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     x = charts.length_axis(sorted(set(means["n"])), "length at test time")
     y = charts.percent_axis("test accuracy (%)")
-    return charts.named_lines(means, x, y, charts.chart_title("Trained short, tested long: who holds?", BANDS))
+    return charts.named_lines(means, x, y, charts.chart_title("Accuracy beyond the length of training", BANDS))

@@ -74,7 +74,7 @@ def test_the_page_has_its_charts_and_data_beside_it_and_a_layer_for_each_turn_of
     probe = sj.probe(three_layers, critical=True)
     found = {n: probe(jax.random.normal(jax.random.key(n), (n, 3)))[1] for n in LENGTHS}
     page, *others = probed.model_page(found, tmp_path, "How does it attend?")
-    assert all(words in page.read_text() for words in ("How does it attend?", "Are the rows sharp?"))
+    assert all(words in page.read_text() for words in ("How does it attend?", "How sharp the rows are"))
     names = {f"{name}.{suffix}" for name in ("entropy", "evenness", "first", "critical") for suffix in SUFFIXES}
     assert {path.name for path in others} == names
     assert {"tokens", "entropy (nats)"} <= texts_of((tmp_path / "entropy.svg").read_text())

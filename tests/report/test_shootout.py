@@ -155,8 +155,8 @@ def test_charts_are_saved_and_say_what_they_show(tmp_path):
         "weights": {"softmax", "signed_l1", "weight"},
         "rows": {"concentrated", "diffuse", "ssmax"},
         "sweep": {"largest weight", "logits in the row", "ssmax"},
-        "accuracy": {"Which normalizer classifies best?", "test accuracy (%)", "ssmax"},
-        "losses": {"How fast does each learn?", "epoch", "ssmax"},
+        "accuracy": {"Test accuracy by normalizer", "test accuracy (%)", "ssmax"},
+        "losses": {"Loss by epoch", "epoch", "ssmax"},
         "lengths": {"length at test time", "128", "ssmax"},
     }
     charts = looks.look_charts(NAMED, looks.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)

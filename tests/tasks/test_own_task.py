@@ -145,6 +145,6 @@ def test_a_task_with_a_model_of_ones_own_is_trained_evaluated_fitted_and_reporte
     assert (run / "temperature.json").exists()
     command(report, run, "--lengths", 16, 32, "--sets", 8, *shown, "--output", "report")
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "Why does attention fail on long sets?" in page
-    assert "Which temperature is best" in page
+    assert "Why attention fails on long sets" in page
+    assert "The best temperature of a row" in page
     assert not (tmp_path / "report" / "weights.html").exists()  # which items matter is known of max retrieval only

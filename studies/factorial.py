@@ -117,31 +117,31 @@ def measured(asked: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
-ON_PAGE = (64, 1024, 16384)
-"""The lengths of the tables; the files have all."""
+ON_PAGE = 1024
+"""Items per set of the tables; the files have all lengths."""
 
 
 def factorial_table(accuracies: pl.DataFrame) -> str:
-    """Returns the accuracy with its interval by precision of training and test, normalizer and length."""
-    keys = ["trained", "tested", "normalizer"]
-    accuracies, rows = accuracies.filter(pl.col("n").is_in(ON_PAGE)), []
-    for names, of_row in accuracies.group_by(keys, maintain_order=True):
-        cells = of_row.group_by("n", maintain_order=True).agg("accuracy")["accuracy"].to_list()
-        rows.append([*map(str, names), *map(with_interval, cells)])
-    lengths = accuracies["n"].unique(maintain_order=True)
-    return tables.markdown_table([*keys, *(f"{n:,}" for n in lengths)], sorted(rows, key=lambda row: row[:2]))
+    """Returns the accuracy with its interval by precision of training and test and by normalizer, at one length."""
+    shown = accuracies.filter(n=ON_PAGE)
+    rows = [
+        [
+            *map(str, precisions),
+            *(with_interval(of_row.filter(normalizer=name)["accuracy"].to_list()) for name in SHOWN),
+        ]
+        for precisions, of_row in shown.group_by("trained", "tested", maintain_order=True)
+    ]
+    return tables.markdown_table([f"trained ({ON_PAGE:,} items)", "tested", *SHOWN], rows)
 
 
 def split_table(splits: pl.DataFrame) -> str:
-    """Returns the shares of sets with their intervals, by precision of training and length."""
+    """Returns the shares of sets with their intervals, by precision of training, at one length."""
     rows = [
-        [str(trained), f"{n:,}", *(with_interval(of_length[name].to_list()) for name in SHARES)]
-        for (trained, n), of_length in splits.filter(pl.col("n").is_in(ON_PAGE)).group_by(
-            "trained", "n", maintain_order=True
-        )
+        [str(trained), *(with_interval(of_run[name].to_list()) for name in SHARES)]
+        for (trained,), of_run in splits.filter(n=ON_PAGE).group_by("trained", maintain_order=True)
     ]
-    heads = ["trained", "items", "right", "rounding only", "sharpness only", "either", "both", "neither"]
-    return tables.markdown_table(heads, rows)
+    heads = ["right", "exact products only", "sharper row only", "either", "only both", "neither"]
+    return tables.markdown_table([f"trained ({ON_PAGE:,} items)", *heads], rows)
 
 
 def study(asked: Arguments) -> None:

@@ -36,6 +36,9 @@ def of_extremes() -> Iterator[str]:
 def of_precision() -> Iterator[str]:
     accuracy, ceilings = (table(f"precision_study/{name}") for name in ("accuracy", "ceilings"))
     yield precision.cells_table(accuracy, ceilings)
+
+
+def of_factorial() -> Iterator[str]:
     yield factorial.factorial_table(table("factorial/accuracy"))
     yield factorial.split_table(table("factorial/split"))
 
@@ -58,6 +61,7 @@ PAGES = {
     "frontier": of_frontier,
     "extremes": of_extremes,
     "precision_study": of_precision,
+    "results": of_factorial,
     "trained_or_swapped": of_swapped,
     "clrs_text": of_clrs_text,
 }

@@ -21,21 +21,11 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-def run_page(name: str) -> dict[str, Any]:
-    """Runs the Python blocks of a page one after the other, and returns their variables."""
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
-    assert blocks
-    variables: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, name, "exec"), variables)
-    return variables
-
-
 @pytest.mark.slow
-def test_the_block_on_refitting_refits_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_example_of_refitting_refits_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     with jax.numpy_dtype_promotion("standard"):  # as users have it
-        variables = run_page("any_model.md")
+        variables = runpy.run_module("examples.refit")
         of_fit = variables["loss"](softmax_jax.Normalizer(softmax_jax.softmax, variables["found"].scale))
     assert variables["refitted"] < variables["before"] - 0.05
     assert variables["refitted"] < variables["published"]

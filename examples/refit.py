@@ -11,32 +11,38 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax import Array
 
 import softmax_jax as sj
 from softmax_jax.tasks.max_retrieval import sample
-from softmax_jax.temperature import fit, search
+from softmax_jax.temperature import Rows, fit, search
 
 
 class Finder(nnx.Module):
-    def __init__(self, rngs):
+    """One head of stock attention that finds the class of the largest item."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
         self.embed = nnx.Linear(11, 64, rngs=rngs)
         self.query = nnx.Param(jnp.ones((1, 1, 64)))
         self.attention = nnx.MultiHeadAttention(1, 64, decode=False, rngs=rngs)
         self.classes = nnx.Linear(64, 10, rngs=rngs)
 
-    def inputs(self, items):
+    def inputs(self, items: Array) -> tuple[Array, Array]:
+        """Returns the query and the embedded items."""
         return jnp.broadcast_to(self.query[...], (len(items), 1, 64)), nnx.gelu(self.embed(items))
 
-    def __call__(self, items):
+    def __call__(self, items: Array) -> Array:
         return self.classes(self.attention(*self.inputs(items))[:, 0])
 
 
-def cross_entropy(scores, answer):
+def cross_entropy(scores: Array, answer: Array) -> Array:
+    """Returns the loss of each set in nats."""
     return optax.softmax_cross_entropy_with_integer_labels(scores, answer)
 
 
 @nnx.jit
-def train(model, optimizer, key):
+def train(model: Finder, optimizer: nnx.Optimizer, key: Array) -> None:
+    """Takes one step on 128 sets of 16 items."""
     batch = sample(key, 128, 16)
     optimizer.update(model, nnx.grad(lambda model: cross_entropy(model(batch.items), batch.answer).mean())(model))
 
@@ -47,12 +53,13 @@ for step in range(600):
     train(model, optimizer, jax.random.key(step))
 
 
-def rows(key, sets, items):
+def rows(key: Array, sets: int, items: int) -> Rows:
+    """Searches the best temperature of the row of each set."""
     batch, head = sample(key, sets, items), model.attention
     query, hidden = model.inputs(batch.items)
     logits = jnp.einsum("sqhd,snhd->sn", head.query(query), head.key(hidden)) / 8  # the square root of the head's size
 
-    def loss(attended):
+    def loss(attended: Array) -> Array:
         return cross_entropy(model.classes(head.out(attended[:, None])), batch.answer)
 
     found = search(logits, head.value(hidden)[:, :, 0], loss)
@@ -65,7 +72,8 @@ found = fit(fitted, held_out, seeds=[0], degree=2)
 found.save("temperature.json")
 
 
-def loss(normalizer):
+def loss(normalizer: str | sj.Normalizer) -> float:
+    """Returns the mean loss on 512 sets of 1,024 items."""
     model.attention.attention_fn = sj.attention_fn(normalizer)
     batch = sample(jax.random.key(3000), 512, 1024)
     return float(cross_entropy(model(batch.items), batch.answer).mean())

@@ -28,7 +28,7 @@ from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import palette
-from softmax_jax.report.temperature import ENTROPIES, PUBLISHED_AT, curve_frame, holds
+from softmax_jax.report.temperature import PUBLISHED_AT, curve_frame, holds
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import FLOAT32
 from softmax_jax.temperature import Rows, TemperatureFit
@@ -42,6 +42,8 @@ DEGREE = 4
 CUTS = (20.0, 10.0)
 """Inverse temperatures above which a row is left out, to see how much hangs on such."""
 DRAWN = ("paper", "paper, tested in float32", "paper, trained in float32", "paper_float32")
+ON_PAGE = (0.6, 1.0, 2.0, 3.0, 4.0)
+"""Entropies in nats of the table; the files have all."""
 NAMED, TITLE_AT = (PUBLISHED, "paper", "paper_float32"), 3.0
 """The curves and the entropy in nats that the title of the chart is about."""
 
@@ -128,14 +130,14 @@ def fitted(rows: Mapping[str, tuple[Mapping[int, Rows], int]]) -> dict[str, Temp
 
 def curves_table(frame: pl.DataFrame) -> str:
     """Returns β of each model at each entropy with its band, in bold where the band holds the published curve."""
-    rows = [[PUBLISHED, *(f"{beta:.2f}" for beta in PUBLISHED_AT.values())]]
+    rows = [[PUBLISHED, *(f"{PUBLISHED_AT[h]:.2f}" for h in ON_PAGE)]]
     for (name,), of_model in frame.group_by("model", maintain_order=True):
         cells = {h: f"{beta:.2f}" for _, h, beta, *_ in of_model.rows()}
         for _, h, beta, low, high in of_model.drop_nulls().rows():
             shown = f"**{beta:.2f}**" if holds(h, low, high) else f"{beta:.2f}"
             cells[h] = f"{shown} ({low:.2f} … {high:.2f})"
-        rows.append([str(name), *(cells.get(h, "–") for h in ENTROPIES)])
-    return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in ENTROPIES)], rows)
+        rows.append([str(name), *(cells.get(h, "–") for h in ON_PAGE)])
+    return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in ON_PAGE)], rows)
 
 
 def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:

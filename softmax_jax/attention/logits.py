@@ -40,7 +40,7 @@ BIAS = "pass a mask that is added to the logits as bias="
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is fixed when a program is compiled."""
+    """The settings that are fixed when a program is compiled."""
 
     is_causal: bool = False
     window: Window = None

@@ -284,9 +284,9 @@ class Heads(NamedTuple):
     """Two facts about the attention of a task's model."""
 
     alone: bool
-    """Whether a set has one row of attention."""
+    """Says whether a set has one row of attention."""
     ranked: bool
-    """Whether the task gives each item of that row its priority."""
+    """Says whether the task gives each item of that row its priority."""
 
 
 @functools.cache

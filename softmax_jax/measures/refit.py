@@ -201,7 +201,7 @@ BEST_FOR_SET = "best θ for each set"
 
 
 def oracles(n: int, choices: Mapping[str, Rows], fresh: Rows, seeds: Sequence[int]) -> pl.DataFrame:
-    """What constant temperatures reach that are best on the rows named, and what those do that know each answer."""
+    """Returns what the best constant temperatures of the rows reach, and what temperatures do that know each answer."""
     reached = []
     for name, rows in choices.items():
         smooth = temperature.smooth_errors(rows.errors.mean((0, 1)))

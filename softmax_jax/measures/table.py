@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     beta: Float[Anything, ""] = None
     """Inverse temperature of the row; NaN unless the map is softmax."""
     extrapolates: Bool[Anything, ""] = None
-    """Whether the scale is asked about an entropy beyond those that it was fitted to."""
+    """Says whether the scale is asked about an entropy beyond those that it was fitted to."""
     rho: Float[Anything, " items"] = None
     """The priorities of the items, for a task that has them; -inf where masked."""
 
@@ -65,11 +65,11 @@ class Measure(NamedTuple):
     needs: tuple[str, ...] = ("weights",)
     """Fields of `Seen` without which the measure is left out, as ρ for a task without priorities."""
     printed: bool = False
-    """Whether tables for readers have it."""
+    """Says whether tables for readers have it."""
 
     @property
     def of_row(self) -> bool:
-        """Whether it looks at a row of attention, rather than at a whole set."""
+        """Says whether it looks at a row of attention, rather than at a whole set."""
         return not {"logits", "weights", "rho"}.isdisjoint(self.needs)
 
 
@@ -119,7 +119,7 @@ EVALUATION: dict[str, Measure] = {
 
 
 def extrapolated(seen: Seen) -> Array:
-    """Whether the entropy lies beyond what an adaptive normalizer was fitted to, in percent; 0 for all others."""
+    """Says whether the entropy lies beyond what an adaptive normalizer was fitted to, in percent; 0 for all others."""
     return 100 * seen.extrapolates.astype(jnp.float32)
 
 
@@ -220,7 +220,7 @@ def bound(caption: str, unit: str, number: Callable[[Any, Any, Any], Any], **ove
 
 
 def exact_match(seen: Seen) -> Array:
-    """Whether all parts of an answer are right, in percent."""
+    """Says whether all parts of an answer are right, in percent."""
     return 100 * (seen.scores.argmax(-1) == seen.answer).all().astype(jnp.float32)
 
 

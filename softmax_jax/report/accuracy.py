@@ -147,7 +147,7 @@ class Compared(NamedTuple):
     difference: float
     """Ours less the published, in points."""
     agrees: bool
-    """Whether the 95 % interval of ours holds the published, or they lie less than `MARGIN` apart."""
+    """Says whether the 95 % interval of ours holds the published, or they lie less than `MARGIN` apart."""
     interval: float
     """Half of it; 0 for a single seed."""
 

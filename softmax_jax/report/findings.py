@@ -1,4 +1,4 @@
-"""What was found of runs: in sentences, in a table for a terminal, in charts and in files."""
+"""Findings about runs: in sentences, in a table for a terminal, in charts and in files."""
 
 import math
 import sys

@@ -127,7 +127,7 @@ class Task(abc.ABC):
     evaluation: ClassVar[str] = ""
     """The module that evaluates the task in its own way, with `planned`, `write` and `show`, where there is one."""
     divides_batches: ClassVar[bool] = False
-    """Whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
+    """Says whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
     least_sets: ClassVar[int | None] = None
     """Sets that a device must keep for dividing them to be worthwhile; None leaves that to the kind of device."""
 

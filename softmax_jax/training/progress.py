@@ -17,7 +17,7 @@ def plain_console(**options: Any) -> Console:
 
 
 class Parts:
-    """Where a computation says how much of the cost of a result it has done; a bar moves by that, if it is there."""
+    """Receives how much of the cost of a result a computation has done; moves a bar by that, if there is one."""
 
     def __init__(self) -> None:
         self.advance: Callable[[float], None] | None = None

@@ -59,7 +59,7 @@ class Mask(NamedTuple):
 
     predicate: Value
     visible_if: bool
-    """Whether it is True, or not 0, at the visible entries."""
+    """Says whether it is True, or not 0, at the visible entries."""
     steps: tuple[Step, ...] = ()
     """What the model makes of the masked array until it is the logits."""
 
@@ -89,7 +89,7 @@ class Softmax:
     """A softmax in a program."""
 
     form: Form
-    """Whether `node` returns weights, their logarithms, or a product with them."""
+    """Says whether `node` returns weights, their logarithms, or a product with them."""
     node: Node
     """The equation to replace."""
     exponents: Exponents
@@ -109,7 +109,7 @@ class Softmax:
 
     @property
     def plain(self) -> bool:
-        """Whether `node` returns the weights of the model, or their logarithms, as they are."""
+        """Says whether `node` returns the weights of the model, or their logarithms, as they are."""
         return not self.extra and all(step.node.name in SAME for step in self.steps)
 
     def needed(self) -> list[Value]:
@@ -122,7 +122,7 @@ class Softmax:
         return values
 
     def readable(self) -> bool:
-        """Whether its logits can be had where it stands, and each mask of its exponentials, entry by entry."""
+        """Says whether its logits can be had where it stands, and each mask of its exponentials, entry by entry."""
         fits = all(checks.broadcasts(mask.predicate.shape, self.logits.shape) for mask in self.masks)
         one_axis = self.extra is None or len(self.axes) == 1
         return fits and one_axis and all(at_hand(value, self.node.frame) for value in self.needed())
@@ -136,7 +136,7 @@ def softmaxes(program: Program) -> list[Softmax]:
 
 
 def at_hand(value: Value, frame: Frame) -> bool:
-    """Whether a value can be had where a body is executed: it comes from there, or from the program around it."""
+    """Says whether a value can be had where a body is executed: it comes from there, or from the program around it."""
     if value.producer is None:
         return True
     home = value.producer.frame.home()
@@ -266,12 +266,12 @@ def masking(node: Node) -> tuple[Value, Mask] | None:
 
 
 def was_boolean(value: Value) -> bool:
-    """Whether a value is a mask, perhaps laid out or turned into numbers."""
+    """Says whether a value is a mask, perhaps laid out or turned into numbers."""
     return back(value, MOVED).dtype == bool
 
 
 def inverts(node: Node) -> bool:
-    """Whether an equation divides a number by its operand."""
+    """Says whether an equation divides a number by its operand."""
     if node.name == "div":
         return constant(node.inputs[0]) is not None
     power = node.params["y"] if node.name == "integer_pow" else constant(node.inputs[-1])
@@ -279,7 +279,7 @@ def inverts(node: Node) -> bool:
 
 
 def _keeps_divisor(node: Node, position: int) -> bool:
-    """Whether an equation only keeps a sum from 0: it adds a small number, or takes the larger of the two."""
+    """Says whether an equation only keeps a sum from 0: it adds a small number, or takes the larger of the two."""
     if node.name in ("add", "max"):
         number = constant(node.inputs[1 - position])
         return number is not None and number <= SMALL and (number >= 0 or node.name == "max")
@@ -289,7 +289,7 @@ def _keeps_divisor(node: Node, position: int) -> bool:
 
 
 def _from_maximum(value: Value) -> bool:
-    """Whether a value is the maximum of rows, or of these and something else, laid out to be subtracted from them."""
+    """Says whether a value is the maximum of rows, or of these and something else, laid out to be subtracted."""
     node = back(value, MOVED).producer
     if node is None or node.name not in ("reduce_max", "max", "select_n"):
         return False
@@ -297,7 +297,7 @@ def _from_maximum(value: Value) -> bool:
 
 
 def _alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
-    """Whether two values are the same, or the same few steps from the same: a program may compute one twice."""
+    """Says whether two values are the same, or the same few steps from the same: a program may compute one twice."""
     if one is other or one is None or other is None:
         return one is other
     first, second = one.producer, other.producer
@@ -313,7 +313,7 @@ def _alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
 
 
 def _same_number(one: Value | None, other: Value | None) -> bool:
-    """Whether two values are the same, perhaps laid out otherwise."""
+    """Says whether two values are the same, perhaps laid out otherwise."""
     return _alike(one and back(one, MOVED), other and back(other, MOVED))
 
 
@@ -410,7 +410,7 @@ class _Sum(NamedTuple):
                         yield further._replace(value=both, extra=Extra(node.inputs[1 - position], 1, (), value.shape))
 
     def unmoved(self, total: _Total) -> bool:
-        """Whether the sum is laid out as it was summed, with or without axes of size 1 in place of those summed."""
+        """Says whether the sum is laid out as it was summed, with or without axes of size 1 for those summed."""
         shape, summed = total.value.shape, self.node.outputs[0].shape
         kept = tuple(1 if axis in self.axes else size for axis, size in enumerate(self.exponentials.shape))
         at = entries(shape)
@@ -469,7 +469,7 @@ class _Sum(NamedTuple):
                 yield self.softmax("log", node, total.extra, ())
 
     def same_rows(self, steps: tuple[Step, ...], total: _Total, shape: tuple[int, ...]) -> bool:
-        """Whether each entry of a result, made by these steps, meets the sum of its own row."""
+        """Says whether each entry of a result, made by these steps, meets the sum of its own row."""
         at = entries(shape)
         divisor = at[len(shape) - len(total.value.shape) :]  # one number may divide all
         divisor = np.minimum(divisor, _sizes(total.value.shape) - 1)
@@ -481,7 +481,7 @@ class _Sum(NamedTuple):
         return Softmax(form, node, self.exponents, self.axes, self.masks, extra, own)
 
     def repeats(self, step: Step) -> bool:
-        """Whether a step is a mask that the sum has too."""
+        """Says whether a step is a mask that the sum has too."""
         _, own = masking(step.node) or (None, None)
         same = [mask for mask in self.masks if own and own.visible_if == mask.visible_if]
         return any(own and _alike(own.predicate, mask.predicate) for mask in same)
@@ -500,7 +500,7 @@ def _sum_of_exponentials(node: Node) -> _Sum | None:
 
 
 def _only_divided(product: Value, steps: Iterable[Step]) -> bool:
-    """Whether a product, on the way to its division, is only moved and used for nothing else."""
+    """Says whether a product, on the way to its division, is only moved and used for nothing else."""
     for value in (product, *(step.node.outputs[step.result] for step in steps)):
         assert value.producer
         forward = [node for node, _ in value.users if not node.backward]

@@ -24,7 +24,7 @@ def _nnx() -> Any:
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is a module, a variable, or another object of NNX that a function may write to."""
+    """Says whether a value is a module, a variable, or another object of NNX that a function may write to."""
     nnx = _nnx()
     return nnx is not None and isinstance(value, nnx.Pytree | nnx.Variable)
 
@@ -112,7 +112,7 @@ def _content(one: Any) -> tuple[Any, list[Any]]:
 
 
 def _same(content: tuple[Any, list[Any]], other: tuple[Any, list[Any]]) -> bool:
-    """Whether two contents have the same structure and hold the very same arrays."""
+    """Says whether two contents have the same structure and hold the very same arrays."""
     return content[0] == other[0] and all(one is another for one, another in zip(content[1], other[1]))
 
 

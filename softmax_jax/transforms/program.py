@@ -71,7 +71,7 @@ class Node:
     frames: "list[Frame]" = dataclasses.field(default_factory=list)
     """The bodies of the equation."""
     identity: bool = False
-    """Whether it returns its first operand under a custom rule for derivatives."""
+    """Says whether it returns its first operand under a custom rule for derivatives."""
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def backward(self) -> bool:
-        """Whether it belongs to the backward pass of a derivative."""
+        """Says whether it belongs to the backward pass of a derivative."""
         caller = self.frame.caller
         return "transpose(" in str(self.equation.source_info.name_stack) or (caller is not None and caller.backward)
 
@@ -126,12 +126,12 @@ class Node:
 
     @property
     def exponentiates(self) -> bool:
-        """Whether it takes exponentials."""
+        """Says whether it takes exponentials."""
         return self.name in EXPONENTIALS
 
     @property
     def hides_exponentials(self) -> bool:
-        """Whether it takes exponentials in a body that `HOLDERS` cannot read."""
+        """Says whether it takes exponentials in a body that `HOLDERS` cannot read."""
         return self.holder is None and any(map(_takes_exponentials, _held(self.equation)))
 
 
@@ -141,7 +141,7 @@ class Frame:
 
     caller: Node | None
     inlined: bool
-    """Whether its values are seen from the program around it when it is executed again."""
+    """Says whether its values are seen from the program around it when it is executed again."""
     inputs: list[Value]
     """The inputs that are not values of the program around it."""
     consts: list[tuple[Value, Any]]
@@ -346,9 +346,9 @@ class Holder(NamedTuple):
     rebuild: Callable[[Any, list[Any], list[Run]], tuple[list[Any], Any]]
     """Takes the parameters, the operands and the bodies to execute; returns the results and the records."""
     inlined: bool = False
-    """Whether `rebuild` executes the body in the program around it."""
+    """Says whether `rebuild` executes the body in the program around it."""
     returns: bool = False
-    """Whether the results of the body are those of the equation, though it is not inlined."""
+    """Says whether the results of the body are those of the equation, though it is not inlined."""
 
 
 def _body(stored: Any, fixed: int | None = None, start: int = 0) -> Body:
@@ -372,7 +372,7 @@ def _takes_exponentials(jaxpr: Any) -> bool:
 
 
 def _of_jax(custom: Node) -> bool:
-    """Whether JAX defines a custom rule for derivatives, which then is the derivative of its function."""
+    """Says whether JAX defines a custom rule for derivatives, which then is the derivative of its function."""
     function = _body(custom.params["call_jaxpr"]).jaxpr
     rule = custom.params.get("bwd", custom.params.get("jvp_jaxpr_fun"))
     infos = function.debug_info, getattr(rule, "debug_info", function.debug_info)

@@ -68,7 +68,7 @@ class Site:
     JAX does not define, it is named, since a swap replaces it with the derivative of the new normalizer."""
 
     def matches(self, pattern: str | int) -> bool:
-        """Whether a pattern is its index, or fits its scope; `*` stands for anything."""
+        """Says whether a pattern is its index, or fits its scope; `*` stands for anything."""
         return pattern == self.index if isinstance(pattern, int) else fnmatch.fnmatchcase(self.scope, pattern)
 
 
@@ -132,13 +132,13 @@ class Hidden(NamedTuple):
 
     masks: tuple[Mask, ...] = ()
     by_value: bool = False
-    """Whether something other than the scores and these masks makes the logits, which may hide some."""
+    """Says whether something other than the scores and these masks makes the logits, which may hide some."""
     later: bool = False
-    """Whether some are hidden in the exponentials only, so that the logits do not tell."""
+    """Says whether some are hidden in the exponentials only, so that the logits do not tell."""
 
     @property
     def one_number(self) -> bool:
-        """Whether all hidden logits are the same low number."""
+        """Says whether all hidden logits are the same low number."""
         return len(self.masks) == 1 and not self.by_value and not self.later
 
     @property
@@ -173,7 +173,7 @@ def places(program: Program, fun: Any) -> list[Place]:
 
 
 def _is_kernel(node: Node) -> bool:
-    """Whether an equation is a kernel by name, or holds a program that takes exponentials and is not read."""
+    """Says whether an equation is a kernel by name, or holds a program that takes exponentials and is not read."""
     named = any(part in node.name for part in KERNELS)
     return (named and node.holder is None) or node.hides_exponentials
 
@@ -300,7 +300,7 @@ def _sources(node: Node) -> list[int] | None:
 
 
 def _adds_hidden(node: Node) -> bool:
-    """Whether an equation puts low numbers beside the logits."""
+    """Says whether an equation puts low numbers beside the logits."""
     beside = [constant(one) for one in node.inputs] if node.name in ("concatenate", "pad") else []
     return any(number is not None and number <= LOW for number in beside)
 
@@ -317,9 +317,9 @@ class _Tracked(NamedTuple):
     value: Value
     axis: int
     spread: bool = False
-    """Whether an axis was added, along which each weight stands many times."""
+    """Says whether an axis was added, along which each weight stands many times."""
     mixed: bool = False
-    """Whether weights of several rows were summed."""
+    """Says whether weights of several rows were summed."""
 
 
 def _use_of(weights: Value, axes: tuple[int, ...], logits: Value, program: Program) -> Use:
@@ -416,7 +416,7 @@ COMBINED = PLACED | TOTALS | {"add", "add_any", "max", "min", "abs", "sub"}
 
 
 class _Mark(NamedTuple):
-    """What a value holds."""
+    """Says what a value holds."""
 
     state: State
     sums: frozenset[Node] = frozenset()

@@ -178,7 +178,7 @@ class Replacement:
 
     @property
     def changes(self) -> bool:
-        """Whether weights are computed: softmax is what the model has, except for its empty rows."""
+        """Says whether weights are computed: softmax is what the model has, except for its empty rows."""
         if self.normalizer is None:
             return False
         softmax = type(self.normalizer.map) is maps.Softmax and self.normalizer.scale is None

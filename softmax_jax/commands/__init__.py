@@ -15,7 +15,7 @@ def ended_by_reader() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still writes at the end
+        os.dup2(os.pipe()[1], sys.stdout.fileno())  # for what Python still writes at the end
         raise SystemExit(141) from None  # as a shell says of other commands that this ends
 
 

@@ -109,8 +109,8 @@ def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     return Evaluated(name, task, tuple(named), by_length, evaluation.frame_of(by_length))
 
 
-def look_closer(run: Evaluated, of: Loaded, sets: int) -> Study:
-    """Looks at what the page tells of one run only: best temperatures, fits, and the logit of every item."""
+def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], sets: int) -> Study:
+    """Looks at what the page tells of one run only: best temperatures beside its fits, and the logit of every item."""
     lengths = [of_length.n for of_length in run.measured if of_length.n > 1][::2]
     keys = [evaluation.key_of(evaluation.Draw.REPORT)]
     options = {"seeds": of.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
@@ -118,7 +118,6 @@ def look_closer(run: Evaluated, of: Loaded, sets: int) -> Study:
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
     ranked = "top_rho" in run.measured[0].values and run.measured[-1].n >= TOP
     resolution = dispersion.resolution(of.parameters, task=run.task) if ranked else None
-    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(of.path, of.parameters).items()}
     return Study(run, searched, fits, resolution)
 
 
@@ -133,10 +132,11 @@ def make_report(
 ) -> list[Path]:
     """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
     start = time.perf_counter()
-    all_loaded = load_runs(paths, specs)
+    first, *_ = all_loaded = load_runs(paths, specs)
+    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(first.path, first.parameters).items()}
     runs = [evaluated(run, lengths, sets) for run in all_loaded]
-    study = look_closer(runs[0], all_loaded[0], sets)
-    sections = [*report_sections(runs, study), playground_section(all_loaded[0].normalizers)]
+    study = look_closer(runs[0], first, fits, sets)
+    sections = [*report_sections(runs, study), playground_section(first.normalizers)]
     note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s.{remark}"
     return write_page(output, "How far attention reaches", sections, note, paper)
 

@@ -141,16 +141,17 @@ def test_a_fit_names_no_code(run, canary):
 
 
 @pytest.mark.parametrize("changes", [{"lengths": TEXT}, {"lengths": []}, {"band": {"low": [1.0], "high": [1.0, 2.0]}}])
-def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, changes):
+def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, monkeypatch, changes):
     content = {"criterion": "bins", "coverage": {}, "border": {}, "versions": {}, "seeds": [0], "lengths": [2]}
     content |= dict.fromkeys(("intervals", "band", "r_squared"))
     content |= {"coefficients": [1.0], "entropy_range": [0.0, 1.0], "beta_at_ends": [1.0, 1.0]}
     content |= {"checkpoint_sha256": temperature.checkpoint_sha256(load_checkpoint(run)[1])}
     (run / "temperature.json").write_text(json.dumps(signed(content)))
-    assert "adaptive_refit" in load_runs([run], ["adaptive_refit"])[0].normalizers
+    temperature.TemperatureFit.load(run / "temperature.json")
     (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
+    monkeypatch.setattr(page, "evaluated", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="is no whole temperature fit"):
-        load_runs([run], ["adaptive_refit"])
+        page.make_report([run], ["softmax"], [16], 8, run / "report")
 
 
 def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):

@@ -193,6 +193,7 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
 
 def study(asked: Arguments) -> None:
     """Measures, fits, draws, writes."""
+    of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets) if asked.recipes else {}
     rows: dict[str, dict[int, Rows]] = {}
     for checkpoint in asked.checkpoints:
         config, parameters = load_checkpoint(checkpoint)
@@ -207,8 +208,7 @@ def study(asked: Arguments) -> None:
     frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(of_first)}
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
     written = {"curves": curves_table(frames["curves"])}
-    if asked.recipes:
-        of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets)
+    if of_recipes:
         frames["recipes_used"] = used_frame(of_recipes)
         frames["recipes"] = curve_frame(fitted({name: (by_length, DEGREE) for name, by_length in of_recipes.items()}))
     asked.write("polynomial", frames, {"polynomial": curve_chart(frames["curves"])}, written)

@@ -307,6 +307,7 @@ def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
 
 def study(asked: Arguments) -> None:
     """Measures, draws, writes."""
+    recipes = of_recipes(asked.recipes) if asked.recipes else ()
     found = [accuracies(checkpoint, asked.lengths, asked.sets) for checkpoint in asked.checkpoints]
     accuracy, ceiling = (
         pl.concat(frame.select(pl.lit(path.name).alias("run"), pl.all()) for path, frame in zip(asked.checkpoints, of))
@@ -315,10 +316,9 @@ def study(asked: Arguments) -> None:
     frames = {"accuracy": accuracy, "ceilings": ceiling, "gains": gains(accuracy)}
     drawn = {"published": published_chart(accuracy, ceiling)}
     written = {"cells": cells_table(accuracy, ceiling)}
-    if asked.recipes:
-        recipes, of_their_sets = of_recipes(asked.recipes)
-        frames |= {"recipes": recipes, "recipe_ceilings": of_their_sets}
-        drawn["steps"] = steps_chart(recipes, of_their_sets)
+    if recipes:
+        frames |= dict(zip(("recipes", "recipe_ceilings"), recipes))
+        drawn["steps"] = steps_chart(*recipes)
     asked.write("precision", frames, drawn, written)
 
 

@@ -249,7 +249,7 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
         for _, part in relative.group_by(pl.col("seed") != PERFECT, maintain_order=True)
     )
     ranked = models.filter(n=frame["n"].max()).sort("value", descending=True)
-    (fast, factor), *_, (slow, least) = ranked.select("priority", "value").rows()
+    (fast, factor), (slow, least) = (ranked.select("priority", "value").row(place) for place in (0, -1))
     colours = by_size(ranked["priority"].to_list())
     colour = charts.colour_by("priority", colours, legend=False)
     thin = charts.lines(perfect.drop("low", "high"), x, y, colour, point=False, width=1.0)

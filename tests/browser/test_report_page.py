@@ -174,19 +174,19 @@ def test_every_control_has_a_name(desktop):
 
 
 def test_the_table_sorts_by_keyboard(desktop):
-    column = "[...document.querySelectorAll('#table-1 tbody tr')].map((row) => row.cells[2].textContent)"
-    heading = desktop.page.locator("#table-1 thead th").nth(2)
+    column = "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[2].textContent)"
+    heading = desktop.page.locator("#table thead th").nth(2)
     unsorted = desktop.page.evaluate(column)
     for order, sign in (("descending", -1), ("ascending", 1)):
         heading.locator("button").press("Enter")
         assert heading.get_attribute("aria-sort") == order
-        values = [float(text.split()[0].strip("*")) for text in desktop.page.evaluate(column) if text != "–"]
+        values = [float(text.split("±")[0]) for text in desktop.page.evaluate(column) if text != "–"]
         assert values == sorted(values, key=lambda value: sign * value)
         assert len(set(values)) > 2
     assert sorted(unsorted) == sorted(desktop.page.evaluate(column))
-    first = desktop.page.locator("#table-1 thead th").first
+    first = desktop.page.locator("#table thead th").first
     first.locator("button").press("Enter")
-    names = desktop.page.locator("#table-1 tbody th").all_text_contents()
+    names = desktop.page.locator("#table tbody th").all_text_contents()
     assert names == sorted(names)
     assert heading.get_attribute("aria-sort") == "none"
 
@@ -268,7 +268,7 @@ def test_no_text_of_a_chart_is_cut_and_no_curve_is_without_its_name(browser, rep
 
 def test_the_last_columns_of_the_first_table_can_be_reached(browser, report):
     opened = Opened(browser, report[0], viewport={"width": 1100, "height": 844})
-    box = "document.querySelector('#table-1')"
+    box = "document.querySelector('#table')"
     assert opened.page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
 
 

@@ -143,12 +143,12 @@ def said(run: Evaluated) -> dict[str, str]:
 
 def falls(run: Evaluated) -> str:
     """Says the accuracy in training and at the longest length."""
-    by_length, longest, start = accuracies(run), run.task.longest, shortest(run)
-    lengths = sorted(by_length)
+    by_length, start = accuracies(run), shortest(run)
+    last = max(by_length)
+    beyond = f", and {by_length[last]:.1f} % of those of {count(last)}" if last != start else ""
     return (
-        f"Trained on sets of at most {longest} items, attention with {run.baseline.removesuffix(AS_TRAINED)} answers "
-        f"{by_length[start]:.1f} % of the sets of {count(start)} items right, and {by_length[lengths[-1]]:.1f} % of "
-        f"those of {count(lengths[-1])}."
+        f"Trained on sets of at most {run.task.longest} items, attention with {run.baseline.removesuffix(AS_TRAINED)} "
+        f"answers {by_length[start]:.1f} % of the sets of {count(start)} items right{beyond}."
     )
 
 
@@ -186,15 +186,17 @@ def helps(run: Evaluated) -> str | None:
     Of one seed, which gives no test, the largest gain; None where there is nothing to compare.
     """
     others = set(run.normalizers) - {run.baseline, *accuracy.moved_by_offset(run.normalizers)}
+    if not others:
+        return None
     all_gains = run.summary.filter(pl.col("normalizer").is_in(others))
     gains = all_gains.filter(pl.col("gain") > 0)
     tested = run.frame["seed"].n_unique() > 1
     if tested:
         gains = gains.filter(pl.col("p_value") < CHANCE)
     if gains.is_empty():
-        least = f"; one of {all_gains['detectable'].max():.1f} points would most likely have shown" if tested else ""
-        nothing = f"No normalizer swapped in at test time is shown to win anything back (p < {CHANCE}{least})."
-        return nothing if others else None
+        least = all_gains["detectable"].max()
+        seen = f"; one of {least:.1f} points would most likely have shown" if tested and least else ""
+        return f"No normalizer swapped in at test time is shown to win anything back (p < {CHANCE}{seen})."
     best = gains.row(gains["gain"].arg_max() or 0, named=True)
     return (
         f"Of the normalizers swapped in at test time, {best['normalizer']} wins back most: {best['gain']:.1f} points "

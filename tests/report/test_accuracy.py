@@ -188,6 +188,12 @@ def test_a_run_that_was_trained_under_another_normalizer_is_about_that_and_holds
     assert "The paper" not in text
 
 
+def test_softmax_alone_at_one_length_has_nothing_that_helps():
+    text = printed(show, [run_of({"softmax": (0.0, 0.1, 0.3)}, [16])])
+    assert "answers 90.1 % of the sets of 16 items right." in " ".join(text.split())
+    assert "What helps" not in text
+
+
 def test_six_lengths_are_shown_of_those_that_were_asked_for_or_are_long():
     own = run_of({"softmax": (0.0, 0.1, 0.2)}, [2**power for power in range(1, 15)])
     assert lengths_to_show([own], most=6) == [16, 64, 256, 1024, 4096, 16384]

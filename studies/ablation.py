@@ -30,7 +30,15 @@ from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import NotFiniteError, run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, TEMPERATURES, Options, kept, max_retrieval_of, start
+from studies.common import (
+    SOFT_TO_SHARP,
+    TEMPERATURES,
+    Options,
+    best_of_others,
+    kept,
+    max_retrieval_of,
+    start,
+)
 
 BASE = "base"
 PAIRS = "normalizer in training"
@@ -192,8 +200,7 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for (n,), at_length in wide.group_by("n", maintain_order=True):
         sharpened = at_length.select(SOFT_TO_SHARP).to_numpy()
-        best_of_others = (sharpened.sum(0) - sharpened).argmax(1)
-        for own, best, one in zip(sharpened, best_of_others, at_length.to_dicts()):
+        for own, best, one in zip(sharpened, best_of_others(sharpened), at_length.to_dicts()):
             softmax, true_item = one["softmax"], one[TRUE_ITEM]
             dispersion, key = own[best] - softmax, one[TRUE_KEY] - softmax
             both = true_item - softmax - dispersion - key

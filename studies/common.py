@@ -2,32 +2,40 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import polars as pl
+from jaxtyping import Float, Int
 
 from softmax_jax.commands.options import (
     KEPT,
     RESULTS,
+    TrustCode,
     UnlessGiven,
     check_directory,
+    each_within,
     results_of,
     run,
+    within,
 )
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.report.charts import Chart, PaperOption, save_chart
 from softmax_jax.report.tables import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config
-from softmax_jax.training.run_directory import SHIPPED
+from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.training.trainer import Parameters
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
+BEST = "best constant θ"
+"""In the place of a normalizer's name: the best of these."""
 CHECKPOINTS = tuple(SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties"))
 """The trained models that rules and predictions are held against."""
 
@@ -74,6 +82,44 @@ class Options:
         if self.page:
             write_whole(self.page, put_into(read_text(self.page), {mark: tables[mark] for mark in self.marks()}))
         print(f"wrote {output}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """The options of studies that test trained runs on sets of several lengths."""
+
+    lengths: tuple[int, ...]
+    """Items per set."""
+    sets: int
+    """Sets per seed and length."""
+    trust_code: TrustCode = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        within("--sets", self.sets, 1, 2**20, 1024)
+
+
+class Loaded(NamedTuple):
+    """A trained run of max retrieval."""
+
+    name: str
+    task: MaxRetrieval
+    parameters: Parameters
+    seeds: Sequence[int]
+
+
+def load_runs(checkpoints: Iterable[Path]) -> list[Loaded]:
+    """Loads runs of max retrieval, all before one is measured. Raises ValueError for a missing one, or another task."""
+    configs = [(path.name, *load_checkpoint(path)) for path in checkpoints]
+    return [
+        Loaded(name, max_retrieval_of(config), parameters, config.all_seeds) for name, config, parameters in configs
+    ]
+
+
+def best_of_others(by_seed: Float[np.ndarray, "seeds choices"]) -> Int[np.ndarray, " seeds"]:
+    """Returns for each seed the place of the choice that is best for the other seeds, so none tests what it chose."""
+    return (by_seed.sum(0) - by_seed).argmax(1)
 
 
 def start(arguments: type[T], description: str | None, study: Callable[[T], None]) -> None:

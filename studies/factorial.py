@@ -14,16 +14,15 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from softmax_jax.commands.options import TrustCode, each_within, within
-from softmax_jax.measures.evaluation import evaluate, named_normalizers
+from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import tables
 from softmax_jax.report.tables import with_interval
 from softmax_jax.tasks.precision import FLOAT32
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from studies.common import SOFT_TO_SHARP, Options, max_retrieval_of, start
+from softmax_jax.training.run_directory import SHIPPED
+from studies.common import BEST, SOFT_TO_SHARP, RunOptions, best_of_others, load_runs, start
 
 ROUNDED = "bfloat16"
-BEST = "best constant θ"
 SHOWN = ("softmax", BEST, "hardmax")
 SHARES = ("right", "rounding", "sharpness", "either", "both", "neither")
 """Where a set belongs: answered right under softmax with rounded products; mended by exact products only, by a sharper
@@ -31,7 +30,7 @@ row only, by each of the two, by both together only, or by none of this."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arguments(Options):
+class Arguments(RunOptions):
     """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("factorial", "split")
@@ -42,21 +41,6 @@ class Arguments(Options):
     """Items per set."""
     sets: int = 2048
     """Sets per seed and length."""
-    trust_code: TrustCode = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        each_within("--lengths", self.lengths, 2, 2**20, 1024)
-        within("--sets", self.sets, 1, 2**20, 1024)
-
-
-def best_of_others(right: np.ndarray) -> np.ndarray:
-    """Returns for each seed the place of the temperature that is best for the other seeds.
-
-    `right` has axes (seeds, sets, temperatures). Nothing is chosen on the sets that it is tested on.
-    """
-    by_seed = right.mean(1)
-    return (by_seed.sum(0) - by_seed).argmax(1)
 
 
 def split(rounded: np.ndarray, exact: np.ndarray) -> dict[str, np.ndarray]:
@@ -66,7 +50,7 @@ def split(rounded: np.ndarray, exact: np.ndarray) -> dict[str, np.ndarray]:
     """
     seeds = np.arange(len(rounded))
     right, exact_alone = rounded[..., 0], exact[..., 0]
-    sharp_alone, together = (of[seeds, :, best_of_others(of)] for of in (rounded, exact))
+    sharp_alone, together = (of[seeds, :, best_of_others(of.mean(1))] for of in (rounded, exact))
     shares = {
         "right": right,
         "rounding": exact_alone & ~sharp_alone,
@@ -81,7 +65,8 @@ def split(rounded: np.ndarray, exact: np.ndarray) -> dict[str, np.ndarray]:
 
 def accuracy_rows(right: np.ndarray) -> list[tuple[str, int, float, str]]:
     """Returns normalizer, place of the seed, accuracy and temperature for softmax, the best temperature and hardmax."""
-    best, by_seed = best_of_others(right), 100 * right.mean(1)
+    by_seed = 100 * right.mean(1)
+    best = best_of_others(by_seed)
     return [
         (name, seed, float(by_seed[seed, place]), SOFT_TO_SHARP[place])
         for seed in range(len(right))
@@ -92,10 +77,8 @@ def accuracy_rows(right: np.ndarray) -> list[tuple[str, int, float, str]]:
 def measured(asked: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracies by precision of training and of test, and the split of the sets of each run."""
     accuracies, splits = [], []
-    for checkpoint in asked.checkpoints:
-        config, parameters = load_checkpoint(checkpoint)
-        task, seeds = max_retrieval_of(config), config.all_seeds
-        named = named_normalizers(SOFT_TO_SHARP, checkpoint, parameters)
+    named = {name: normalizer(name) for name in SOFT_TO_SHARP}
+    for _, task, parameters, seeds in load_runs(asked.checkpoints):
         right: dict[str, dict[int, np.ndarray]] = {}
         for tested in (ROUNDED, FLOAT32):
             options = {"seeds": seeds, "lengths": asked.lengths, "sets": asked.sets, "measures": ("accuracy",)}

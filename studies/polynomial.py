@@ -20,7 +20,7 @@ import polars as pl
 from jaxtyping import Array, Key
 
 from softmax_jax import temperature
-from softmax_jax.commands.options import TrustCode, UnlessGiven, each_within, within
+from softmax_jax.commands.options import UnlessGiven
 from softmax_jax.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
 from softmax_jax.measures.heads import attended
 from softmax_jax.measures.refit import beta_of_true_item
@@ -35,7 +35,7 @@ from softmax_jax.temperature import Rows, TemperatureFit
 from softmax_jax.training.progress import with_progress
 from softmax_jax.training.run_directory import load_checkpoint
 from softmax_jax.training.trainer import Parameters
-from studies.common import CHECKPOINTS, Options, max_retrieval_of, start
+from studies.common import CHECKPOINTS, RunOptions, load_runs, max_retrieval_of, start
 
 PUBLISHED = "published"
 DEGREE = 4
@@ -49,7 +49,7 @@ NAMED, TITLE_AT = (PUBLISHED, "paper", "paper_float32"), 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arguments(Options):
+class Arguments(RunOptions):
     """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("curves",)
@@ -62,12 +62,6 @@ class Arguments(Options):
     """Items per set."""
     sets: int = 1024
     """Sets per seed and length."""
-    trust_code: TrustCode = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        each_within("--lengths", self.lengths, 2, 2**20, 1024)
-        within("--sets", self.sets, 1, 2**20, 1024)
 
 
 @functools.cache
@@ -193,16 +187,15 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
 
 def study(asked: Arguments) -> None:
     """Measures, fits, draws, writes."""
+    runs = load_runs(asked.checkpoints)
     of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets) if asked.recipes else {}
     rows: dict[str, dict[int, Rows]] = {}
-    for checkpoint in asked.checkpoints:
-        config, parameters = load_checkpoint(checkpoint)
-        task = max_retrieval_of(config)
-        tested = {checkpoint.name: task}
-        if task.matmul != FLOAT32:
-            tested[f"{checkpoint.name}, tested in float32"] = dataclasses.replace(task, matmul=FLOAT32)
+    for run in runs:
+        tested = {run.name: run.task}
+        if run.task.matmul != FLOAT32:
+            tested[f"{run.name}, tested in float32"] = dataclasses.replace(run.task, matmul=FLOAT32)
         for name, as_tested in tested.items():
-            rows[name] = rows_of(name, as_tested, parameters, config.all_seeds, asked.lengths, asked.sets)
+            rows[name] = rows_of(name, as_tested, run.parameters, run.seeds, asked.lengths, asked.sets)
     fits = fitted({name: (by_length, DEGREE) for name, by_length in rows.items()})
     of_first = fitted(variants(next(iter(rows.values()))))
     frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(of_first)}

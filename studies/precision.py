@@ -28,11 +28,12 @@ import polars as pl
 from jaxtyping import Array, Bool, Float, Key
 from scipy.optimize import least_squares
 
-from softmax_jax.commands.options import TrustCode, UnlessGiven, each_within, within
+from softmax_jax.commands.options import UnlessGiven
 from softmax_jax.files import read_json
-from softmax_jax.measures.evaluation import REFERENCES, evaluate, named_normalizers, set_keys, summarize
+from softmax_jax.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.masking import reaches
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.report import charts, tables
 from softmax_jax.report.accuracy import (
     ACCURACY,
@@ -47,20 +48,19 @@ from softmax_jax.report.accuracy import (
 from softmax_jax.report.charts import BASELINE, palette
 from softmax_jax.tasks import precision as products
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.training.run_directory import SHIPPED
 from studies.ablation import BASE, PRECISION
-from studies.common import SOFT_TO_SHARP, Options, max_retrieval_of, start
+from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, start
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 CHOSEN_BY = (16, 64, 256, 1024, 4096)
 """Lengths whose published accuracies under softmax chose the recipe of `paper`, on sets of another key."""
-BEST = "best constant θ"
 GAIN = ("gain", "gain_interval", "p_value", "p_max_t", "detectable")
 RECIPE = ["precision", "rounded", "rate"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arguments(Options):
+class Arguments(RunOptions):
     """Options of the command line."""
 
     tables: ClassVar[tuple[str, ...]] = ("cells",)
@@ -71,14 +71,8 @@ class Arguments(Options):
     """Directories of the runs to hold against the published table, of different seeds."""
     lengths: tuple[int, ...] = LENGTHS
     """Items per set to test them at."""
-    trust_code: TrustCode = False
     sets: int = 2048
     """Sets per seed and length."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        each_within("--lengths", self.lengths, 2, 2**20, 1024)
-        within("--sets", self.sets, 1, 2**20, 1024)
 
 
 class Ties(NamedTuple):
@@ -129,11 +123,10 @@ def ceilings(
     return pl.DataFrame(rows, columns, orient="row")
 
 
-def accuracies(checkpoint: Path, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Accuracy of a run and errors in sets that rounding leaves decidable, in percent of sets; and its ceilings."""
-    config, parameters = load_checkpoint(checkpoint)
-    task, seeds = max_retrieval_of(config), config.all_seeds
-    named = named_normalizers(NORMALIZERS, checkpoint, parameters)
+    _, task, parameters, seeds = run
+    named = {name: normalizer(name) for name in NORMALIZERS}
     frames = []
     for measured in evaluate(
         parameters, named, seeds=seeds, lengths=lengths, sets=sets, measures=("accuracy",), task=task
@@ -308,10 +301,11 @@ def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
 def study(asked: Arguments) -> None:
     """Measures, draws, writes."""
     recipes = of_recipes(asked.recipes) if asked.recipes else ()
-    found = [accuracies(checkpoint, asked.lengths, asked.sets) for checkpoint in asked.checkpoints]
+    runs = load_runs(asked.checkpoints)
+    found = [accuracies(run, asked.lengths, asked.sets) for run in runs]
     accuracy, ceiling = (
-        pl.concat(frame.select(pl.lit(path.name).alias("run"), pl.all()) for path, frame in zip(asked.checkpoints, of))
-        for of in zip(*found)
+        pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))
+        for frames in zip(*found)
     )
     frames = {"accuracy": accuracy, "ceilings": ceiling, "gains": gains(accuracy)}
     drawn = {"published": published_chart(accuracy, ceiling)}

@@ -88,7 +88,7 @@ def palette(names: Iterable[str]) -> dict[str, str]:
     the checksums of two names pick one colour, the second name gets the next that is free.
 
     >>> palette(["mine", "softmax", "softmax, published"])
-    {'mine': '#b450b4', 'softmax': '#2d96ff', 'softmax, published': '#2d96ff'}
+    {'mine': '#507850', 'softmax': '#2d96ff', 'softmax, published': '#2d96ff'}
     """
     colours: dict[str, str] = {}
     taken = set()

@@ -71,8 +71,8 @@ class Arguments:
 
 def tests(asked: Arguments) -> None:
     """Runs the tests that need a GPU, on the device that JAX finds; leaves with their status if one fails."""
-    # Several processes compile side by side, which share the memory of one device.
-    environment = os.environ | {"JAX_PLATFORMS": jax.default_backend(), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    # Several processes compile side by side, which share the memory of one device. "" lets JAX choose the device.
+    environment = os.environ | {"JAX_PLATFORMS": "", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [sys.executable, "-m", "pytest", "-n", "auto", "-m", "gpu", str(TESTS), "-q", "-p", "no:cacheprovider"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, check=False, text=True, stdout=subprocess.PIPE)
     print(ended.stdout)

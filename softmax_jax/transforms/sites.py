@@ -364,22 +364,22 @@ def _followed(tracked: _Tracked) -> Iterator[_Tracked]:
     for node, position in tracked.value.users:
         if node.outputs and not _used(node, position, tracked):
             shape, mixes = node.outputs[0].shape, node.name in ("dot_general", "reduce_sum")
-            axis = _moved(node, position, tracked.axis)
-            if axis is not None and axis < len(shape):
-                spread = tracked.spread or math.prod(shape) > math.prod(before)
-                yield from (_Tracked(one, axis, spread, tracked.mixed or mixes) for one in node.outputs)
+            spread = tracked.spread or math.prod(shape) > math.prod(before)
+            for axis in _moved(node, position, tracked.axis):
+                if axis < len(shape):
+                    yield from (_Tracked(one, axis, spread, tracked.mixed or mixes) for one in node.outputs)
 
 
-def _moved(node: Node, position: int, axis: int) -> int | None:
-    """Returns where an axis is in the results of an equation; None where it is not whole, or something else."""
+def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
+    """Returns where an axis is in the results of an equation: once, or in the axes of its blocks; else nowhere."""
     before, shape = node.inputs[position].shape, node.outputs[0].shape
     if node.name in ("slice", "split", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"):
-        return axis
+        return (axis,)
     if node.name in LAID - SAME or node.name in ("dot_general", "reduce_sum"):
         moved = along([Step(node, position, 0)], shape, [axis])
-        return moved[0] if len(moved) == 1 and shape[moved[0]] == before[axis] else None
+        return moved if math.prod(shape[at] for at in moved) == before[axis] else ()
     entry_by_entry = all(one.shape == () or checks.broadcasts(one.shape, shape) for one in node.inputs)
-    return axis if entry_by_entry and (not node.frames or node.name in SAME) else None
+    return (axis,) if entry_by_entry and (not node.frames or node.name in SAME) else ()
 
 
 def _choices_behind(logits: Value) -> list[Node]:

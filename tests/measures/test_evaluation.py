@@ -12,7 +12,7 @@ from softmax_jax.measures.heads import attended
 from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.tasks import notebook
+from softmax_jax.tasks import max_retrieval, notebook
 from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -71,6 +71,16 @@ def test_short_sets_are_read_together_as_they_are_alone(parameters):
     for n in (2, 9, 40):
         alone = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=8)
         assert np.allclose(numbers(together.filter(n=n)), numbers(alone), rtol=1e-5)
+
+
+def test_long_sets_which_are_encoded_block_by_block_are_evaluated_alike(parameters, monkeypatch):
+    n = max_retrieval.BLOCK + 40
+    whole = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)
+    monkeypatch.setattr(max_retrieval, "LONGEST_WHOLE", 1)
+    for kept in (evaluation.heads_of, evaluation.measuring):
+        kept.cache_clear()
+    by_block = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)
+    assert np.allclose(numbers(by_block), numbers(whole), rtol=1e-4)
 
 
 def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():

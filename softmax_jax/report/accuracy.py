@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.measures.ceiling import expected_ceiling
 from softmax_jax.measures.evaluation import AS_TRAINED
 from softmax_jax.measures.statistics import over_seeds, paired_p_value
 from softmax_jax.measures.table import EVALUATION
@@ -16,6 +17,7 @@ from softmax_jax.report import charts
 from softmax_jax.report.charts import BASELINE, PUBLISHED, normalizer_of
 from softmax_jax.report.tables import groups_of, print_groups, with_interval
 from softmax_jax.tasks import name_of
+from softmax_jax.tasks.precision import BITS
 from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import ALL_LENGTHS
 
@@ -78,10 +80,17 @@ def joint_names(means: pl.DataFrame) -> dict[str, str]:
     return {names[0]: ", ".join(names) for names in curves.values()}
 
 
-def cells_frame(compared: Mapping[str, Sequence["Compared"]]) -> pl.DataFrame:
-    """Returns a row for each published cell beside ours: its difference with the interval, and whether they agree."""
-    cells = [{"normalizer": name} | cell._asdict() for name, row in compared.items() for cell in row]
-    return pl.DataFrame(cells).with_columns(sourced=~pl.col("n").is_in(UNCONFIRMED))
+def cells_frame(published: Published, compared: Mapping[str, Sequence["Compared"]], precision: str) -> pl.DataFrame:
+    """Returns a row for each published cell beside ours: its difference with the interval, and whether they agree.
+
+    `above` is how far the ceiling of a precision lies over the published; null where none is known.
+    """
+    cells = []
+    for name, row in compared.items():
+        for cell in row:
+            above = expected_ceiling(precision, cell.n) - published[name][cell.n] if precision in BITS else None
+            cells.append({"normalizer": name, **cell._asdict(), "above": above, "sourced": cell.n not in UNCONFIRMED})
+    return pl.DataFrame(cells, schema_overrides={"above": pl.Float64})
 
 
 def difference_chart(cells: pl.DataFrame) -> charts.Chart:
@@ -90,10 +99,12 @@ def difference_chart(cells: pl.DataFrame) -> charts.Chart:
     The frame is that of `cells_frame`.
     """
     value, half, sourced = pl.col("difference"), pl.col("interval"), cells.filter("sourced")["agrees"]
+    ceiling = cells["above"].is_not_null().any()
     title = charts.chart_title(
         f"{sourced.sum()} of {len(sourced)} accuracies agree with the published",
         f"they lie less than {MARGIN} points apart (grey), or the 95 % interval of ours holds the published",
         "published: second-hand; faint: quoted without a source that could be read",
+        *(["strokes above: the ceiling of rounding, which no attention can pass"] if ceiling else []),
     )
     x = alt.X("n:O", title="items in the set", axis=alt.Axis(labelAngle=0, labelExpr=charts.SHORT))
     y = alt.Y("low:Q", title="ours less the published (points)")
@@ -108,6 +119,7 @@ def difference_chart(cells: pl.DataFrame) -> charts.Chart:
     layers = [
         band.encode(y=y, y2="high:Q"),
         drawn.mark_rule(strokeWidth=2).encode(y=y, y2="high:Q"),
+        drawn.mark_tick(thickness=2, size=14).encode(y="above:Q"),
         drawn.mark_point(filled=True, size=70).encode(y="difference:Q", tooltip=told),
     ]
     return alt.layer(*layers).properties(width=600, height=300, title=title)

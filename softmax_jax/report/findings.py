@@ -121,6 +121,16 @@ class Evaluated(NamedTuple):
         rows = {name: accuracy.compare(summary.filter(normalizer=name), row) for name, row in self.published.items()}
         return {name: cells for name, cells in rows.items() if cells}
 
+    @property
+    def cells(self) -> pl.DataFrame:
+        """The published cells beside ours, with the ceiling of the products' precision."""
+        return accuracy.cells_frame(self.published, self.compared, self.matmul)
+
+    @property
+    def matmul(self) -> str:
+        """The precision of the model's matrix products."""
+        return getattr(self.task, "matmul", precision.FLOAT32)
+
 
 def count(value: float | int) -> str:
     """Returns a number of items, by its magnitude where it is astronomic.
@@ -171,12 +181,11 @@ def why(run: Evaluated) -> str:
         f"It loses {key + min(spread, 0):.1f} % to the key, which gives another item the largest logit, and "
         f"{max(value, 0):.1f} % to the value."
     )
-    matmul = getattr(run.task, "matmul", precision.FLOAT32)
-    if matmul not in precision.SPACING:
+    if run.matmul not in precision.SPACING:
         return causes
     return (
-        f"{causes} Its matrix products are rounded to {matmul}: items whose ρ lie within "
-        f"{precision.SPACING[matmul]:.1g} of each other tie, which no normalizer can mend."
+        f"{causes} Its matrix products are rounded to {run.matmul}: items whose ρ lie within "
+        f"{precision.SPACING[run.matmul]:.1g} of each other tie, which no normalizer can mend."
     )
 
 
@@ -307,7 +316,7 @@ def write(
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary, "found": answers})
     drawn = {"accuracy": accuracy_chart(runs, settings["lengths"])}
     if len(runs) == 1 and runs[0].compared:
-        drawn["published"] = accuracy.difference_chart(accuracy.cells_frame(runs[0].compared))
+        drawn["published"] = accuracy.difference_chart(runs[0].cells)
     for name, chart in drawn.items():
         paths += save_chart(chart, output / name, paper)
     return paths

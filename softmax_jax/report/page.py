@@ -160,8 +160,7 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
         parts += [html.heading(run.name), html.facts(findings.said(run))]
     parts.append(Figure("accuracy", findings.accuracy_chart(runs), findings.frame_of(runs)))
     if runs[0].compared:
-        cells = accuracy.cells_frame(runs[0].compared)
-        parts.append(Figure("published", accuracy.difference_chart(cells), cells))
+        parts.append(Figure("published", accuracy.difference_chart(runs[0].cells), runs[0].cells))
     return Section("result", "Accuracy by number of items", [], [*parts, result_table(runs)])
 
 

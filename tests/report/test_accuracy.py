@@ -215,8 +215,9 @@ def test_curves_that_coincide_are_one_line_with_all_their_names():
 
 def test_differences_from_the_published_have_the_interval_of_ours_and_say_how_many_agree():
     run = run_of({"softmax": (4.0, 4.1, 4.5)}, (16, 32, 64))
-    chart = difference_chart(cells_frame(run.compared))
+    chart = difference_chart(cells_frame(run.published, run.compared, "bfloat16"))
     assert chart.to_dict()["title"]["text"] == "1 of 2 accuracies agree with the published"
     drawn = {row["n"]: row for row in values_of(chart) if "n" in row}
     assert (drawn[16]["difference"], drawn[32]["sourced"]) == (pytest.approx(-4.4), False)
+    assert drawn[16]["above"] == pytest.approx(98.62 - 98.6, abs=0.005)  # a ceiling of 98.62 %
     assert drawn[64]["high"] - drawn[64]["difference"] == pytest.approx(4.3027 * 0.26458 / 3**0.5, abs=1e-3)

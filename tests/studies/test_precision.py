@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from softmax_jax.measures.ceiling import expected_ceiling
 from softmax_jax.measures.evaluation import set_keys, summarize
 from softmax_jax.report.accuracy import ACCURACY, compare
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.tasks.precision import PRECISIONS
+from softmax_jax.tasks.precision import BITS, PRECISIONS
 from studies.precision import ceilings, of_recipes, ties
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
@@ -51,6 +52,14 @@ DATA = Path(__file__).parents[2] / "docs" / "data" / "precision_study"
 def kept():
     """What the page is made from."""
     return {path.stem: pl.read_csv(path) for path in DATA.glob("*.csv")}
+
+
+def test_the_ceiling_of_drawn_sets_is_the_expected_one(kept):
+    of_seeds = pl.concat([kept["ceilings"].drop("run"), kept["recipe_ceilings"]])
+    for (precision, n), drawn in of_seeds.filter(pl.col("precision").is_in(list(BITS))).group_by("precision", "n"):
+        # A set's chance to be guessed has at most this deviation, as it lies between 0 and 1.
+        deviation = 50 / (512 * drawn.height) ** 0.5
+        assert abs(drawn["ceiling"].mean() - expected_ceiling(str(precision), int(n))) < 4 * deviation
 
 
 @pytest.mark.full

@@ -29,6 +29,11 @@ class Row:
         """Rows of logits of any floating-point type, masked or not."""
         return cls(masking.visible_or_lowest(logits, where), axis)
 
+    def axes(self) -> tuple[int, ...]:
+        """The axes of a row, counted from the first."""
+        along = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        return tuple(axis % self.logits.ndim for axis in along)
+
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         """A number of a map or scale, in the type and rank of the logits."""
         return against(value, self.logits)

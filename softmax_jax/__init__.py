@@ -71,6 +71,7 @@ from softmax_jax.normalizers.sparse import (
     top_k_softmax as top_k_softmax,
 )
 from softmax_jax.transforms.calibrate import calibrate as calibrate
+from softmax_jax.transforms.check import check as check
 from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
 from softmax_jax.transforms.swap import swap as swap

@@ -295,8 +295,8 @@ class ClippedSoftmax(Map):
 
     Source: Bondarenko et al., "Quantizable Transformers", arXiv 2306.12929.
 
-    >>> clipped_softmax(jnp.log(jnp.array([1.0, 1.0, 2.0])), alpha=0.9).round(3)
-    Array([0.025, 0.025, 0.35 ], dtype=float32)
+    >>> [round(float(weight), 3) for weight in clipped_softmax(jnp.array([0.0, 0.0, 9.0, 9.0]))]
+    [0.0, 0.0, 0.375, 0.375]
     """
 
     shift_invariant = True

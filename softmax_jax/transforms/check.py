@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -81,7 +82,15 @@ def check(normalizer: NormalizerLike) -> Checked:
     if not made.holds:
         return Checked([made])
     parts = of_rows, of_halves, of_gradient, of_surroundings, of_lengths
-    return Checked([made, *(promise for part in parts for promise in part(checked))])
+    return Checked([made, *(promise for part in parts for promise in unless_raised(part, checked))])
+
+
+def unless_raised(part: Callable[[Normalizer], Iterator[Promise]], normalizer: Normalizer) -> Iterator[Promise]:
+    """Yields the promises of a part, and one that is broken if it raises."""
+    try:
+        yield from part(normalizer)
+    except Exception as error:  # of many types, as the function may be the user's
+        yield Promise(f"No error: {(part.__doc__ or '').rstrip('.')}", False, _line(error))
 
 
 @jax.jit
@@ -177,19 +186,18 @@ def simpler(row: Rows) -> Rows:
 def described(found: Found) -> str:
     """Says a row, what it got, and what was wanted; without hidden entries that nothing is wrong with."""
     z, where, got = found.rows.logits[0], found.rows.where[0], found.got[0]
-    kept = where | (got != 0)
-    if isinstance(found.wanted, str):
-        wanted = found.wanted
-    else:
-        kept |= (found.wanted[0] != 0) | (np.cumsum(~where & (z != 0)) == 1) & ~where & (z != 0)
-        wanted = _listed(found.wanted[0][kept])
+    wanted = found.wanted if isinstance(found.wanted, str) else found.wanted[0]
+    wrong = ~where & ((got != 0) | (z != 0))
+    kept = where | (wrong & (np.cumsum(wrong) == 1))
     kept = kept if kept.any() else np.arange(z.size) == 0
     hidden = "" if where[kept].all() else f", visible {where[kept].astype(int).tolist()}"
-    return f"logits {_listed(z[kept])}{hidden} got {_listed(got[kept])}; wanted {wanted}"
+    said = wanted if isinstance(wanted, str) else _listed(wanted[kept])
+    return f"logits {_listed(z[kept])}{hidden} got {_listed(got[kept])}; wanted {said}"
 
 
 def _listed(numbers: np.ndarray) -> str:
-    return "[" + ", ".join(f"{number:.6g}" for number in numbers) + "]"
+    runs = [(text, len(list(run))) for text, run in itertools.groupby(f"{number:.6g}" for number in numbers)]
+    return f"[{', '.join(f'{text} × {times}' if times > 2 else ', '.join([text] * times) for text, times in runs)}]"
 
 
 def of_halves(normalizer: Normalizer) -> Iterator[Promise]:
@@ -273,11 +281,7 @@ def of_gradient(normalizer: Normalizer) -> Iterator[Promise]:
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else jnp.asarray(leaf, jnp.float64), normalizer)
         row, cotangent = rng.normal(size=(2, 6))
-        try:
-            found: Any = derivatives(wide, jnp.asarray(row), jnp.asarray(cotangent))
-        except Exception as error:  # of many types, as the function may be the user's
-            yield Promise(name, False, f"for a row of float64: {_line(error)}")
-            return
+        found: Any = derivatives(wide, jnp.asarray(row), jnp.asarray(cotangent))
         (forward, reverse, moved), (gradients, of_numbers) = jax.tree.map(np.asarray, found)
     for mode, jacobian in {"jacfwd": forward, "jacrev": reverse}.items():
         if not np.allclose(jacobian, moved, rtol=1e-6, atol=1e-7):

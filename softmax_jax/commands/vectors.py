@@ -11,7 +11,6 @@ from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.normalizers.vectors import text_of
 
-
 RUNNER = Path(__file__).parent / "assets" / "check_vectors.py"
 
 

@@ -109,9 +109,10 @@ def clipped(z: np.ndarray, gamma: float, zeta: float) -> np.ndarray:
 Mistake = Callable[[np.ndarray, int, Mapping[str, Any]], np.ndarray]
 """From the visible logits, the length of the padded row, and the numbers."""
 PADDED = "n is the length of the padded row, not the number of visible entries"
+EMPTY = "an empty row is 0/0: no floor of the divisor, or one that is 0 in the type, as 1e-45 in bfloat16"
 SIGN = "the sign of the sink is turned"
 MISTAKES: Mapping[str, Mapping[str, Mistake]] = {
-    "softmax": {"the floor of the divisor is 0 in the type: an empty row is 0/0": lambda z, n, _: softmax(z)},
+    "softmax": {EMPTY: lambda z, n, _: softmax(z)},
     "temperature": {"multiplies by the temperature": lambda z, n, k: softmax(z * k["theta"])},
     "soft_capped": {"the cap is not multiplied back": lambda z, n, k: softmax(np.tanh(z / k["cap"]))},
     "adaptive": {"the coefficients are read in ascending order": ascending},
@@ -163,7 +164,7 @@ def weigh(normalizer: Normalizer, logits: jax.Array, where: jax.Array) -> tuple[
 
 def mistaken(mistake: str, weigh_wrongly: Mistake, z: np.ndarray, where: np.ndarray, numbers: Mapping[str, Any]) -> Any:
     """Returns the weights of a row under a mistake; those of an empty row are 0 unless it is about them."""
-    row = np.full(N, np.nan if "0/0" in mistake and not where.any() else 0.0)
+    row = np.full(N, np.nan if mistake == EMPTY and not where.any() else 0.0)
     if where.any():
         row[where] = weigh_wrongly(z[where], N, numbers)
     return row

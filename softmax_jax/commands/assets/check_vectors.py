@@ -46,10 +46,8 @@ def main():
 def verdict(content, functions, tolerance=1e-5):
     """Says of the functions of one method that they agree, which mistake they make, or where they differ."""
     name, rows = content["method"], content["rows"]
-    got = [call(getattr(functions, name), row) for row in rows]
-    raised = [one for one in got if isinstance(one, str)]
-    if raised:
-        return f"raises {raised[0]}"
+    said = [call(getattr(functions, name), row) for row in rows]
+    got = [np.full(len(row["logits"]), np.inf) if isinstance(one, str) else one for one, row in zip(said, rows)]
     right = [equal(one, row["weights"], tolerance) for one, row in zip(got, rows)]
     plain = [row["kind"] not in APART for row in rows]
     for mistake in content["mistakes"]:
@@ -61,13 +59,14 @@ def verdict(content, functions, tolerance=1e-5):
             return mistake["says"] + beside(rows, right, set(telling))
     wrong = [place for place, agrees in enumerate(right) if not agrees]
     if wrong:
-        row, weights = rows[wrong[0]], got[wrong[0]]
+        row, made = rows[wrong[0]], said[wrong[0]]
         where = ", ".join(sorted({rows[place]["kind"] for place in wrong}))
+        given = made if isinstance(made, str) else "NaN" if np.isnan(made).all() else np.round(made, 6).tolist()
         if all(rows[place]["kind"] in APART for place in wrong):
-            return f"agrees, but for rows of this kind: {where} ({np.round(weights, 6).tolist()})"
+            return f"agrees, but for rows of this kind: {where} ({given})"
         return (
             f"differs in {len(wrong)} of {len(rows)} rows ({where}); the first, with {row['numbers']}: logits "
-            f"{row['logits']}, visible {row['visible']}: {np.round(weights, 6).tolist()}, wanted {row['weights']}"
+            f"{row['logits']}, visible {row['visible']}: {given}, wanted {row['weights']}"
         )
     gradient = getattr(functions, f"{name}_gradient", None)
     for row in rows if gradient else []:
@@ -90,8 +89,8 @@ def call(function, row, *more):
     try:
         made = np.asarray(function(logits, visible, *more, **numbers_of_row), np.float64)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return made if made.shape == logits.shape else f"no error, but gives the shape {made.shape} for {logits.shape}"
+        return f"raises {type(error).__name__}: {error}"
+    return made if made.shape == logits.shape else f"gives the shape {made.shape} for {logits.shape}"
 
 
 def numbers(values):

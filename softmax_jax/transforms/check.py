@@ -267,6 +267,9 @@ def derivatives(normalizer: Normalizer, row: Any, cotangent: Any) -> Any:
     gradients = jax.tree.leaves(jax.grad(cost, allow_int=True)(normalizer))
     moved = []
     for place, number in enumerate(leaves):
+        if not jnp.issubdtype(jnp.result_type(number), jnp.floating):
+            moved.append(0.0)  # a whole number has no derivative
+            continue
         step = STEP * jnp.maximum(1, jnp.abs(number))
         ends = [[*leaves[:place], number + sign * step, *leaves[place + 1 :]] for sign in (1, -1)]
         high, low = (cost(structure.unflatten(numbers)) for numbers in ends)

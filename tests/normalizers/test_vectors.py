@@ -60,8 +60,8 @@ def test_each_mistake_is_named(name, mistake):
 
 
 def softmax(z, visible):
-    weights = np.where(visible, np.exp(z - np.max(z, where=visible, initial=-1e9)), 0)
-    return weights / max(weights.sum(), 1e-9)
+    shifted = np.where(visible, z - np.max(z, where=visible, initial=-1e9), -np.inf)
+    return np.exp(shifted) / max(np.exp(shifted).sum(), 1e-9)
 
 
 def test_what_is_right_agrees_and_other_faults_are_described():

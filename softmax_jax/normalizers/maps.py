@@ -422,8 +422,7 @@ class Sigmoid(Map):
         bias = -jnp.log(jnp.maximum(row.count(), 1)) if self.bias is None else row.number(self.bias)
         visible = row.logits != -jnp.inf
         weights = jnp.where(visible, jax.nn.sigmoid(jnp.where(visible, row.logits, 0) + bias), 0)
-        # Adds 0, but NaN to a row with NaN or +inf, which leave it without weights.
-        return weights + row.sum(jax.lax.stop_gradient(jnp.where(visible, row.logits * 0, 0)))
+        return weights + row.zero()
 
 
 class Hardmax(Map):

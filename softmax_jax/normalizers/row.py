@@ -46,6 +46,11 @@ class Row:
         """Sum over each row."""
         return jnp.sum(values, self.axis, keepdims=True)
 
+    def zero(self) -> Float[Array, "*row"]:
+        """0 for each row, but NaN for one with a visible NaN or +inf: for maps that weigh each entry by itself."""
+        visible = jnp.where(self.logits != -jnp.inf, self.logits, 0)
+        return jax.lax.stop_gradient(self.sum(visible * 0))
+
     def maximum(self, values: Float[Array, "*shape"], least: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
         """Largest value of each row, and at least `least`: 0 where that is -inf, NaN where it is +inf."""
         largest = jnp.max(values, self.axis, keepdims=True, initial=-jnp.inf)

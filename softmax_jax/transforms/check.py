@@ -255,26 +255,32 @@ def _seconds(normalizer: Normalizer, *arrays: Any) -> float:
     return min([once() for _ in range(4)][1:])
 
 
-@jax.jit
+def cost(normalizer: Normalizer, row: Any, cotangent: Any) -> Any:
+    """Returns an uneven sum of the weights of one row."""
+    return jnp.sum(normalizer(row) * cotangent)
+
+
+jacobians = jax.jit(lambda normalizer, row: (jax.jacfwd(normalizer)(row), jax.jacrev(normalizer)(row)))
+of_many = jax.jit(lambda normalizer, rows: jax.vmap(normalizer)(rows))
+cost_and_slopes = jax.jit(jax.value_and_grad(cost, allow_int=True))
+
+
 def derivatives(normalizer: Normalizer, row: Any, cotangent: Any) -> Any:
-    """Jacobians by both modes and by differences; gradients in the numbers, and differences of these."""
-
-    def cost(normalizer: Normalizer) -> Any:
-        return jnp.sum(normalizer(row) * cotangent)
-
-    up, down = (jax.vmap(normalizer)(row[None] + step * jnp.eye(row.size)) for step in (STEP, -STEP))
+    """Jacobians by both modes and by differences; gradients of a cost in the numbers, and differences of these."""
+    steps = STEP * jnp.eye(row.size)
+    up, down = jnp.split(of_many(normalizer, row[None] + jnp.concatenate([steps, -steps])), 2)
     leaves, structure = jax.tree.flatten(normalizer)
-    gradients = jax.tree.leaves(jax.grad(cost, allow_int=True)(normalizer))
+    gradients = jax.tree.leaves(cost_and_slopes(normalizer, row, cotangent)[1])
     moved = []
     for place, number in enumerate(leaves):
         if not jnp.issubdtype(jnp.result_type(number), jnp.floating):
             moved.append(0.0)  # a whole number has no derivative
             continue
-        step = STEP * jnp.maximum(1, jnp.abs(number))
-        ends = [[*leaves[:place], number + sign * step, *leaves[place + 1 :]] for sign in (1, -1)]
-        high, low = (cost(structure.unflatten(numbers)) for numbers in ends)
+        step = STEP * float(np.max(np.abs(number), initial=1.0))
+        ends = ([*leaves[:place], number + sign * step, *leaves[place + 1 :]] for sign in (1, -1))
+        high, low = (cost_and_slopes(structure.unflatten(numbers), row, cotangent)[0] for numbers in ends)
         moved.append((high - low) / (2 * step))
-    return (jax.jacfwd(normalizer)(row), jax.jacrev(normalizer)(row), (up - down).T / (2 * STEP)), (gradients, moved)
+    return (*jacobians(normalizer, row), (up - down).T / (2 * STEP)), (gradients, moved)
 
 
 def of_gradient(normalizer: Normalizer) -> Iterator[Promise]:

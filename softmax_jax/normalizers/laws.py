@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
     def lawful(self) -> np.ndarray:
         """True for rows without a visible NaN or +inf."""
-        return ~(self.where & ~(self.logits < np.inf)).any(-1)
+        return ~np.asarray((self.where & ~(self.logits < np.inf)).any(-1))
 
 
 def joined(*parts: Rows) -> Rows:
@@ -72,7 +72,8 @@ class Rounding(NamedTuple):
 
     def far(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """True for the rows in which a number is further from another than two roundings, of float32 at least."""
-        return (np.abs(got - wanted) > 2e-7 + self.least + max(2e-5, self.eps) * np.abs(wanted)).any(-1)
+        allowed = 2e-7 + self.least + max(2e-5, self.eps) * np.abs(wanted)
+        return np.asarray((np.abs(got - wanted) > allowed).any(-1))
 
 
 class Found(NamedTuple):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jaxtyping import Array, Float
@@ -256,7 +256,8 @@ def _problem_of(map: Any) -> str | None:
         weights = jax.eval_shape(lambda logits, where: map(logits, -1, where), logits, where)
     except Exception as error:  # of many types, as the function is the user's
         return f"called as {call} it says: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    lacking = [name for name, default in Method("it", map).numbers.items() if default is inspect.Parameter.empty]
+    numbers = Method("it", cast(MapLike, map)).numbers
+    lacking = [name for name, default in numbers.items() if default is inspect.Parameter.empty]
     if lacking:
         return f"{', '.join(lacking)} has no default: give one, or bind it with jax.tree_util.Partial"
     shape = getattr(weights, "shape", None)

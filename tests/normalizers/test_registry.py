@@ -3,6 +3,7 @@ import pathlib
 import re
 import types
 from functools import partial
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -300,7 +301,8 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
         np.testing.assert_allclose(swapped(x), wanted, rtol=1e-5)
     np.testing.assert_allclose(sj.probe(attend, plain)(x)[0], wanted, rtol=1e-5)
     wanted = sj.dot_product_attention(x, x, x)
-    for weigh in sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {}):
+    layers: list[Any] = [sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {})]
+    for weigh in layers:
         np.testing.assert_allclose(weigh(x, x, x), wanted, rtol=1e-5)
     np.testing.assert_allclose(sj.dot_product_attention(x, x, x, normalizer=plain), wanted, rtol=1e-5)
 

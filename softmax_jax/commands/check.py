@@ -7,8 +7,8 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from softmax_jax.commands import options, program
-from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.commands import options
+from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.training.progress import plain_console
 from softmax_jax.transforms.check import Checked, check
 
@@ -20,7 +20,7 @@ class Arguments:
     """Options of the command line."""
 
     normalizers: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Names, with numbers where wanted: "ssmax(s=0.43)"; your own as my_module:relu."""
+    """Names, with numbers where wanted: "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
 
     def __post_init__(self) -> None:
         options.normalizer_names(self.normalizers)
@@ -39,13 +39,17 @@ def print_checked(name: str, checked: Checked) -> None:
 
 def run(asked: Arguments) -> None:
     """Checks, prints; ends with status 1 if a promise is broken."""
-    found = {name: check(normalizer(name)) for name in asked.normalizers}
-    for name, checked in found.items():
+    names = METHODS if asked.normalizers == ("all",) else asked.normalizers
+    normalizers = {name: normalizer(name) for name in names}
+    broken = 0
+    for name, one in normalizers.items():
+        checked = check(one)
         print_checked(name, checked)
-    if any(checked.broken for checked in found.values()):
+        broken += len(checked.broken)
+    if broken:
         raise SystemExit(1)
 
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, run, f"{program('check')} entmax15 my_module:mine")
+    options.run(Arguments, __doc__, run, "softmax-jax check entmax15 my_module:mine")

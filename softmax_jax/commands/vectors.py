@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.commands import options, program
+from softmax_jax.commands import options
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.normalizers.vectors import text_of
@@ -33,4 +33,4 @@ def write_vectors(asked: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, write_vectors, f"{program('vectors')} vectors")
+    options.run(Arguments, __doc__, write_vectors, "softmax-jax vectors vectors")

@@ -200,3 +200,22 @@ def test_the_command_ends_with_status_1_for_a_broken_promise(monkeypatch, capsys
     assert "softmax keeps every promise that it makes" in said
     assert "hardmax breaks 1 promise" in said
     assert "logits [0]" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere:mine"], "the module nowhere cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        (["sofmax"], "did you mean 'softmax'?"),
+        (["math:sqrt"], "math:sqrt is the function sqrt; it must be a map, a Normalizer, the name of one"),
+        (["softmax", "softmax"], "has softmax twice"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(words, said, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["check", *words])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 2
+    answer = capsys.readouterr().err
+    assert answer.count("\n") == 1
+    assert said in answer

@@ -23,7 +23,7 @@ class Arguments:
     """Names, with numbers where wanted: "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
 
     def __post_init__(self) -> None:
-        options.normalizer_names(self.normalizers)
+        options.each_once("the list of normalizers", self.normalizers)
 
 
 def print_checked(name: str, checked: Checked) -> None:

@@ -10,10 +10,11 @@ gradient of Σ cotangent·weights. Needs numpy only.
 """
 
 import argparse
-import importlib.util
 import json
 import pathlib
+import runpy
 import sys
+import types
 
 import numpy as np
 
@@ -28,9 +29,9 @@ def main():
     parser.add_argument("functions", type=pathlib.Path, help="Python file of the functions")
     parser.add_argument("--tolerance", type=float, default=1e-5, help="of a weight; 1e-2 for bfloat16")
     asked = parser.parse_args()
-    spec = importlib.util.spec_from_file_location("functions", asked.functions)
-    functions = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(functions)
+    if not asked.functions.is_file():
+        sys.exit(f"error: {asked.functions} is no file: it must be a Python file with functions such as ssmax")
+    functions = types.SimpleNamespace(**runpy.run_path(str(asked.functions)))
     files = {path.stem: path for path in sorted(asked.vectors.glob("*.json"))}
     found = [name for name in files if callable(getattr(functions, name, None))]
     if not found:

@@ -17,6 +17,9 @@ from softmax_jax.normalizers.calculus import (
 from softmax_jax.normalizers.maps import (
     Entry as Entry,
     Map as Map,
+    clipped_softmax as clipped_softmax,
+    elastic_softmax as elastic_softmax,
+    first_token_softmax as first_token_softmax,
     hardmax as hardmax,
     shifted_softmax as shifted_softmax,
     sigmoid as sigmoid,
@@ -25,6 +28,7 @@ from softmax_jax.normalizers.maps import (
     soft_cap as soft_cap,
     softmax as softmax,
     softmax1 as softmax1,
+    softmax_n as softmax_n,
     softpick as softpick,
 )
 from softmax_jax.normalizers.methods import (
@@ -67,6 +71,7 @@ from softmax_jax.normalizers.sparse import (
     top_k_softmax as top_k_softmax,
 )
 from softmax_jax.transforms.calibrate import calibrate as calibrate
+from softmax_jax.transforms.check import check as check
 from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
 from softmax_jax.transforms.swap import swap as swap

@@ -14,8 +14,7 @@ from softmax_jax.attention.fused import check_rides, ride
 from softmax_jax.attention.logits import Given, Inputs, Keys, Options, Outputs, Queries, Values, Weights
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import as_normalizer
+from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
@@ -36,7 +35,7 @@ def dot_product_attention(
     query_seq_lengths: Given = None,
     key_value_seq_lengths: Given = None,
     local_window_size: Given = None,
-    normalizer: Normalizer | str = "softmax",
+    normalizer: NormalizerLike = "softmax",
     implementation: Implementation | None = None,
     block_size: int | None = None,
     return_weights: bool = False,
@@ -58,7 +57,8 @@ def dot_product_attention(
     query sees under them. A query that sees nothing has weights and output 0; there `jax.nn.dot_product_attention`
     weighs all keys alike.
 
-    `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". Its per-head numbers have the shape
+    `normalizer` is a `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
+    `jax.nn.softmax`. Its per-head numbers have the shape
     (heads, 1, 1). Returns the output or, with `return_weights`, (output, weights). Logits and weights are float32
     (float64 for float64 input), the output has the type of the input. `precision` is that of the products in
     `jax.lax.dot_general`, where no fused kernel computes them.

@@ -21,7 +21,7 @@ from softmax_jax.attention.logits import Given, Keys, Outputs, Queries, Values, 
 from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
-from softmax_jax.normalizers.registry import as_normalizer
+from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 
 
 def attend(
@@ -100,10 +100,11 @@ def _with_one_batch_axis(array: Any, batch: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(array, (*batch, *array.shape[-3:])).reshape(-1, *array.shape[-3:])
 
 
-def attention_fn(normalizer: Normalizer | str) -> "AttentionFn":
+def attention_fn(normalizer: NormalizerLike) -> "AttentionFn":
     """The `attention_fn` of Flax attention layers, with this normalizer in the place of softmax.
 
-    `normalizer` is a `Normalizer` or its name, as in "ssmax(s=0.43)". For the layers `MultiHeadAttention` and
+    `normalizer` is a `Normalizer`, its name, as in "ssmax(s=0.43)", a map or a function with the signature of
+    `jax.nn.softmax`. For the layers `MultiHeadAttention` and
     `MultiHeadDotProductAttention` of `flax.linen` and `MultiHeadAttention` of `flax.nnx`: masks, dropout,
     decoding with a cache and `sow_weights` do what they do with the layer's own function, but a query that
     sees nothing gets 0 where that weighs all keys alike. See `attend` for what it computes and raises.
@@ -171,7 +172,7 @@ class LinenAttention(linen.Module):
     (4, 1, 1)
     """
 
-    normalizer: Normalizer | str
+    normalizer: NormalizerLike
     learn: tuple[str, ...] = ()
     heads: int | None = None
     of_query: tuple[str, ...] = ()
@@ -240,7 +241,7 @@ class NnxAttention(nnx.Module):
 
     def __init__(
         self,
-        normalizer: Normalizer | str,
+        normalizer: NormalizerLike,
         learn: tuple[str, ...] = (),
         heads: int | None = None,
         *,

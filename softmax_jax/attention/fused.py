@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.attention.logits import Bias, Inputs, Keys, Options, Outputs, Queries
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, Softmax1
+from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, Softmax1, SoftmaxN
 from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -37,7 +37,7 @@ LARGEST_LOGIT = 1e38
 """What logits are kept below on "xla": those that it masks are -2.4e38."""
 
 
-PLAIN, WITH_SINK = (Softmax, ShiftedSoftmax), (Softmax1, SinkSoftmax)
+PLAIN, WITH_SINK = (Softmax, ShiftedSoftmax), (Softmax1, SinkSoftmax, SoftmaxN)
 """Maps that are the kernel's softmax, and those that are it times a factor for a sink afterwards."""
 READ_ENTROPY = EntropyPolynomial, EntropyInterpolation
 

@@ -8,7 +8,7 @@ from softmax_jax.commands import ended_by_reader
 from softmax_jax.files import first_line_of_docstring
 from softmax_jax.normalizers.checks import did_you_mean
 
-COMMANDS = ("train", "evaluate", "fit", "shootout", "report")
+COMMANDS = ("train", "evaluate", "fit", "shootout", "report", "check", "vectors")
 """Modules beside this one, each with a function `main`."""
 
 

@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import functools
 import inspect
+import math
 import re
 from typing import Any, ClassVar, NamedTuple
 
@@ -66,6 +67,8 @@ class Map(Numbers, abc.ABC):
     """Whether a weight may be negative."""
     ignores_low: ClassVar[bool] = False
     """Whether a logit far below the largest of its row gets exactly 0 and changes no other weight, as if hidden."""
+    by_position: ClassVar[bool] = False
+    """Whether a weight may depend on where in its row the entry stands."""
     formula: ClassVar[str] = ""
     """In plain text. With it, and with the formula in LaTeX and a paragraph on when to use it in its docstring, a map
     has an entry in the documentation."""
@@ -219,6 +222,130 @@ class SinkSoftmax(Softmax1):
         return self.sink
 
 
+class SoftmaxN(Softmax1):
+    r"""Softmax with a number in the denominator: the sink of `sink_softmax` by its exponential.
+
+    $$w_i = \frac{e^{z_i}}{n_0 + \sum_j e^{z_j}}$$
+
+    `n0`, at least 1e-37, counts entries of logit 0 that take weight and give nothing; 1 is `softmax1`.
+
+    When to use it. As `sink_softmax`, where the sink is meant as a number of empty entries.
+
+    Source: the name under which Miller's softmax1 is generalised.
+
+    >>> softmax_n(jnp.log(jnp.array([1.0, 2.0])), n0=5.0).round(3)
+    Array([0.125, 0.25 ], dtype=float32)
+    """
+
+    formula = "eᶻ / (n₀ + Σeᶻ)"
+    source = "generalises Miller 2023"
+
+    n0: ArrayLike = number(
+        default=1.0, rule="above 0, at least 1e-37, such as 1.0", holds=lambda n0: n0 >= 1e-37, learn=True
+    )
+
+    def sink_logit(self) -> ArrayLike:
+        return jnp.log(self.n0)
+
+
+class FirstTokenSoftmax(Softmax):
+    r"""Softmax with a factor on the first visible entry, where many models keep a sink.
+
+    $$w_i = \frac{\gamma^{[i = 1]} e^{z_i}}{\sum_j \gamma^{[j = 1]} e^{z_j}}, \qquad \gamma = e^{\text{bias}}$$
+
+    `bias`, within ±10,000, is added to that logit, after any scale: at 0 this is softmax.
+
+    When to use it. In a trained model, with a bias calibrated for each head: below 0 it takes weight from the sink and
+    leaves the shares of all others to each other.
+
+    Source: ZeroTuning, arXiv 2505.11739, which tunes γ.
+
+    >>> first_token_softmax(jnp.zeros(3), bias=jnp.log(2.0))
+    Array([0.5 , 0.25, 0.25], dtype=float32)
+    """
+
+    ignores_low = False
+    by_position = True
+    formula = "softmax(z + bias·[first])"
+    source = "ZeroTuning, arXiv 2505.11739"
+
+    # A larger one could carry the largest float to infinity.
+    bias: ArrayLike = number(default=0.0, rule="within ±10,000", holds=lambda bias: abs(bias) <= 1e4, learn=True)
+
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        z, axes = row.logits, row.axes()
+        sizes = [size if axis in axes else 1 for axis, size in enumerate(z.shape)]
+        place = jnp.arange(math.prod(sizes), dtype=jnp.int32).reshape(sizes)
+        place = jnp.where(z != -jnp.inf, place, math.prod(sizes))
+        first = place == jnp.min(place, axes, keepdims=True, initial=math.prod(sizes))
+        return _softmax(jnp.where(first, z + row.number(self.bias), z), row.axis)
+
+
+class ClippedSoftmax(Map):
+    r"""Softmax stretched beyond 0 and 1 and clipped to them, so that a finite logit may get exactly 0.
+
+    $$w_i = \min(\max((\zeta - \gamma) \operatorname{softmax}(z)_i + \gamma,\, 0),\, 1), \qquad
+      \gamma = \mathrm{gamma} - \frac{\mathrm{alpha}}{n}$$
+
+    n counts the visible entries; `gamma` is at most 0, `alpha` at least 0, `zeta` at least 1. Clipped entries have no
+    gradient. At the defaults entries below about 1/n get 0.
+
+    When to use it. In a model trained with it, where heads should be able to do nothing without a sink. A fixed `gamma`
+    belongs to one length.
+
+    Source: Bondarenko et al., "Quantizable Transformers", arXiv 2306.12929.
+
+    >>> [round(float(weight), 3) for weight in clipped_softmax(jnp.array([0.0, 0.0, 9.0, 9.0]))]
+    [0.0, 0.0, 0.375, 0.375]
+    """
+
+    shift_invariant = True
+    sums_to_one = False
+    exact_zeros = True
+    formula = "clip((ζ - γ)·softmax(z) + γ, 0, 1)"
+    largest_weight = DISPERSES
+    source = "Bondarenko et al., arXiv 2306.12929"
+
+    gamma: ArrayLike = number(default=0.0, rule="at most 0, such as -0.03", holds=lambda gamma: gamma <= 0)
+    alpha: ArrayLike = number(default=1.0, rule="at least 0, such as 1.0", holds=lambda alpha: alpha >= 0)
+    zeta: ArrayLike = number(default=1.0, rule="at least 1, such as 1.0", holds=lambda zeta: zeta >= 1)
+
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        gamma = row.number(self.gamma) - row.number(self.alpha) / jnp.maximum(row.count(), 1)
+        stretched = (row.number(self.zeta) - gamma) * _softmax(row.logits, row.axis) + gamma
+        return masking.at_most(masking.at_least(stretched, 0), 1)
+
+
+class ElasticSoftmax(Map):
+    r"""Softmax with a part of 1/n taken from every weight, and 0 where less is left.
+
+    $$w_i = \max\left(\operatorname{softmax}(z)_i + \frac{\tau}{n},\, 0\right)$$
+
+    n counts the visible entries: under a causal mask the position of the query, as published.
+
+    When to use it. In a model trained with it, with `tau` learned for each head. At -1, the default, entries below 1/n
+    get 0.
+
+    Source: Fu et al., "Attention Needs to Focus", arXiv 2601.00919.
+
+    >>> elastic_softmax(jnp.log(jnp.array([1.0, 1.0, 2.0])), tau=-0.6).round(3)
+    Array([0.05, 0.05, 0.3 ], dtype=float32)
+    """
+
+    shift_invariant = True
+    sums_to_one = False
+    exact_zeros = True
+    formula = "relu(softmax(z) + τ/n)"
+    largest_weight = DISPERSES
+    source = "Fu et al., arXiv 2601.00919"
+
+    tau: ArrayLike = number(default=-1.0, learn=True)
+
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        left = _softmax(row.logits, row.axis) + row.number(self.tau) / jnp.maximum(row.count(), 1)
+        return jnp.where(row.logits != -jnp.inf, masking.at_least(left, 0), 0)
+
+
 class Softpick(Map):
     r"""Rectified softmax: entries with a finite logit below 0 get exactly 0, yet still count in the denominator.
 
@@ -295,8 +422,7 @@ class Sigmoid(Map):
         bias = -jnp.log(jnp.maximum(row.count(), 1)) if self.bias is None else row.number(self.bias)
         visible = row.logits != -jnp.inf
         weights = jnp.where(visible, jax.nn.sigmoid(jnp.where(visible, row.logits, 0) + bias), 0)
-        # Adds 0, but NaN to a row with NaN or +inf, which leave it without weights.
-        return weights + row.sum(jax.lax.stop_gradient(jnp.where(visible, row.logits * 0, 0)))
+        return weights + row.zero()
 
 
 class Hardmax(Map):
@@ -404,6 +530,10 @@ softmax = Softmax()
 softmax1 = Softmax1()
 sigmoid = Sigmoid()
 sink_softmax = SinkSoftmax()
+softmax_n = SoftmaxN()
+first_token_softmax = FirstTokenSoftmax()
+clipped_softmax = ClippedSoftmax()
+elastic_softmax = ElasticSoftmax()
 softpick = Softpick()
 hardmax = Hardmax()
 shifted_softmax = ShiftedSoftmax()

@@ -153,6 +153,10 @@ def length_scaled_softmax() -> None:
 register("softmax1", maps.softmax1)
 register("sigmoid", maps.sigmoid)
 register("sink_softmax", maps.sink_softmax)
+register("softmax_n", maps.softmax_n)
+register("first_token", maps.first_token_softmax)
+register("clipped_softmax", maps.clipped_softmax)
+register("elastic_softmax", maps.elastic_softmax)
 register("hardmax", maps.hardmax)
 register("shifted_softmax", maps.shifted_softmax)
 register("signed_l1", maps.signed_l1)
@@ -219,19 +223,19 @@ def as_stieltjes() -> None:
     "llama4",
     softmax,
     LogPosition,
-    "softmax((1 + a·log(⌊(p + 1)/L⌋ + 1))·z)",
+    "softmax((1 + a·log(⌊(p + o)/L⌋ + 1))·z)",
     "→ 1 if a·δ > 1, else Θ(n^(a·δ-1))",
     "Meta, Llama 4",
 )
 def llama4() -> None:
     r"""Softmax over the scale of Llama 4.
 
-    $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor +
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + a \log\left(\left\lfloor \frac{p + o}{L} \right\rfloor +
       1\right)$$
 
     When to use it. In a trained model on rows of many times L entries: shorter rows stay as they are. a is
-    `attn_scale`, L `floor_scale`, p the query's position, from `positions`; without these p + 1 counts the visible
-    entries.
+    `attn_scale`, L `floor_scale`, o `offset`, 1 in Llama 4 and 0 in Mistral 3; p the query's position, from
+    `positions`; without these p + 1 counts the visible entries.
     """
 
 
@@ -252,6 +256,27 @@ def grok2() -> None:
 
     When to use it. As `clipped_ssmax` without an upper bound: rows of up to L = 1024 entries stay as they are; `s` =
     1/log L gives another L. Grok-2 counts the entries before the query, one less than n under its causal mask.
+    """
+
+
+@method(
+    "length_boost",
+    softmax,
+    ClippedLogLength,
+    "softmax((1 + α·max(log(n/L), 0))·z)",
+    HOLDS_A_LEAD,
+    "folklore",
+    s=1.0,
+    bias=1 - math.log(16),
+    high=1e37,
+)
+def length_boost() -> None:
+    r"""Softmax whose β grows with log n beyond the length of training.
+
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + \alpha \max(\log(n / L), 0)$$
+
+    When to use it. In a trained model on rows longer than the L entries of training: shorter rows stay as they are. α
+    is `s`, and `bias` = 1 - α·log L gives another L than 16.
     """
 
 

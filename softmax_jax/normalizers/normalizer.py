@@ -66,13 +66,14 @@ class Normalizer(Numbers):
     scale: ScaleLike | None = None
 
     def __post_init__(self) -> None:
+        self._check_parts()
         for part in ("map", "scale"):
             one: Any = getattr(self, part)
             if isinstance(one, jax.tree_util.Partial) and isinstance(one.func, Map):
                 object.__setattr__(self, part, dataclasses.replace(one.func, **one.keywords))
             elif isinstance(one, jax.tree_util.Partial):
                 object.__setattr__(self, part, Bound(one.func, one.args, one.keywords))
-        if callable(self.map) and not isinstance(self.map, Map | Bound):
+        if not isinstance(self.map, Map | Bound):
             object.__setattr__(self, "map", Bound(self.map))
 
     @property
@@ -110,18 +111,22 @@ class Normalizer(Numbers):
 
         return as_one(scaled, self, logits, where, out=spec_of(logits))
 
-    def _checked(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> tuple[Axis, Mask]:
-        """Axis and mask as `axis_and_mask` gives them. Raises unless map and scale can be called and fit the rows."""
-        if not callable(self.map):
+    def _check_parts(self) -> None:
+        """Raises TypeError unless map and scale can be called."""
+        if isinstance(self.map, type) or not callable(self.map):
             raise TypeError(
-                f"map is {checks.shown(self.map)}; it must be a function with the signature of jax.nn.softmax: "
-                "give one, such as softmax_jax.softmax, or build by name with softmax_jax.normalizer"
+                f"map is {checks.shown(self.map)}; it must be a map or a function with the signature of "
+                "jax.nn.softmax: give one, such as softmax_jax.softmax, of a class an object, as Softmax(), or build "
+                "by name with softmax_jax.normalizer"
             )
         if isinstance(self.scale, type) or not (self.scale is None or callable(self.scale)):
             raise TypeError(
                 f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )
+
+    def _checked(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> tuple[Axis, Mask]:
+        """Axis and mask as `axis_and_mask` gives them. Raises unless the scale fits the rows."""
         axis, where = masking.axis_and_mask(logits, axis, where)
         self._check_beta(logits, axis)
         return axis, where

@@ -5,11 +5,12 @@ import dataclasses
 import importlib
 import inspect
 import re
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jaxtyping import Array, Float
@@ -94,7 +95,7 @@ class Method:
         try:
             scale = self.scale(**self.scale.checked(given)) if isinstance(self.scale, type) else self.scale
             of_map = self.map.checked(of_map) if isinstance(self.map, Map) else of_map
-            built = Normalizer(jax.tree_util.Partial(self.map, **of_map), scale)
+            built = Normalizer(jax.tree_util.Partial(self.map, **of_map) if of_map else self.map, scale)
             return built if cap is None else Normalizer(SoftCapped(cap, built))
         except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
             raise ValueError(str(error)) from None
@@ -108,6 +109,10 @@ class Method:
         parameters = inspect.signature(self.map).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
+
+NormalizerLike = Normalizer | Method | MapLike | str
+"""Whatever is taken for a normalizer: one, a method, a map, a function with the signature of `jax.nn.softmax`, a name.
+"""
 
 _methods: dict[str, Method] = {}
 METHODS = MappingProxyType(_methods)
@@ -139,16 +144,18 @@ def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: E
     return method
 
 
-def normalizer(spec: str, **numbers: Any) -> Normalizer:
+def normalizer(spec: NormalizerLike, **numbers: Any) -> Normalizer:
     """The normalizer registered under a name, with its numbers given as keywords or within the text.
 
     A name, or a name with numbers in brackets: `"ssmax(s=0.43)"`, `"temperature(0.2)"`, or with a file that
     holds some, `"adaptive(fit=temperature.json)"`, in quotes if its name has a comma or bracket. One of your own needs
     no registration: `"my_module:relu"` is what the module holds under that name, a map, a function with the
-    signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers, or a `Normalizer`.
+    signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers, or a `Normalizer`. Each of these may
+    also be given itself, in the place of a text.
 
     Raises ValueError for an unknown name or number (listing the known ones), for a value that breaks its number's
-    rule, for text that is not of this form, and for a module that is not there or holds no such thing.
+    rule, for text that is not of this form, and for a module that is not there or holds no such thing; TypeError for
+    an object that is no normalizer, saying how it was called and what it gave.
 
     >>> normalizer("ssmax", s=0.43).scale == normalizer("ssmax(s=0.43)").scale
     True
@@ -157,20 +164,15 @@ def normalizer(spec: str, **numbers: Any) -> Normalizer:
     return method.build(**given)
 
 
-def as_normalizer(normalizer_or_name: Normalizer | str) -> Normalizer:
-    """The normalizer itself, or the registered one of that name. Raises TypeError for anything else."""
-    if isinstance(normalizer_or_name, str):
-        return normalizer(normalizer_or_name)
-    if not isinstance(normalizer_or_name, Normalizer):
-        raise TypeError(
-            f"normalizer is {checks.shown(normalizer_or_name)}; it must be a Normalizer or the name of one: "
-            "give 'ssmax(s=0.43)', or Normalizer(map, scale)"
-        )
-    return normalizer_or_name
+def as_normalizer(given: NormalizerLike) -> Normalizer:
+    """The normalizer itself, or that of a name, a method, a map or a function. Raises as `normalizer` does."""
+    return given if isinstance(given, Normalizer) else normalizer(given)
 
 
-def method_of(spec: str, **numbers: Any) -> tuple[Method, dict[str, Any]]:
-    """The method of such a text, and the numbers that it is given. Raises ValueError as `normalizer` does."""
+def method_of(spec: NormalizerLike, **numbers: Any) -> tuple[Method, dict[str, Any]]:
+    """The method of such a text or object, and the numbers that it is given. Raises as `normalizer` does."""
+    if not isinstance(spec, str):
+        return _method_around("normalizer", spec), numbers
     module, text = match.groups() if (match := OF_A_MODULE.fullmatch(spec)) else (None, spec)
     if module:
         trust(spec)
@@ -200,16 +202,29 @@ def _imported(module: str, name: str) -> Method:
     if value is None:
         near = checks.did_you_mean(name, content)
         raise ValueError(f"unknown normalizer {spec!r}: {near}{module} must hold a normalizer of that name: add it")
+    try:
+        return _method_around(spec, value)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _method_around(name: str, value: Any) -> Method:
+    """The method that a value is or, if it is a normalizer, map or function, that has its numbers.
+
+    Raises TypeError, in one line that starts with `name`, for anything else.
+    """
     if isinstance(value, Method):
         return value
+    if isinstance(value, jax.tree_util.Partial):
+        value = Normalizer(value)
     if isinstance(value, Normalizer):
-        return Method(spec, value.map, value.scale)
-    if problem := _problem_of(value):
-        raise ValueError(
-            f"{spec} is {checks.shown(value)}; it must be a map, a Normalizer, or a function that is called as "
-            f"jax.nn.softmax, with logits, axis and where, and {problem}"
+        return Method(name, value.map, value.scale)
+    if problem := None if isinstance(value, Map) else _problem_of(value):
+        raise TypeError(
+            f"{name} is {checks.shown(value)}; it must be a map, a Normalizer, the name of one, as 'ssmax(s=0.43)', or "
+            f"a function that is called as jax.nn.softmax, with logits, axis and where, and {problem}"
         )
-    return Method(spec, value)
+    return Method(name, value)
 
 
 def content_of(module: str, said: str) -> dict[str, Any]:
@@ -220,7 +235,9 @@ def content_of(module: str, said: str) -> dict[str, Any]:
     try:
         return vars(importlib.import_module(module))
     except Exception as error:  # of many types, as the module is the user's
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+        places = [place for place in frames if "importlib" not in place and not place.startswith(__file__)]
+        problem = " ".join([f"{type(error).__name__}: {error}", *places[-1:]]).replace("\n", " ")
         raise ValueError(
             f"{said}: the module {module} cannot be imported ({problem}): name one that is installed, or a file in "
             "this directory without its .py"
@@ -229,14 +246,22 @@ def content_of(module: str, said: str) -> dict[str, Any]:
 
 def _problem_of(map: Any) -> str | None:
     """Returns what goes wrong when a map weighs a row, None if nothing does. It traces and computes nothing."""
+    if isinstance(map, type):
+        return f"a class makes one: give {map.__name__}()"
+    if not callable(map):
+        return "it cannot be called so"
     logits, where = (jax.ShapeDtypeStruct((2, 3), dtype) for dtype in ("float32", "bool"))
+    call = "f(logits of shape (2, 3), -1, where)"
     try:
         weights = jax.eval_shape(lambda logits, where: map(logits, -1, where), logits, where)
     except Exception as error:  # of many types, as the function is the user's
-        called = callable(map) and not isinstance(map, type)
-        return f"it says: {' '.join(str(error).split())[:200]}" if called else "it cannot be called so"
+        return f"called as {call} it says: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    numbers = Method("it", cast(MapLike, map)).numbers
+    lacking = [name for name, default in numbers.items() if default is inspect.Parameter.empty]
+    if lacking:
+        return f"{', '.join(lacking)} has no default: give one, or bind it with jax.tree_util.Partial"
     shape = getattr(weights, "shape", None)
-    return None if shape == logits.shape else f"it gives the shape {shape} to logits of shape {logits.shape}"
+    return None if shape == logits.shape else f"it gives the shape {shape} to logits of shape {logits.shape}: {call}"
 
 
 def trust(*texts: str) -> None:

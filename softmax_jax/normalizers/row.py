@@ -29,6 +29,11 @@ class Row:
         """Rows of logits of any floating-point type, masked or not."""
         return cls(masking.visible_or_lowest(logits, where), axis)
 
+    def axes(self) -> tuple[int, ...]:
+        """The axes of a row, counted from the first."""
+        along = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        return tuple(axis % self.logits.ndim for axis in along)
+
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         """A number of a map or scale, in the type and rank of the logits."""
         return against(value, self.logits)
@@ -40,6 +45,11 @@ class Row:
     def sum(self, values: Float[Array, "*shape"]) -> Float[Array, "*row"]:
         """Sum over each row."""
         return jnp.sum(values, self.axis, keepdims=True)
+
+    def zero(self) -> Float[Array, "*row"]:
+        """0 for each row, but NaN for one with a visible NaN or +inf: for maps that weigh each entry by itself."""
+        visible = jnp.where(self.logits != -jnp.inf, self.logits, 0)
+        return jax.lax.stop_gradient(self.sum(visible * 0))
 
     def maximum(self, values: Float[Array, "*shape"], least: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
         """Largest value of each row, and at least `least`: 0 where that is -inf, NaN where it is +inf."""

@@ -130,13 +130,14 @@ class LogLengthPower(Scale):
 class LogPosition(Scale):
     r"""The scale of Llama 4: β grows by a logarithm of the query's position, in steps.
 
-    $$\beta = 1 + a \log\left(\left\lfloor \frac{p + 1}{L} \right\rfloor + 1\right)$$
+    $$\beta = 1 + a \log\left(\left\lfloor \frac{p + o}{L} \right\rfloor + 1\right)$$
 
-    a is `attn_scale` and L `floor_scale`, at least 1: the length up to which β = 1.
+    a is `attn_scale` and L `floor_scale`, at least 1: the length up to which β = 1. o is `offset`, 1 in Llama 4 and 0
+    in Mistral 3, where the row at p = L is the first with another β.
 
     `positions` holds p, the number of entries before the query, for each row: an array that broadcasts against the
     logits with the row's axis at size 1, as (queries, 1) for logits of shape (batch, heads, queries, keys). Without it
-    p + 1 is the number of visible entries, which under a causal mask is the same.
+    p + 1 is the number of visible entries, which under a causal mask is the same. An empty row has β = 1.
 
     Source: Meta, Llama 4 (2025), whose layers without positions have it; the numbers are those of its configuration.
 
@@ -148,10 +149,11 @@ class LogPosition(Scale):
     attn_scale: ArrayLike = number(default=0.1)
     floor_scale: ArrayLike = number(default=8192.0, rule="at least 1, such as 8192.0", holds=lambda length: length >= 1)
     positions: ArrayLike | None = number(default=None, rule="at least 0, such as 0.0", holds=lambda p: p >= 0)
+    offset: ArrayLike = number(default=1.0, rule="at least 0, such as 0.0 or 1.0", holds=lambda offset: offset >= 0)
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
-        length = row.count() if self.positions is None else row.number(self.positions) + 1
-        steps = jnp.floor(length / row.number(self.floor_scale))
+        position = jnp.maximum(row.count() - 1, 0) if self.positions is None else row.number(self.positions)
+        steps = jnp.floor((position + row.number(self.offset)) / row.number(self.floor_scale))
         return 1 + row.number(self.attn_scale) * jnp.log1p(steps)
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
-from softmax_jax.normalizers.registry import as_normalizer
+from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.transforms.objects import OUTSIDE, refusing, transformations
 from softmax_jax.transforms.program import trace
 from softmax_jax.transforms.sites import Site, check_callable, places
@@ -20,7 +20,7 @@ Numbers = dict[int, dict[str, Float[Array, "..."]]]
 
 def calibrate(
     fun: Callable[..., Any],
-    normalizer: Normalizer | str,
+    normalizer: NormalizerLike,
     *,
     learn: tuple[str, ...],
     loss: Callable[[Callable[..., Any], Any], Float[Array, ""]],

@@ -14,14 +14,14 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.masking import HIDDEN, Axis
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import as_normalizer
+from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.transforms.find import Mask, Step
 from softmax_jax.transforms.program import CUSTOM, LAID, SAME, Frame, Node, Program, Run, Value, evaluate, trace, within
 from softmax_jax.transforms.sites import UNREADABLE, Place, Site, check_callable, places
 
 Where = Callable[[Site], bool] | None
 """Says of a site whether it is chosen; None chooses every attention site."""
-Normalizers = Normalizer | str | Mapping[Any, Normalizer | str]
+Normalizers = NormalizerLike | Mapping[Any, NormalizerLike]
 """One for all chosen sites, or by index, or by scope, in which `*` stands for anything."""
 Empty = Literal["model", "zeros"]
 Values = dict[Value, Any]
@@ -52,9 +52,10 @@ def swap(
 
     $$w = \operatorname{softmax}(z) \quad\to\quad w = \operatorname{normalizer}(z)$$
 
-    `normalizer` is a `Normalizer`, its name, or several by pattern: `{"*/block_3": "ssmax(s=0.4)", 7: "entmax15"}`,
-    of which the first that matches a site counts, and a site that none matches stays. A pattern is an index in
-    `sites(fun)(...)`, or a scope in which `*` stands for anything. `where` says of a `Site` whether it is chosen;
+    `normalizer` is a `Normalizer`, its name, a map or a function with the signature of `jax.nn.softmax`, or several
+    of these by pattern: `{"*/block_3": "ssmax(s=0.4)", 7: "entmax15"}`, of which the first that matches a site counts,
+    and a site that none matches stays. A pattern is an index in `sites(fun)(...)`, or a scope in which `*` stands for
+    anything. `where` says of a `Site` whether it is chosen;
     without it those are chosen whose use is attention, and those that are named by index. Numbers per head have the
     shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys).
 

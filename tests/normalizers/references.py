@@ -27,6 +27,15 @@ def sink_softmax(z, sink=0.0):
     return np.exp(z - np.logaddexp(sink, np.logaddexp.reduce(z)))
 
 
+def clipped_softmax(z, gamma=0.0, alpha=1.0, zeta=1.0):
+    gamma = gamma - alpha / z.size
+    return np.clip((zeta - gamma) * softmax(z) + gamma, 0, 1)
+
+
+def first_token(z, bias=0.0):
+    return softmax(np.concatenate([z[:1] + bias, z[1:]]))
+
+
 def sigmoid(z):
     return np.exp(-np.logaddexp(0, np.log(z.size) - z))
 
@@ -114,6 +123,10 @@ REFERENCES = {
     "softmax1": softmax1,
     "sigmoid": sigmoid,
     "sink_softmax": sink_softmax,
+    "softmax_n": softmax1,
+    "first_token": first_token,
+    "clipped_softmax": clipped_softmax,
+    "elastic_softmax": lambda z: np.maximum(softmax(z) - 1 / z.size, 0),
     "hardmax": hardmax,
     "shifted_softmax": lambda z: softmax(z - np.log(z.size)),
     "signed_l1": signed_l1,
@@ -126,6 +139,7 @@ REFERENCES = {
     "as_stieltjes": lambda z: stieltjes(power_beta(z.size, 0.0, np.arctanh(0.5)) * (z - z.max()), 4.0),
     "llama4": lambda z: softmax(position_beta(z.size) * (z - z.max())),
     "grok2": lambda z: softmax(max(1.0, np.log(z.size) / np.log(1024)) * (z - z.max())),
+    "length_boost": lambda z: softmax((1 + max(np.log(z.size / 16), 0)) * (z - z.max())),
     "yarn": softmax,
     "adaptive_entmax15": lambda z: entmax15(adaptive_beta(entropy(z)) * (z - z.max())),
 }

@@ -7,8 +7,9 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.attention.fused import rides
+from softmax_jax.normalizers.laws import hostile, joined
 
-from .hostile_rows import DTYPES, broken_laws, hostile, joined
+from .hostile_rows import DTYPES, broken_laws
 
 WIDTH = 40
 """Wide enough that a row is summed in blocks; the masks make rows of every shorter length."""

@@ -8,6 +8,8 @@ import pytest
 import softmax_jax as sj
 from tests.tiers import methods
 
+from . import references
+
 MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
 INF, NAN = float("inf"), float("nan")
 
@@ -53,6 +55,36 @@ def test_a_low_sink_leaves_softmax_and_empty_rows_zero():
             np.testing.assert_allclose(sj.sink_softmax(z, where=visible, sink=sink), sj.softmax(z), rtol=1e-6)
             gradients = jax.jacrev(lambda z, s, v=visible: sj.sink_softmax(z, where=v, sink=s), (0, 1))(z, sink)
             assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_softmax_n_is_a_sink_at_the_logarithm():
+    z = jnp.array(MIXED)
+    np.testing.assert_allclose(sj.softmax_n(z, n0=3.0), sj.sink_softmax(z, sink=np.log(3.0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [-1, (0, 2)])
+def test_the_factor_of_the_first_token_goes_to_the_first_visible_entry(axis):
+    z = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    where = np.ones(z.shape, bool)
+    where[0, 1, 0] = False
+    factor = np.ones_like(z)
+    for row in range(3):
+        places = [(0, row, 0), (1, row, 0)] if axis == -1 else [(0, row, 0)]
+        for batch, _, first in places:
+            factor[batch, row, first + (not where[batch, row, first])] = 3
+    weights = factor * np.exp(z) * where
+    weights /= weights.sum(axis, keepdims=True)
+    given = sj.first_token_softmax(jnp.asarray(z), axis, jnp.asarray(where), bias=np.log(3.0))
+    np.testing.assert_allclose(given, weights, rtol=1e-5)
+
+
+def test_numbers_of_clipped_and_elastic_softmax():
+    z = np.array(MIXED)
+    for numbers in {"gamma": -0.03, "alpha": 0.0}, {"alpha": 2.0}, {"zeta": 1.5, "alpha": 0.5}:
+        wanted = references.clipped_softmax(z, **numbers)
+        np.testing.assert_allclose(sj.clipped_softmax(jnp.array(z), **numbers), wanted, rtol=1e-5, atol=1e-7)
+    wanted = references.softmax(z) + 0.5 / z.size
+    np.testing.assert_allclose(sj.elastic_softmax(jnp.array(z), tau=0.5), wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sink", [-3e38, 3e38])

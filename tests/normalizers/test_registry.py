@@ -1,6 +1,9 @@
 import contextlib
 import pathlib
 import re
+import types
+from functools import partial
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -243,6 +246,7 @@ def own(tmp_path, monkeypatch, restored):
     name = "own_" + tmp_path.name.replace("-", "_")
     (tmp_path / f"{name}.py").write_text(OWN)
     (tmp_path / f"{name}_broken.py").write_text("1 +")
+    (tmp_path / f"{name}_raises.py").write_text("\nraise RuntimeError('no\\nuse')")
     monkeypatch.syspath_prepend(tmp_path)
     return name
 
@@ -263,11 +267,60 @@ def test_a_normalizer_of_a_module_needs_no_registration(own):
     assert sj.dot_product_attention(q, q, q, normalizer=f"{own}:function").shape == q.shape
 
 
+def plain(logits, axis=-1, where=None, *, factor=1.0):
+    return factor * jax.nn.softmax(logits, axis, where)
+
+
+PLAIN = sj.Normalizer(jax.tree_util.Partial(plain, factor=1.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (sj.softpick, sj.normalizer("softpick")),
+        (sj.ssmax, sj.normalizer("ssmax")),
+        (plain, PLAIN),
+        (jax.tree_util.Partial(plain, factor=1.0), PLAIN),
+        (PLAIN, PLAIN),
+        ("ssmax", sj.normalizer("ssmax")),
+    ],
+)
+def test_anything_callable_is_a_normalizer(given, meant):
+    assert registry.as_normalizer(given) == meant
+
+
+def test_a_function_is_taken_wherever_a_normalizer_is():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 2, 4)), jnp.float32)
+
+    def attend(x):
+        return jax.nn.softmax(x @ x.mT) @ x
+
+    learned = sj.calibrate(attend, plain, learn=(), loss=lambda f, x: f(x).sum(), batches=[x], optimizer=NONE)
+    wanted = attend(x)
+    for swapped in sj.swap(attend, plain), sj.swap(attend, {"*": plain}), sj.swap(attend, learned):
+        np.testing.assert_allclose(swapped(x), wanted, rtol=1e-5)
+    np.testing.assert_allclose(sj.probe(attend, plain)(x)[0], wanted, rtol=1e-5)
+    wanted = sj.dot_product_attention(x, x, x)
+    layers: list[Any] = [sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {})]
+    for weigh in layers:
+        np.testing.assert_allclose(weigh(x, x, x), wanted, rtol=1e-5)
+    np.testing.assert_allclose(sj.dot_product_attention(x, x, x, normalizer=plain), wanted, rtol=1e-5)
+
+
+NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, state, _: (gradient, state))
+
+
+def test_numbers_of_an_object_are_given_as_those_of_a_name():
+    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
+    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("no_such_module:sigmoid", r"the module no_such_module cannot be imported .*a file in this directory"),
-        ("{}_broken:sigmoid", r"_broken cannot be imported \(SyntaxError"),
+        ("{}_broken:sigmoid", r"_broken cannot be imported \(SyntaxError.*_broken.py"),
+        ("{}_raises:sigmoid", r"_raises cannot be imported \(RuntimeError: no use .*_raises.py:2\)"),
         ("{}:sigmod", r"did you mean 'sigmoid'\? .* must hold a normalizer of that name"),
         ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
         ("{}:Sigmoid", r"is the class Sigmoid; it must be a map"),

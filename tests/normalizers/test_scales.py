@@ -110,6 +110,17 @@ def test_log_position_steps_at_every_multiple_of_its_length():
         np.testing.assert_allclose(of_ends[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
 
 
+def test_the_offset_tells_llama_4_from_mistral_3():
+    positions = jnp.array([6, 7, 8])[:, None]
+    for offset, steps in (1.0, [1, 1, 1]), (0.0, [0, 1, 1]):
+        scale = sj.LogPosition(0.3, 7.0, offset=offset)
+        wanted = 1 + 0.3 * np.log1p(steps)
+        given = sj.LogPosition(0.3, 7.0, positions, offset)
+        np.testing.assert_allclose(beta(given, jnp.zeros((3, 9))).ravel(), wanted, rtol=1e-6)
+        causal = jnp.arange(9) <= positions
+        np.testing.assert_allclose(beta(scale, jnp.zeros((3, 9)), causal).ravel(), wanted, rtol=1e-6)
+
+
 def test_positions_for_other_rows_than_there_are_raise():
     n = sj.Normalizer(sj.softmax, sj.LogPosition(positions=jnp.arange(5)[:, None]))
     assert n(jnp.zeros((2, 5, 8))).shape == (2, 5, 8)

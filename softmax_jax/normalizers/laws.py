@@ -1,0 +1,334 @@
+"""The promises that hold for every row of logits: each is a function that finds the rows on which it is broken.
+
+`softmax_jax.check` tries them on one normalizer; the tests try them on all, in every type and form of attention.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
+
+
+class Rows(NamedTuple):
+    """Rows of logits with their masks; `kinds` says in messages what each is."""
+
+    logits: np.ndarray
+    where: np.ndarray
+    kinds: list[str]
+
+    def turned(self) -> "Rows":
+        """The same rows in the opposite order of their entries."""
+        return Rows(self.logits[:, ::-1], self.where[:, ::-1], self.kinds)
+
+    def take(self, places: Any) -> "Rows":
+        """Some of the rows."""
+        kinds = np.array(self.kinds, object)[places].tolist()
+        return Rows(self.logits[places], self.where[places], kinds)
+
+    def visible(self) -> np.ndarray:
+        """True at the visible entries above -inf."""
+        return self.where & (self.logits != -np.inf)
+
+    def lawful(self) -> np.ndarray:
+        """True for rows without a visible NaN or +inf."""
+        return ~np.asarray((self.where & ~(self.logits < np.inf)).any(-1))
+
+
+def joined(*parts: Rows) -> Rows:
+    """All rows, in the type of the first."""
+    dtype = parts[0].logits.dtype
+    logits = np.concatenate([part.logits.astype(dtype) for part in parts])
+    return Rows(logits, np.concatenate([part.where for part in parts]), [kind for part in parts for kind in part.kinds])
+
+
+class Weighed(NamedTuple):
+    """Weights of rows and the gradient of some sum of them, in float64."""
+
+    weights: np.ndarray
+    gradient: np.ndarray
+
+
+Weigh = Callable[[Rows], Weighed]
+
+
+class Rounding(NamedTuple):
+    """The rounding of a type: the step at 1, and the least number."""
+
+    eps: float
+    least: float
+
+    @classmethod
+    def of(cls, dtype: str) -> "Rounding":
+        """That of a type by its name."""
+        return cls(float(jnp.finfo(dtype).eps), float(jnp.finfo(dtype).smallest_subnormal))
+
+    def total(self, n: int) -> float:
+        """The error that a sum of n weights may have."""
+        return n * self.least + (4 + n**0.5) * self.eps
+
+    def far(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """True for the rows in which a number is further from another than two roundings, of float32 at least."""
+        allowed = 2e-7 + self.least + max(2e-5, self.eps) * np.abs(wanted)
+        return np.asarray((np.abs(got - wanted) > allowed).any(-1))
+
+
+class Found(NamedTuple):
+    """The rows that break a law, as they were given, the weights that they got, and what was wanted."""
+
+    broken: np.ndarray
+    rows: Rows
+    got: np.ndarray
+    wanted: np.ndarray | str
+
+
+class Law(NamedTuple):
+    """A promise, the claim that a normalizer must make for it to count, and whether it holds for rows of any size."""
+
+    promise: str
+    find: Callable[[Weigh, Rows, Rounding], Found]
+    claim: str | None
+    any_size: bool
+
+
+LAWS: list[Law] = []
+
+
+def law(claim: str | None = None, *, any_size: bool = True) -> Callable[[Any], Any]:
+    """Adds the decorated function to `LAWS`; its docstring is the promise."""
+
+    def add(find: Any) -> Any:
+        LAWS.append(Law(find.__doc__.rstrip("."), find, claim, any_size))
+        return find
+
+    return add
+
+
+class Claims(NamedTuple):
+    """What a normalizer says of itself; a plain function says nothing, and is held to what all must obey."""
+
+    shift_invariant: bool = False
+    sums_to_one: bool = False
+    never_negative: bool = False
+    same_in_any_order: bool = True
+    monotone: bool = False
+
+    @classmethod
+    def of(cls, normalizer: Normalizer) -> "Claims":
+        """Those of the map, of which a cap takes the invariance to shifts."""
+        map: Any = normalizer.map
+        while isinstance(map, SoftCapped):
+            map = map.of.map
+        if not isinstance(map, Map):
+            return cls()
+        return cls(normalizer.shift_invariant, map.sums_to_one, not map.signed, not map.by_position)
+
+    def include(self, law: Law) -> bool:
+        """True if a normalizer of these claims must obey a law."""
+        return law.claim is None or getattr(self, law.claim)
+
+
+@law()
+def masked(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A masked entry has weight 0 and sends back no gradient."""
+    found = weigh(rows)
+    wrong = ~rows.where & ((found.weights != 0) | (found.gradient != 0))
+    return Found(rows.lawful() & wrong.any(-1), rows, found.weights, "0, with gradient 0, where masked")
+
+
+@law()
+def behind(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """What is behind the mask, NaN and infinity included, changes nothing."""
+    junk = np.resize([np.nan, np.inf, -np.inf, 3e38], (len(rows.logits), 1))
+    dirty, clean = (rows._replace(logits=np.where(rows.where, rows.logits, hidden)) for hidden in (junk, 0.0))
+    got, wanted = weigh(dirty), weigh(clean)
+    one, other = np.hstack(got), np.hstack(wanted)
+    changed = (one != other) & ~(np.isnan(one) & np.isnan(other))
+    return Found(rows.lawful() & changed.any(-1), dirty, got.weights, wanted.weights)
+
+
+@law()
+def empty(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """An empty row gets 0, with gradient 0."""
+    found = weigh(rows)
+    wrong = (found.weights != 0).any(-1) | (found.gradient != 0).any(-1)
+    return Found(~rows.visible().any(-1) & rows.lawful() & wrong, rows, found.weights, "0, with gradient 0")
+
+
+@law()
+def lowest(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A logit of -inf has weight 0."""
+    weights = weigh(rows).weights
+    wrong = rows.where & ~rows.visible() & (weights != 0)
+    return Found(rows.lawful() & wrong.any(-1), rows, weights, "0 at -inf")
+
+
+def _added(weigh: Weigh, rows: Rows, rounding: Rounding, low: np.ndarray) -> Found:
+    """Compares rows that hide by a number with the same rows under a mask; those that are empty are left out."""
+    added = Rows(np.where(rows.where, rows.logits, low), np.ones_like(rows.where), rows.kinds)
+    got, wanted = weigh(added), weigh(rows)
+    wrong = rounding.far(got.weights, wanted.weights) | rounding.far(got.gradient, wanted.gradient)
+    wrong |= (~rows.where & ((got.weights != 0) | (got.gradient != 0))).any(-1)
+    return Found(rows.where.any(-1) & wrong, added, got.weights, wanted.weights)
+
+
+@law(any_size=False)
+def infinite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """-inf hides as the mask does."""
+    return _added(weigh, rows, rounding, np.full(rows.logits.shape, -np.inf))
+
+
+@law(any_size=False)
+def low(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A number of -10,000 or less that is added hides as the mask does."""
+    lowest = -6e4 if rounding.least > 1e-9 else -2e38  # of float16
+    return _added(weigh, rows, rounding, rows.logits + np.resize([-1e4, -2e4, lowest], (len(rows.logits), 1)))
+
+
+@law()
+def finite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """Weights are finite for finite logits of any size."""
+    weights = weigh(rows).weights
+    return Found(rows.lawful() & ~np.isfinite(weights).all(-1), rows, weights, "finite weights")
+
+
+@law()
+def smooth(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """The gradient is finite for finite logits of any size."""
+    gradient = weigh(rows).gradient
+    return Found(rows.lawful() & ~np.isfinite(gradient).all(-1), rows, gradient, "a finite gradient")
+
+
+@law()
+def poisoned(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """NaN or +inf makes the weights of its row NaN."""
+    weights = weigh(rows).weights
+    return Found(~rows.lawful() & (rows.visible() & ~np.isnan(weights)).any(-1), rows, weights, "NaN above -inf")
+
+
+@law("sums_to_one")
+def sums(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """Weights sum to 1."""
+    weights = weigh(rows).weights
+    off = ~(np.abs(weights.sum(-1) - 1) <= rounding.total(rows.logits.shape[-1]))
+    return Found(rows.lawful() & rows.visible().any(-1) & off, rows, weights, "a sum of 1")
+
+
+@law("never_negative")
+def positive(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """No weight is negative."""
+    weights = weigh(rows).weights
+    return Found(rows.lawful() & (weights < 0).any(-1), rows, weights, "weights of 0 or more")
+
+
+@law("shift_invariant", any_size=False)
+def shifted(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A constant added to the row changes nothing."""
+    # Steps of 1/2 and a shift of 64 are what half types carry without rounding.
+    logits, shift = (rows.logits, 1e4) if rounding.eps < 1e-6 else (np.round(2 * rows.logits) / 2, 64.0)
+    moved = rows._replace(logits=logits + np.resize([shift, -shift], (len(logits), 1)))
+    got, wanted = weigh(moved).weights, weigh(rows._replace(logits=logits)).weights
+    return Found(rounding.far(got, wanted), moved, got, wanted)
+
+
+@law("same_in_any_order")
+def permuted(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A permuted row has its weights permuted."""
+    got, wanted = weigh(rows.turned()).weights, weigh(rows).weights[:, ::-1]
+    far = (np.abs(got - wanted) > rounding.total(got.shape[-1])).any(-1)
+    return Found(rows.lawful() & far, rows.turned(), got, wanted)
+
+
+@law("monotone")
+def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A larger logit has no smaller weight."""
+    weights, visible = weigh(rows).weights, rows.visible()
+    order = np.argsort(np.where(visible, rows.logits, -np.inf), -1, kind="stable")
+    rises = np.diff(np.take_along_axis(weights, order, -1), axis=-1) >= -rounding.total(weights.shape[-1])
+    counted = np.take_along_axis(visible, order, -1)[:, :-1]
+    return Found(rows.lawful() & ~(rises | ~counted).all(-1), rows, weights, "weights in the order of the logits")
+
+
+def broken(weigh: Weigh, rows: Rows, rounding: Rounding, claims: Claims, any_size: bool) -> Iterator[tuple[str, Found]]:
+    """Each claimed law that some of the rows break; `any_size` says that they may hold any number."""
+    for one in LAWS:
+        if (one.any_size or not any_size) and claims.include(one):
+            found = one.find(weigh, rows, rounding)
+            if found.broken.any():
+                yield one.promise, found
+
+
+def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """By name, a row each of finite logits or some of -inf."""
+    limits = jnp.finfo(dtype)
+    top, least = float(limits.max), float(limits.smallest_subnormal)
+    below_top = float(np.nextafter(np.asarray(top, jnp.dtype(dtype)), np.asarray(0, jnp.dtype(dtype))))
+    one = np.arange(n) == rng.integers(n)
+    signs, unit, power = rng.choice([-1.0, 1.0], n), rng.normal(size=n), 10.0 ** rng.integers(-3, 4)
+    size = top ** rng.uniform(-1, 1, n)
+    return {
+        "all the largest": np.full(n, top),
+        "all the lowest": np.full(n, -top),
+        "both ends": signs * top,
+        "the largest among the lowest": np.where(one, top, -top),
+        "the lowest among the largest": np.where(one, -top, top),
+        "the largest among zeros": top * one,
+        "the lowest among zeros": -top * one,
+        "the largest and its neighbour": rng.choice([top, below_top], n),
+        "the lowest and its neighbour": -rng.choice([top, below_top], n),
+        "subnormal": signs * least * rng.integers(1, 100, n),
+        "the smallest normal": signs * float(limits.tiny),
+        "any size": signs * size,
+        "any negative": -size,
+        "all equal": np.full(n, unit[0] * power),
+        "one above equals": unit[0] + power * one,
+        "one finite among -inf": np.where(one, rng.choice([0.0, 1.0, -1.0, top, -top]), -np.inf),
+        "ordinary and -inf": np.where(rng.random(n) < 0.5, -np.inf, unit),
+        "all -inf": np.full(n, -np.inf),
+        "ordinary": power * unit,
+    }
+
+
+def poisoned_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """By name, a row each that holds NaN or +inf."""
+    one, row = np.arange(n) == rng.integers(n), rng.normal(size=n)
+    ends = np.where(rng.random(n) < 0.5, -np.inf, float(jnp.finfo(dtype).max))
+    return {
+        "one NaN": np.where(one, np.nan, row),
+        "one +inf": np.where(one, np.inf, row),
+        "all NaN": np.full(n, np.nan),
+        "all +inf": np.full(n, np.inf),
+        "one NaN among -inf and the largest": np.where(one, np.nan, ends),
+        "one +inf among -inf and the largest": np.where(one, np.inf, ends),
+    }
+
+
+def hostile(dtype: str, n: int, rows: int, seed: int = 0) -> Rows:
+    """So many rows of all kinds in turn: full masks, random ones, almost empty ones, lengths from 1 on, and empty."""
+    rng = np.random.default_rng(seed)
+    logits, kinds = [], []
+    while len(logits) < rows:
+        made = finite_kinds(dtype, n, rng) | poisoned_kinds(dtype, n, rng)
+        logits += made.values()
+        kinds += made
+    lengths = rng.integers(1, n + 1, (rows, 1))
+    masks = [
+        np.ones((rows, n), bool),
+        rng.random((rows, n)) < 0.7,
+        np.arange(n) < lengths,
+        rng.random((rows, n)) < 0.1,
+        np.zeros((rows, n), bool),
+    ]
+    turn = rng.choice(len(masks), (rows, 1), p=[0.4, 0.2, 0.2, 0.1, 0.1])
+    where = np.select([turn == place for place in range(len(masks))], masks, False)
+    return Rows(np.asarray(logits[:rows]).astype(jnp.dtype(dtype)), where, kinds[:rows])
+
+
+def ordinary(n: int, rows: int, seed: int = 0) -> Rows:
+    """Rows of multiples of 1/16 up to 8, which every type holds, under masks of several densities."""
+    rng = np.random.default_rng(seed)
+    where = rng.random((rows, n)) < np.resize([1.1, 0.7, 0.4, -1], (rows, 1))
+    return Rows(rng.integers(-128, 129, (rows, n)) / 16, where, ["ordinary"] * rows)

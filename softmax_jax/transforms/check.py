@@ -1,0 +1,370 @@
+"""`check`: which promises a normalizer keeps, with the smallest counterexample of each that it breaks."""
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from softmax_jax.attention.attention import dot_product_attention
+from softmax_jax.normalizers import laws
+from softmax_jax.normalizers.laws import LAWS, Claims, Found, Law, Rounding, Rows, Weigh, Weighed, joined
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import number_names
+from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
+
+DTYPES = "float32", "bfloat16", "float16"
+ROWS, N, SHORT = 64, 12, 7
+"""Rows that one program weighs, their entries, and those of rows that are padded to them."""
+ORDINARY = 20
+LENGTHS = 16, 256, 4096, 65536
+STEP = 1e-6
+"""Of differences in float64."""
+ONE_PASS = laws.masked, laws.empty, laws.finite, laws.smooth, laws.sums, laws.positive
+"""The laws of long rows, which need no second program or pass."""
+EAGER = "outside of a compiled program"
+SHRINKS = 30
+"""Times that a counterexample is made smaller."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """What became of one promise."""
+
+    name: str
+    holds: bool | None
+    """None for what is measured and no promise."""
+    said: str = ""
+    """The counterexample, or the measured numbers."""
+    claimed: bool = True
+    """Whether the normalizer says that it keeps it."""
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        words = {True: "holds", False: "BROKEN"} if self.claimed else {True: "yes", False: "no"}
+        return "" if self.holds is None else words[self.holds]
+
+
+class Checked(list[Promise]):
+    """Every promise; printed, a table."""
+
+    @property
+    def broken(self) -> list[Promise]:
+        """The promises that the normalizer claims and breaks."""
+        return [one for one in self if one.claimed and one.holds is False]
+
+    def __repr__(self) -> str:
+        width = max(len(one.name) for one in self)
+        return "\n".join(f"{one.name:<{width}}  {one.verdict:<6}  {one.said}".rstrip() for one in self)
+
+    __str__ = __repr__
+
+
+def check(normalizer: NormalizerLike) -> Checked:
+    """Returns what becomes of each promise of a normalizer: a name, a map, a function, or a `Normalizer`.
+
+    Takes seconds. What every normalizer promises counts as claimed; what the class of a map says of it does too. Raises
+    TypeError for what cannot be called as one, saying how it was called.
+
+    >>> import softmax_jax as sj
+    >>> sj.check("softmax").broken
+    []
+    """
+    checked = as_normalizer(normalizer)
+    made = of_shape(checked)
+    if not made.holds:
+        return Checked([made])
+    parts = of_rows, of_halves, of_gradient, of_surroundings, of_lengths
+    return Checked([made, *(promise for part in parts for promise in unless_raised(part, checked))])
+
+
+def unless_raised(part: Callable[[Normalizer], Iterator[Promise]], normalizer: Normalizer) -> Iterator[Promise]:
+    """Yields the promises of a part, and one that is broken if it raises."""
+    try:
+        yield from part(normalizer)
+    except Exception as error:  # of many types, as the function may be the user's
+        yield Promise(f"No error: {(part.__doc__ or '').rstrip('.')}", False, _line(error))
+
+
+@jax.jit
+def weigh(normalizer: Normalizer, logits: Any, where: Any) -> tuple[Any, Any]:
+    """Returns weights, and the gradient of a fixed uneven sum of them."""
+    weights, pull = jax.vjp(lambda z: normalizer(z, where=where), logits)
+    return weights, pull(jnp.cos(jnp.arange(weights.size)).reshape(weights.shape).astype(weights.dtype))[0]
+
+
+def weigher(normalizer: Normalizer, dtype: str) -> Weigh:
+    """Returns a function that weighs up to `ROWS` rows in a type, all in one program."""
+
+    def weigh_rows(rows: Rows) -> Weighed:
+        count = len(rows.logits)
+        with np.errstate(over="ignore"):
+            logits = np.resize(rows.logits, (max(ROWS, count), rows.logits.shape[-1])).astype(jnp.dtype(dtype))
+        found = weigh(normalizer, jnp.asarray(logits), jnp.asarray(np.resize(rows.where, logits.shape)))
+        return Weighed(*(np.asarray(one, np.float64)[:count] for one in found))
+
+    return weigh_rows
+
+
+def of_shape(normalizer: Normalizer) -> Promise:
+    """Weights have the shape and the type of the logits, of empty arrays too."""
+    name = "Weights have the shape and the type of the logits"
+    for dtype in DTYPES:
+        for shape in (2, 3), (0, 3), (3, 0), (5,):
+            logits, where = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)), jax.ShapeDtypeStruct(shape, jnp.bool_)
+            call = f"f({dtype} of shape {shape}, axis -1, where)"
+            try:
+                made: Any = jax.eval_shape(lambda z, where: normalizer(z, -1, where), logits, where)
+            except Exception as error:  # of many types, as the function may be the user's
+                return Promise(name, False, f"{call} says: {_line(error)}")
+            if (made.shape, made.dtype) != (logits.shape, logits.dtype):
+                return Promise(name, False, f"{call} gives {made.dtype} of shape {made.shape}")
+    return Promise(name, True)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def of_rows(normalizer: Normalizer) -> Iterator[Promise]:
+    """What becomes of each law of rows, in every type."""
+    claims = Claims.of(normalizer)
+    for law in LAWS:
+        said = next((f"{dtype}: {text}" for dtype in DTYPES if (text := counterexample(normalizer, law, dtype))), "")
+        yield Promise(law.promise, not said, said, claims.include(law))
+
+
+def counterexample(normalizer: Normalizer, law: Law, dtype: str) -> str:
+    """Returns the smallest row found that breaks a law, in words; nothing if none does."""
+    if dtype == "float16" and law.find is laws.smooth:
+        return ""  # whose largest number is 65,504: a slope may lie beyond it
+    rows, rounding, weigh_rows = laws.ordinary(N, ORDINARY), Rounding.of(dtype), weigher(normalizer, dtype)
+    if law.any_size:
+        more = laws.hostile(dtype, N, ROWS - ORDINARY)
+        rows = joined(rows, more._replace(logits=more.logits.astype(np.float64)))
+    found = law.find(weigh_rows, rows, rounding)
+    if not found.broken.any():
+        return ""
+    shown = functools.partial(shrunk, law, weigh_rows, rounding)
+    return shown(rows.take(np.flatnonzero(found.broken)[:1]))
+
+
+def shrunk(law: Law, weigh_rows: Weigh, rounding: Rounding, row: Rows) -> str:
+    """Hides entries of one row, or sets them to simple numbers, as long as the law stays broken; says what is left."""
+    for _ in range(SHRINKS):
+        smaller = simpler(row)
+        places = np.flatnonzero(law.find(weigh_rows, smaller, rounding).broken) if len(smaller.logits) else []
+        if not len(places):
+            break
+        row = smaller.take(places[:1])
+    found = law.find(weigh_rows, row, rounding)
+    return described(found)
+
+
+def simpler(row: Rows) -> Rows:
+    """Returns rows that differ from one in an entry that is hidden, or is a simpler number; the simplest first."""
+    z, where = row.logits[0], row.where[0]
+    made: list[tuple[np.ndarray, np.ndarray]] = []
+    for place in np.flatnonzero(where):
+        made.append((np.where(np.arange(z.size) == place, 0.0, z), where & (np.arange(z.size) != place)))
+    for place in np.flatnonzero(z):
+        for number in (0.0, 1.0, np.sign(z[place]) * 2.0, np.round(z[place])):
+            if np.isfinite(z[place]) and abs(number) < abs(z[place]):
+                made.append((np.where(np.arange(z.size) == place, number, z), where))
+    made = made[:ROWS]
+    logits, masks = ([one[part] for one in made] for part in (0, 1))
+    return Rows(np.array(logits).reshape(-1, z.size), np.array(masks, bool).reshape(-1, z.size), row.kinds * len(made))
+
+
+def described(found: Found) -> str:
+    """Says a row, what it got, and what was wanted; without hidden entries that nothing is wrong with."""
+    z, where, got = found.rows.logits[0], found.rows.where[0], found.got[0]
+    wanted = found.wanted if isinstance(found.wanted, str) else found.wanted[0]
+    wrong = ~where & ((got != 0) | (z != 0))
+    kept = where | (wrong & (np.cumsum(wrong) == 1))
+    kept = kept if kept.any() else np.arange(z.size) == 0
+    hidden = "" if where[kept].all() else f", visible {where[kept].astype(int).tolist()}"
+    said = wanted if isinstance(wanted, str) else _listed(wanted[kept])
+    return f"logits {_listed(z[kept])}{hidden} got {_listed(got[kept])}; wanted {said}"
+
+
+def _listed(numbers: np.ndarray) -> str:
+    runs = [(text, len(list(run))) for text, run in itertools.groupby(f"{number:.6g}" for number in numbers)]
+    return f"[{', '.join(f'{text} × {times}' if times > 2 else ', '.join([text] * times) for text, times in runs)}]"
+
+
+def of_halves(normalizer: Normalizer) -> Iterator[Promise]:
+    """Half types are computed in float32: their weights are those of float32, rounded once."""
+    name = "Half types are computed in float32"
+    rows = laws.ordinary(N, ORDINARY)
+    wanted = weigher(normalizer, "float32")(rows).weights
+    for dtype in DTYPES[1:]:
+        got = weigher(normalizer, dtype)(rows).weights
+        far = Rounding.of(dtype).far(got, wanted)
+        if far.any():
+            place = np.flatnonzero(far)[:1]
+            said = described(Found(far, rows.take(place), got[place], wanted[place]))
+            yield Promise(name, False, f"{dtype}: {said}")
+            return
+    yield Promise(name, True)
+
+
+def of_lengths(normalizer: Normalizer) -> Iterator[Promise]:
+    """Rows of 1 to 65,536 entries: what becomes of the largest weight, and the time beside softmax."""
+    most, rng = LENGTHS[-1], np.random.default_rng(0)
+    lengths = np.array([1, 2, 17, *LENGTHS, *LENGTHS])
+    leads = np.array([0, 0, 0, *[2.0] * 4, *(2 * np.log(LENGTHS))])
+    logits = np.where(leads[:, None] > 0, 0.25, rng.normal(size=(len(lengths), most)))
+    logits[:, 0] += leads
+    where = np.arange(most) < lengths[:, None]
+    rows = Rows(logits, where, ["long"] * len(lengths))
+    arrays = jnp.asarray(logits, jnp.float32), jnp.asarray(where)
+    kept: list[Any] = []
+
+    def weigh_once(_: Rows) -> Weighed:
+        if not kept:
+            kept.append(Weighed(*(np.asarray(one, np.float64) for one in weigh(normalizer, *arrays))))
+        return kept[0]
+
+    of_one_pass = (law for law in LAWS if law.find in ONE_PASS and Claims.of(normalizer).include(law))
+    found = {law.promise: law.find(weigh_once, rows, Rounding.of("float32")).broken for law in of_one_pass}
+    said = [f"{name} at n = {lengths[broken.argmax()]:,}" for name, broken in found.items() if broken.any()]
+    yield Promise("The same for rows of 1 to 65,536 entries", not said, f"broken: {'; '.join(said)}" if said else "")
+    for name, largest in zip(("lead of 2", "lead of 2·log n"), weigh_once(rows).weights[3:, 0].reshape(2, -1)):
+        series = ", ".join(f"{weight:.3g}" for weight in largest)
+        yield Promise(f"Largest weight at a {name}", None, f"{series} at n = {', '.join(f'{n:,}' for n in LENGTHS)}")
+    own, softmax = (_seconds(one, *arrays) for one in (normalizer, as_normalizer("softmax")))
+    yield Promise("Time with gradient", None, f"{own / softmax:.1f} × softmax at n = {most:,}")
+
+
+def _seconds(normalizer: Normalizer, *arrays: Any) -> float:
+    """Returns the least time of three runs of a compiled program."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(weigh(normalizer, *arrays))
+        return time.perf_counter() - start
+
+    return min([once() for _ in range(4)][1:])
+
+
+def cost(normalizer: Normalizer, row: Any, cotangent: Any) -> Any:
+    """Returns an uneven sum of the weights of one row."""
+    return jnp.sum(normalizer(row) * cotangent)
+
+
+jacobians = jax.jit(lambda normalizer, row: (jax.jacfwd(normalizer)(row), jax.jacrev(normalizer)(row)))
+of_many = jax.jit(lambda normalizer, rows: jax.vmap(normalizer)(rows))
+cost_and_slopes = jax.jit(jax.value_and_grad(cost, allow_int=True))
+
+
+def derivatives(normalizer: Normalizer, row: Any, cotangent: Any) -> Any:
+    """Jacobians by both modes and by differences; gradients of a cost in the numbers, and differences of these."""
+    steps = STEP * jnp.eye(row.size)
+    up, down = jnp.split(of_many(normalizer, row[None] + jnp.concatenate([steps, -steps])), 2)
+    leaves, structure = jax.tree.flatten(normalizer)
+    gradients = jax.tree.leaves(cost_and_slopes(normalizer, row, cotangent)[1])
+    moved = []
+    for place, number in enumerate(leaves):
+        if not jnp.issubdtype(jnp.result_type(number), jnp.floating):
+            moved.append(0.0)  # a whole number has no derivative
+            continue
+        step = STEP * float(np.max(np.abs(number), initial=1.0))
+        ends = ([*leaves[:place], number + sign * step, *leaves[place + 1 :]] for sign in (1, -1))
+        high, low = (cost_and_slopes(structure.unflatten(numbers), row, cotangent)[0] for numbers in ends)
+        moved.append((high - low) / (2 * step))
+    return (*jacobians(normalizer, row), (up - down).T / (2 * STEP)), (gradients, moved)
+
+
+def of_gradient(normalizer: Normalizer) -> Iterator[Promise]:
+    """The gradient in logits and numbers, against differences in float64."""
+    rng = np.random.default_rng(0)
+    name = "The gradient is that of differences in float64"
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else jnp.asarray(leaf, jnp.float64), normalizer)
+        row, cotangent = rng.normal(size=(2, 6))
+        found: Any = derivatives(wide, jnp.asarray(row), jnp.asarray(cotangent))
+        (forward, reverse, moved), (gradients, of_numbers) = jax.tree.map(np.asarray, found)
+    for mode, jacobian in {"jacfwd": forward, "jacrev": reverse}.items():
+        if not np.allclose(jacobian, moved, rtol=1e-6, atol=1e-7):
+            i, j = np.unravel_index(np.argmax(np.abs(jacobian - moved)), moved.shape)
+            said = f"{mode}: dw{i}/dz{j} is {jacobian[i, j]:.6g}; wanted {moved[i, j]:.6g} at logits {_listed(row)}"
+            yield Promise(name, False, said)
+            break
+    else:
+        yield Promise(name, True)
+    if gradients:
+        sizes = zip(number_names(normalizer), gradients, of_numbers)
+        wrong = [
+            f"{name}: {np.sum(got):.6g}; wanted {np.sum(wanted):.6g}"
+            for name, got, wanted in sizes
+            if got.dtype != jax.dtypes.float0 and not np.allclose(np.sum(got), np.sum(wanted), rtol=1e-6, atol=1e-6)
+        ]
+        yield Promise("The gradient in its numbers is that of differences", not wrong, "; ".join(wrong))
+
+
+def of_surroundings(normalizer: Normalizer) -> Iterator[Promise]:
+    """Weights wherever they are computed, against those of whole rows in one program."""
+    rows = laws.ordinary(8, 24, seed=1)
+    z, where = jnp.asarray(rows.logits, jnp.float32), jnp.asarray(rows.where)
+    padded = jnp.pad(z, ((0, 0), (2, 3))), jnp.pad(where, ((0, 0), (2, 3)))
+    mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+    across, one = PartitionSpec("devices"), jnp.eye(8, dtype=jnp.float32)
+
+    def whole(z: Any, where: Any) -> Any:
+        return normalizer(z, where=where)
+
+    def in_blocks(z: Any, where: Any) -> Any:
+        return dot_product_attention(
+            z[:, None],
+            one[:, None],
+            one[:, None],
+            mask=where[None],
+            scale=1.0,
+            normalizer=normalizer,
+            implementation="streaming",
+            block_size=8,
+        )[:, 0]
+
+    forms: dict[str, Callable[[Any, Any], Any]] = {
+        "along another axis": lambda z, where: normalizer(z.T, 0, where.T).T,
+        "under vmap": jax.vmap(whole),
+        "under scan": lambda z, where: jax.lax.map(lambda one: whole(*one), (z, where)),
+        "under shard_map": jax.shard_map(whole, mesh=mesh, in_specs=across, out_specs=across),
+        "in blocks of queries": in_blocks,
+        "padded to more entries": lambda z, where: whole(*padded)[:, 2:-3],
+    }
+    said: dict[str, str] = {}
+
+    def together(z: Any, where: Any) -> dict[str, Any]:
+        return {name: form(z, where) for name, form in forms.items() if name not in said}
+
+    wanted = np.asarray(jax.jit(whole)(z, where), np.float64)
+    try:
+        found = jax.jit(together)(z, where)
+    except Exception:  # of many types, as the function may be the user's: which of them raise?
+        for name, form in forms.items():
+            try:
+                jax.eval_shape(form, z, where)
+            except Exception as error:  # as above
+                said[name] = _line(error)
+        found = jax.jit(together)(z, where)
+    try:
+        found[EAGER] = whole(z, where)
+    except Exception as error:  # as above
+        said[EAGER] = _line(error)
+    for name, weights in found.items():
+        got = np.asarray(weights, np.float64)
+        far = Rounding.of("float32").far(got, wanted) if got.shape == wanted.shape else np.ones(len(wanted), bool)
+        place = np.flatnonzero(far)[:1]
+        if len(place):
+            said[name] = described(Found(far, rows.take(place), got[place], wanted[place]))
+    for name in (*forms, EAGER):
+        yield Promise(f"The same {name}", name not in said, said.get(name, ""))

@@ -10,10 +10,11 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
+from softmax_jax.normalizers.laws import hostile
 from softmax_jax.tasks import precision as products
 from softmax_jax.training.trainer import chunk_trainer, initial_state
 from tests.golden import numbers
-from tests.normalizers.hostile_rows import broken_laws, hostile
+from tests.normalizers.hostile_rows import broken_laws
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ Products are in float32 with the highest precision on every device: a GPU would 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,13 @@ BLOCK = 256
 """Queries whose rows are weighed at a time; sequences of at most twice as many take one block."""
 SEGMENTS = 4
 """Parts of a longer sequence, whose queries get only the keys up to the end of their part."""
+
+
+class Cache(NamedTuple):
+    """Keys, turned by their positions, and values of a sequence in every layer."""
+
+    key: Float[Array, "layers length key_heads size"]
+    value: Float[Array, "layers length key_heads size"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,44 +73,58 @@ def rms_norm(x: Float[Array, "length width"], scale: Float[Array, " width"], eps
 
 
 def hidden(
-    parameters: Parameters, sizes: Sizes, tokens: Int[Array, " length"], weigh: Weigh = by_softmax, numbers: Any = None
-) -> tuple[Float[Array, "length width"], Float[Array, "layers length key_heads"]]:
-    """Returns what is known after every position of one sequence, and the norms of the values in every layer.
+    parameters: Parameters,
+    sizes: Sizes,
+    tokens: Int[Array, " length"],
+    weigh: Weigh = by_softmax,
+    numbers: Any = None,
+    before: Cache | None = None,
+) -> tuple[Float[Array, "length width"], Cache]:
+    """Returns what is known after every position of one sequence, and its keys and values in every layer.
 
-    `numbers` is a tree of arrays whose first axis is the layer; `weigh` gets those of its layer.
+    `numbers` is a tree of arrays whose first axis is the layer; `weigh` gets those of its layer. With `before`, the
+    tokens follow those whose keys and values it holds.
     """
 
-    def layer(x: Array, of_layer: tuple[Parameters, Any]) -> tuple[Array, Array]:
-        own, numbers = of_layer
+    def layer(x: Array, of_layer: tuple[Parameters, Any, Cache | None]) -> tuple[Array, Cache]:
+        own, numbers, past = of_layer
         normed = rms_norm(x, own["attention_norm"], sizes.epsilon)
-        query, key, value = (_heads(normed, own, name, sizes) for name in ("query", "key", "value"))
+        query, key, value = (_heads(normed, own, name, sizes, start) for name in ("query", "key", "value"))
+        if past is not None:
+            key, value = (jnp.concatenate(pair) for pair in zip(past, (key, value)))
         attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers))
         x = x + product(attended, own["out"])
         normed = rms_norm(x, own["perceptron_norm"], sizes.epsilon)
         gated = jax.nn.silu(product(normed, own["gate"])) * product(normed, own["up"])
-        return x + product(gated, own["down"]), jnp.linalg.norm(value, axis=-1)
+        return x + product(gated, own["down"]), Cache(key[start:], value[start:])
 
+    start = 0 if before is None else before.key.shape[1]
     room = -len(tokens) % (SEGMENTS * BLOCK) if len(tokens) > 2 * BLOCK else 0
     embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
-    x, norms = jax.lax.scan(layer, embedded, (parameters["layers"], numbers))
-    return rms_norm(x[: len(tokens)], parameters["norm"], sizes.epsilon), norms[:, : len(tokens)]
+    x, made = jax.lax.scan(layer, embedded, (parameters["layers"], numbers, before))
+    x, made = x[: len(tokens)], jax.tree.map(lambda array: array[:, : len(tokens)], made)
+    return rms_norm(x, parameters["norm"], sizes.epsilon), made
 
 
-def _heads(x: Array, own: Parameters, name: str, sizes: Sizes) -> Float[Array, "length heads size"]:
+def _heads(x: Array, own: Parameters, name: str, sizes: Sizes, start: int) -> Float[Array, "length heads size"]:
     """Returns the queries, keys or values of a layer; queries and keys turned by their positions."""
     outputs = product(x, own[name])
     if (bias := own.get(f"{name}_bias")) is not None:
         outputs = outputs + bias[None]
     by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
-    places = jnp.arange(len(x), dtype=jnp.int32)[None]
+    places = jnp.arange(start, start + len(x), dtype=jnp.int32)[None]
     return by_head if name == "value" else rotated(by_head[None], places, sizes.base)[0]
 
 
 def _attend(
     query: Array, key: Array, value: Array, sizes: Sizes, weigh: Callable[[Logits, Visible], Logits]
 ) -> Float[Array, "length features"]:
-    """Attends causally, in blocks of queries over whole rows, so that any normalizer weighs them."""
+    """Attends causally, in blocks of queries over whole rows, so that any normalizer weighs them.
+
+    The last query is at the position of the last key.
+    """
     length, _, size = query.shape
+    start = len(key) - length
     grouped = query.reshape(length, sizes.key_heads, -1, size) * size**-0.5
 
     def of_block(query: Array, places: Int[Array, " queries"], key: Array, value: Array) -> Array:
@@ -115,12 +136,12 @@ def _attend(
         weights = weigh(logits.reshape(sizes.heads, *visible.shape), visible)
         return jnp.einsum("kgqn,nks->qkgs", weights.reshape(logits.shape), value, precision="highest")
 
-    places = jnp.arange(length, dtype=jnp.int32)
+    places = jnp.arange(start, start + length, dtype=jnp.int32)
     part, block = (length, length) if length <= 2 * BLOCK else (length // SEGMENTS, BLOCK)
     attended = []
     for end in range(part, length + 1, part):
         blocks = [one[end - part : end].reshape(-1, block, *one.shape[1:]) for one in (grouped, places)]
-        keys = key[:end], value[:end]
+        keys = key[: start + end], value[: start + end]
         attended.append(
             of_block(blocks[0][0], blocks[1][0], *keys)
             if part == block

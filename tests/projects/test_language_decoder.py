@@ -96,3 +96,12 @@ def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
     assert len(sj.sites(plain)(jnp.asarray(TOKENS))) == 1
     own, swapped = (jax.jit(one)(jnp.asarray(TOKENS)) for one in (plain, sj.swap(plain, "softmax")))
     np.testing.assert_array_equal(own, swapped)
+
+
+def test_tokens_behind_a_cache_are_those_of_the_whole():
+    parameters = as_parameters(tiny_arrays(50))
+    whole, _ = hidden(parameters, SIZES, jnp.asarray(TOKENS))
+    _, before = hidden(parameters, SIZES, jnp.asarray(TOKENS[:15]))
+    after, made = hidden(parameters, SIZES, jnp.asarray(TOKENS[15:]), before=before)
+    np.testing.assert_allclose(after, whole[15:], atol=1e-5)
+    assert made.key.shape == (TINY["layers"], 9, SIZES.key_heads, TINY["size"])

@@ -1,0 +1,79 @@
+"""What is measured of a pretrained model: the loss of every token, and what its heads do, by position."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+import softmax_jax as sj
+from projects.language_models.decoder import Parameters, Sizes, Weigh, by_softmax, hidden, losses
+from softmax_jax.transforms.probe import SiteRows
+
+OF_ROWS = ("entropy", "largest", "first", "top", "gap", "spread", "log_sum_exp")
+"""Measures of rows, by their names in `softmax_jax.probe`."""
+OF_HEADS = (*OF_ROWS, "sinks", "first_norm", "norm")
+"""Besides: the share of rows that give the first token more than `SINK`, the norm of its value, and the mean norm."""
+SINK = 0.3
+
+
+def passage_losses(
+    parameters: Parameters,
+    tokens: Int[Array, "passages length"],
+    numbers: Any,
+    sizes: Sizes,
+    weigh: Weigh,
+    together: int = 1,
+) -> Float[Array, "passages following"]:
+    """Returns the loss of every token but the first of each passage, some passages together."""
+
+    def of_one(tokens: Int[Array, " length"]) -> Array:
+        return losses(parameters, hidden(parameters, sizes, tokens, weigh, numbers)[0], tokens)
+
+    return jax.lax.map(of_one, tokens, batch_size=together)
+
+
+def bins(edges: Sequence[int], rows: int) -> Bool[np.ndarray, "bins rows"]:
+    """Marks the rows that see n tokens, n = 1 … rows, by the bin of n: from one edge to below the next, from 1.
+
+    >>> bins((2, 4), 4).astype(int).tolist()
+    [[1, 0, 0, 0], [0, 1, 1, 1]]
+    """
+    place = np.searchsorted(np.asarray(edges), np.arange(1, rows + 1), "right").clip(max=len(edges) - 1)
+    return place == np.arange(len(edges))[:, None]
+
+
+def head_measures(
+    parameters: Parameters, tokens: Int[Array, "passages length"], sizes: Sizes, edges: Sequence[int]
+) -> dict[str, Float[Array, "passages layers heads bins"]]:
+    """Returns `OF_HEADS` of every head under its own softmax, as means over the rows of each bin."""
+    of_bin = bins(edges, tokens.shape[1])
+    means = jnp.asarray(of_bin / of_bin.sum(1, keepdims=True), jnp.float32)
+
+    def mean(rows: Float[Array, "layers heads rows"]) -> Float[Array, "layers heads bins"]:
+        return jnp.einsum("lhr,br->lhb", rows, means, precision="highest")
+
+    def of_one(tokens: Int[Array, " length"]) -> dict[str, Array]:
+        probed = sj.probe(lambda tokens: hidden(parameters, sizes, tokens, by_softmax)[1].value)
+        values, sites = probed(tokens)
+        of_rows = {name: _in_order(sites, name)[..., : len(tokens)] for name in OF_ROWS}
+        norms = jnp.linalg.norm(values, axis=-1).swapaxes(1, 2)  # (layers, key heads, positions)
+        norms = jnp.repeat(norms, sizes.heads // sizes.key_heads, 1)
+        of_rows |= {"sinks": (of_rows["first"] > SINK).astype(jnp.float32), "norm": norms}
+        of_rows["first_norm"] = jnp.broadcast_to(norms[..., :1], norms.shape)
+        return {name: mean(rows) for name, rows in of_rows.items()}
+
+    return jax.lax.map(of_one, tokens)
+
+
+def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads rows"]:
+    """Returns a measure of all rows of every head, of the segments and blocks that the decoder attends in."""
+    segments = []
+    for site in sites:
+        rows = getattr(site, name)
+        if rows.ndim == 4:  # (layers, blocks, heads, queries)
+            rows = rows.swapaxes(1, 2)
+        segments.append(rows.reshape(*rows.shape[:2], -1))
+    return jnp.concatenate(segments, -1)

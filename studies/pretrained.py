@@ -114,8 +114,10 @@ def learn(
         numbers = jax.tree.map(lambda start, change: start + units * change, start, change)
 
         def of_one(tokens: Array) -> Array:
-            each = losses(parameters, hidden(parameters, sizes, tokens, by_numbers, numbers)[0], tokens)
-            return each[-1] if last else each.mean()
+            after, _ = hidden(parameters, sizes, tokens[:-1], by_numbers, numbers)
+            return (
+                losses(parameters, after[-1:], tokens[-2:]).mean() if last else losses(parameters, after, tokens).mean()
+            )
 
         return jax.vmap(of_one)(tokens).mean()
 
@@ -297,8 +299,8 @@ class Study:
             tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
         else:
             random = np.random.default_rng(3)
-            windows = [random.integers(len(one) - length, size=shape) for one in self.others.values()]
-            texts = [one[start[..., None] + np.arange(length)] for one, start in zip(self.others.values(), windows)]
+            windows = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
+            texts = [one[start[..., None] + np.arange(length + 1)] for one, start in zip(self.others.values(), windows)]
             tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], texts[0], texts[-1])
         start = learned_numbers(family, jnp.zeros(self.shape))
         change = jax.tree.map(jnp.subtract, learned_numbers(family, jnp.ones(self.shape)), start)

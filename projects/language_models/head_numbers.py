@@ -34,7 +34,7 @@ class HeadNumbers(NamedTuple):
 SOFTMAX = {"beta": 1.0, "s": 0.0, "low": -1e30, "adaptive": 0.0, "first": 0.0}
 
 
-def head_numbers(shape: tuple[int, int], **numbers: float) -> HeadNumbers:
+def head_numbers(shape: tuple[int, ...], **numbers: float) -> HeadNumbers:
     """Returns the same numbers for all heads of a shape (layers, heads); those of softmax unless given."""
     return HeadNumbers(**{name: jnp.full(shape, number, jnp.float32) for name, number in (SOFTMAX | numbers).items()})
 

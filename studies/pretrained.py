@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,10 @@ class Arguments:
     """Directory for the CSV files."""
     seconds: float = 1e9
     """Start no unit after so many."""
+    units: str = "*"
+    """Compute only the units whose names match this pattern, such as 'needle_*'."""
+    most: int = 1_000_000
+    """Take at most so many passages and texts of each length, where time is short."""
     write_texts: Path | None = None
     """Write the two texts of the study to this directory, and stop."""
     quick: bool = False
@@ -160,8 +165,10 @@ class Study:
         self.others = {name: tokens[cut[name] :] for name, tokens in texts.items()}
         """What is learned from, and what needles are hidden in."""
         quick = asked.quick
-        self.passages = {128: 2, 256: 2} if quick else PASSAGES
-        self.needles = {128: 4, 256: 4} if quick else NEEDLES
+        self.passages, self.needles = (
+            {length: min(count, asked.most) for length, count in counts.items()}
+            for counts in (({128: 2, 256: 2}, {128: 4, 256: 4}) if quick else (PASSAGES, NEEDLES))
+        )
         self.tested_at = dict.fromkeys(TESTED_AT, (256,)) if quick else TESTED_AT
         self.learned_at, self.steps, self.batch = (128, 2, 2) if quick else (LEARNED_AT, STEPS, BATCH)
         self.edges = tuple(2**power for power in range(6, max(self.passages).bit_length()))
@@ -360,7 +367,7 @@ def study(asked: Arguments) -> None:
     if asked.write_texts:
         return write_texts(asked.write_texts)
     started = time.monotonic()
-    units = list(Study(asked, load(asked.model)).units())
+    units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
     missing = [unit for unit in units if not (asked.output / f"{unit.name}.csv").exists()]
     print(f"{len(units)} units, {len(missing)} missing; loaded after {time.monotonic() - started:.0f} s", flush=True)
     write_json(asked.output / "versions.json", versions() | {"model": asked.model, "texts": [*map(str, asked.texts)]})

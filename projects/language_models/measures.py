@@ -6,10 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 from jaxtyping import Array, Bool, Float, Int
 
 import softmax_jax as sj
 from projects.language_models.decoder import Parameters, Sizes, Weigh, by_softmax, hidden, losses
+from softmax_jax.measures.statistics import half_width
 from softmax_jax.transforms.probe import SiteRows
 
 OF_ROWS = ("entropy", "largest", "first", "top", "gap", "spread", "log_sum_exp")
@@ -96,3 +98,32 @@ def head_rows(text: str, measured: dict[str, np.ndarray], edges: Sequence[int]) 
     """Returns rows of the text, passage, layer, head, edge and `OF_HEADS`, to five digits."""
     for place in np.ndindex(measured["entropy"].shape):
         yield text, *place[:3], edges[place[3]], *(float(f"{measured[name][place]:.5g}") for name in OF_HEADS)
+
+
+def entropy_slopes(heads: pl.DataFrame, edges: Sequence[int]) -> pl.DataFrame:
+    """Returns the slope of the entropy in log n, for each text, layer and head, by least squares over the bins.
+
+    The means over passages are fitted, at the mean log n of each bin, from the second bin on. A head that weighs all
+    it sees alike has slope 1, a head that keeps looking at as many tokens slope 0.
+    """
+    of_bin = bins(edges, max(edges))
+    places = {below: float(np.log(1 + np.flatnonzero(rows)).mean()) for below, rows in zip(edges, of_bin)}
+    later = heads.filter(pl.col("below") > min(edges)).with_columns(x=pl.col("below").replace_strict(places))
+    means = later.group_by("text", "layer", "head", "below", maintain_order=True).agg(pl.mean("entropy", "x"))
+    slope = pl.cov("entropy", "x") / pl.var("x")
+    return means.group_by("text", "layer", "head", maintain_order=True).agg(slope=slope)
+
+
+def paired_losses(losses: pl.DataFrame, reference: str = "softmax") -> pl.DataFrame:
+    """Returns for each normalizer, text and bin the loss, and what it has more than the reference, with an interval.
+
+    Passages are weighed alike; `half` is half the 95 % interval of the difference over them, by Student's t.
+    """
+    keys = ["text", "length", "passage", "below"]
+    each = losses.with_columns(loss=pl.col("loss") / pl.col("tokens"))
+    own = each.filter(normalizer=reference).select(*keys, own="loss")
+    pairs = each.join(own, keys, maintain_order="left").with_columns(more=pl.col("loss") - pl.col("own"))
+    groups = pairs.group_by("normalizer", "text", "below", maintain_order=True)
+    means = groups.agg(pl.mean("loss", "more"), passages=pl.len(), each=pl.col("more"))
+    halves = [half_width(values) for values in means["each"].to_list()]
+    return means.drop("each").with_columns(half=pl.Series(halves, dtype=pl.Float64))

@@ -57,10 +57,10 @@ def test_measures_of_logits_are_those_of_numpy_under_windows(dtype):
     low = -1e9 if dtype == jnp.float32 else -1e30
     z = (8 * jax.random.normal(jax.random.key(0), (LENGTH, LENGTH))).astype(dtype)
 
-    def attend(z):
+    def attend(z, seen):
         return jax.nn.softmax(jnp.where(seen, z, low), axis=-1) @ jnp.eye(LENGTH, dtype=dtype)
 
-    rows = run(sj.probe(attend, where=lambda site: True), z)[1][0]
+    _, (rows,) = run(sj.probe(attend, where=lambda site: True), z, jnp.asarray(seen))
     for query, (own, sees) in enumerate(zip(np.asarray(z, np.float64), seen)):
         ordered = np.sort(own[sees])[::-1] if sees.any() else np.zeros(1)
         wanted = {

@@ -1,0 +1,96 @@
+"""The page on a language model: its loss under each normalizer by position, and what each of its heads does."""
+
+import math
+from pathlib import Path
+
+import altair as alt
+import polars as pl
+
+from projects.language_models.measures import entropy_slopes, paired_losses
+from softmax_jax.report import charts
+from softmax_jax.report.charts import palette
+from softmax_jax.report.page import Figure, Section, html, write_page
+
+SHOWN = {
+    "entropy": ("Entropy of the weights", "nats"),
+    "first": ("Weight of the first token", "weight"),
+    "sinks": ("Share of rows that give the first token more than 0.3", "share"),
+    "spread": ("Spread δ of the logits", "logits"),
+    "top": ("Largest logit", "logit"),
+    "log_sum_exp": ("Log-sum-exp of the logits", "nats"),
+    "of_norm": ("Norm of the first token's value, over the mean norm", "ratio"),
+}
+"""The measures of heads that have a picture: title and unit."""
+
+
+def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
+    """Draws a measure of every head, layers by heads, a panel for each bin of tokens seen."""
+    column = alt.Facet("below:O", title="tokens that a row sees, fewer than")
+    base = alt.Chart(charts.data(frame)).mark_rect()
+    rects = base.encode(
+        x=alt.X("head:O", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("layer:O", sort="descending"),
+        color=alt.Color(f"{name}:Q", title=None, scale=alt.Scale(scheme="viridis")),
+        tooltip=["layer:O", "head:O", alt.Tooltip(f"{name}:Q", format=".3g")],
+    )
+    panels = rects.properties(width=12 * frame["head"].n_unique(), height=10 * frame["layer"].n_unique())
+    return panels.facet(column).properties(title=charts.chart_title(*title))
+
+
+def loss_chart(frame: pl.DataFrame) -> charts.Chart:
+    """Draws what each normalizer costs by the tokens seen, a panel for each text, with intervals over passages."""
+    names = frame["normalizer"].unique(maintain_order=True).to_list()
+    ends = frame.with_columns(low=pl.col("more") - pl.col("half"), high=pl.col("more") + pl.col("half"))
+    x = charts.length_axis(sorted(set(frame["below"])), "tokens seen, fewer than")
+    base = alt.Chart(charts.data(ends.rename({"below": "n"}))).encode(
+        x=x, color=charts.colour_by("normalizer", palette(names))
+    )
+    y = alt.Y("more:Q", title="loss more than softmax (nats)")
+    layers = alt.layer(base.mark_rule().encode(y=alt.Y("low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y))
+    facet = layers.properties(width=300, height=240).facet(alt.Facet("text:N", title=None), columns=2)
+    return facet.properties(
+        title=charts.chart_title("What each normalizer costs", "bars: 95 % intervals over passages")
+    )
+
+
+def number_with_half(value: float, half: float | None) -> str:
+    """Returns a number with half its interval, where there is one."""
+    return f"{value:+.4f}" + ("" if half is None else f" ± {half:.4f}")
+
+
+def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl.DataFrame) -> list[Path]:
+    """Writes index.html with its pictures and data; returns the paths, the page's first."""
+    edges = sorted(set(losses["below"]))
+    cost = paired_losses(losses)
+    last = cost.filter((pl.col("below") == edges[-1]) & (pl.col("normalizer") != "softmax")).sort("more")
+    sentences = [
+        f"In the last bin, of rows that see up to {edges[-1]:,} tokens, {name} on {text} has {more:+.3f} nats a token."
+        for name, text, more in last.select("normalizer", "text", "more").rows()
+    ]
+    rows = [
+        [name, text, f"{below:,}", f"{loss:.3f}", f"{math.exp(loss):.2f}", number_with_half(more, half), str(passages)]
+        for name, text, below, loss, more, passages, half in cost.rows()
+    ]
+    head = ["normalizer", "text", "tokens seen below", "loss", "perplexity", "more than softmax", "passages"]
+    table = str(html.table(head, rows))
+    sections = [Section("loss", "Loss by position", sentences, [Figure("loss", loss_chart(cost), cost), table])]
+    means = heads.group_by("layer", "head", "below", maintain_order=True).agg(pl.exclude("text", "passage").mean())
+    means = means.with_columns(of_norm=pl.col("first_norm") / pl.col("norm"))
+    if len(edges) > 2:
+        slopes = entropy_slopes(heads, edges)
+        spreading = slopes.filter(pl.col("slope") > 0.5)
+        said = f"Of {len(slopes)} heads and texts, {len(spreading)} have a slope of entropy in log n above 0.5."
+        of_head = slopes.group_by("layer", "head", maintain_order=True).agg(pl.mean("slope"), below=pl.lit(edges[-1]))
+        chart = heads_chart(
+            of_head, "slope", "Slope of the entropy in log n", "1: looks at all alike, 0: keeps its focus"
+        )
+        sections.append(Section("slope", "Which heads disperse", [said], [Figure("slope", chart, of_head)]))
+    for measure, (title, unit) in SHOWN.items():
+        ends = [means.filter(below=below)[measure].mean() for below in (edges[0], edges[-1])]
+        said = (
+            f"The mean over heads goes from {ends[0]:.3g} below {edges[0]:,} tokens to {ends[1]:.3g} in the last bin."
+        )
+        shown = means.select("layer", "head", "below", measure)
+        figure = Figure(measure, heads_chart(shown, measure, title, unit), shown)
+        sections.append(Section(measure, title, [said], [figure]))
+    return write_page(directory, f"{name}: loss and heads", sections, "Made by projects.language_models.")

@@ -6,6 +6,7 @@ head are learned on at most 512 tokens and tested on more.
 
     python -m studies.pretrained --write-texts texts
     python -m studies.pretrained --texts texts/prose.txt texts/code.txt --output results/pretrained
+    python -m studies.pretrained --output results/pretrained --collect docs/data/pretrained --page docs/pretrained.md
 
 Each unit of the work leaves a CSV file, and one that is there is not computed again. It takes minutes on a GPU of
 80 GB, and days on two cores, where `--quick` takes five minutes. The texts are the Bible from Genesis to Joshua, of the
@@ -39,10 +40,19 @@ import softmax_jax as sj
 from projects.language_models.decoder import hidden, losses, weigh_by
 from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from projects.language_models.loading import Model, load
-from projects.language_models.measures import OF_HEADS, OF_LOSSES, head_measures, head_rows, loss_rows, passage_losses
+from projects.language_models.measures import (
+    OF_HEADS,
+    OF_LOSSES,
+    head_measures,
+    head_rows,
+    loss_rows,
+    paired_losses,
+    passage_losses,
+)
 from projects.language_models.needles import Oracle, answer, make_needles
 from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
+from softmax_jax.report.tables import markdown_table, put_into
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths."""
@@ -68,6 +78,19 @@ LEARNED_AT, STEPS, BATCH, RATE = 512, 40, 8, 0.02
 SETS = (5, 20, 1_000_000)
 """Heads that the oracle helps: those that give the answer most weight."""
 HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
+KINDS = {"losses": "losses_*.csv", "heads": "heads_*.csv", "looks": "needle_heads.csv", "units": "units_*.csv"}
+KINDS |= {"needles": "needle_softmax_*.csv", "tested": "needle_*_learned_*.csv", "masked": "masked_*.csv"}
+"""The files that are put together, by what they are called then."""
+COLUMNS = (256, 1024, 4096, 8192)
+SHOWN = {
+    "entropy": "entropy (nats)",
+    "first": "weight of the first token",
+    "sinks": "share of rows that give it > 0.3",
+    "ratio": "norm of its value / mean norm",
+    "spread": "spread δ",
+    "top": "largest logit",
+    "log_sum_exp": "log-sum-exp",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +111,10 @@ class Arguments:
     """Take at most so many passages and texts of each length, where time is short."""
     write_texts: Path | None = None
     """Write the two texts of the study to this directory, and stop."""
+    collect: Path | None = None
+    """Put the files of all units together in this directory, and stop."""
+    page: Path | None = None
+    """A Markdown page to put the tables into, between its marks, when files are put together."""
     quick: bool = False
     """Take a look in five minutes, at 256 tokens."""
 
@@ -359,6 +386,46 @@ def write_texts(directory: Path) -> None:
     write_whole(directory / "code.txt", code)
 
 
+def collect(output: Path, directory: Path, page: Path | None) -> None:
+    """Writes one CSV file of each kind of unit, of the heads the means over passages, and the tables into the page."""
+    frames = {
+        kind: pl.concat(pl.read_csv(path) for path in sorted(output.glob(pattern)))
+        for kind, pattern in KINDS.items()
+        if any(output.glob(pattern))
+    }
+    keys = ("text", "layer", "head", "below")
+    frames["heads"] = frames["heads"].group_by(*keys, maintain_order=True).agg(pl.mean(*OF_HEADS).round_sig_figs(5))
+    for kind, frame in frames.items():
+        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
+    if page:
+        made = {"costs": costs_table(frames["losses"]), "heads": heads_table(frames["heads"])}
+        write_whole(page, put_into(read_text(page), made))
+
+
+def costs_table(losses: pl.DataFrame) -> str:
+    """Returns what each normalizer costs, in nats a token: a row for each normalizer and text, a column for each bin."""
+    cost = paired_losses(losses).filter(pl.col("below").is_in(COLUMNS))
+    rows = {}
+    for name, text, below, loss, more, _, half in cost.sort("normalizer", "text", "below").rows():
+        cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"
+        rows.setdefault((name, text), {})[below] = cell
+    order = [*NUMBERS, *OTHERS]
+    named = sorted(rows, key=lambda key: (order.index(key[0]) if key[0] in order else len(order), key))
+    cells = [[*key, *(rows[key].get(below, "–") for below in COLUMNS)] for key in named]
+    return markdown_table(["normalizer", "text", *(f"{below // 2:,} – {below:,}" for below in COLUMNS)], cells)
+
+
+def heads_table(heads: pl.DataFrame) -> str:
+    """Returns the means over all heads: a row for each text and measure, a column for each bin."""
+    frame = heads.with_columns(ratio=pl.col("first_norm") / pl.col("norm"))
+    means = frame.group_by("text", "below").agg(pl.mean(*SHOWN))
+    rows = []
+    for text, (name, title) in itertools.product(means["text"].unique().sort(), SHOWN.items()):
+        of_bin = dict(means.filter(text=text).select("below", name).rows())
+        rows.append([title, text, *(f"{of_bin[below]:.2f}" for below in COLUMNS)])
+    return markdown_table(["mean over heads", "text", *(f"{below // 2:,} – {below:,}" for below in COLUMNS)], rows)
+
+
 def study(asked: Arguments) -> None:
     """Computes the units that are not there yet, while the programs of later ones are compiled.
 
@@ -366,6 +433,8 @@ def study(asked: Arguments) -> None:
     """
     if asked.write_texts:
         return write_texts(asked.write_texts)
+    if asked.collect:
+        return collect(asked.output, asked.collect, asked.page)
     started = time.monotonic()
     units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
     missing = [unit for unit in units if not (asked.output / f"{unit.name}.csv").exists()]

@@ -21,6 +21,7 @@ SHOWN = {
     "of_norm": ("Norm of the first token's value, over the mean norm", "ratio"),
 }
 """The measures of heads that have a picture: title and unit."""
+TICKS = [-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
 
 
 def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
@@ -37,19 +38,21 @@ def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
     return panels.facet(column).properties(title=charts.chart_title(*title))
 
 
-def loss_chart(frame: pl.DataFrame) -> charts.Chart:
-    """Draws what each normalizer costs by the tokens seen, a panel for each text, with intervals over passages."""
-    names = frame["normalizer"].unique(maintain_order=True).to_list()
-    ends = frame.with_columns(low=pl.col("more") - pl.col("half"), high=pl.col("more") + pl.col("half"))
-    x = charts.length_axis(sorted(set(frame["below"])), "tokens seen, fewer than")
-    base = alt.Chart(charts.data(ends.rename({"below": "n"}))).encode(
-        x=x, color=charts.colour_by("normalizer", palette(names))
+def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
+    """Draws what each normalizer costs by the tokens seen, as `paired_losses` gives it, a panel for each text."""
+    names = cost.filter(pl.col("normalizer") != "softmax")["normalizer"].unique(maintain_order=True).to_list()
+    more, half = pl.col("more"), pl.col("half")
+    frame = cost.filter(pl.col("normalizer").is_in(names)).with_columns(n="below", low=more - half, high=more + half)
+    x = charts.length_axis(sorted(set(cost["below"])), "tokens that a row sees, fewer than")
+    base = alt.Chart(charts.data(frame)).encode(x=x, color=charts.colour_by("normalizer", palette(names)))
+    scale = alt.Scale(type="symlog", constant=0.01)
+    y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS))
+    layers = alt.layer(
+        base.mark_rule().encode(y=charts.renamed(y, "low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y)
     )
-    y = alt.Y("more:Q", title="loss more than softmax (nats)")
-    layers = alt.layer(base.mark_rule().encode(y=alt.Y("low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y))
-    facet = layers.properties(width=300, height=240).facet(alt.Facet("text:N", title=None), columns=2)
-    return facet.properties(
-        title=charts.chart_title("What each normalizer costs", "bars: 95 % intervals over passages")
+    panels = layers.properties(width=220, height=240).facet(alt.Facet("text:N", title=None), columns=2)
+    return panels.properties(
+        title=charts.chart_title(*title, "bars: 95 % intervals over passages; the scale is linear near 0")
     )
 
 
@@ -67,13 +70,21 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
         f"In the last bin, of rows that see up to {edges[-1]:,} tokens, {name} on {text} has {more:+.3f} nats a token."
         for name, text, more in last.select("normalizer", "text", "more").rows()
     ]
-    rows = [
-        [name, text, f"{below:,}", f"{loss:.3f}", f"{math.exp(loss):.2f}", number_with_half(more, half), str(passages)]
-        for name, text, below, loss, more, passages, half in cost.rows()
+    rows: dict[str, list[str]] = {}
+    for name, text, _, loss, more, _, half in cost.rows():
+        rows.setdefault(f"{name}, {text}", []).append(f"{math.exp(loss):.2f} ({number_with_half(more, half)})")
+    caption = (
+        "Perplexity, in brackets the nats more than softmax with half their 95 % interval; by tokens seen, fewer than"
+    )
+    table = html.table(caption, ["normalizer, text", *(f"{edge:,}" for edge in edges)], rows, "losses")
+    sections = [
+        Section(
+            "loss",
+            "Loss by position",
+            sentences,
+            [Figure("loss", loss_chart(cost, "What each normalizer costs"), cost), table],
+        )
     ]
-    head = ["normalizer", "text", "tokens seen below", "loss", "perplexity", "more than softmax", "passages"]
-    table = str(html.table(head, rows))
-    sections = [Section("loss", "Loss by position", sentences, [Figure("loss", loss_chart(cost), cost), table])]
     means = heads.group_by("layer", "head", "below", maintain_order=True).agg(pl.exclude("text", "passage").mean())
     means = means.with_columns(of_norm=pl.col("first_norm") / pl.col("norm"))
     if len(edges) > 2:

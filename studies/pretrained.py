@@ -81,15 +81,13 @@ HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
 KINDS = {"losses": "losses_*.csv", "heads": "heads_*.csv", "looks": "needle_heads.csv", "units": "units_*.csv"}
 KINDS |= {"needles": "needle_softmax_*.csv", "tested": "needle_*_learned_*.csv", "masked": "masked_*.csv"}
 """The files that are put together, by what they are called then."""
-COLUMNS = (256, 1024, 4096, 8192)
+COLUMNS = (256, 1024, 8192)
 SHOWN = {
     "entropy": "entropy (nats)",
     "first": "weight of the first token",
     "sinks": "share of rows that give it > 0.3",
-    "ratio": "norm of its value / mean norm",
     "spread": "spread δ",
     "top": "largest logit",
-    "log_sum_exp": "log-sum-exp",
 }
 
 
@@ -403,7 +401,7 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
 
 
 def costs_table(losses: pl.DataFrame) -> str:
-    """Returns what each normalizer costs, in nats a token: a row for each normalizer and text, a column for each bin."""
+    """Returns what each normalizer costs, in nats a token: a row for each one and text, a column for each bin."""
     cost = paired_losses(losses).filter(pl.col("below").is_in(COLUMNS))
     rows = {}
     for name, text, below, loss, more, _, half in cost.sort("normalizer", "text", "below").rows():
@@ -417,8 +415,7 @@ def costs_table(losses: pl.DataFrame) -> str:
 
 def heads_table(heads: pl.DataFrame) -> str:
     """Returns the means over all heads: a row for each text and measure, a column for each bin."""
-    frame = heads.with_columns(ratio=pl.col("first_norm") / pl.col("norm"))
-    means = frame.group_by("text", "below").agg(pl.mean(*SHOWN))
+    means = heads.group_by("text", "below").agg(pl.mean(*SHOWN))
     rows = []
     for text, (name, title) in itertools.product(means["text"].unique().sort(), SHOWN.items()):
         of_bin = dict(means.filter(text=text).select("below", name).rows())

@@ -8,6 +8,7 @@ on. The page index.html shows both.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,7 +113,7 @@ def measure(asked: Arguments, model: Model) -> tuple[pl.DataFrame, pl.DataFrame]
 
     def results() -> Iterator[Rows]:
         for number, (name, path) in enumerate(parts):
-            settings: dict[str, Any] = {
+            settings = {
                 "model": model.name,
                 "part": name,
                 "text": str(path),
@@ -124,10 +125,9 @@ def measure(asked: Arguments, model: Model) -> tuple[pl.DataFrame, pl.DataFrame]
             yield kept(files / f"{number}.json", settings, compute)
 
     found = list(with_progress(results(), [1] * len(parts), "measuring", [f"{name}, {path}" for name, path in parts]))
+    by_head, losses = itertools.chain(*found[: len(texts)]), itertools.chain(*found[len(texts) :])
     columns = ("text", "passage", "layer", "head", "below", *OF_HEADS)
-    by_head = [row for rows in found[: len(texts)] for row in rows]
-    losses = [row for rows in found[len(texts) :] for row in rows]
-    return (pl.DataFrame(rows, named, orient="row") for rows, named in ((losses, OF_LOSSES), (by_head, columns)))  # pyright: ignore
+    return pl.DataFrame(losses, OF_LOSSES, orient="row"), pl.DataFrame(by_head, columns, orient="row")
 
 
 def main() -> None:

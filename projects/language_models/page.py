@@ -46,7 +46,7 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
     x = charts.length_axis(sorted(set(cost["below"])), "tokens that a row sees, fewer than")
     base = alt.Chart(charts.data(frame)).encode(x=x, color=charts.colour_by("normalizer", palette(names)))
     scale = alt.Scale(type="symlog", constant=0.01)
-    y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS))
+    y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS, format=".2~f"))
     layers = alt.layer(
         base.mark_rule().encode(y=charts.renamed(y, "low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y)
     )

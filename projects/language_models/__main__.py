@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -21,24 +21,9 @@ from jaxtyping import Int
 
 from projects.language_models.decoder import by_softmax, weigh_by
 from projects.language_models.loading import Model, load
-from projects.language_models.measures import (
-    OF_HEADS,
-    OF_LOSSES,
-    head_measures,
-    head_rows,
-    loss_rows,
-    passage_losses,
-)
+from projects.language_models.measures import OF_HEADS, OF_LOSSES, head_measures, head_rows, loss_rows, passage_losses
 from projects.language_models.page import write_model_page
-from softmax_jax.commands.options import (
-    KEPT,
-    check_directory,
-    each_within,
-    normalizer_names,
-    one_line_errors,
-    parse,
-    within,
-)
+from softmax_jax.commands import options
 from softmax_jax.files import read_text
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.training.progress import with_progress
@@ -66,12 +51,12 @@ class Arguments:
     """Directory for the page, its pictures, and the measures."""
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths, 2, 2**20, 1024)
-        normalizer_names(self.normalizers)
-        within("--passages", self.passages, 1, 2**20, 4)
+        options.each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        options.normalizer_names(self.normalizers)
+        options.within("--passages", self.passages, 1, 2**20, 4)
         if not self.text:
             raise ValueError("--text is '': name at least one file of text")
-        check_directory("--output", self.output)
+        options.check_directory("--output", self.output)
 
 
 def passages_of(path: Path, model: Model, asked: Arguments) -> Int[np.ndarray, "passages length"]:
@@ -113,14 +98,8 @@ def measure(asked: Arguments, model: Model) -> tuple[pl.DataFrame, pl.DataFrame]
 
     def results() -> Iterator[Rows]:
         for number, (name, path) in enumerate(parts):
-            settings = {
-                "model": model.name,
-                "part": name,
-                "text": str(path),
-                "tokens": texts[path].sum(),
-            }
+            settings = {"model": model.name, "part": name, "text": str(path), "tokens": int(texts[path].sum())}
             settings |= {"lengths": list(edges), "passages": asked.passages}
-            settings["tokens"] = int(settings["tokens"])
             compute = functools.partial(of_heads, path) if name == "heads" else functools.partial(of_losses, name, path)
             yield kept(files / f"{number}.json", settings, compute)
 
@@ -132,9 +111,9 @@ def measure(asked: Arguments, model: Model) -> tuple[pl.DataFrame, pl.DataFrame]
 
 def main() -> None:
     """Measures, and writes the page."""
-    asked = parse(Arguments, example=EXAMPLE, description=__doc__)
-    KEPT.keep()
-    with one_line_errors():
+    asked = options.parse(Arguments, example=EXAMPLE, description=__doc__)
+    options.KEPT.keep()
+    with options.one_line_errors():
         model = load(asked.model)
         losses, heads = measure(asked, model)
         page, *_ = write_model_page(asked.output, model.name, losses, heads)

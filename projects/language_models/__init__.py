@@ -1,0 +1,1 @@
+"""Pretrained language models: load one, put any normalizer into its heads, measure what the heads do."""

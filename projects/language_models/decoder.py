@@ -1,0 +1,150 @@
+"""The decoder of llama-like models, as a plain function of a parameter tree.
+
+`projects.decoder` is a Flax model that is trained from its first step. This one takes the arrays of a checkpoint,
+stacked over layers, so that one compiled layer serves all (`jax.lax.scan`), and its caller may weigh each layer's rows
+with numbers of that layer. Both rotate by the same function.
+
+Products are in float32 with the highest precision on every device: a GPU would round their inputs to TF32.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from projects.decoder import rotated
+from softmax_jax.normalizers.normalizer import Normalizer
+
+Logits = Float[Array, "heads queries keys"]
+Visible = Bool[Array, "queries keys"]
+Weigh = Callable[[Logits, Visible, Any], Logits]
+"""Weights of a block of rows, from its logits, what each query sees, and the numbers of the layer."""
+Parameters = dict[str, Any]
+BLOCK = 256
+"""Queries whose rows are weighed at a time; sequences of at most twice as many take one block."""
+SEGMENTS = 4
+"""Parts of a longer sequence, whose queries get only the keys up to the end of their part."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What the arrays of a checkpoint do not say."""
+
+    heads: int
+    key_heads: int
+    context: int
+    """Tokens that the model was made for."""
+    base: float = 10_000.0
+    """Of RoPE."""
+    epsilon: float = 1e-5
+    """Of RMSNorm."""
+    window: int | None = None
+    """Keys that a query sees at most, itself included; None for all before it."""
+
+
+def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
+    """Weighs rows as the model was trained."""
+    return jax.nn.softmax(logits, where=visible[None])
+
+
+def weigh_by(normalizer: Normalizer) -> Weigh:
+    """Returns what weighs the rows of every head by a normalizer."""
+    return lambda logits, visible, numbers: normalizer.weigh(logits, -1, visible[None])
+
+
+def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"]) -> Float[Array, "*rows outputs"]:
+    """Multiplies rows by a matrix that is stored as checkpoints store it."""
+    return jnp.einsum("...i,oi->...o", x, matrix, precision="highest")
+
+
+def rms_norm(x: Float[Array, "length width"], scale: Float[Array, " width"], epsilon: float) -> Array:
+    """Divides each position by its root mean square, and multiplies each feature by its scale."""
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + epsilon) * scale[None]
+
+
+def hidden(
+    parameters: Parameters, sizes: Sizes, tokens: Int[Array, " length"], weigh: Weigh = by_softmax, numbers: Any = None
+) -> tuple[Float[Array, "length width"], Float[Array, "layers length key_heads"]]:
+    """Returns what is known after every position of one sequence, and the norms of the values in every layer.
+
+    `numbers` is a tree of arrays whose first axis is the layer; `weigh` gets those of its layer.
+    """
+
+    def layer(x: Array, of_layer: tuple[Parameters, Any]) -> tuple[Array, Array]:
+        own, numbers = of_layer
+        normed = rms_norm(x, own["attention_norm"], sizes.epsilon)
+        query, key, value = (_heads(normed, own, name, sizes) for name in ("query", "key", "value"))
+        attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers))
+        x = x + product(attended, own["out"])
+        normed = rms_norm(x, own["perceptron_norm"], sizes.epsilon)
+        gated = jax.nn.silu(product(normed, own["gate"])) * product(normed, own["up"])
+        return x + product(gated, own["down"]), jnp.linalg.norm(value, axis=-1)
+
+    room = -len(tokens) % (SEGMENTS * BLOCK) if len(tokens) > 2 * BLOCK else 0
+    embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
+    x, norms = jax.lax.scan(layer, embedded, (parameters["layers"], numbers))
+    return rms_norm(x[: len(tokens)], parameters["norm"], sizes.epsilon), norms[:, : len(tokens)]
+
+
+def _heads(x: Array, own: Parameters, name: str, sizes: Sizes) -> Float[Array, "length heads size"]:
+    """Returns the queries, keys or values of a layer; queries and keys turned by their positions."""
+    outputs = product(x, own[name])
+    if (bias := own.get(f"{name}_bias")) is not None:
+        outputs = outputs + bias[None]
+    by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
+    places = jnp.arange(len(x), dtype=jnp.int32)[None]
+    return by_head if name == "value" else rotated(by_head[None], places, sizes.base)[0]
+
+
+def _attend(
+    query: Array, key: Array, value: Array, sizes: Sizes, weigh: Callable[[Logits, Visible], Logits]
+) -> Float[Array, "length features"]:
+    """Attends causally, in blocks of queries over whole rows, so that any normalizer weighs them."""
+    length, _, size = query.shape
+    grouped = query.reshape(length, sizes.key_heads, -1, size) * size**-0.5
+
+    def of_block(query: Array, places: Int[Array, " queries"], key: Array, value: Array) -> Array:
+        seen = jnp.arange(len(key), dtype=jnp.int32)[None]
+        visible = seen <= places[:, None]
+        if sizes.window is not None:
+            visible &= seen > places[:, None] - sizes.window
+        logits = jnp.einsum("qkgs,nks->kgqn", query, key, precision="highest")
+        weights = weigh(logits.reshape(sizes.heads, *visible.shape), visible)
+        return jnp.einsum("kgqn,nks->qkgs", weights.reshape(logits.shape), value, precision="highest")
+
+    places = jnp.arange(length, dtype=jnp.int32)
+    part, block = (length, length) if length <= 2 * BLOCK else (length // SEGMENTS, BLOCK)
+    attended = []
+    for end in range(part, length + 1, part):
+        blocks = [one[end - part : end].reshape(-1, block, *one.shape[1:]) for one in (grouped, places)]
+        keys = key[:end], value[:end]
+        attended.append(
+            of_block(blocks[0][0], blocks[1][0], *keys)
+            if part == block
+            else jax.lax.map(lambda one, keys=keys: of_block(*one, *keys), tuple(blocks))
+        )
+    return jnp.concatenate([one.reshape(part, -1) for one in attended])
+
+
+def scores(parameters: Parameters, hidden: Float[Array, "*positions width"]) -> Float[Array, "*positions tokens"]:
+    """Returns the logits of every token to follow these positions."""
+    return product(hidden, parameters.get("scores", parameters["embed"]))
+
+
+def losses(
+    parameters: Parameters, hidden: Float[Array, "length width"], tokens: Int[Array, " length"], block: int = 1024
+) -> Float[Array, " following"]:
+    """Returns -log p of every token but the first, in nats, from some positions at a time."""
+    positions = len(tokens) - 1
+    room = -positions % min(block, positions)
+    given = (jnp.pad(hidden[:-1], ((0, room), (0, 0))), jnp.pad(tokens[1:], (0, room)))
+
+    def of_block(one: tuple[Array, Array]) -> Array:
+        logits = scores(parameters, one[0])
+        return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, one[1][:, None], -1)[:, 0]
+
+    blocks = [array.reshape(-1, min(block, positions), *array.shape[1:]) for array in given]
+    return jax.lax.map(of_block, tuple(blocks)).reshape(-1)[:positions]

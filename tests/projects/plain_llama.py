@@ -1,0 +1,75 @@
+"""A llama-like decoder in plain numpy, from the arrays by their names in GGUF, and a tiny random model."""
+
+import numpy as np
+
+TINY = {"heads": 4, "key_heads": 2, "size": 8, "width": 24, "inner": 40, "layers": 2}
+
+
+def tiny_arrays(tokens, biases=False, tied=True, seed=0):
+    """Random arrays by their names in GGUF, the rows of queries and keys in the order of safetensors."""
+    random = np.random.default_rng(seed)
+    heads, key_heads, size, width, inner, layers = TINY.values()
+    shapes = {"token_embd.weight": (tokens, width), "output_norm.weight": (width,)}
+    if not tied:
+        shapes["output.weight"] = (tokens, width)
+    for layer in range(layers):
+        of_layer = {
+            "attn_norm.weight": (width,),
+            "ffn_norm.weight": (width,),
+            "attn_output.weight": (width, heads * size),
+        }
+        of_layer |= {
+            "ffn_gate.weight": (inner, width),
+            "ffn_up.weight": (inner, width),
+            "ffn_down.weight": (width, inner),
+        }
+        for name, by in (("q", heads), ("k", key_heads), ("v", key_heads)):
+            of_layer[f"attn_{name}.weight"] = (by * size, width)
+            if biases:
+                of_layer[f"attn_{name}.bias"] = (by * size,)
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
+    return {
+        name: (random.normal(size=shape) * (0.4 if len(shape) > 1 else 0.2) + ("norm" in name)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def softmax(logits):
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def normed(x, scale, epsilon=1e-5):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * scale
+
+
+def turned(x, base, pairs):
+    """Rotates (positions, heads, size): features (2i, 2i + 1) together if `pairs`, else (i, i + half)."""
+    half = x.shape[-1] // 2
+    angles = np.arange(len(x))[:, None, None] * base ** (-np.arange(half) / half)
+    first, second = (x[..., 0::2], x[..., 1::2]) if pairs else (x[..., :half], x[..., half:])
+    both = first * np.cos(angles) - second * np.sin(angles), first * np.sin(angles) + second * np.cos(angles)
+    return np.stack(both, -1).reshape(x.shape) if pairs else np.concatenate(both, -1)
+
+
+def logits_of(arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weigh=softmax):
+    """Logits of every token after every position."""
+    x = arrays["token_embd.weight"][tokens].astype(np.float64)
+    hidden = ~np.tri(len(tokens), dtype=bool)
+    for layer in range(sum(name.endswith("ffn_up.weight") for name in arrays)):
+        own = {name.split(".", 2)[2]: array for name, array in arrays.items() if name.startswith(f"blk.{layer}.")}
+        inputs = normed(x, own["attn_norm.weight"])
+
+        def of(name, by, own=own, inputs=inputs):
+            outputs = inputs @ own[f"attn_{name}.weight"].T + own.get(f"attn_{name}.bias", 0)
+            return outputs.reshape(len(tokens), by, -1)
+
+        query, key = turned(of("q", heads), base, pairs), turned(of("k", key_heads), base, pairs)
+        key, value = (np.repeat(one, heads // key_heads, 1) for one in (key, of("v", key_heads)))
+        logits = np.einsum("qhs,nhs->hqn", query, key) / np.sqrt(query.shape[-1])
+        weights = weigh(np.where(hidden, -np.inf, logits))
+        x = x + np.einsum("hqn,nhs->qhs", weights, value).reshape(len(tokens), -1) @ own["attn_output.weight"].T
+        inputs = normed(x, own["ffn_norm.weight"])
+        gate = inputs @ own["ffn_gate.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * (inputs @ own["ffn_up.weight"].T)) @ own["ffn_down.weight"].T
+    return normed(x, arrays["output_norm.weight"]) @ arrays.get("output.weight", arrays["token_embd.weight"]).T

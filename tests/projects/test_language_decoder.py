@@ -1,0 +1,98 @@
+"""The decoder of pretrained models, on random arrays, beside plain numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from projects.language_models import decoder
+from projects.language_models.decoder import Sizes, hidden, losses, scores, weigh_by
+from projects.language_models.loading import ARRAYS
+from tests.projects.plain_llama import TINY, logits_of, softmax, tiny_arrays
+
+SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)
+TOKENS = np.random.default_rng(1).integers(0, 50, 24).astype(np.int32)
+
+
+def as_parameters(arrays):
+    layers = {
+        own: np.stack([arrays[f"blk.{layer}.{there[0]}"] for layer in range(TINY["layers"])])
+        for own, there in ARRAYS.items()
+        if f"blk.0.{there[0]}" in arrays
+    }
+    names = {"embed": "token_embd.weight", "norm": "output_norm.weight", "scores": "output.weight"}
+    return jax.tree.map(
+        jnp.asarray, {own: arrays[name] for own, name in names.items() if name in arrays} | {"layers": layers}
+    )
+
+
+def all_scores(parameters, tokens, weigh=decoder.by_softmax, numbers=None, sizes=SIZES):
+    return scores(parameters, hidden(parameters, sizes, jnp.asarray(tokens), weigh, numbers)[0])
+
+
+@pytest.mark.parametrize("own", [{}, {"biases": True, "tied": False}])
+def test_logits_and_losses_are_those_of_numpy(own):
+    arrays = tiny_arrays(50, **own)
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads)
+    parameters = as_parameters(arrays)
+    np.testing.assert_allclose(all_scores(parameters, TOKENS), expected, atol=1e-4)
+    after, _ = hidden(parameters, SIZES, jnp.asarray(TOKENS))
+    by_hand = -np.log(softmax(expected[:-1]))[np.arange(23), TOKENS[1:]]
+    np.testing.assert_allclose(losses(parameters, after, jnp.asarray(TOKENS), block=10), by_hand, atol=1e-4)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    parameters = as_parameters(tiny_arrays(50))
+    whole = all_scores(parameters, TOKENS, weigh_by(sj.normalizer("entmax15")))
+    monkeypatch.setattr(decoder, "BLOCK", 2)  # so that 24 tokens take four segments of three blocks
+    blocks = all_scores(parameters, TOKENS, weigh_by(sj.normalizer("entmax15")))
+    np.testing.assert_allclose(blocks, whole, atol=1e-5)
+    np.testing.assert_allclose(all_scores(parameters, TOKENS[:13]), all_scores(parameters, TOKENS)[:13], atol=1e-5)
+
+
+def test_every_normalizer_sees_the_row_of_its_position():
+    arrays = tiny_arrays(50)
+
+    def ssmax(logits):
+        return softmax(logits * 0.4 * np.log(np.maximum(1 + np.arange(logits.shape[1]), 2))[:, None])
+
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, weigh=ssmax)
+    found = all_scores(as_parameters(arrays), TOKENS, weigh_by(sj.normalizer("ssmax(s=0.4)")))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_window_hides_what_lies_before_it():
+    parameters = as_parameters(tiny_arrays(50))
+    sizes = Sizes(SIZES.heads, SIZES.key_heads, context=64, window=3)
+    other = np.concatenate([(TOKENS[:4] + 1) % 50, TOKENS[4:]])  # two layers see the four positions before a query
+    one, two = (np.asarray(all_scores(parameters, tokens, sizes=sizes)) for tokens in (TOKENS, other))
+    np.testing.assert_array_equal(one[8:], two[8:])
+    assert np.abs(one[:8] - two[:8]).max() > 1e-3
+
+
+def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
+    parameters = as_parameters(tiny_arrays(50))
+
+    def loss(beta):
+        after, _ = hidden(
+            parameters,
+            SIZES,
+            jnp.asarray(TOKENS),
+            lambda z, seen, beta: jax.nn.softmax(z * beta, where=seen[None]),
+            beta,
+        )
+        return losses(parameters, after, jnp.asarray(TOKENS)).mean()
+
+    beta = jnp.ones((TINY["layers"], SIZES.heads, 1, 1))
+    slope = jax.grad(loss)(beta)
+    moved = beta.at[1, 2].add(1e-2)
+    np.testing.assert_allclose((loss(moved) - loss(beta)) / 1e-2, slope[1, 2, 0, 0], atol=2e-3)
+    assert np.all(np.asarray(slope) != 0)
+
+    def plain(tokens):
+        return all_scores(parameters, tokens)
+
+    assert len(sj.sites(plain)(jnp.asarray(TOKENS))) == 1
+    own, swapped = (jax.jit(one)(jnp.asarray(TOKENS)) for one in (plain, sj.swap(plain, "softmax")))
+    np.testing.assert_array_equal(own, swapped)

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 from flax import nnx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 from rich.console import Console
 
 from projects.clrs_text.task import TEST_LENGTHS, TEST_SETS, ClrsText, Purpose
@@ -215,7 +215,7 @@ class Programs:
         mistake both have seen the same.
         """
         right = np.asarray(self._test.result()(parameters, np.array(seeds, np.int32)))
-        return np.moveaxis(right, 0, 2).reshape(*right.shape[1:2], right.shape[3], -1)
+        return right.transpose(1, 3, 0, 2).reshape(right.shape[1], right.shape[3], -1)
 
     def _decoder(self) -> Parameters:
         """Returns the parameters of a decoder whose heads have numbers of their own, for their shapes."""

@@ -73,7 +73,7 @@ class ClrsText(Task):
     lengths: tuple[int, ...] = PUBLISHED_LENGTHS
     """Nodes of the instances in training."""
     tokenizer: str = "number"
-    """One token for each number, or for each character."""
+    """One token for each number, or those of SmolLM2, which splits numbers: `number` or `smollm2`."""
     decimals: int = 3
     """Decimals of the numbers."""
     sets: int = 2
@@ -133,7 +133,7 @@ class ClrsText(Task):
         return self.batch(Purpose.TRAINING, seed, step)
 
     def batch(self, purpose: Purpose, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
-        """Returns `sets` texts of every algorithm and length, packed into rows; those of a test are never trained on."""
+        """Returns `sets` texts of every algorithm and length, packed into rows; tests have texts of their own."""
         key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), purpose), step)
         lengths = jnp.tile(jnp.asarray(self.lengths, jnp.int32), self.sets)
         drawn, taken = [], []

@@ -4,7 +4,8 @@
 stacked over layers, so that one compiled layer serves all (`jax.lax.scan`), and its caller may weigh each layer's rows
 with numbers of that layer. Both rotate by the same function.
 
-Products are in float32 with the highest precision on every device: a GPU would round their inputs to TF32.
+Products are in float32 with the highest precision on every device, unless `Sizes.products` names another type: a GPU
+would round their inputs to TF32.
 """
 
 import dataclasses
@@ -43,6 +44,8 @@ class Sizes:
     """Of RMSNorm."""
     window: int | None = None
     """Keys that a query sees at most, itself included; None for all before it."""
+    products: str = "float32"
+    """Type that the inputs of a layer's products are rounded to; all else is float32."""
 
 
 def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
@@ -55,9 +58,14 @@ def weigh_by(normalizer: Normalizer) -> Weigh:
     return lambda logits, visible, numbers: normalizer.weigh(logits, -1, visible[None])
 
 
-def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"]) -> Float[Array, "*rows outputs"]:
+def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"], kind: str = "float32") -> Array:
     """Multiplies rows by a matrix that is stored as checkpoints store it."""
-    return jnp.einsum("...i,oi->...o", x, matrix, precision="highest")
+    return rounded_product("...i,oi->...o", x, matrix, kind)
+
+
+def rounded_product(equation: str, x: Array, y: Array, kind: str) -> Array:
+    """Returns a product of two arrays in float32, whose inputs are rounded to a type."""
+    return jnp.einsum(equation, x.astype(kind), y.astype(kind), precision="highest").astype(jnp.float32)
 
 
 def rms_norm(x: Float[Array, "length width"], scale: Float[Array, " width"], epsilon: float) -> Array:
@@ -78,10 +86,10 @@ def hidden(
         normed = rms_norm(x, own["attention_norm"], sizes.epsilon)
         query, key, value = (_heads(normed, own, name, sizes) for name in ("query", "key", "value"))
         attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers))
-        x = x + product(attended, own["out"])
+        x = x + product(attended, own["out"], sizes.products)
         normed = rms_norm(x, own["perceptron_norm"], sizes.epsilon)
-        gated = jax.nn.silu(product(normed, own["gate"])) * product(normed, own["up"])
-        return x + product(gated, own["down"]), jnp.linalg.norm(value, axis=-1)
+        gated = jax.nn.silu(product(normed, own["gate"], sizes.products)) * product(normed, own["up"], sizes.products)
+        return x + product(gated, own["down"], sizes.products), jnp.linalg.norm(value, axis=-1)
 
     room = -len(tokens) % (SEGMENTS * BLOCK) if len(tokens) > 2 * BLOCK else 0
     embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
@@ -91,7 +99,7 @@ def hidden(
 
 def _heads(x: Array, own: Parameters, name: str, sizes: Sizes) -> Float[Array, "length heads size"]:
     """Returns the queries, keys or values of a layer; queries and keys turned by their positions."""
-    outputs = product(x, own[name])
+    outputs = product(x, own[name], sizes.products)
     if (bias := own.get(f"{name}_bias")) is not None:
         outputs = outputs + bias[None]
     by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
@@ -111,9 +119,9 @@ def _attend(
         visible = seen <= places[:, None]
         if sizes.window is not None:
             visible &= seen > places[:, None] - sizes.window
-        logits = jnp.einsum("qkgs,nks->kgqn", query, key, precision="highest")
+        logits = rounded_product("qkgs,nks->kgqn", query, key, sizes.products)
         weights = weigh(logits.reshape(sizes.heads, *visible.shape), visible)
-        return jnp.einsum("kgqn,nks->qkgs", weights.reshape(logits.shape), value, precision="highest")
+        return rounded_product("kgqn,nks->qkgs", weights.reshape(logits.shape), value, sizes.products)
 
     places = jnp.arange(length, dtype=jnp.int32)
     part, block = (length, length) if length <= 2 * BLOCK else (length // SEGMENTS, BLOCK)

@@ -14,7 +14,7 @@ from softmax_jax.normalizers.registry import normalizer
 
 SEED = jnp.int32(3)
 SMALL = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 7), hidden=16, heads=2, layers=1)
-SPELLED = dataclasses.replace(SMALL, tokenizer="character", positions=512)
+SPELLED = dataclasses.replace(SMALL, tokenizer="smollm2", positions=512)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ LEAST_SETS = 32
 
 
 DRAWN_BYTES, DRAWN_BYTES_OF_AN_ACCELERATOR = 2**20, 2**26
-"""Of batches that are drawn at once: a draw costs about the same for many, which a CPU must keep in cache until used."""
+"""Of batches that are drawn at once: a draw costs about the same for many. A CPU must keep them in cache until used."""
 
 
 class TrainState(NamedTuple):

@@ -209,11 +209,7 @@ class Programs:
         return tuned
 
     def right(self, parameters: Parameters, seeds: Sequence[int]) -> Bool[np.ndarray, "models texts sets"]:
-        """Returns whether each answer is right to its end; texts are those of an algorithm at a length, in order.
-
-        Answers are read after the right tokens before them, which says the same as greedy decoding: up to the first
-        mistake both have seen the same.
-        """
+        """Returns whether each answer is right to its end; texts as `ClrsText.right` has them."""
         right = np.asarray(self._test.result()(parameters, np.array(seeds, np.int32)))
         return right.transpose(1, 3, 0, 2).reshape(right.shape[1], right.shape[3], -1)
 
@@ -243,14 +239,11 @@ class Programs:
 
     def _right(self, parameters: Parameters, seeds: Array) -> Bool[Array, "batches models sets texts"]:
         structure, task = structure_of(self.task), self.tested
-        texts = len(task.algorithms) * len(task.lengths)
 
         def at_step(step: Array) -> Bool[Array, "models sets texts"]:
             def of_model(parameters: Parameters, seed: Array) -> Bool[Array, "sets texts"]:
                 batch = task.batch(Purpose.TEST, seed, step)
-                wrong = task.scores(nnx.merge(structure, parameters), batch, None).argmax(-1) != batch.answer
-                wrong = jnp.where(batch.weight > 0, wrong, False).astype(jnp.int32)
-                return jax.vmap(lambda row, text: jax.ops.segment_sum(row, text, texts))(wrong, batch.of_text) == 0
+                return task.right(task.scores(nnx.merge(structure, parameters), batch, None), batch)
 
             return for_each_model(of_model)(parameters, seeds)
 

@@ -10,7 +10,7 @@ experiment trains Gemma 2B on it; Markeeva et al., arXiv 2406.04229, for the tex
 import dataclasses
 import enum
 import functools
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -215,9 +215,9 @@ class ClrsText(Task):
         return Decoder(self.vocabulary.features(), *attention_of(normalizer), **sizes, rngs=rngs)
 
     def scores(
-        self, model: Decoder, batch: Texts, rngs: nnx.Rngs | None, normalizer: Normalizer | None = None
+        self, model: Any, batch: Texts, rngs: nnx.Rngs | None, normalizer: Normalizer | None = None
     ) -> Float[Array, "sets answers classes"]:
-        """The scores of every token of the answers, each after the right ones before it.
+        """The scores of every token of the answers, each after the right ones before it, by a `Decoder` or its like.
 
         Where an answer has no token, the one that stands there scores best.
         """
@@ -244,6 +244,17 @@ class ClrsText(Task):
         wrong = (scores.argmax(-1) != batch.answer).astype(jnp.int32)
         in_text = jax.vmap(functools.partial(jax.ops.segment_max, num_segments=wrong.shape[1]))(wrong, batch.of_text)
         return 100 - 100 * (in_text > 0).sum(dtype=jnp.float32) / batch.weight.sum().round()
+
+    def right(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Bool[Array, "sets texts"]:
+        """Returns whether each answer is right to its end; texts are those of an algorithm at a length, in order.
+
+        Answers are read after the right tokens before them, which says the same as greedy decoding: up to the first
+        mistake both have seen the same.
+        """
+        texts = len(self.algorithms) * len(self.lengths)
+        wrong = (batch.weight > 0) & (scores.argmax(-1) != batch.answer)
+        count = jax.vmap(lambda row, text: jax.ops.segment_sum(row, text, texts))
+        return count(wrong.astype(jnp.int32), batch.of_text) == 0
 
     @property
     def test_lengths(self) -> tuple[int, ...]:

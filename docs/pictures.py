@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from examples import needle
-from projects.clrs_text import study as clrs_text
+from projects.clrs_text import page as clrs_text
 from softmax_jax import theory
 from softmax_jax.files import write_whole
 from softmax_jax.measures.statistics import over_seeds
@@ -214,8 +214,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
     "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
-    "clrs_text": lambda: clrs_text.regimes_chart(table("clrs_text/regimes")),
-    "clrs_text_heads": lambda: clrs_text.heads_chart(table("clrs_text/heads")),
+    "clrs_text": lambda: clrs_text.accuracy_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "precision_steps": lambda: precision.steps_chart(of_precision("recipes"), of_precision("recipe_ceilings")),
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),

@@ -1,9 +1,9 @@
 """Tunes small decoders on CLRS-Text under several normalizers, from several base models, and counts right answers.
 
 Base models train under softmax, side by side. From each, two runs for every regime train on for a tenth of its steps,
-on batches of their own. Base models are tested under each regime too ("swapped"), tuned ones under their own ("tuned"):
-seven algorithms at the lengths of the paper. One program tunes every regime, because a regime is data: the numbers of
-β = constant + slope·log n + adaptive·β(H) for each head, and which of them train.
+on batches of their own. Base models are tested under other regimes too ("swapped"), tuned ones under their own
+("tuned"): seven algorithms at the lengths of the paper. One program tunes every regime, because a regime is data: the
+numbers of β = constant + slope·log n + adaptive·β(H) for each head, and which of them train. Two regimes tune at once.
 
 Nothing here draws, so it runs where there is an accelerator and no browser. It writes answers.csv and numbers.csv after
 each regime and continues where it was stopped; `projects.clrs_text.page` makes tables and the picture from these files.
@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,8 +46,8 @@ from softmax_jax.training.trainer import Parameters, TrainState, on_cpu, train_s
 
 TUNED_STEPS, TUNED_RATE = 10, 0.3
 """Tuning takes this part of the steps, at this share of the learning rate, which falls to 0."""
-RUNS = 2
-"""Tuning runs from each base model."""
+PER_BASE = 4
+"""Models of a stage from each base model: two runs under each of two regimes."""
 AT_ONCE = 5
 """Test sets of every algorithm and length that are read at once."""
 SWAPPED, TUNED = "swapped", "tuned"
@@ -93,13 +93,19 @@ REGIMES = {
 """SSMax starts at its registered s, where β is 1 for 16 entries. The sharp constant starts at SSMax's β for 64."""
 
 
+def data_of(regimes: Sequence[str]) -> tuple[Float[np.ndarray, "models numbers"], Bool[np.ndarray, "models numbers"]]:
+    """Returns the numbers of each regime and which of them train, as a program takes them for many models."""
+    values, learned = zip(*(REGIMES[name].data() for name in regimes))
+    return np.stack(values), np.stack(learned)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments:
     """Options of the command line."""
 
-    seeds: int = 10
+    seeds: int = 6
     """Base models."""
-    together: int = 5
+    together: int = 6
     """Base models that train side by side, with all their tuning runs, before the next ones start."""
     regimes: tuple[str, ...] = tuple(REGIMES)
     """What to tune under, in this order."""
@@ -107,12 +113,14 @@ class Arguments:
     """Test sets of every algorithm and length of each base model."""
     steps: UnlessGiven[int | None] = None
     """Training steps of each base model; those of the preset by default."""
+    precision: Literal["highest", "tensorfloat32"] = "highest"
+    """Of the products in training, on an accelerator that has both; tests have the highest."""
     workdir: Path = Path("runs") / "clrs_text_study"
     """Directory for the runs and the results; what is finished there is kept."""
 
     def __post_init__(self) -> None:
-        within("--seeds", self.seeds, 1, 2**10, 10)
-        within("--together", self.together, 1, self.seeds, min(5, self.seeds))
+        within("--seeds", self.seeds, 1, 2**10, 6)
+        within("--together", self.together, 1, self.seeds, min(6, self.seeds))
         if self.seeds % self.together:
             raise ValueError(f"--seeds is {self.seeds}: it must be a multiple of --together, {self.together}")
         within("--sets", self.sets, AT_ONCE, 2**14, TEST_SETS)
@@ -128,10 +136,8 @@ class Arguments:
     def base(self, first_seed: int) -> Config:
         """Returns the settings of base models that train side by side."""
         preset = load_preset(ClrsText.name)
-        steps, chunk = self.steps or preset.steps, min(250, self.steps or 250)
-        return changed(
-            preset, steps=steps, first_seed=first_seed, seeds=self.together, chunk=chunk, chunks_per_checkpoint=10
-        )
+        of_base = {"first_seed": first_seed, "seeds": self.together, "steps": self.steps or preset.steps}
+        return changed(preset, **of_base, **({} if on_cpu() else {"chunk": 750, "chunks_per_checkpoint": 100}))
 
 
 def tuning(base: Config) -> Config:
@@ -191,19 +197,20 @@ class Programs:
         self.batches = sets // AT_ONCE
         like = jax.eval_shape(self._decoder)
         parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((models, *leaf.shape), leaf.dtype), like)
-        whole, regime = jax.ShapeDtypeStruct((models,), jnp.int32), REGIMES[SOFTMAX].data()
+        whole, regimes = jax.ShapeDtypeStruct((models,), jnp.int32), data_of([SOFTMAX] * models)
         pool = ThreadPoolExecutor(2)
-        self._tune = pool.submit(lambda: jax.jit(self._tuned).lower(parameters, whole, whole, regime).compile())
+        self._tune = pool.submit(lambda: jax.jit(self._tuned).lower(parameters, whole, whole, *regimes).compile())
         self._test = pool.submit(lambda: jax.jit(self._right).lower(parameters, whole).compile())
         pool.shutdown(wait=False)
 
-    def tune(self, parameters: Parameters, seeds: Sequence[int], runs: Sequence[int], regime: Regime) -> Parameters:
-        """Returns the parameters after tuning, for models of these seeds, each in its run.
+    def tune(self, parameters: Parameters, models: Sequence["Model"]) -> Parameters:
+        """Returns the parameters of these models after tuning.
 
-        Raises FloatingPointError where a loss is not finite.
+        Raises FloatingPointError for a loss that is not finite.
         """
-        first = self.base.steps + self.config.steps * np.array(runs, np.int32)
-        tuned, bad = self._tune.result()(parameters, np.array(seeds, np.int32), first.astype(np.int32), regime.data())
+        seeds, runs = (np.array([getattr(model, name) for model in models], np.int32) for name in ("seed", "run"))
+        first = (self.base.steps + self.config.steps * runs).astype(np.int32)
+        tuned, bad = self._tune.result()(parameters, seeds, first, *data_of([model.regime for model in models]))
         if (np.asarray(bad) >= 0).any():
             raise FloatingPointError("the loss of a tuned model is not finite: try a smaller --learning-rate")
         return tuned
@@ -219,23 +226,26 @@ class Programs:
         parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
         return with_head_numbers(parameters, self.task.heads, jnp.zeros(len(NUMBERS), jnp.float32))
 
-    def _tuned(self, parameters: Parameters, seeds: Array, first: Array, regime: Any) -> tuple[Parameters, Array]:
-        values, learned = regime
+    def _tuned(
+        self, parameters: Parameters, seeds: Array, first: Array, values: Array, learned: Array
+    ) -> tuple[Parameters, Array]:
         structure, heads = structure_of(self.task), self.task.heads
 
-        def loss(parameters: Parameters, batch: Any, dropout_key: Any) -> tuple[Array, Array]:
-            model = nnx.merge(structure, with_head_numbers(parameters, heads, values, learned))
-            scores = self.task.scores(model, batch, None)
-            return self.task.loss(scores, batch), self.task.accuracy(scores, batch)
+        def one(
+            parameters: Parameters, seed: Array, first: Array, values: Array, learned: Array
+        ) -> tuple[Parameters, Array]:
+            def loss(parameters: Parameters, batch: Any, dropout_key: Any) -> tuple[Array, Array]:
+                model = nnx.merge(structure, with_head_numbers(parameters, heads, values, learned))
+                scores = self.task.scores(model, batch, None)
+                return self.task.loss(scores, batch), self.task.accuracy(scores, batch)
 
-        def one(parameters: Parameters, seed: Array, first: Array) -> tuple[Parameters, Array]:
             parameters = with_head_numbers(parameters, heads, values)
             state = TrainState(parameters, build_optimizer(self.config).init(parameters), seed)
             gradient, steps = jax.value_and_grad(loss, has_aux=True), self.config.steps
             state, metrics = train_steps(self.config, gradient, state, first_step=first, steps=steps)
             return with_head_numbers(state.parameters, heads, values, learned), metrics.first_bad_step
 
-        return for_each_model(one)(parameters, seeds, first)
+        return for_each_model(one)(parameters, seeds, first, values, learned)
 
     def _right(self, parameters: Parameters, seeds: Array) -> Bool[Array, "batches models sets texts"]:
         structure, task = structure_of(self.task), self.tested
@@ -247,7 +257,8 @@ class Programs:
 
             return for_each_model(of_model)(parameters, seeds)
 
-        return jax.lax.map(at_step, jnp.arange(self.batches, dtype=jnp.int32))
+        with jax.default_matmul_precision("highest"):
+            return jax.lax.map(at_step, jnp.arange(self.batches, dtype=jnp.int32))
 
 
 class Model(NamedTuple):
@@ -260,15 +271,17 @@ class Model(NamedTuple):
 
 
 def stages(asked: Arguments, seeds: Sequence[int]) -> Iterator[tuple[str, list[Model]]]:
-    """Yields the name and the models of each stage of some seeds: as many models in every stage, for one program."""
-    starts = [name for name in asked.regimes if name != "constant"]  # which starts as softmax
-    pairs = [tuple(starts[place : place + RUNS]) for place in range(0, len(starts), RUNS)]
-    swaps = [(f"{SWAPPED}_{'_'.join(names)}", SWAPPED, names) for names in pairs]
-    tunings = [(f"{TUNED}_{name}", TUNED, (name,)) for name in asked.regimes]
-    for directory, stage, names in (*swaps[:1], *tunings, *swaps[1:]):
-        rows = [(seed, run) for seed in seeds for run in range(RUNS)]
-        runs = [run if stage == TUNED else 0 for _, run in rows]
-        yield directory, [Model(stage, names[row[1] % len(names)], row[0], run) for row, run in zip(rows, runs)]
+    """Yields the name and the models of each stage of some seeds: as many models in every stage, for one program.
+
+    Two regimes tune at once, a last one alone with twice the runs. Base models are tested after the second stage.
+    """
+    pairs = [asked.regimes[place : place + 2] for place in range(0, len(asked.regimes), 2)]
+    tunings = [(TUNED, names, PER_BASE // len(names)) for names in pairs]
+    starts = [name for name in asked.regimes if name != "constant"][:PER_BASE]  # as that starts as softmax
+    swapped = (SWAPPED, tuple(starts + starts[:1] * (PER_BASE - len(starts))), 1)
+    for stage, names, runs in (*tunings[:2], swapped, *tunings[2:]):
+        models = [Model(stage, name, seed, run) for name in names for seed in seeds for run in range(runs)]
+        yield "_".join([stage, *dict.fromkeys(names)]), models
 
 
 def kept(path: Path, compute: Callable[[], dict[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
@@ -283,14 +296,12 @@ def measured(programs: Programs, base: Parameters, seeds: Sequence[int], models:
     """Returns the answers and the head numbers of the models of a stage, tuned first where it says so."""
     rows = np.array([seeds.index(model.seed) for model in models])
     parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), base)
-    values = np.stack([REGIMES[model.regime].data()[0] for model in models])
+    values, _ = data_of([model.regime for model in models])
     heads = programs.task.heads
     parameters = jax.vmap(lambda one, numbers: with_head_numbers(one, heads, numbers))(parameters, values)
-    of_each = [model.seed for model in models]
     if models[0].stage == TUNED:
-        regime = REGIMES[models[0].regime]
-        parameters = programs.tune(parameters, of_each, [model.run for model in models], regime)
-    right = programs.right(parameters, of_each)
+        parameters = programs.tune(parameters, models)
+    right = programs.right(parameters, [model.seed for model in models])
     texts = [(name, n) for name in programs.tested.algorithms for n in programs.tested.lengths]
     answers = [
         (*model, *text, int(right[index, place].sum()), right.shape[2])
@@ -311,14 +322,14 @@ def measured(programs: Programs, base: Parameters, seeds: Sequence[int], models:
 def study(asked: Arguments) -> None:
     """Trains, tunes and tests what is not there yet, and writes what there is after every stage."""
     KEPT.keep()
-    jax.config.update("jax_default_matmul_precision", "highest")  # of the accelerators that round inputs otherwise
+    jax.config.update("jax_default_matmul_precision", asked.precision)
     console = plain_console()
-    devices = {"device": jax.devices()[0].device_kind, "settings": settings_of(asked.base(0)), "versions": versions()}
-    write_json(asked.workdir / "study.json", devices | {"tuned_steps": tuning(asked.base(0)).steps})
+    made = {"settings": settings_of(asked.base(0)), "versions": versions(), "precision": asked.precision}
+    write_json(asked.workdir / "study.json", made | {"tuned_steps": tuning(asked.base(0)).steps})
     programs, found = None, []
     for first in range(0, asked.seeds, asked.together):
         config, directory = asked.base(first), asked.workdir / f"seeds_from_{first}"
-        programs = programs or Programs(config, RUNS * asked.together, asked.sets)
+        programs = programs or Programs(config, PER_BASE * asked.together, asked.sets)
         base = run(config, directory / "base", console).parameters
         for name, models in stages(asked, config.all_seeds):
             measure = functools.partial(measured, programs, base, config.all_seeds, models)

@@ -2,7 +2,7 @@
 
 `projects.decoder` is a Flax model that is trained from its first step. This one takes the arrays of a checkpoint,
 stacked over layers, so that one compiled layer serves all (`jax.lax.scan`), and its caller may weigh each layer's rows
-with numbers of that layer. Both rotate by the same function.
+with numbers of that layer.
 
 Products are in float32 with the highest precision on every device, unless `Sizes.products` names another type: a GPU
 would round their inputs to TF32.
@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from projects.decoder import rotated
 from softmax_jax.normalizers.normalizer import Normalizer
 
 Logits = Float[Array, "heads queries keys"]
@@ -103,8 +102,19 @@ def _heads(x: Array, own: Parameters, name: str, sizes: Sizes) -> Float[Array, "
     if (bias := own.get(f"{name}_bias")) is not None:
         outputs = outputs + bias[None]
     by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
-    places = jnp.arange(len(x), dtype=jnp.int32)[None]
-    return by_head if name == "value" else rotated(by_head[None], places, sizes.base)[0]
+    return by_head if name == "value" else rotated(by_head, sizes.base)
+
+
+def rotated(x: Float[Array, "length heads size"], base: float) -> Float[Array, "length heads size"]:
+    """RoPE: pairs of features turned by an angle that grows with the position.
+
+    Source: Su et al., "RoFormer", arXiv 2104.09864.
+    """
+    half = x.shape[-1] // 2
+    rates = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = (jnp.arange(len(x), dtype=jnp.float32)[:, None] * rates[None])[:, None]
+    sine, cosine, (first, second) = jnp.sin(angles), jnp.cos(angles), jnp.split(x, 2, -1)
+    return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)
 
 
 def _attend(

@@ -34,12 +34,14 @@ def test_the_numbers_of_a_regime_make_the_registered_normalizer(name):
 def test_every_stage_has_as_many_models():
     asked = study.Arguments(seeds=4, together=2)
     found = dict(study.stages(asked, [2, 3]))
-    assert {len(models) for models in found.values()} == {4}
-    assert set(found) == {f"tuned_{name}" for name in study.REGIMES} | {
-        "swapped_softmax_adaptive",
-        "swapped_ssmax_sharp_constant",
-    }
-    assert len({model for models in found.values() for model in models}) == 2 * (4 + 2 * 5)
+    assert {len(models) for models in found.values()} == {8}
+    assert list(found) == [
+        "tuned_softmax_adaptive",
+        "tuned_ssmax_constant",
+        "swapped_softmax_adaptive_ssmax_sharp_constant",
+        "tuned_sharp_constant",
+    ]
+    assert len({model for models in found.values() for model in models}) == 4 * 8
 
 
 def test_answers_are_counted_by_text():
@@ -73,7 +75,7 @@ def test_the_study_trains_tunes_and_tests_and_keeps_what_is_there(tmp_path, monk
     asked = study.Arguments(seeds=2, together=1, sets=5, regimes=("softmax", "adaptive", "constant"), workdir=tmp_path)
     study.study(asked)
     answers, numbers = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("answers", "numbers"))
-    assert answers.height == 2 * (2 + 3 * 2) * 2 * 2  # seeds, swaps and tunings in two runs, algorithms, lengths
+    assert answers.height == 2 * (2 + 2 * 2 + 4) * 2 * 2  # seeds, swaps and tuning runs, algorithms, lengths
     assert answers["right"].is_between(0, 5).all()
     tuned = numbers.filter(stage="tuned")
     assert (tuned.filter(regime="softmax")["constant"] == 1).all()

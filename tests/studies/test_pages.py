@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from docs.pictures import DOCS, table
-from projects.clrs_text import study as clrs_text
+from projects.clrs_text import page as clrs_text
 from studies import ablation, critical, extremes, factorial, polynomial, precision, trained_or_swapped
 from tests.tiers import full_except
 
@@ -48,8 +48,11 @@ def of_swapped() -> Iterator[str]:
 
 
 def of_clrs_text() -> Iterator[str]:
-    yield clrs_text.learned_table(table("clrs_text/regimes"))
-    yield clrs_text.models_table(table("clrs_text/accuracy"))
+    answers, pretrained = clrs_text.read(clrs_text.DATA)
+    yield clrs_text.learned_table(answers)
+    yield clrs_text.contrasts_table(clrs_text.contrasts(answers))
+    yield clrs_text.swapped_table(clrs_text.swapped_losses(answers))
+    yield clrs_text.pretrained_table(pretrained)
 
 
 def of_polynomial() -> Iterator[str]:
@@ -87,6 +90,8 @@ DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
     "frontier/pairs": lambda: ablation.best_of_pairs(table("frontier/accuracy")),
     "frontier/variance": lambda: ablation.shares_of_variance(table("frontier/accuracy")),
     "critical/rules": rules_of_critical,
+    "clrs_text/contrasts": lambda: clrs_text.contrasts(table("clrs_text/answers")),
+    "clrs_text/swapped": lambda: clrs_text.swapped_losses(table("clrs_text/answers")),
     "critical/near_ties": near_ties_of_critical,
     "extremes/growth": lambda: extremes.growth_frame(betas_of_extremes(), 256),
     "extremes/rules": lambda: extremes.off_by(betas_of_extremes(), "half", 256),

@@ -9,7 +9,7 @@ tuned from one seed of texts is tested over its test sets, by McNemar.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -47,6 +47,7 @@ NAMES = {
     "sharp_constant": "constant per head, from 1.5",
 }
 DRAWS = 10_000
+PRETRAINED, PRETRAINED_LONGEST = "pretrained_answers.csv", 16
 CONTRASTS = ("regime", "against", "algorithm", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
 
 
@@ -57,7 +58,11 @@ class Arguments(Options):
     tables: ClassVar[tuple[str, ...]] = ("learned", "contrasts", "swapped", "pretrained")
 
     data: Path = DATA
-    """Directory with answers.csv of `study` and pretrained_answers.csv of `pretrained`."""
+    """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
+
+    def marks(self) -> tuple[str, ...]:
+        """Returns the marks of the tables whose data are there."""
+        return self.tables if (self.data / PRETRAINED).exists() else self.tables[:-1]
 
 
 def complete(answers: pl.DataFrame) -> pl.DataFrame:
@@ -178,9 +183,6 @@ def pretrained_cells(answers: pl.DataFrame) -> Iterator[tuple[str, str, int, str
         yield stage, regime, seed, algorithm, 100 * within.mean(), 100 * after.mean(), p, after.size  # pyright: ignore
 
 
-PRETRAINED_LONGEST = 16
-
-
 def pretrained_table(answers: pl.DataFrame) -> str:
     """Returns what SmolLM2 answers right after tuning, as Markdown."""
     rows = [
@@ -217,26 +219,22 @@ def accuracy_chart(answers: pl.DataFrame) -> charts.Chart:
     return alt.layer(*charts.lines(shown, x, y, colour)).properties(width=480, height=280, title=title)
 
 
-def read(data: Path) -> Sequence[pl.DataFrame]:
-    """Returns the answers of the base models and of SmolLM2."""
-    return (
-        pl.read_csv((data / "answers.csv").read_bytes()),
-        pl.read_csv((data / "pretrained_answers.csv").read_bytes(), schema_overrides={"right": pl.String}),
-    )
+def tables_of(data: Path) -> Iterator[str]:
+    """Yields the tables of the answers in a directory, in the order of their marks."""
+    answers = pl.read_csv(data / "answers.csv")
+    yield learned_table(answers)
+    yield contrasts_table(contrasts(answers))
+    yield swapped_table(swapped_losses(answers))
+    if (data / PRETRAINED).exists():
+        yield pretrained_table(pl.read_csv(data / PRETRAINED, schema_overrides={"right": pl.String}))
 
 
 def write(asked: Arguments) -> None:
     """Writes the contrasts, the losses, the tables and the picture."""
-    answers, pretrained = read(asked.data)
-    found, losses = contrasts(answers), swapped_losses(answers)
-    made = (
-        learned_table(answers),
-        contrasts_table(found),
-        swapped_table(losses),
-        pretrained_table(pretrained),
-    )
-    frames = {"contrasts": found, "swapped": losses}
-    asked.write("clrs_text", frames, {"accuracy": accuracy_chart(answers)}, dict(zip(asked.marks(), made)))
+    answers = pl.read_csv(asked.data / "answers.csv")
+    frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
+    drawn = {"accuracy": accuracy_chart(answers)}
+    asked.write("clrs_text", frames, drawn, dict(zip(asked.marks(), tables_of(asked.data))))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rich.console import Console
 from projects.clrs_text.study import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, Regime
 from projects.clrs_text.task import ClrsText, Purpose
 from projects.clrs_text.tokens import SplitTokenizer
-from projects.language_models.decoder import BLOCK, Sizes, hidden, rounded_product
+from projects.language_models.decoder import Sizes, hidden, rounded_product
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
 from softmax_jax.files import read_json, versions, write_csv, write_json
@@ -98,12 +98,10 @@ class Arguments:
         check_directory("--workdir", self.workdir)
 
     def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:
-        """Returns the texts of training and of the tests. Raises ValueError for texts that are too long."""
+        """Returns the texts of training and of the tests."""
         of_model = {"hidden": width, "heads": sizes.heads, "layers": layers, "tokenizer": SplitTokenizer.name}
         trained = ClrsText(algorithms=self.algorithms, lengths=self.lengths, sets=self.batch, **of_model)
         tested = dataclasses.replace(trained, lengths=(*self.lengths, *self.longer), sets=AT_ONCE)
-        if (tokens := tested.packed.slots.shape[1]) > 2 * BLOCK:
-            raise ValueError(f"--longer has {tested.longest}: its texts have {tokens} tokens, at most {2 * BLOCK}")
         return trained, tested
 
 
@@ -118,8 +116,11 @@ class Reader(NamedTuple):
         self, tokens: Int[Array, "rows width"], mask: Bool[Array, "rows width width"], *_: Any
     ) -> Float[Array, "rows width hidden"]:
         def weigh(logits: Array, visible: Array, numbers: Any, mask: Array) -> Array:
+            places, keys = visible.sum(-1) - 1, visible.shape[-1]  # a query sees all up to its own place
+            seen = jnp.take(mask, places, 0, mode="fill", fill_value=False)[:, :keys]
+            seen = jnp.pad(seen, ((0, 0), (0, keys - seen.shape[1])))
             normalizer = with_numbers(Normalizer(jax.nn.softmax, HeadScale()), numbers)
-            return normalizer.weigh(logits, -1, (mask & visible)[None])
+            return normalizer.weigh(logits, -1, (seen & visible)[None])
 
         def of_row(tokens: Array, mask: Array) -> Array:
             return hidden(self.parameters, self.sizes, tokens, functools.partial(weigh, mask=mask), self.numbers)[0]

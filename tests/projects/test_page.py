@@ -29,13 +29,12 @@ SWAPPED = {"softmax": 0, "adaptive": 12}
 
 
 def test_a_base_model_is_one_sample_however_many_its_runs():
-    row = (
-        page.contrasts(answers()).filter(regime="adaptive", against="softmax", algorithm="insertion_sort").to_dicts()[0]
-    )
+    found = page.contrasts(answers()).filter(regime="adaptive", against="softmax", algorithm="insertion_sort")
+    (row,) = found.to_dicts()
     assert row["models"] == 3
     assert row["mean"] == pytest.approx(10)
     assert row["high"] - row["mean"] == pytest.approx(4.3027 * 5 / np.sqrt(3), abs=1e-3)  # t of 2 degrees of freedom
-    assert row["boot_low"] == pytest.approx(3.67, abs=1)  # models drawn, and runs that differ by 4 within each
+    assert 3 < row["boot_low"] < 6  # of models that gain 5 to 15, in runs that differ by 4
     line = page.contrasts_table(page.contrasts(answers())).splitlines()[2]
     assert line.startswith("| adaptive temperature | softmax | +10.0 | -2.4 to +22.4 |")
 

@@ -12,6 +12,7 @@ from projects.clrs_text import pretrained
 from projects.clrs_text.algorithms import ALGORITHMS
 from projects.clrs_text.task import ClrsText
 from projects.clrs_text.tokens import SplitTokenizer, answer_parts, cut, question_parts
+from projects.language_models import decoder
 from projects.language_models.decoder import Sizes, hidden, scores
 from projects.language_models.loading import Model, load
 from tests.projects.plain_llama import TINY, tiny_arrays
@@ -31,7 +32,9 @@ def numbers_of(regime):
 
 
 @pytest.mark.full
-def test_a_text_in_a_row_is_read_as_if_it_were_alone():
+@pytest.mark.parametrize("block", [decoder.BLOCK, 3])
+def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
+    monkeypatch.setattr(decoder, "BLOCK", block)  # of three, a row takes several, and padding
     width = parameters()["norm"].shape[0]
     sizes = {"hidden": width, "heads": SIZES.heads, "layers": TINY["layers"]}
     task = ClrsText(algorithms=("minimum",), lengths=(3, 4), sets=1, tokenizer="smollm2", **sizes)
@@ -90,11 +93,6 @@ def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
 def test_bad_options_are_refused(options, problem):
     with pytest.raises(ValueError, match=problem):
         pretrained.Arguments(**options)
-
-
-def test_texts_that_are_too_long_are_refused():
-    with pytest.raises(ValueError, match="tokens, at most 512"):
-        pretrained.Arguments(longer=(64,)).tasks(SIZES, 32, 1)
 
 
 @pytest.mark.models

@@ -47,14 +47,6 @@ def of_swapped() -> Iterator[str]:
     yield trained_or_swapped.accuracy_table(table("trained_or_swapped/accuracy"), table("trained_or_swapped/tests"))
 
 
-def of_clrs_text() -> Iterator[str]:
-    answers, pretrained = clrs_text.read(clrs_text.DATA)
-    yield clrs_text.learned_table(answers)
-    yield clrs_text.contrasts_table(clrs_text.contrasts(answers))
-    yield clrs_text.swapped_table(clrs_text.swapped_losses(answers))
-    yield clrs_text.pretrained_table(pretrained)
-
-
 def of_polynomial() -> Iterator[str]:
     yield polynomial.curves_table(table("polynomial/curves"))
 
@@ -66,7 +58,7 @@ PAGES = {
     "precision_study": of_precision,
     "results": of_factorial,
     "trained_or_swapped": of_swapped,
-    "clrs_text": of_clrs_text,
+    "clrs_text": lambda: clrs_text.tables_of(DOCS / "data" / "clrs_text"),
 }
 
 

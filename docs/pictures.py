@@ -214,7 +214,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
     "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
-    "clrs_text": lambda: clrs_text.accuracy_chart(table("clrs_text/answers")),
+    "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "precision_steps": lambda: precision.steps_chart(of_precision("recipes"), of_precision("recipe_ceilings")),
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),

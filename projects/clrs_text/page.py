@@ -9,7 +9,8 @@ tuned from one seed of texts is tested over its test sets, by McNemar.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,6 +33,8 @@ LEARNED = 50.0
 """Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims."""
 SHOWN = (4, 12, 31, 40, 64)
 BASELINE = "softmax"
+UNTUNED = "untuned"
+"""In the place of a regime: the base models before tuning."""
 PAIRS = (
     ("adaptive", BASELINE),
     ("ssmax", BASELINE),
@@ -39,8 +42,13 @@ PAIRS = (
     ("sharp_constant", BASELINE),
     ("adaptive", "ssmax"),
     ("adaptive", "sharp_constant"),
+    (BASELINE, UNTUNED),
+    ("adaptive", UNTUNED),
 )
+RANGES = {"4 to 31": PUBLISHED_LENGTHS, "40 to 64": BEYOND}
 NAMES = {
+    BASELINE: "softmax",
+    UNTUNED: "the base model, untuned",
     "adaptive": "adaptive temperature",
     "ssmax": "SSMax per head",
     "constant": "constant per head, from 1",
@@ -48,14 +56,14 @@ NAMES = {
 }
 DRAWS = 10_000
 PRETRAINED, PRETRAINED_LONGEST = "pretrained_answers.csv", 16
-CONTRASTS = ("regime", "against", "algorithm", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
+CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("learned", "contrasts", "swapped", "pretrained")
+    tables: ClassVar[tuple[str, ...]] = ("learned", "contrasts", "algorithms", "swapped", "pretrained")
 
     data: Path = DATA
     """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
@@ -66,16 +74,20 @@ class Arguments(Options):
 
 
 def complete(answers: pl.DataFrame) -> pl.DataFrame:
-    """Returns the tuned answers of the base models that were tuned under every regime, with the accuracy in percent."""
-    tuned = answers.filter(stage="tuned").with_columns(accuracy=100 * pl.col("right") / pl.col("sets"))
+    """Returns the answers of the base models that were tuned under every regime, tuned and untuned, in percent."""
+    answers = answers.with_columns(accuracy=100 * pl.col("right") / pl.col("sets"))
+    untuned = answers.filter(stage="swapped", regime=BASELINE).with_columns(regime=pl.lit(UNTUNED))
+    tuned = answers.filter(stage="tuned")
     regimes = tuned.group_by("seed").agg(pl.col("regime").n_unique())
     whole = regimes.filter(pl.col("regime") == tuned["regime"].n_unique())["seed"]
-    return tuned.filter(pl.col("seed").is_in(whole.to_list()))
+    return pl.concat([tuned, untuned]).filter(pl.col("seed").is_in(whole.to_list()))
 
 
-def by_run(tuned: pl.DataFrame, regime: str, algorithm: str) -> Float[np.ndarray, "models runs"]:
-    """Returns the mean accuracy beyond training of each tuning run of each base model."""
-    found = tuned.filter(pl.col("n").is_in(BEYOND), regime=regime, algorithm=algorithm)
+def by_run(
+    tuned: pl.DataFrame, regime: str, algorithm: str, lengths: Sequence[int]
+) -> Float[np.ndarray, "models runs"]:
+    """Returns the mean accuracy over some lengths of each tuning run of each base model."""
+    found = tuned.filter(pl.col("n").is_in(lengths), regime=regime, algorithm=algorithm)
     means = found.group_by("seed", "run").agg(pl.mean("accuracy")).sort("seed", "run")
     return means["accuracy"].to_numpy().reshape(means["seed"].n_unique(), -1)
 
@@ -93,16 +105,16 @@ def bootstrap(one: Float[np.ndarray, "models runs"], other: Float[np.ndarray, "m
 
 
 def contrasts(answers: pl.DataFrame) -> pl.DataFrame:
-    """Returns each difference of two regimes beyond training, for every algorithm that is learned."""
+    """Returns each difference of two regimes at and beyond the lengths of training, for every learned algorithm."""
     tuned, rows = complete(answers), []
-    for algorithm in learned(answers):
-        for regime, against in PAIRS:
-            one, other = (by_run(tuned, name, algorithm) for name in (regime, against))
-            gains = (one.mean(1) - other.mean(1)).tolist()
-            mean, half = float(np.mean(gains)), half_width(gains) or float("nan")
-            p = paired_p_value(one.mean(1).tolist(), other.mean(1).tolist())
-            low_and_high = (mean - half, mean + half)
-            rows.append((regime, against, algorithm, len(gains), mean, *low_and_high, p, *bootstrap(one, other)))
+    for (lengths, numbers), algorithm, pair in itertools.product(RANGES.items(), learned(answers), PAIRS):
+        one, other = (by_run(tuned, name, algorithm, numbers) for name in pair)
+        means, reference = one.mean(1), other.mean(1)
+        gains = (means - reference).tolist()
+        mean, half = float(np.mean(gains)), half_width(gains) or float("nan")
+        p = paired_p_value(means.tolist(), reference.tolist())
+        ends = mean - half, mean + half, p, *bootstrap(one, other)
+        rows.append((*pair, algorithm, lengths, len(gains), mean, *ends))
     return pl.DataFrame(rows, CONTRASTS, orient="row")
 
 
@@ -143,12 +155,21 @@ def learned_table(answers: pl.DataFrame) -> str:
 def contrasts_table(found: pl.DataFrame) -> str:
     """Returns the contrasts of the algorithm that sorts, as Markdown."""
     rows = []
-    for row in found.filter(algorithm=SORTED).to_dicts():
+    for row in found.filter(algorithm=SORTED, lengths="40 to 64").to_dicts():
         interval, boot = (f"{row[low]:+.1f} to {row[high]:+.1f}" for low, high in (("low", "high"), CONTRASTS[-2:]))
-        against = NAMES.get(row["against"], row["against"])
-        shown = [NAMES[row["regime"]], against, f"{row['mean']:+.1f}", interval, boot, number_or_dash(row["p"], ".2g")]
-        rows.append(shown)
+        names = NAMES[row["regime"]], NAMES[row["against"]]
+        rows.append([*names, f"{row['mean']:+.1f}", interval, boot, number_or_dash(row["p"], ".2g")])
     return markdown_table(["tuned under", "minus", "gain", "95 % (t)", "95 % (bootstrap)", "p"], rows)
+
+
+def algorithms_table(found: pl.DataFrame) -> str:
+    """Returns what tuning gains over softmax on every learned algorithm, with half its t interval, as Markdown."""
+    columns = [(regime, lengths) for regime in ("adaptive", "ssmax") for lengths in RANGES]
+    rows = []
+    for (algorithm,), of_one in found.filter(against=BASELINE).group_by("algorithm", maintain_order=True):
+        cells = [of_one.filter(regime=regime, lengths=lengths).to_dicts()[0] for regime, lengths in columns]
+        rows.append([str(algorithm), *(f"{cell['mean']:+.1f} ± {cell['high'] - cell['mean']:.1f}" for cell in cells)])
+    return markdown_table(["algorithm", *(f"{NAMES[regime]}, {lengths}" for regime, lengths in columns)], rows)
 
 
 def swapped_table(losses: pl.DataFrame) -> str:
@@ -201,21 +222,27 @@ def pretrained_table(answers: pl.DataFrame) -> str:
     return markdown_table(["algorithm", "under", "seed", "4 to 16", "20 to 40", "p"], rows)
 
 
-def accuracy_chart(answers: pl.DataFrame) -> charts.Chart:
-    """Draws the accuracy of sorting by length after tuning, with bands over base models."""
-    tuned = complete(answers).filter(algorithm=SORTED)
+def gains_chart(answers: pl.DataFrame) -> charts.Chart:
+    """Draws what tuning under each regime gains over softmax when sorting, by length, with bands over base models."""
+    tuned = complete(answers).filter(algorithm=SORTED, stage="tuned")
     means = tuned.group_by("regime", "n", "seed", maintain_order=True).agg(pl.mean("accuracy"))
-    shown = over_seeds(means, ["regime", "n"], "accuracy", 0.0, 100.0).rename({"regime": "normalizer"})
-    names = charts.palette(shown["normalizer"])
-    x, y = charts.length_axis(sorted(set(shown["n"])), "numbers to sort"), charts.percent_axis("right answers (%)")
-    models, found = means["seed"].n_unique(), contrasts(answers).filter(algorithm=SORTED, against=BASELINE)
-    gains = dict(found.select("regime", "mean").rows())
+    softmax = means.filter(regime=BASELINE).select("n", "seed", softmax="accuracy")
+    gains = means.filter(pl.col("regime") != BASELINE).join(softmax, on=["n", "seed"])
+    gains = gains.select("regime", "n", "seed", gain=pl.col("accuracy") - pl.col("softmax"))
+    shown = over_seeds(gains, ["regime", "n"], "gain").rename({"regime": "normalizer"})
+    longer = {name: NAMES[name] for name in ("constant", "sharp_constant")}
+    shown = shown.with_columns(pl.col("normalizer").replace(longer))
+    found = contrasts(answers).filter(algorithm=SORTED, against=BASELINE, lengths="40 to 64")
+    mean = dict(found.select("regime", "mean").rows())
+    sharp = [mean[name] for name in ("adaptive", "ssmax", "sharp_constant")]
     title = charts.chart_title(
-        f"From 40 to 64 numbers, the adaptive temperature gains {gains['adaptive']:+.1f} points, SSMax "
-        f"{gains['ssmax']:+.1f}",
-        f"insertion_sort, trained at 4 to 31 numbers, then tuned under each; mean of {models} base models, 95 % bands",
+        f"Tuned sharper, models sort {min(sharp):.0f} to {max(sharp):.0f} points more at 40 to 64, whatever sharpens",
+        f"insertion_sort, trained at 4 to 31 numbers: points above softmax tuned as long; {means['seed'].n_unique()} "
+        "base models, 95 % bands",
     )
-    colour = charts.colour_by("normalizer", names, orient="top", columns=2)
+    x = charts.length_axis(sorted(set(shown["n"])), "numbers to sort")
+    y = alt.Y("value:Q", title="points above softmax")
+    colour = charts.colour_by("normalizer", charts.palette(shown["normalizer"]), orient="top", columns=2)
     return alt.layer(*charts.lines(shown, x, y, colour)).properties(width=480, height=280, title=title)
 
 
@@ -223,7 +250,9 @@ def tables_of(data: Path) -> Iterator[str]:
     """Yields the tables of the answers in a directory, in the order of their marks."""
     answers = pl.read_csv(data / "answers.csv")
     yield learned_table(answers)
-    yield contrasts_table(contrasts(answers))
+    found = contrasts(answers)
+    yield contrasts_table(found)
+    yield algorithms_table(found)
     yield swapped_table(swapped_losses(answers))
     if (data / PRETRAINED).exists():
         yield pretrained_table(pl.read_csv(data / PRETRAINED, schema_overrides={"right": pl.String}))
@@ -233,7 +262,7 @@ def write(asked: Arguments) -> None:
     """Writes the contrasts, the losses, the tables and the picture."""
     answers = pl.read_csv(asked.data / "answers.csv")
     frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
-    drawn = {"accuracy": accuracy_chart(answers)}
+    drawn = {"gains": gains_chart(answers)}
     asked.write("clrs_text", frames, drawn, dict(zip(asked.marks(), tables_of(asked.data))))
 
 

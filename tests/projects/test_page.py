@@ -29,7 +29,9 @@ SWAPPED = {"softmax": 0, "adaptive": 12}
 
 
 def test_a_base_model_is_one_sample_however_many_its_runs():
-    found = page.contrasts(answers()).filter(regime="adaptive", against="softmax", algorithm="insertion_sort")
+    found = page.contrasts(answers()).filter(
+        regime="adaptive", against="softmax", algorithm="insertion_sort", lengths="40 to 64"
+    )
     (row,) = found.to_dicts()
     assert row["models"] == 3
     assert row["mean"] == pytest.approx(10)
@@ -37,6 +39,15 @@ def test_a_base_model_is_one_sample_however_many_its_runs():
     assert 3 < row["boot_low"] < 6  # of models that gain 5 to 15, in runs that differ by 4
     line = page.contrasts_table(page.contrasts(answers())).splitlines()[2]
     assert line.startswith("| adaptive temperature | softmax | +10.0 | -2.4 to +22.4 |")
+
+
+def test_gains_are_told_by_algorithm_and_from_the_untuned_model():
+    found = page.contrasts(answers())
+    table = page.algorithms_table(found).splitlines()
+    assert table[2] == "| minimum | +0.0 ± 0.0 | +0.0 ± 0.0 | +0.0 ± 0.0 | +0.0 ± 0.0 |"
+    assert table[3] == "| insertion_sort | +0.0 ± 0.0 | +10.0 ± 12.4 | +0.0 ± 0.0 | +0.0 ± 0.0 |"
+    untuned = found.filter(against=page.UNTUNED, algorithm="insertion_sort", lengths="40 to 64")
+    assert dict(untuned.select("regime", "mean").rows()) == {"softmax": 2, "adaptive": 12}
 
 
 def test_algorithms_that_are_not_learned_take_no_part():

@@ -54,6 +54,7 @@ NAMES = {
     "constant": "constant per head, from 1",
     "sharp_constant": "constant per head, from 1.5",
 }
+SHORT = {"ssmax": "SSMax", "constant": "constant from 1", "sharp_constant": "constant from 1.5"}
 DRAWS = 10_000
 PRETRAINED, PRETRAINED_LONGEST = "pretrained_answers.csv", 16
 CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
@@ -63,7 +64,7 @@ CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("learned", "contrasts", "algorithms", "swapped", "pretrained")
+    tables: ClassVar[tuple[str, ...]] = ("learned", "models", "contrasts", "algorithms", "swapped", "pretrained")
 
     data: Path = DATA
     """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
@@ -150,6 +151,21 @@ def learned_table(answers: pl.DataFrame) -> str:
         by_length = dict(found.group_by("n").agg(100 * pl.col("right").sum() / pl.col("sets").sum()).rows())
         rows.append([algorithm, f"{mean:.1f}", *(f"{by_length[n]:.1f}" for n in SHOWN)])
     return markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
+
+
+def models_table(answers: pl.DataFrame) -> str:
+    """Returns how each base model sorts: untuned at the lengths of training, and beyond under each regime."""
+    tuned = complete(answers)
+    regimes = [UNTUNED, *dict.fromkeys(tuned.filter(stage="tuned")["regime"])]
+    columns = {"untuned, 4 to 31": by_run(tuned, UNTUNED, SORTED, PUBLISHED_LENGTHS).mean(1)}
+    columns |= {SHORT.get(name, name): by_run(tuned, name, SORTED, BEYOND).mean(1) for name in regimes}
+    rows = [[str(seed), *(f"{means[row]:.1f}" for means in columns.values())] for row, seed in enumerate(seeds(tuned))]
+    return markdown_table(["seed", *columns], rows)
+
+
+def seeds(tuned: pl.DataFrame) -> list[int]:
+    """Returns the seeds of the base models in the order of `by_run`."""
+    return tuned["seed"].unique().sort().to_list()
 
 
 def contrasts_table(found: pl.DataFrame) -> str:
@@ -250,6 +266,7 @@ def tables_of(data: Path) -> Iterator[str]:
     """Yields the tables of the answers in a directory, in the order of their marks."""
     answers = pl.read_csv(data / "answers.csv")
     yield learned_table(answers)
+    yield models_table(answers)
     found = contrasts(answers)
     yield contrasts_table(found)
     yield algorithms_table(found)

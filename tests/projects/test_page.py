@@ -50,6 +50,12 @@ def test_gains_are_told_by_algorithm_and_from_the_untuned_model():
     assert dict(untuned.select("regime", "mean").rows()) == {"softmax": 2, "adaptive": 12}
 
 
+def test_every_base_model_has_a_row():
+    *_, first, second, third = page.models_table(answers()).splitlines()
+    assert [row.split(" | ")[0] for row in (first, second, third)] == ["| 0", "| 1", "| 2"]
+    assert second == "| 1 | 95.0 | 40.0 | 42.0 | 42.0 | 42.0 | 42.0 | 52.0 |"
+
+
 def test_algorithms_that_are_not_learned_take_no_part():
     assert set(page.contrasts(answers())["algorithm"]) == {"minimum", "insertion_sort"}
     losses = page.swapped_losses(answers())

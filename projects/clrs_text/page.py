@@ -93,7 +93,7 @@ def by_run(
     return means["accuracy"].to_numpy().reshape(means["seed"].n_unique(), -1)
 
 
-def bootstrap(one: Float[np.ndarray, "models runs"], other: Float[np.ndarray, "models runs"]) -> tuple[float, float]:
+def bootstrap(one: Float[np.ndarray, "models runs"], other: Float[np.ndarray, "models others"]) -> tuple[float, float]:
     """Returns the 95 % interval of the mean difference when base models are drawn and, within each, its runs."""
     random = np.random.default_rng(0)
     models = random.integers(len(one), size=(DRAWS, len(one), 1))
@@ -156,7 +156,7 @@ def learned_table(answers: pl.DataFrame) -> str:
 def models_table(answers: pl.DataFrame) -> str:
     """Returns how each base model sorts: untuned at the lengths of training, and beyond under each regime."""
     tuned = complete(answers)
-    regimes = [UNTUNED, *dict.fromkeys(tuned.filter(stage="tuned")["regime"])]
+    regimes = [UNTUNED, *map(str, dict.fromkeys(tuned.filter(stage="tuned")["regime"]))]
     columns = {"untuned, 4 to 31": by_run(tuned, UNTUNED, SORTED, PUBLISHED_LENGTHS).mean(1)}
     columns |= {SHORT.get(name, name): by_run(tuned, name, SORTED, BEYOND).mean(1) for name in regimes}
     rows = [[str(seed), *(f"{means[row]:.1f}" for means in columns.values())] for row, seed in enumerate(seeds(tuned))]

@@ -167,7 +167,7 @@ class Programs:
 
     def numbers_of(self, regime: Regime) -> Numbers:
         """Returns the numbers that every head has before tuning."""
-        return {name: jnp.full(self.shape, value, jnp.float32) for name, value in zip(NUMBERS, regime)}
+        return {name: jnp.full(self.shape, value, jnp.float32) for name, value in zip(NUMBERS, regime[:3])}
 
     def train(
         self, state: State, seed: int, first: int, rates: Float[np.ndarray, " steps"], regime: Regime
@@ -201,9 +201,9 @@ class Programs:
             of_numbers = {name: jnp.where(learned[place], of_numbers[name], 0) for place, name in enumerate(NUMBERS)}
             with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
                 updates, optimizer = OPTIMIZER.update((slopes, of_numbers), state.optimizer)
-            rates = rate, NUMBERS_RATE * rate
-            updates = [jax.tree.map(lambda one, by=by: -by * one, part) for part, by in zip(updates, rates)]
-            trained = optax.apply_updates(state.trained, tuple(updates))
+            slow, fast = jax.tree.map(lambda update: -rate * update, updates)  # pyright: ignore[reportGeneralTypeIssues]
+            fast = {name: NUMBERS_RATE * update for name, update in fast.items()}
+            trained: Any = optax.apply_updates(state.trained, (slow, fast))
             return State(trained, optimizer), (value, right)
 
         steps = first + jnp.arange(len(rates), dtype=jnp.int32)

@@ -155,7 +155,7 @@ def task_of(config: Config) -> ClrsText:
 @functools.cache
 def structure_of(task: ClrsText) -> nnx.GraphDef:
     """Returns the structure of the decoder whose heads have numbers of their own."""
-    sizes = {"hidden": task.hidden, "heads": task.heads, "layers": task.layers}
+    sizes: dict[str, Any] = {"hidden": task.hidden, "heads": task.heads, "layers": task.layers}
     normalizer = Normalizer(jax.nn.softmax, HeadScale())
 
     def build() -> Decoder:

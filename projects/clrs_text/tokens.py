@@ -183,13 +183,16 @@ class SplitTokenizer(Tokenizer):
 
     name = "smollm2"
     most_decimals = 5
-    size = 49_152
 
     def __init__(self, algorithms: tuple[str, ...], decimals: int):
         super().__init__(algorithms, decimals)
         table = read_json(Path(__file__).with_name("smollm2.json"))
         self.tokens: dict[str, list[int]] = table["tokens"]
         self.pieces: dict[str, str] = table["pieces"]
+
+    @property
+    def size(self) -> int:
+        return 49_152
 
     def encode(self, text: str) -> list[int]:
         return [token for piece in cut(text) for token in self.literal(piece)]

@@ -23,7 +23,7 @@ SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)
 
 @functools.cache
 def parameters():
-    return as_parameters(tiny_arrays(SplitTokenizer.size))
+    return as_parameters(tiny_arrays(SplitTokenizer((), 3).size))
 
 
 def numbers_of(regime):

@@ -112,7 +112,8 @@ def contrasts(answers: pl.DataFrame) -> pl.DataFrame:
         one, other = (by_run(tuned, name, algorithm, numbers) for name in pair)
         means, reference = one.mean(1), other.mean(1)
         gains = (means - reference).tolist()
-        mean, half = float(np.mean(gains)), half_width(gains) or float("nan")
+        mean, half = float(np.mean(gains)), half_width(gains)
+        half = float("nan") if half is None else half
         p = paired_p_value(means.tolist(), reference.tolist())
         ends = mean - half, mean + half, p, *bootstrap(one, other)
         rows.append((*pair, algorithm, lengths, len(gains), mean, *ends))

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from examples import needle
-from projects.clrs_text import study as clrs_text
+from projects.clrs_text import page as clrs_text
 from projects.language_models.measures import paired_losses
 from projects.language_models.page import loss_chart
 from softmax_jax import theory
@@ -225,8 +225,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
     "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
-    "clrs_text": lambda: clrs_text.regimes_chart(table("clrs_text/regimes")),
-    "clrs_text_heads": lambda: clrs_text.heads_chart(table("clrs_text/heads")),
+    "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,
     "precision_steps": lambda: precision.steps_chart(of_precision("recipes"), of_precision("recipe_ceilings")),

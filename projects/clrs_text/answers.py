@@ -32,7 +32,7 @@ ROW = {"algorithm": pl.String, "normalizer": pl.String, "n": pl.Int64, "seed": p
 def lengths_of(task: ClrsText, asked: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """The lengths to test each algorithm at: those asked for, or else its own.
 
-    Raises ValueError for a length at which one has no instance, or that is beyond the positions of training.
+    Raises ValueError for a length at which one has no instance.
     """
     of_one = {name: dataclasses.replace(task, algorithms=(name,)) for name in task.algorithms}
     found = {name: tuple(asked) or one.test_lengths for name, one in of_one.items()}

@@ -1,415 +1,351 @@
-"""Must the normalizer be there in training? CLRS-Text under softmax, with another swapped in, and fine-tuned for it.
+"""Tunes small decoders on CLRS-Text under several normalizers, from several base models, and counts right answers.
 
-The decoder of the preset `clrs_text` is trained under softmax and tested under every normalizer asked for ("swapped"),
-among them an adaptive temperature that its own loss fits to it while its parameters stay. Then it is trained on for a
-tenth of its steps under each, from the same parameters ("tuned"), as the paper fine-tunes Gemma 2B; or another is
-trained under it from its first step ("throughout"). What its heads do is read at the end of each question of `minimum`:
-the entropy of their weights, and the weight of the entry that is the answer.
+Base models train under softmax, side by side. From each, two runs for every regime train on for a tenth of its steps,
+on batches of their own. Base models are tested under other regimes too ("swapped"), tuned ones under their own
+("tuned"): seven algorithms at the lengths of the paper. One program tunes every regime, because a regime is data: the
+numbers of β = constant + slope·log n + adaptive·β(H) for each head, and which of them train. Two regimes tune at once.
 
-    python -m projects.clrs_text.study
+Nothing here draws, so it runs where there is an accelerator and no browser. It writes answers.csv and numbers.csv after
+each regime and continues where it was stopped; `projects.clrs_text.page` makes tables and the picture from these files.
+
+    python -m projects.clrs_text.study --workdir runs/clrs_text_study
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, NamedTuple
 
-import altair as alt
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 import polars as pl
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
 from rich.console import Console
 
-from projects.clrs_text.algorithms import ALGORITHMS, Kind
-from projects.clrs_text.answers import COLUMNS, evaluate_answers, lengths_of, summarize_answers
-from projects.clrs_text.task import PUBLISHED_LENGTHS, TEST_SETS, ClrsText, Texts
-from projects.clrs_text.tokens import TOKENIZERS, CharacterTokenizer, question_parts
+from projects.clrs_text.task import TEST_LENGTHS, TEST_SETS, ClrsText, Purpose
 from projects.decoder import Decoder
-from softmax_jax.commands.options import UnlessGiven, check_directory, each_once, normalizer_names, within
+from softmax_jax.commands.options import KEPT, UnlessGiven, check_directory, each_once, run as command, within
 from softmax_jax.configs import load_preset
-from softmax_jax.files import read_json, write_csv, write_json
-from softmax_jax.measures.evaluation import set_keys
-from softmax_jax.measures.statistics import detectable, paired_p_value
+from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
-from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import BASELINE, by_size, palette, reader_name
-from softmax_jax.report.tables import number_or_dash
-from softmax_jax.temperature import TRAIN_LENGTHS
-from softmax_jax.training.config import Config, changed
+from softmax_jax.normalizers.numbers import number
+from softmax_jax.normalizers.row import Row
+from softmax_jax.normalizers.scales import EntropyPolynomial, LogLength, Scale
+from softmax_jax.training.config import Config, changed, settings_of
+from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import load_checkpoint
-from softmax_jax.training.trainer import Parameters, build_model
-from softmax_jax.transforms.probe import probe
-from studies.common import Options, start
+from softmax_jax.training.trainer import Parameters, TrainState, on_cpu, train_steps
 
-ASKED = "minimum"
-"""The algorithm whose questions the heads are read at."""
-HEAD_LENGTHS = (4, 8, 16, 31, 64, 128, 256)
 TUNED_STEPS, TUNED_RATE = 10, 0.3
-"""Fine-tuning takes this part of the steps, at this share of the learning rate, which falls to 0."""
-REFIT_STEPS, REFIT_RATE = 100, 0.02
-PLAIN = Normalizer(jax.nn.softmax)
-"""What `probe` finds in a model, where the model itself would put what it was trained under."""
-SWAPPED, TUNED, THROUGHOUT = "swapped", "tuned", "throughout"
-LEARNED = 50.0
-"""Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims on lengths."""
-SHOWN = (4, 12, 31, 64, 256)
-BEYOND = (40, 48, 56, 64)
-"""Lengths at which enough answers are of those that training has."""
-SORTED = "insertion_sort"
-"""The algorithm whose answers have no names that training lacks."""
+"""Tuning takes this part of the steps, at this share of the learning rate, which falls to 0."""
+PER_BASE = 4
+"""Models of a stage from each base model: two runs under each of two regimes."""
+AT_ONCE = 5
+"""Test sets of every algorithm and length that are read at once."""
+SWAPPED, TUNED = "swapped", "tuned"
+NUMBERS = ("constant", "slope", "adaptive")
+KEYS = ("stage", "regime", "seed", "run")
+ANSWERS = (*KEYS, "algorithm", "n", "right", "sets")
+HEADS = (*KEYS, "layer", "head", *NUMBERS)
 
-HeadRow = tuple[int, int, int, int, float, float]
-HEADS = {
-    "n": pl.Int64,
-    "seed": pl.Int64,
-    "layer": pl.Int64,
-    "head": pl.Int64,
-    "entropy": pl.Float64,
-    "weight": pl.Float64,
+
+class HeadScale(Scale):
+    """The inverse temperature β = constant + slope·log n + adaptive·β(H), which holds softmax, SSMax and `adaptive`."""
+
+    constant: ArrayLike = number(default=1.0)
+    slope: ArrayLike = number(default=0.0)
+    adaptive: ArrayLike = number(default=0.0)
+
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        by_length, by_entropy = LogLength(s=1.0).of_row(row), EntropyPolynomial().of_row(row)
+        return row.number(self.constant) + row.number(self.slope) * by_length + row.number(self.adaptive) * by_entropy
+
+
+class Regime(NamedTuple):
+    """The numbers of every head before tuning, and the one that trains, if any."""
+
+    constant: float
+    slope: float
+    adaptive: float
+    learned: str = ""
+
+    def data(self) -> tuple[Float[np.ndarray, " numbers"], Bool[np.ndarray, " numbers"]]:
+        """Returns the numbers and which of them train, as a program takes them."""
+        return np.array(self[:3], np.float32), np.array([name == self.learned for name in NUMBERS])
+
+
+SOFTMAX = "softmax"
+REGIMES = {
+    SOFTMAX: Regime(1.0, 0.0, 0.0),
+    "adaptive": Regime(0.0, 0.0, 1.0),
+    "ssmax": Regime(0.0, 1 / math.log(16), 0.0, "slope"),
+    "constant": Regime(1.0, 0.0, 0.0, "constant"),
+    "sharp_constant": Regime(1.5, 0.0, 0.0, "constant"),
 }
-"""Of each head where an answer is read: the entropy of its weights in nats, and the source's weight in percent."""
+"""SSMax starts at its registered s, where β is 1 for 16 entries. The sharp constant starts at SSMax's β for 64."""
+
+
+def data_of(regimes: Sequence[str]) -> tuple[Float[np.ndarray, "models numbers"], Bool[np.ndarray, "models numbers"]]:
+    """Returns the numbers of each regime and which of them train, as a program takes them for many models."""
+    values, learned = zip(*(REGIMES[name].data() for name in regimes))
+    return np.stack(values), np.stack(learned)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arguments(Options):
+class Arguments:
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("learned", "models")
-
-    steps: UnlessGiven[int | None] = None
-    """Training steps of each model; those of the preset by default."""
-    regimes: tuple[Literal["swapped", "tuned", "throughout"], ...] = (SWAPPED, TUNED)
-    """Trained under softmax and swapped in the test; trained on under the normalizer; trained under it throughout."""
-    normalizers: tuple[str, ...] = ("softmax", "adaptive", "ssmax")
-    """Those to test; the numbers that one learns train with the model, where it trains under it."""
-    tokenizer: str = "number"
-    """One token for each number, or for each character."""
-    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
-    """What the models learn, all by default."""
-    seeds: int = 2
-    """Models of each kind."""
+    seeds: int = 6
+    """Base models."""
+    together: int = 6
+    """Base models that train side by side, with all their tuning runs, before the next ones start."""
+    regimes: tuple[str, ...] = tuple(REGIMES)
+    """What to tune under, in this order."""
     sets: int = TEST_SETS
-    """Test sets of every algorithm and length of each seed."""
+    """Test sets of every algorithm and length of each base model."""
+    steps: UnlessGiven[int | None] = None
+    """Training steps of each base model; those of the preset by default."""
+    precision: Literal["highest", "tensorfloat32"] = "highest"
+    """Of the products in training, on an accelerator that has both; tests have the highest."""
     workdir: Path = Path("runs") / "clrs_text_study"
-    """Directory for the runs, which are continued where they were stopped; what is finished is kept."""
+    """Directory for the runs and the results; what is finished there is kept."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("--tokenizer", self.tokenizer, TOKENIZERS)
-        each_once("--algorithms", self.algorithms)
-        for name in self.algorithms:
-            one_of("--algorithms", name, ALGORITHMS)
+        within("--seeds", self.seeds, 1, 2**10, 6)
+        within("--together", self.together, 1, self.seeds, min(6, self.seeds))
+        if self.seeds % self.together:
+            raise ValueError(f"--seeds is {self.seeds}: it must be a multiple of --together, {self.together}")
+        within("--sets", self.sets, AT_ONCE, 2**14, TEST_SETS)
+        if self.sets % AT_ONCE:
+            raise ValueError(f"--sets is {self.sets}: it must be a multiple of {AT_ONCE}, such as {TEST_SETS}")
         if self.steps is not None:
-            within("--steps", self.steps, 1, 2**31 - 1, 1000)
-        within("--seeds", self.seeds, 1, 2**10, 2)
-        within("--sets", self.sets, 1, 2**14, TEST_SETS)
-        normalizer_names(self.normalizers)
+            within("--steps", self.steps, TUNED_STEPS, 2**31 - 1, 1000)
+        each_once("--regimes", self.regimes)
+        for name in self.regimes:
+            one_of("--regimes", name, REGIMES)
         check_directory("--workdir", self.workdir)
 
-    def runs(self, seed: int) -> Iterator[tuple[str, str, Config, Path]]:
-        """The regime, the normalizer, the settings and the directory of each run of a seed; that of softmax first."""
+    def base(self, first_seed: int) -> Config:
+        """Returns the settings of base models that train side by side."""
         preset = load_preset(ClrsText.name)
-        task = {"tokenizer": self.tokenizer, "algorithms": self.algorithms}
-        preset = changed(preset, first_seed=seed, seeds=1, steps=self.steps or preset.steps, **task)
-        name = f"seed_{seed}" + (f"_{self.steps}_steps" if self.steps else "")
-        name += f"_{self.tokenizer}s" if self.tokenizer == CharacterTokenizer.name else ""
-        name += "".join(f"_{algorithm}" for algorithm in self.algorithms if self.algorithms != tuple(ALGORITHMS))
-        base = self.workdir / f"softmax_{name}"
-        yield SWAPPED, "softmax", preset, base
-        tuned = changed(
-            preset,
-            start_from=str(base),
-            steps=preset.steps // TUNED_STEPS,
-            learning_rate=TUNED_RATE * preset.learning_rate,
-            schedule="cosine_decay_schedule",
-        )
-        for other in self.normalizers:
-            if TUNED in self.regimes:
-                yield TUNED, other, changed(tuned, normalizer=other), self.workdir / f"{other}_tuned_{name}"
-            if THROUGHOUT in self.regimes and other != "softmax":
-                yield THROUGHOUT, other, changed(preset, normalizer=other), self.workdir / f"{other}_{name}"
+        of_base = {"first_seed": first_seed, "seeds": self.together, "steps": self.steps or preset.steps}
+        return changed(preset, **of_base, **({} if on_cpu() else {"chunk": 750, "chunks_per_checkpoint": 100}))
 
 
-def answers_of(config: Config, directory: Path, named: dict[str, Normalizer | None], sets: int) -> pl.DataFrame:
-    """Whether each answer was right, under each normalizer."""
-    _, parameters = load_checkpoint(directory)
-    task = as_texts(config)
-    options: dict[str, Any] = {"lengths": lengths_of(task, ()), "sets": sets, "seeds": config.all_seeds}
-    return pl.concat(evaluate_answers(parameters, named, task=task, trained_under=config.normalizer, **options))
+def tuning(base: Config) -> Config:
+    """Returns the settings of tuning; a model's own regime and batches are no settings."""
+    steps, rate = max(1, base.steps // TUNED_STEPS), TUNED_RATE * base.learning_rate
+    return changed(base, steps=steps, learning_rate=rate, schedule="cosine_decay_schedule")
 
 
-def refit(config: Config, directory: Path) -> Normalizer:
-    """An adaptive temperature for this model: one β(H) of degree two for all heads, which starts at 1.
-
-    Its coefficients go down the gradient of the model's own loss on batches that the training has not had, and are kept
-    beside the model. H is clamped to what a row of the training can have.
-    """
-    task, path = as_texts(config), directory / "refit.json"
-    most = math.log(max(sum(task.slots(name, task.longest)) for name in task.algorithms))
-    base = Normalizer(jax.nn.softmax, EntropyPolynomial((0.0, 0.0, 1.0), 0.0, 0.25, (0.0, most)))
-    if not path.exists():
-        write_json(path, refitted_numbers(config, load_checkpoint(directory)[1], base))
-    return with_numbers(base, read_json(path))
-
-
-def refitted_numbers(config: Config, parameters: Parameters, base: Normalizer) -> dict[str, float]:
-    """The coefficients, by name, for the first seed of a run."""
-    task, optimizer = as_texts(config), optax.adam(optax.cosine_decay_schedule(REFIT_RATE, REFIT_STEPS))
-    model = nnx.merge(
-        build_model(task, config.normalizer)[0], jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters)
-    )
-    numbers = initial_numbers(base, tuple(f"coefficients_{index}" for index in range(3)), None)
-
-    @jax.jit
-    def step(numbers: Any, state: Any, index: Int[Array, ""]) -> tuple[Any, Any]:
-        batch = task.training_batch(jnp.int32(config.first_seed), index)
-        grads = jax.grad(lambda n: task.loss(task.scores(model, batch, None, with_numbers(base, n)), batch))(numbers)
-        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
-            updates, state = optimizer.update(grads, state)
-        return optax.apply_updates(numbers, updates), state
-
-    state = optimizer.init(numbers)
-    for index in range(REFIT_STEPS):
-        numbers, state = step(numbers, state, jnp.int32(config.steps + index))
-    return {name: float(number) for name, number in numbers.items()}
-
-
-def as_texts(config: Config) -> ClrsText:
-    """The task of a run, known to be CLRS-Text."""
+def task_of(config: Config) -> ClrsText:
+    """Returns the task of a run, known to be CLRS-Text."""
     assert isinstance(config.task, ClrsText)
     return config.task
 
 
-def kept(path: Path, measure: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """A frame of answers that is measured once, and then read from its file."""
-    if not path.exists():
-        answers = measure().select(*COLUMNS[:-1], "right")
-        rows = [(*row[:-1], "".join("01"[right] for right in row[-1])) for row in answers.rows()]
-        write_csv(path, (*COLUMNS[:-1], "right"), rows)
-    frame = pl.read_csv(path.read_bytes(), schema_overrides={"right": pl.String})
-    frame = frame.with_columns(pl.col("right").str.split("").list.eval(pl.element() == "1"))
-    return frame.with_columns(accuracy=100 * pl.col("right").list.mean())
-
-
-def places_of(task: ClrsText, keys: Key[Array, " sets"], n: int) -> Int[Array, "sets places"]:
-    """Returns the right answers to the sets of these keys, for a task of one algorithm that answers with places."""
-    algorithm = ALGORITHMS[task.algorithms[0]]
-
-    def one(key: Key[Array, ""]) -> Int[Array, " places"]:
-        inputs = algorithm.draw(jax.random.split(key, 1)[0], jnp.int32(n), n, task.decimals)
-        return jnp.stack(list(algorithm.solve(inputs, jnp.int32(n), task.decimals).values()))
-
-    return jax.vmap(one)(keys)
-
-
 @functools.cache
-def are_seen(task: ClrsText, n: int, seed: int, sets: int) -> list[bool]:
-    """Whether every place in the answer to each test set is one that training has."""
-    places = places_of(task, set_keys([seed], n, sets)[0], n)
-    return (places.max(1) < task.longest).tolist()
+def structure_of(task: ClrsText) -> nnx.GraphDef:
+    """Returns the structure of the decoder whose heads have numbers of their own."""
+    sizes: dict[str, Any] = {"hidden": task.hidden, "heads": task.heads, "layers": task.layers}
+    normalizer = Normalizer(jax.nn.softmax, HeadScale())
+
+    def build() -> Decoder:
+        return Decoder(task.vocabulary.features(), normalizer, NUMBERS, **sizes, rngs=nnx.Rngs(0))
+
+    return nnx.split(nnx.eval_shape(build))[0]
 
 
-def with_seen(answers: pl.DataFrame, task: ClrsText) -> pl.DataFrame:
-    """The answers that are places among the numbers, with whether training has answers like them."""
-    of_one = {name: dataclasses.replace(task, algorithms=(name,)) for name in task.algorithms}
-    places = [name for name in of_one if set(ALGORITHMS[name].outputs.values()) == {Kind.INTEGER}]
-    found = answers.filter(pl.col("algorithm").is_in(places))
-    keys = found.select("algorithm", "n", "seed", pl.col("right").list.len()).rows()
-    return found.with_columns(seen=pl.Series([are_seen(of_one[name], *rest) for name, *rest in keys]))
+def with_head_numbers(
+    parameters: Parameters,
+    heads: int,
+    values: Float[Array, " numbers"],
+    learned: Bool[Array, " numbers"] | None = None,
+) -> Parameters:
+    """Returns the parameters of one model with these numbers in each head; numbers that are learned stay."""
+
+    def number_of(block: Any, index: int) -> Float[Array, "heads 1 1"]:
+        value = jnp.broadcast_to(values[index], (heads, 1, 1))
+        return value if learned is None else jnp.where(learned[index], block["attention"][NUMBERS[index]], value)
+
+    blocks = {
+        layer: block | {"attention": {name: number_of(block, index) for index, name in enumerate(NUMBERS)}}
+        for layer, block in parameters["blocks"].items()
+    }
+    return parameters | {"blocks": blocks}
 
 
-def source_of(task: ClrsText, batch: Texts, places: Int[Array, " sets"]) -> Bool[Array, "sets width"]:
-    """Which tokens are those of the number at these places, in questions that are one list."""
-    tokens, there = batch.tokens[:, 0], batch.text[:, 0] >= 0
-    before, _, behind = question_parts(ASKED)
-    number = jnp.cumsum(there, 1) - 1 - len(task.vocabulary.literal(str(before)))
-    last = batch.read[:1, :1] - len(task.vocabulary.literal(str(behind)))
-    inside = (number >= 0) & (jnp.arange(tokens.shape[1])[None] <= last)
-    if task.tokenizer == CharacterTokenizer.name:
-        space = inside & (tokens == task.vocabulary.literal(" ")[0])
-        number, inside = jnp.cumsum(space, 1), inside & ~space
-    return inside & (number == places[:, None])
+def for_each_model(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function of the same arguments for many models: side by side, or one by one on CPU cores."""
+    return (lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)) if on_cpu() else jax.vmap(function)
 
 
-def heads_of(config: Config, parameters: Parameters, lengths: Sequence[int], sets: int) -> Iterator[HeadRow]:
-    """What each head does where the answer to `minimum` is read, for one seed: means over fresh questions."""
-    task = dataclasses.replace(as_texts(config), algorithms=(ASKED,))
-    structure = build_model(task, config.normalizer)[0]
-    model = nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters))
-    for n in lengths:
-        (keys,) = set_keys([config.first_seed], n, sets)
-        batch = jax.tree.map(lambda leaf: leaf[:, 0], jax.vmap(lambda key, n=n: task.test_batch(key, n, 1))(keys))
-        source = source_of(task, batch, places_of(task, keys, n)[:, 0])
-        for layer, (entropies, weights) in enumerate(seen_from_answers(model, batch, source)):
-            for head, (entropy, weight) in enumerate(zip(entropies.tolist(), weights.tolist())):
-                yield n, config.first_seed, layer, head, entropy, weight
+class Programs:
+    """The two programs of a study, compiled beside what else runs: one tunes, one tests."""
+
+    def __init__(self, base: Config, models: int, sets: int):
+        self.base, self.config, self.task = base, tuning(base), task_of(base)
+        self.tested = dataclasses.replace(self.task, lengths=TEST_LENGTHS, sets=AT_ONCE)
+        self.batches = sets // AT_ONCE
+        like = jax.eval_shape(self._decoder)
+        parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((models, *leaf.shape), leaf.dtype), like)
+        whole, regimes = jax.ShapeDtypeStruct((models,), jnp.int32), data_of([SOFTMAX] * models)
+        pool = ThreadPoolExecutor(2)
+        self._tune = pool.submit(lambda: jax.jit(self._tuned).lower(parameters, whole, whole, *regimes).compile())
+        self._test = pool.submit(lambda: jax.jit(self._right).lower(parameters, whole).compile())
+        pool.shutdown(wait=False)
+
+    def tune(self, parameters: Parameters, models: Sequence["Model"]) -> Parameters:
+        """Returns the parameters of these models after tuning.
+
+        Raises FloatingPointError for a loss that is not finite.
+        """
+        seeds, runs = (np.array([getattr(model, name) for model in models], np.int32) for name in ("seed", "run"))
+        first = (self.base.steps + self.config.steps * runs).astype(np.int32)
+        tuned, bad = self._tune.result()(parameters, seeds, first, *data_of([model.regime for model in models]))
+        if (np.asarray(bad) >= 0).any():
+            raise FloatingPointError("the loss of a tuned model is not finite: try a smaller --learning-rate")
+        return tuned
+
+    def right(self, parameters: Parameters, seeds: Sequence[int]) -> Bool[np.ndarray, "models texts sets"]:
+        """Returns whether each answer is right to its end; texts as `ClrsText.right` has them."""
+        right = np.asarray(self._test.result()(parameters, np.array(seeds, np.int32)))
+        return right.transpose(1, 3, 0, 2).reshape(right.shape[1], right.shape[3], -1)
+
+    def _decoder(self) -> Parameters:
+        """Returns the parameters of a decoder whose heads have numbers of their own, for their shapes."""
+        model = self.task.build(SOFTMAX, nnx.Rngs(0))
+        parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        return with_head_numbers(parameters, self.task.heads, jnp.zeros(len(NUMBERS), jnp.float32))
+
+    def _tuned(
+        self, parameters: Parameters, seeds: Array, first: Array, values: Array, learned: Array
+    ) -> tuple[Parameters, Array]:
+        structure, heads = structure_of(self.task), self.task.heads
+
+        def one(
+            parameters: Parameters, seed: Array, first: Array, values: Array, learned: Array
+        ) -> tuple[Parameters, Array]:
+            def loss(parameters: Parameters, batch: Any, dropout_key: Any) -> tuple[Array, Array]:
+                model = nnx.merge(structure, with_head_numbers(parameters, heads, values, learned))
+                scores = self.task.scores(model, batch, None)
+                return self.task.loss(scores, batch), self.task.accuracy(scores, batch)
+
+            parameters = with_head_numbers(parameters, heads, values)
+            state = TrainState(parameters, build_optimizer(self.config).init(parameters), seed)
+            gradient, steps = jax.value_and_grad(loss, has_aux=True), self.config.steps
+            state, metrics = train_steps(self.config, gradient, state, first_step=first, steps=steps)
+            return with_head_numbers(state.parameters, heads, values, learned), metrics.first_bad_step
+
+        return for_each_model(one)(parameters, seeds, first, values, learned)
+
+    def _right(self, parameters: Parameters, seeds: Array) -> Bool[Array, "batches models sets texts"]:
+        structure, task = structure_of(self.task), self.tested
+
+        def at_step(step: Array) -> Bool[Array, "models sets texts"]:
+            def of_model(parameters: Parameters, seed: Array) -> Bool[Array, "sets texts"]:
+                batch = task.batch(Purpose.TEST, seed, step)
+                return task.right(task.scores(nnx.merge(structure, parameters), batch, None), batch)
+
+            return for_each_model(of_model)(parameters, seeds)
+
+        with jax.default_matmul_precision("highest"):
+            return jax.lax.map(at_step, jnp.arange(self.batches, dtype=jnp.int32))
 
 
-def seen_from_answers(
-    model: Decoder, batch: Texts, source: Bool[Array, "sets width"]
-) -> list[tuple[Float[Array, " heads"], Float[Array, " heads"]]]:
-    """Of each layer: entropy of the weights in nats, and the weight of the source in percent, means over questions."""
-    tokens, at = batch.tokens[:, 0], int(batch.read[0, 0])
-    there = batch.text[:, 0] >= 0
-    mask = there[:, None, :] & jnp.tri(tokens.shape[1], dtype=bool)[None]
-    look = probe(lambda tokens, mask: model(tokens, mask, None, PLAIN), also=lambda weights: weights[..., at, :])
-    _, probed = jax.jit(look)(tokens, mask)
-    of_source = [jnp.where(source[:, None], rows.also, 0).sum(-1) for rows in probed]
-    return [(rows.entropy[..., at].mean(0), 100 * weight.mean(0)) for rows, weight in zip(probed, of_source)]
+class Model(NamedTuple):
+    """What a row of results is about."""
+
+    stage: str
+    regime: str
+    seed: int
+    run: int
 
 
-def measured(asked: Arguments, console: Console) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Trains and tests what is not there yet: the answers, with the regime of each, and what the heads do."""
-    frames, heads = [], []
-    for seed in range(asked.seeds):
-        for regime, under, config, directory in asked.runs(seed):
-            run(config, directory, console)
-            named: dict[str, Normalizer | None] = {under: None}
-            if regime == SWAPPED:
-                named |= {name: normalizer(name) for name in asked.normalizers if name != under}
-                named |= {TRAIN_LENGTHS: refit(config, directory)} if "adaptive" in asked.normalizers else {}
-                heads += heads_of(config, load_checkpoint(directory)[1], HEAD_LENGTHS, min(asked.sets, 25))
-            path = directory / f"answers_{'_'.join(named)}_{asked.sets}.csv"
-            answers = kept(path, lambda c=config, d=directory, n=named: answers_of(c, d, n, asked.sets))
-            frames.append(answers.with_columns(regime=pl.lit(regime)))
-            console.print(f"{under}, {regime}: seed {seed} tested", highlight=False)
-    return pl.concat(frames), pl.DataFrame(heads, HEADS, orient="row")
+def stages(asked: Arguments, seeds: Sequence[int]) -> Iterator[tuple[str, list[Model]]]:
+    """Yields the name and the models of each stage of some seeds: as many models in every stage, for one program.
+
+    Two regimes tune at once, a last one alone with twice the runs. Base models are tested after the second stage.
+    """
+    pairs = [asked.regimes[place : place + 2] for place in range(0, len(asked.regimes), 2)]
+    tunings = [(TUNED, names, PER_BASE // len(names)) for names in pairs]
+    starts = [name for name in asked.regimes if name != "constant"][:PER_BASE]  # as that starts as softmax
+    swapped = (SWAPPED, tuple(starts + starts[:1] * (PER_BASE - len(starts))), 1)
+    for stage, names, runs in (*tunings[:2], swapped, *tunings[2:]):
+        models = [Model(stage, name, seed, run) for name in names for seed in seeds for run in range(runs)]
+        yield "_".join([stage, *dict.fromkeys(names)]), models
 
 
-def summarize(answers: pl.DataFrame) -> pl.DataFrame:
-    """Accuracy, interval and p of each regime, against softmax in the same regime on the same sets."""
-    parts = [
-        summarize_answers(part.drop("regime")).with_columns(regime=pl.lit(str(regime)))
-        for (regime,), part in answers.group_by("regime", maintain_order=True)
+def kept(path: Path, compute: Callable[[], dict[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    """Returns the frames of a directory, which are computed once."""
+    if not (path / "numbers.csv").exists():
+        for name, frame in compute().items():  # the numbers last
+            write_csv(path / f"{name}.csv", frame.columns, frame.rows())
+    return {name: pl.read_csv(path / f"{name}.csv") for name in ("answers", "numbers")}
+
+
+def measured(programs: Programs, base: Parameters, seeds: Sequence[int], models: list[Model]) -> dict[str, Any]:
+    """Returns the answers and the head numbers of the models of a stage, tuned first where it says so."""
+    rows = np.array([seeds.index(model.seed) for model in models])
+    parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), base)
+    values, _ = data_of([model.regime for model in models])
+    heads = programs.task.heads
+    parameters = jax.vmap(lambda one, numbers: with_head_numbers(one, heads, numbers))(parameters, values)
+    if models[0].stage == TUNED:
+        parameters = programs.tune(parameters, models)
+    right = programs.right(parameters, [model.seed for model in models])
+    texts = [(name, n) for name in programs.tested.algorithms for n in programs.tested.lengths]
+    answers = [
+        (*model, *text, int(right[index, place].sum()), right.shape[2])
+        for index, model in enumerate(models)
+        for place, text in enumerate(texts)
     ]
-    return pl.concat(parts)
-
-
-def at_training_lengths(summary: pl.DataFrame) -> dict[str, float]:
-    """The mean accuracy of each algorithm at the lengths of training, as trained under softmax."""
-    trained = summary.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), regime=SWAPPED, normalizer="softmax")
-    return dict(trained.group_by("algorithm", maintain_order=True).agg(pl.mean("accuracy")).rows())
-
-
-def learned_table(summary: pl.DataFrame) -> str:
-    """What the models trained under softmax answer right, by algorithm and length."""
-    means, rows = at_training_lengths(summary), []
-    for algorithm, mean in means.items():
-        found = summary.filter(algorithm=algorithm, regime=SWAPPED, normalizer="softmax")
-        by_length = dict(found.select("n", "accuracy").rows())
-        rows.append([algorithm, f"{mean:.1f}", *(number_or_dash(by_length.get(n), ".1f") for n in SHOWN)])
-    return tables.markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
-
-
-def models_table(answers: pl.DataFrame) -> str:
-    """Returns what tuning gains over softmax tuned as long where answers need no new name, each model counted once.
-
-    p is of the paired t-test over models, for one cell; the last column is the mean gain that this test would find in
-    80 % of the cases.
-    """
-    of_sort = answers.filter(pl.col("n").is_in(BEYOND[1:]), algorithm=SORTED, regime=TUNED)
-    softmax = of_sort.filter(normalizer=BASELINE).select("n", "seed", softmax="accuracy")
-    pairs = of_sort.filter(pl.col("normalizer") != BASELINE).join(softmax, on=["n", "seed"])
-    rows: list[list[str]] = []
-    for (name, n), cells in pairs.sort("normalizer", "n", "seed").group_by("normalizer", "n", maintain_order=True):
-        gains = (cells["accuracy"] - cells["softmax"]).to_list()
-        p = paired_p_value(cells["accuracy"].to_list(), cells["softmax"].to_list())
-        of_models = ", ".join(f"{gain:+.1f}" for gain in gains)
-        mean, least = f"{sum(gains) / len(gains):+.1f}", number_or_dash(detectable(gains), ".0f")
-        rows.append([reader_name(str(name)), str(n), of_models, mean, number_or_dash(p, ".2f"), least])
-    return tables.markdown_table(["tuned under", "numbers", "gain of each model", "mean", "p", "could be seen"], rows)
-
-
-def seen_shares(answers: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
-    """Returns, beyond training and in percent, answers that training has, and right ones among these and the others."""
-    each = answers.explode("right", "seen").filter(pl.col("algorithm").is_in(_learned(summary)))
-    each = each.filter(pl.col("n").is_in(BEYOND), regime=SWAPPED, normalizer=BASELINE)
-    right = pl.col("right")
-    shares = {"seen": pl.mean("seen"), "right_seen": right.filter("seen").mean()}
-    shares["right_not_seen"] = right.filter(~pl.col("seen")).mean()
-    by_length = each.group_by("algorithm", "n", maintain_order=True)
-    return by_length.agg(**{name: 100 * share for name, share in shares.items()})
-
-
-def _learned(summary: pl.DataFrame) -> list[str]:
-    """The algorithms that are learned, or the first where none is, for something to look at."""
-    means = at_training_lengths(summary)
-    return [algorithm for algorithm, mean in means.items() if mean >= LEARNED] or list(means)[:1]
-
-
-def regimes_chart(summary: pl.DataFrame) -> charts.Chart:
-    """Draws accuracy by length: a row for each algorithm that is learned, a panel for each regime.
-
-    The title is about the first algorithm at the lengths of training.
-    """
-    algorithms = _learned(summary)
-    shown = summary.filter(pl.col("algorithm").is_in(algorithms)).rename({"accuracy": "value"})
-    colour = charts.colour_by("normalizer", palette(shown["normalizer"]), orient="top", columns=2)
-    x = charts.length_axis(sorted(set(shown["n"])), "length (log scale)").axis(values=[4, 16, 64, 256])
-    y = charts.percent_axis("right answers (%)").axis(tickCount=4)
-    rows = []
-    for algorithm in algorithms:
-        panels = [
-            alt.layer(*charts.lines(of_one, x, y, colour, point=False)).properties(
-                width=175, height=110, title=charts.panel_title(str(regime))
-            )
-            for (regime,), of_one in shown.filter(algorithm=algorithm).group_by("regime", maintain_order=True)
-        ]
-        rows.append(alt.hconcat(*panels, title=charts.panel_title(algorithm)))
-    of_first = shown.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), algorithm=algorithms[0], regime=SWAPPED)
-    means = dict(of_first.group_by("normalizer", maintain_order=True).agg(pl.mean("value")).rows())
-    swapped = [f"Swapped in, {reader_name(name)} gives {algorithms[0]} {mean:.0f} %" for name, mean in means.items()]
-    title = charts.chart_title(
-        f"{swapped[1]}, softmax {means[BASELINE]:.0f}" if swapped[1:] else "Accuracy by length",
-        f"at the lengths of training, {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)}; swapped: only in the test;",
-        "tuned: trained on under it; 95 % intervals over sets",
-    )
-    return alt.vconcat(*rows).properties(title=title)
-
-
-def heads_chart(heads: pl.DataFrame) -> charts.Chart:
-    """Of every head of the first model, by length: the entropy of its weights, and the weight of the answer's entry."""
-    first = heads.filter(pl.col("seed") == pl.col("seed").min())
-    means = first.group_by("layer", "head", "n", maintain_order=True).agg(pl.mean("entropy", "weight"))
-    means = means.with_columns(layer=pl.format("layer {}", pl.col("layer") + 1))
-    colour = charts.colour_by("layer", by_size(sorted(set(means["layer"]))), None, orient="top")
-    x = charts.length_axis(sorted(set(means["n"])), "numbers in the question")
-    panels = []
-    for field, axis in (("weight", "weight of the smallest number (%)"), ("entropy", "entropy (nats)")):
-        y = alt.Y("value:Q", title=axis)
-        frame = means.rename({field: "value"}).select("layer", "head", "n", "value")
-        marks = alt.Chart(charts.data(frame)).mark_line(point=True)
-        panels.append(marks.encode(x=x, y=y, color=colour, detail="head:N").properties(width=350, height=190))
-    long, low = means.group_by("n").agg(pl.max("weight")).sort("n").row(-1)
-    title = charts.chart_title(
-        f"At {long} numbers the best head puts {low:.0f} % of its weight on the smallest",
-        f"where the answer to {ASKED} is read;",
-        f"a line for each head of one model; trained at {min(PUBLISHED_LENGTHS)} to {max(PUBLISHED_LENGTHS)} numbers",
-    )
-    return alt.vconcat(*panels).properties(title=title)
+    by_layer = [jax.tree.map(np.asarray, block["attention"]) for block in parameters["blocks"].values()]
+    numbers = [
+        (*model, layer, head, *(round(float(of_layer[name][index, head, 0, 0]), 5) for name in NUMBERS))
+        for index, model in enumerate(models)
+        for layer, of_layer in enumerate(by_layer)
+        for head in range(heads)
+    ]
+    frames = {"answers": (ANSWERS, answers), "numbers": (HEADS, numbers)}
+    return {name: pl.DataFrame(rows, columns, orient="row") for name, (columns, rows) in frames.items()}
 
 
 def study(asked: Arguments) -> None:
-    """Trains, tests, draws, writes."""
-    answers, heads = measured(asked, plain_console())
-    summary = summarize(answers)
-    seen = seen_shares(with_seen(answers, as_texts(next(asked.runs(0))[2])), summary)
-    frames = {"accuracy": answers.select(*COLUMNS, "regime"), "regimes": summary, "seen": seen, "heads": heads}
-    drawn = {"regimes": regimes_chart(summary), "heads": heads_chart(heads)}
-    tables = dict(zip(asked.marks(), (learned_table(summary), models_table(answers))))
-    asked.write("clrs_text", frames, drawn, tables)
+    """Trains, tunes and tests what is not there yet, and writes what there is after every stage."""
+    KEPT.keep()
+    jax.config.update("jax_default_matmul_precision", asked.precision)
+    console = plain_console()
+    made = {"settings": settings_of(asked.base(0)), "versions": versions(), "precision": asked.precision}
+    write_json(asked.workdir / "study.json", made | {"tuned_steps": tuning(asked.base(0)).steps})
+    programs, found = None, []
+    for first in range(0, asked.seeds, asked.together):
+        config, directory = asked.base(first), asked.workdir / f"seeds_from_{first}"
+        programs = programs or Programs(config, PER_BASE * asked.together, asked.sets)
+        base = run(config, directory / "base", console).parameters
+        for name, models in stages(asked, config.all_seeds):
+            measure = functools.partial(measured, programs, base, config.all_seeds, models)
+            found.append(kept(directory / name, measure))
+            write(asked.workdir, found, console)
+
+
+def write(workdir: Path, found: Sequence[dict[str, pl.DataFrame]], console: Console) -> None:
+    """Writes the answers and the numbers of all stages so far, and prints the newest accuracies."""
+    for name in found[0]:
+        frame = pl.concat([frames[name] for frames in found]).unique(maintain_order=True)
+        write_csv(workdir / f"{name}.csv", frame.columns, frame.rows())
+    newest = found[-1]["answers"].group_by("stage", "regime", maintain_order=True)
+    for stage, regime, right, sets in newest.agg(pl.sum("right", "sets")).rows():
+        console.print(f"{stage} {regime}: {100 * right / sets:.2f} % of all answers", highlight=False)
 
 
 if __name__ == "__main__":
-    start(Arguments, __doc__, study)
+    command(Arguments, __doc__, study)

@@ -10,7 +10,7 @@ experiment trains Gemma 2B on it; Markeeva et al., arXiv 2406.04229, for the tex
 import dataclasses
 import enum
 import functools
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ class Purpose(enum.IntEnum):
     """What the key of a seed is folded with."""
 
     TRAINING = 0
+    TEST = 1
 
 
 class Texts(NamedTuple):
@@ -47,8 +48,6 @@ class Texts(NamedTuple):
     tokens: Int[Array, "sets rows width"]
     text: Int[Array, "sets rows width"]
     """Which text of the row a slot belongs to; `NONE` where there is no token."""
-    places: Int[Array, "sets rows width"] | None
-    """Positions, for a model that has them."""
     read: Int[Array, "sets answers"]
     """The slot, counted through the rows, after which each token of an answer follows."""
     answer: Int[Array, "sets answers"]
@@ -72,7 +71,7 @@ class ClrsText(Task):
     lengths: tuple[int, ...] = PUBLISHED_LENGTHS
     """Nodes of the instances in training."""
     tokenizer: str = "number"
-    """One token for each number, or for each character."""
+    """One token for each number, or those of SmolLM2, which splits numbers: `number` or `smollm2`."""
     decimals: int = 3
     """Decimals of the numbers."""
     sets: int = 2
@@ -83,15 +82,13 @@ class ClrsText(Task):
     """Attention heads in each of its layers."""
     layers: int = 4
     """Blocks of attention and perceptron."""
-    positions: int = 0
-    """Positions for RoPE, of which a text takes as many as it needs at random; 0 for a decoder without positions."""
 
     def __post_init__(self) -> None:
         for name in self.algorithms:
             checks.one_of("--algorithms", name, ALGORITHMS)
         checks.one_of("--tokenizer", self.tokenizer, TOKENIZERS)
         most = TOKENIZERS[self.tokenizer].most_decimals
-        bounds = {"decimals": (1, most), "positions": (0, 2**20)}
+        bounds = {"decimals": (1, most)}
         for field in dataclasses.fields(self):
             if field.type is int:
                 ends = bounds.get(field.name, (1, 2**14))
@@ -106,16 +103,13 @@ class ClrsText(Task):
             self.check_length("--lengths", length)
 
     def check_length(self, option: str, length: int) -> None:
-        """Raises ValueError for a length at which an algorithm has no instance, or that is beyond the positions."""
+        """Raises ValueError for a length at which an algorithm has no instance."""
         for name in self.algorithms:
             least = ALGORITHMS[name].least
             if not least <= length <= INTEGERS:
                 raise ValueError(
                     f"{option} has {length}: {name} must have from {least} to {INTEGERS} nodes, such as 16"
                 )
-            if self.positions and (tokens := sum(self.slots(name, length))) > self.positions:
-                rule = f"{name} takes {tokens} tokens there, which must be at most --positions, {self.positions}"
-                raise ValueError(f"{option} has {length}: {rule}")
 
     @property
     def vocabulary(self) -> Tokenizer:
@@ -129,7 +123,11 @@ class ClrsText(Task):
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
         """The batch of a step: new texts each time, as many of each algorithm as of each length."""
-        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), Purpose.TRAINING), step)
+        return self.batch(Purpose.TRAINING, seed, step)
+
+    def batch(self, purpose: Purpose, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
+        """Returns `sets` texts of every algorithm and length, packed into rows; tests have texts of their own."""
+        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), purpose), step)
         lengths = jnp.tile(jnp.asarray(self.lengths, jnp.int32), self.sets)
         drawn, taken = [], []
         for index, name in enumerate(self.algorithms):
@@ -139,7 +137,7 @@ class ClrsText(Task):
                 drawn.append(tokens.reshape(self.sets, -1))
                 taken.append(there.reshape(self.sets, -1))
         tokens, there = jnp.concatenate(drawn, 1), jnp.concatenate(taken, 1)
-        return self._texts(self.packed, tokens, there, jax.random.fold_in(key, len(self.algorithms)))
+        return self._texts(self.packed, tokens, there)
 
     def _text(
         self, algorithm: str, room: int, key: Key[Array, ""], length: Int[Array, ""]
@@ -164,9 +162,7 @@ class ClrsText(Task):
         """Where the texts of a batch lie."""
         return packed_rows(self.tokenizer, self.decimals, self.algorithms, self.lengths)
 
-    def _texts(
-        self, packed: Packed, tokens: Int[Array, "sets slots"], there: Bool[Array, "sets slots"], key: Key[Array, ""]
-    ) -> Texts:
+    def _texts(self, packed: Packed, tokens: Int[Array, "sets slots"], there: Bool[Array, "sets slots"]) -> Texts:
         """The texts where they belong."""
         sets = len(tokens)
         text = jnp.where(there[:, packed.slots] & (packed.text >= 0)[None], packed.text[None], NONE)
@@ -177,32 +173,11 @@ class ClrsText(Task):
         return Texts(
             tokens[:, packed.slots],
             text,
-            self._places(text, key) if self.positions else None,
             jnp.broadcast_to(packed.read[None], of_text.shape),
             tokens[:, packed.answers],
             counts / totals[:, packed.of_text],
             of_text,
         )
-
-    def _places(self, text: Int[Array, "sets rows width"], key: Key[Array, ""]) -> Int[Array, "sets rows width"]:
-        """Ascending positions within each text, any of all there are.
-
-        Source: Ruoss et al., "Randomized positional encodings boost length generalization", arXiv 2305.16843.
-        """
-
-        def of_row(key: Key[Array, ""], text: Int[Array, " width"]) -> Int[Array, " width"]:
-            slots = jnp.arange(len(text), dtype=jnp.int32)
-            same = (text[:, None] == text[None, :]) & (text >= 0)[None, :]
-            before = (same & (slots[None, :] < slots[:, None])).sum(1, dtype=jnp.int32)
-            spare = self.positions - same.sum(1, dtype=jnp.int32)
-            number = text.astype(jnp.float32)
-            chosen = jnp.sort(number + jax.random.uniform(key, text.shape, jnp.float32, maxval=0.999))
-            # The slots of a text are neighbours, in the order of the texts, with those of none before them all.
-            chosen = chosen[jnp.argsort(jnp.argsort(text))] - number
-            return before + (chosen * (spare + 1).astype(jnp.float32)).astype(jnp.int32)
-
-        keys = jax.random.split(key, text.shape[:2])
-        return jax.vmap(jax.vmap(of_row))(keys, text)
 
     def build(self, normalizer: str, rngs: nnx.Rngs) -> Decoder:
         """The decoder, with the numbers that the normalizer learns among its parameters."""
@@ -210,17 +185,16 @@ class ClrsText(Task):
         return Decoder(self.vocabulary.features(), *attention_of(normalizer), **sizes, rngs=rngs)
 
     def scores(
-        self, model: Decoder, batch: Texts, rngs: nnx.Rngs | None, normalizer: Normalizer | None = None
+        self, model: Any, batch: Texts, rngs: nnx.Rngs | None, normalizer: Normalizer | None = None
     ) -> Float[Array, "sets answers classes"]:
-        """The scores of every token of the answers, each after the right ones before it.
+        """The scores of every token of the answers, each after the right ones before it, by a `Decoder` or its like.
 
         Where an answer has no token, the one that stands there scores best.
         """
         sets, _, width = batch.tokens.shape
         text, tokens = (rows.reshape(-1, width) for rows in (batch.text, batch.tokens))
         mask = (text[:, :, None] == text[:, None, :]) & (text >= 0)[:, None, :] & jnp.tri(width, dtype=bool)[None]
-        places = None if batch.places is None else batch.places.reshape(-1, width)
-        hidden = model(tokens, mask, places, normalizer).reshape(sets, -1, self.hidden)
+        hidden = model(tokens, mask, normalizer).reshape(sets, -1, self.hidden)
         scores = model.scores(jnp.take_along_axis(hidden, batch.read[..., None], 1))
         return jnp.where(batch.weight[..., None] > 0, scores, jax.nn.one_hot(batch.answer, scores.shape[-1]))
 
@@ -236,9 +210,19 @@ class ClrsText(Task):
 
     def accuracy(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Float[Array, ""]:
         """Answers that are right to their end, in percent."""
-        wrong = (scores.argmax(-1) != batch.answer).astype(jnp.int32)
-        in_text = jax.vmap(functools.partial(jax.ops.segment_max, num_segments=wrong.shape[1]))(wrong, batch.of_text)
-        return 100 - 100 * (in_text > 0).sum(dtype=jnp.float32) / batch.weight.sum().round()
+        wrong = ~self.right(scores, batch)
+        return 100 - 100 * wrong.sum(dtype=jnp.float32) / batch.weight.sum().round()
+
+    def right(self, scores: Float[Array, "sets answers classes"], batch: Texts) -> Bool[Array, "sets texts"]:
+        """Returns whether each answer is right to its end; texts are those of an algorithm at a length, in order.
+
+        Answers are read after the right tokens before them, which says the same as greedy decoding: up to the first
+        mistake both have seen the same.
+        """
+        texts = len(self.algorithms) * len(self.lengths)
+        wrong = (batch.weight > 0) & (scores.argmax(-1) != batch.answer)
+        count = jax.vmap(lambda row, text: jax.ops.segment_sum(row, text, texts))
+        return count(wrong.astype(jnp.int32), batch.of_text) == 0
 
     @property
     def test_lengths(self) -> tuple[int, ...]:
@@ -263,4 +247,4 @@ class ClrsText(Task):
         keys, lengths = jax.random.split(key, sets), jnp.full(sets, length, jnp.int32)
         tokens, there = jax.vmap(functools.partial(self._text, self.algorithms[0], length))(keys, lengths)
         alone = dataclasses.replace(self, algorithms=self.algorithms[:1], lengths=(length,))
-        return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1), keys[0])
+        return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1))

@@ -1,4 +1,4 @@
-r"""The text of CLRS-Text and its tokens: one for each character, or one for each number.
+r"""The text of CLRS-Text and its tokens: one for each number, or those of SmolLM2, which splits numbers.
 
 A text is a question and an answer, without hints: `minimum:\nkey: [0.548 0.715]\nmin:\n` and `0\n\n`. It is a row
 of parts, each a fixed piece of text or the numbers of a field, and both tokenizers are made from these parts: as
@@ -11,6 +11,7 @@ import abc
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from projects.clrs_text.algorithms import ALGORITHMS, Inputs, Kind, values_of
+from softmax_jax.files import read_json
 
 INTEGERS = 1024
 """Whole numbers have tokens up to this one, and so instances have no more nodes."""
@@ -99,6 +101,19 @@ def text_of(parts: Parts, fields: Mapping[str, Int[Array | np.ndarray, "..."]], 
     return "".join(map(written, parts))
 
 
+def cut(text: str) -> list[str]:
+    """Returns the numbers of a text and the pieces between them.
+
+    >>> cut("[0.5 12]")
+    ['[', '0.5', ' ', '12', ']']
+    """
+    pieces, place = [], 0
+    for match in NUMBER.finditer(text):
+        pieces += [text[place : match.start()], match.group()]
+        place = match.end()
+    return [piece for piece in (*pieces, text[place:]) if piece]
+
+
 class Tokenizer(abc.ABC):
     """From text to whole numbers and back, for the texts of some algorithms with numbers of so many decimals."""
 
@@ -155,55 +170,61 @@ class Tokenizer(abc.ABC):
         return jnp.concatenate(tokens), jnp.concatenate(taken)
 
 
-class CharacterTokenizer(Tokenizer):
-    """One token for each character: a number is as many tokens as it has digits and signs.
+class SplitTokenizer(Tokenizer):
+    r"""The tokens of SmolLM2, which has none of two digits: a number is as many tokens as it has digits and signs.
 
-    >>> tokenizer = CharacterTokenizer(("minimum",), 3)
-    >>> tokenizer.decode(tokenizer.encode("4"))
-    '4'
+    smollm2.json holds its tokens of the fixed pieces of text and of the characters of numbers. Its tokenizer cuts a
+    text before and behind every digit, so these are the tokens of a whole text too.
+
+    >>> tokenizer = SplitTokenizer(("minimum",), 3)
+    >>> tokenizer.encode("minimum:\nkey: [0.5")
+    [34577, 42, 198, 2393, 42, 933, 32, 30, 37]
     """
 
-    name = "character"
+    name = "smollm2"
     most_decimals = 5
 
     def __init__(self, algorithms: tuple[str, ...], decimals: int):
         super().__init__(algorithms, decimals)
-        self.characters = "".join(sorted({*"".join(self.literals), *"0123456789.-e "}))
+        table = read_json(Path(__file__).with_name("smollm2.json"))
+        self.tokens: dict[str, list[int]] = table["tokens"]
+        self.pieces: dict[str, str] = table["pieces"]
 
     @property
     def size(self) -> int:
-        return len(self.characters)
+        return 49_152
 
     def encode(self, text: str) -> list[int]:
-        for character in text:
-            if character not in self.characters:
-                raise ValueError(f"{character!r} has no token: the text must be one of CLRS-Text")
-        return list(map(self.characters.index, text))
+        return [token for piece in cut(text) for token in self.literal(piece)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(self.characters[token] for token in tokens)
+        return "".join(self.pieces[str(token)] for token in tokens)
 
     def features(self) -> Float[np.ndarray, "tokens features"]:
         """Nothing."""
         return np.zeros((self.size, 0), np.float32)
 
     def literal(self, text: str) -> list[int]:
-        return self.encode(text)
+        pieces = list(text) if NUMBER.fullmatch(text) else [text]
+        for piece in pieces:
+            if piece not in self.tokens:
+                raise ValueError(f"{piece!r} has no token: the text must be one of CLRS-Text")
+        return [token for piece in pieces for token in self.tokens[piece]]
 
     def slots(self, codes: Int[Array, " numbers"], kind: Kind) -> tuple[Int[Array, "..."], Bool[Array, "..."]]:
         """A space before each number but the first, and the number from the left."""
         table, least = self._spelled(kind.is_decimal)
         rows = jnp.asarray(table)[codes - least]
-        space = jnp.full((len(codes), 1), self.characters.index(" "), jnp.int32).at[0].set(-1)
+        space = jnp.full((len(codes), 1), self.tokens[" "][0], jnp.int32).at[0].set(-1)
         slots = jnp.concatenate([space, rows], 1).reshape(-1)
         return jnp.maximum(slots, 0), slots >= 0
 
     @functools.cache  # noqa: B019  a tokenizer lives as long as its task
     def _spelled(self, decimal: bool) -> tuple[Int[np.ndarray, "numbers characters"], int]:
-        """The characters of every number, -1 behind its end, and the code of the first."""
+        """The tokens of every number, -1 behind its end, and the code of the first."""
         least, most = (-(10**self.decimals), 10**self.decimals) if decimal else (0, INTEGERS)
         kind = Kind.DECIMAL if decimal else Kind.INTEGER
-        spelled = [self.encode(spell(code, kind, self.decimals)) for code in range(least, most)]
+        spelled = [self.literal(spell(code, kind, self.decimals)) for code in range(least, most)]
         longest = max(map(len, spelled))
         return np.array([row + [-1] * (longest - len(row)) for row in spelled], np.int32), least
 
@@ -227,12 +248,7 @@ class NumberTokenizer(Tokenizer):
         return INTEGERS + 2 * 10**self.decimals + len(self.literals)
 
     def encode(self, text: str) -> list[int]:
-        pieces, place = [], 0
-        for match in NUMBER.finditer(text):
-            pieces += [text[place : match.start()], match.group()]
-            place = match.end()
-        pieces.append(text[place:])
-        return [self._token(piece) for index, piece in enumerate(pieces) if piece and (index % 2 or piece != " ")]
+        return [self._token(piece) for piece in cut(text) if piece != " "]
 
     def _token(self, piece: str) -> int:
         token = self._tokens.get(piece)
@@ -290,4 +306,4 @@ def _block_diagonal(blocks: Sequence[Float[np.ndarray, "_ _"]]) -> Float[np.ndar
     )
 
 
-TOKENIZERS: dict[str, type[Tokenizer]] = {kind.name: kind for kind in (NumberTokenizer, CharacterTokenizer)}
+TOKENIZERS: dict[str, type[Tokenizer]] = {kind.name: kind for kind in (NumberTokenizer, SplitTokenizer)}

@@ -2,9 +2,10 @@
 
 `projects.decoder` is a Flax model that is trained from its first step. This one takes the arrays of a checkpoint,
 stacked over layers, so that one compiled layer serves all (`jax.lax.scan`), and its caller may weigh each layer's rows
-with numbers of that layer. Both rotate by the same function.
+with numbers of that layer.
 
-Products are in float32 with the highest precision on every device: a GPU would round their inputs to TF32.
+Products are in float32 with the highest precision on every device, unless `Sizes.products` names another type: a GPU
+would round their inputs to TF32.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from projects.decoder import rotated
 from softmax_jax.normalizers.normalizer import Normalizer
 
 Logits = Float[Array, "heads queries keys"]
@@ -50,6 +50,8 @@ class Sizes:
     """Of RMSNorm."""
     window: int | None = None
     """Keys that a query sees at most, itself included; None for all before it."""
+    products: str = "float32"
+    """Type that the inputs of a layer's products are rounded to; all else is float32."""
 
 
 def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
@@ -62,9 +64,14 @@ def weigh_by(normalizer: Normalizer) -> Weigh:
     return lambda logits, visible, numbers: normalizer.weigh(logits, -1, visible[None])
 
 
-def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"]) -> Float[Array, "*rows outputs"]:
+def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"], kind: str = "float32") -> Array:
     """Multiplies rows by a matrix that is stored as checkpoints store it."""
-    return jnp.einsum("...i,oi->...o", x, matrix, precision="highest")
+    return rounded_product("...i,oi->...o", x, matrix, kind)
+
+
+def rounded_product(equation: str, x: Array, y: Array, kind: str) -> Array:
+    """Returns a product of two arrays in float32, whose inputs are rounded to a type."""
+    return jnp.einsum(equation, x.astype(kind), y.astype(kind), precision="highest").astype(jnp.float32)
 
 
 def rms_norm(x: Float[Array, "length width"], scale: Float[Array, " width"], epsilon: float) -> Array:
@@ -93,10 +100,10 @@ def hidden(
         if past is not None:
             key, value = (jnp.concatenate(pair) for pair in zip(past, (key, value)))
         attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers))
-        x = x + product(attended, own["out"])
+        x = x + product(attended, own["out"], sizes.products)
         normed = rms_norm(x, own["perceptron_norm"], sizes.epsilon)
-        gated = jax.nn.silu(product(normed, own["gate"])) * product(normed, own["up"])
-        return x + product(gated, own["down"]), Cache(key[start:], value[start:])
+        gated = jax.nn.silu(product(normed, own["gate"], sizes.products)) * product(normed, own["up"], sizes.products)
+        return x + product(gated, own["down"], sizes.products), Cache(key[start:], value[start:])
 
     start = 0 if before is None else before.key.shape[1]
     room = -len(tokens) % (SEGMENTS * BLOCK) if len(tokens) > 2 * BLOCK else 0
@@ -108,12 +115,24 @@ def hidden(
 
 def _heads(x: Array, own: Parameters, name: str, sizes: Sizes, start: int) -> Float[Array, "length heads size"]:
     """Returns the queries, keys or values of a layer; queries and keys turned by their positions."""
-    outputs = product(x, own[name])
+    outputs = product(x, own[name], sizes.products)
     if (bias := own.get(f"{name}_bias")) is not None:
         outputs = outputs + bias[None]
     by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
-    places = jnp.arange(start, start + len(x), dtype=jnp.int32)[None]
-    return by_head if name == "value" else rotated(by_head[None], places, sizes.base)[0]
+    return by_head if name == "value" else rotated(by_head, sizes.base, start)
+
+
+def rotated(x: Float[Array, "length heads size"], base: float, start: int) -> Float[Array, "length heads size"]:
+    """RoPE: pairs of features turned by an angle that grows with the position, of which the first is `start`.
+
+    Source: Su et al., "RoFormer", arXiv 2104.09864.
+    """
+    half = x.shape[-1] // 2
+    rates = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    places = jnp.arange(start, start + len(x), dtype=jnp.float32)
+    angles = (places[:, None] * rates[None])[:, None]
+    sine, cosine, (first, second) = jnp.sin(angles), jnp.cos(angles), jnp.split(x, 2, -1)
+    return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)
 
 
 def _attend(
@@ -132,9 +151,9 @@ def _attend(
         visible = seen <= places[:, None]
         if sizes.window is not None:
             visible &= seen > places[:, None] - sizes.window
-        logits = jnp.einsum("qkgs,nks->kgqn", query, key, precision="highest")
+        logits = rounded_product("qkgs,nks->kgqn", query, key, sizes.products)
         weights = weigh(logits.reshape(sizes.heads, *visible.shape), visible)
-        return jnp.einsum("kgqn,nks->qkgs", weights.reshape(logits.shape), value, precision="highest")
+        return rounded_product("kgqn,nks->qkgs", weights.reshape(logits.shape), value, sizes.products)
 
     places = jnp.arange(start, start + length, dtype=jnp.int32)
     part, block = (length, length) if length <= 2 * BLOCK else (length // SEGMENTS, BLOCK)

@@ -14,7 +14,7 @@ from softmax_jax.tasks.task import Task
 
 Numbers = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")]
 """Numbers by name, none unless given."""
-DROPPED = {"sharded": False}
+DROPPED = {"sharded": False, "positions": 0}
 """Settings of earlier versions, each with the one value that still means the same run."""
 
 

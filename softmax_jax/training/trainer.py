@@ -25,8 +25,8 @@ LEAST_SETS = 32
 """Sets of a batch that a CPU core keeps: a set costs it about 10 µs, the all-reduce of the paper's model some 100."""
 
 
-DRAWN_BYTES = 2**20
-"""Of batches that are drawn at once: a draw costs about the same for many, which must stay in cache until used."""
+DRAWN_BYTES, DRAWN_BYTES_OF_AN_ACCELERATOR = 2**20, 2**26
+"""Of batches that are drawn at once: a draw costs about the same for many. A CPU must keep them in cache until used."""
 
 
 class TrainState(NamedTuple):
@@ -145,7 +145,8 @@ def drawn_at_once(config: Config, steps: int) -> int:
     10
     """
     batch = jax.eval_shape(config.task.training_batch, jnp.int32(0), jnp.int32(0))
-    most = DRAWN_BYTES // sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
+    room = DRAWN_BYTES if on_cpu() else DRAWN_BYTES_OF_AN_ACCELERATOR
+    most = room // sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
     return max(count for count in range(1, max(1, min(most, steps)) + 1) if steps % count == 0)
 
 

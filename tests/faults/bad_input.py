@@ -146,7 +146,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train.py clrs_text --algorithms minimun", "'minimun'", "did you mean 'minimum'"),
     ("train.py clrs_text --tokenizer numbers", "'numbers'", "did you mean 'number'"),
     ("train.py clrs_text --lengths 2 4", "--lengths has 2", "kmp_matcher must have from 3"),
-    ("train.py clrs_text --positions 64", "--lengths has", "at most --positions, 64"),
     ("train.py clrs_text --decimals 9", "--decimals is 9", "from 1 to 4"),
     ("evaluate.py --sets 0", "--sets is 0", "such as 512"),
     ("studies.extremes --lengths 8", "--lengths has 8", "16"),

@@ -69,6 +69,6 @@ def test_it_trains():
 
 
 def test_settings_with_several_values_come_back_from_json():
-    config = Config(dataclasses.replace(TASK, tokenizer="character"))
+    config = Config(dataclasses.replace(TASK, tokenizer="smollm2"))
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in settings_of(config).items()}
     assert from_settings(listed) == config

@@ -10,11 +10,10 @@ from flax import nnx
 from projects.clrs_text.algorithms import ALGORITHMS
 from projects.clrs_text.rows import NONE
 from projects.clrs_text.task import ClrsText
-from softmax_jax.normalizers.registry import normalizer
 
 SEED = jnp.int32(3)
 SMALL = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 7), hidden=16, heads=2, layers=1)
-SPELLED = dataclasses.replace(SMALL, tokenizer="character", positions=512)
+SPELLED = dataclasses.replace(SMALL, tokenizer="smollm2")
 
 
 @functools.cache
@@ -79,39 +78,6 @@ def test_no_text_sees_another():
 
 
 @pytest.mark.full
-def test_positions_ascend_within_a_text_and_range_over_all():
-    of = batch(SPELLED)
-    for copy in range(SPELLED.sets):
-        for index in range(4):
-            places = of.places[copy][of.text[copy] == index]
-            assert (np.diff(places) > 0).all()
-            assert places.min() >= 0
-            assert places.max() < SPELLED.positions
-    assert of.places[of.text != NONE].max() > 0.8 * SPELLED.positions
-
-
-def fresh_texts(algorithm, length, sets=20):
-    one = dataclasses.replace(SMALL, algorithms=(algorithm,))
-    return one, jax.jit(lambda: one.test_batch(jax.random.key(3), length, sets))()
-
-
-@pytest.mark.parametrize("name", ["ssmax", pytest.param("adaptive", marks=pytest.mark.full)])
-def test_an_answer_is_right_after_right_tokens_exactly_if_greedy_decoding_gives_it(name):
-    """A model that knows half of the answers: its bias is towards the tokens of some."""
-    one, of = fresh_texts("minimum", 5)
-    decoder = one.build("softmax", nnx.Rngs(1))
-    first, end = of.answer[:, 0], of.answer[0, 1]
-    decoder.bias[...] = decoder.bias[...].at[jnp.bincount(first, length=16).argmax()].add(20)
-    by = normalizer(name)
-    forced = (jax.jit(lambda: one.scores(decoder, of, None, by))().argmax(-1) == of.answer).all(1)
-    question = one.slots("minimum", 5)[0]
-    tokens, there = of.tokens[:, 0, :question], of.text[:, 0, :question] >= 0
-    greedy = jax.jit(lambda: decoder.decode(tokens, there, of.answer.shape[1], None, by))()
-    np.testing.assert_array_equal(forced, (greedy == of.answer).all(1))
-    assert end not in first
-
-
-@pytest.mark.full
 def test_slots_without_a_token_change_no_score():
     of = jax.tree.map(jnp.asarray, batch(SMALL))
     assert (of.text == NONE).any()
@@ -128,6 +94,17 @@ def test_nothing_is_wrong_behind_the_end_of_an_answer():
     nothing = of.weight == 0
     assert nothing.any()
     assert (one.scores(model(SPELLED), of, None).argmax(-1) == of.answer)[nothing].all()
+
+
+def test_an_answer_is_right_if_all_its_tokens_are():
+    of = jax.tree.map(jnp.asarray, batch(SMALL))
+    scores = jax.nn.one_hot(of.answer, SMALL.vocabulary.size)
+    assert SMALL.right(scores, of).all()
+    last = (of.of_text[0] == 2) & (of.weight[0] > 0)
+    at = int(jnp.flatnonzero(last)[-1])
+    wrong = scores.at[0, at].set(jax.nn.one_hot(of.answer[0, at] + 1, SMALL.vocabulary.size))
+    assert SMALL.right(wrong, of)[0].tolist() == [True, True, False, True]
+    assert float(SMALL.accuracy(wrong, of)) == 87.5
 
 
 def test_sets_of_training_seeds_and_tests_differ():

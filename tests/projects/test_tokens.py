@@ -7,8 +7,8 @@ import pytest
 from projects.clrs_text.algorithms import ALGORITHMS, Kind, codes_of, values_of
 from projects.clrs_text.tokens import (
     TOKENIZERS,
-    CharacterTokenizer,
     NumberTokenizer,
+    SplitTokenizer,
     answer_parts,
     question_parts,
     spell,
@@ -74,7 +74,7 @@ def test_texts_come_back_from_their_tokens(name):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "decimals"),
-    [("number", 1), ("number", NumberTokenizer.most_decimals), ("character", CharacterTokenizer.most_decimals)],
+    [("number", 1), ("number", NumberTokenizer.most_decimals), ("smollm2", SplitTokenizer.most_decimals)],
 )
 def test_texts_come_back_at_any_number_of_decimals(name, decimals):
     for algorithm in ALL:
@@ -101,10 +101,11 @@ def test_compiled_tokens_are_those_of_the_text(name):
 def test_a_number_is_one_token_or_its_characters():
     text = "minimum:\nkey: [0.548 0.7]\nmin:\n"
     assert len(tokenizer("number", 3).encode(text)) == 4
-    assert len(tokenizer("character", 3).encode(text)) == len(text)
+    split = SplitTokenizer(ALL, 3)
+    assert [split.pieces[str(token)] for token in split.encode(text)][6:15] == list("0.548 0.7")
 
 
-@pytest.mark.parametrize(("name", "text"), [("number", "0.5489"), ("number", "1024"), ("character", "key?")])
+@pytest.mark.parametrize(("name", "text"), [("number", "0.5489"), ("number", "1024"), ("smollm2", "key?")])
 def test_a_text_without_tokens_is_refused(name, text):
     with pytest.raises(ValueError, match="has no token"):
         tokenizer(name, 3).encode(text)
@@ -114,4 +115,4 @@ def test_neighbouring_numbers_differ_in_what_is_known_of_them():
     features = NumberTokenizer(ALL, 3).features()
     distances = np.linalg.norm(np.diff(features[:3024], axis=0), axis=1)
     assert (distances < 0.1).sum() == 1  # the two zeros, which only their learned vectors tell apart
-    assert not CharacterTokenizer(ALL, 3).features().size
+    assert not SplitTokenizer(ALL, 3).features().size

@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from docs.pictures import DOCS, table
-from projects.clrs_text import study as clrs_text
+from projects.clrs_text import page as clrs_text
 from studies import ablation, critical, extremes, factorial, polynomial, precision, pretrained, trained_or_swapped
 from tests.tiers import full_except
 
@@ -47,11 +47,6 @@ def of_swapped() -> Iterator[str]:
     yield trained_or_swapped.accuracy_table(table("trained_or_swapped/accuracy"), table("trained_or_swapped/tests"))
 
 
-def of_clrs_text() -> Iterator[str]:
-    yield clrs_text.learned_table(table("clrs_text/regimes"))
-    yield clrs_text.models_table(table("clrs_text/accuracy"))
-
-
 def of_polynomial() -> Iterator[str]:
     yield polynomial.curves_table(table("polynomial/curves"))
 
@@ -68,7 +63,7 @@ PAGES = {
     "precision_study": of_precision,
     "results": of_factorial,
     "trained_or_swapped": of_swapped,
-    "clrs_text": of_clrs_text,
+    "clrs_text": lambda: clrs_text.tables_of(DOCS / "data" / "clrs_text"),
     "pretrained": of_pretrained,
 }
 
@@ -93,6 +88,8 @@ DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
     "frontier/pairs": lambda: ablation.best_of_pairs(table("frontier/accuracy")),
     "frontier/variance": lambda: ablation.shares_of_variance(table("frontier/accuracy")),
     "critical/rules": rules_of_critical,
+    "clrs_text/contrasts": lambda: clrs_text.contrasts(table("clrs_text/answers")),
+    "clrs_text/swapped": lambda: clrs_text.swapped_losses(table("clrs_text/answers")),
     "critical/near_ties": near_ties_of_critical,
     "extremes/growth": lambda: extremes.growth_frame(betas_of_extremes(), 256),
     "extremes/rules": lambda: extremes.off_by(betas_of_extremes(), "half", 256),

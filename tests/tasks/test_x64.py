@@ -27,7 +27,7 @@ KINDS = {
     "near ties": MaxRetrieval(sets=2, width=8, nearest_of=4, min_items=2),
     **{priority: MaxRetrieval(sets=2, width=8, priority=priority) for priority in QUANTILES if priority != "uniform"},
     **{name: task_class(name)(**SIZES, **NUMBERS.get(name, {})) for name in TASKS if name != MaxRetrieval.name},
-    "characters": ClrsText(**SIZES, lengths=(4,), tokenizer="character"),
+    "characters": ClrsText(**SIZES, lengths=(4,), tokenizer="smollm2"),
 }
 
 

@@ -1,0 +1,288 @@
+"""Says what tuning under each regime gains over softmax, from the answers that `study` and `pretrained` counted.
+
+The unit is the base model. Of each, the accuracies of its tuning runs are averaged, and the difference of two regimes
+is one number per base model: mean, Student's t interval and paired t-test over base models. Beside it stands a
+bootstrap that draws base models and, within each, its runs. SmolLM2 is one base model: a difference within a model
+tuned from one seed of texts is tested over its test sets, by McNemar.
+
+    python -m projects.clrs_text.page --output docs/data/clrs_text --page docs/clrs_text.md
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import altair as alt
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+
+from projects.clrs_text.answers import mcnemar
+from projects.clrs_text.task import PUBLISHED_LENGTHS
+from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
+from softmax_jax.report import charts
+from softmax_jax.report.tables import markdown_table, number_or_dash
+from studies.common import Options, start
+
+DATA = Path("docs") / "data" / "clrs_text"
+SORTED, BEYOND = "insertion_sort", (40, 48, 56, 64)
+"""The contrast is the accuracy of this algorithm, mean over these lengths."""
+LEARNED = 50.0
+"""Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims."""
+SHOWN = (4, 12, 31, 40, 64)
+BASELINE = "softmax"
+UNTUNED = "untuned"
+"""In the place of a regime: the base models before tuning."""
+PAIRS = (
+    ("adaptive", BASELINE),
+    ("ssmax", BASELINE),
+    ("constant", BASELINE),
+    ("sharp_constant", BASELINE),
+    ("adaptive", "ssmax"),
+    ("adaptive", "sharp_constant"),
+    (BASELINE, UNTUNED),
+    ("adaptive", UNTUNED),
+)
+RANGES = {"4 to 31": PUBLISHED_LENGTHS, "40 to 64": BEYOND}
+NAMES = {
+    BASELINE: "softmax",
+    UNTUNED: "the base model, untuned",
+    "adaptive": "adaptive temperature",
+    "ssmax": "SSMax per head",
+    "constant": "constant per head, from 1",
+    "sharp_constant": "constant per head, from 1.5",
+}
+SHORT = {"ssmax": "SSMax", "constant": "constant from 1", "sharp_constant": "constant from 1.5"}
+DRAWS = 10_000
+PRETRAINED, PRETRAINED_LONGEST = "pretrained_answers.csv", 16
+CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments(Options):
+    """Options of the command line."""
+
+    tables: ClassVar[tuple[str, ...]] = ("learned", "models", "contrasts", "algorithms", "swapped", "pretrained")
+
+    data: Path = DATA
+    """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
+
+    def marks(self) -> tuple[str, ...]:
+        """Returns the marks of the tables whose data are there."""
+        return self.tables if (self.data / PRETRAINED).exists() else self.tables[:-1]
+
+
+def complete(answers: pl.DataFrame) -> pl.DataFrame:
+    """Returns the answers of the base models that were tuned under every regime, tuned and untuned, in percent."""
+    answers = answers.with_columns(accuracy=100 * pl.col("right") / pl.col("sets"))
+    untuned = answers.filter(stage="swapped", regime=BASELINE).with_columns(regime=pl.lit(UNTUNED))
+    tuned = answers.filter(stage="tuned")
+    regimes = tuned.group_by("seed").agg(pl.col("regime").n_unique())
+    whole = regimes.filter(pl.col("regime") == tuned["regime"].n_unique())["seed"]
+    return pl.concat([tuned, untuned]).filter(pl.col("seed").is_in(whole.to_list()))
+
+
+def by_run(
+    tuned: pl.DataFrame, regime: str, algorithm: str, lengths: Sequence[int]
+) -> Float[np.ndarray, "models runs"]:
+    """Returns the mean accuracy over some lengths of each tuning run of each base model."""
+    found = tuned.filter(pl.col("n").is_in(lengths), regime=regime, algorithm=algorithm)
+    means = found.group_by("seed", "run").agg(pl.mean("accuracy")).sort("seed", "run")
+    return means["accuracy"].to_numpy().reshape(means["seed"].n_unique(), -1)
+
+
+def bootstrap(one: Float[np.ndarray, "models runs"], other: Float[np.ndarray, "models others"]) -> tuple[float, float]:
+    """Returns the 95 % interval of the mean difference when base models are drawn and, within each, its runs."""
+    random = np.random.default_rng(0)
+    models = random.integers(len(one), size=(DRAWS, len(one), 1))
+    means = []
+    for of_regime in (one, other):
+        runs = random.integers(of_regime.shape[1], size=(DRAWS, len(one), of_regime.shape[1]))
+        means.append(of_regime[models, runs].mean((1, 2)))
+    low, high = np.quantile(means[0] - means[1], (0.025, 0.975))
+    return float(low), float(high)
+
+
+def contrasts(answers: pl.DataFrame) -> pl.DataFrame:
+    """Returns each difference of two regimes at and beyond the lengths of training, for every learned algorithm."""
+    tuned, rows = complete(answers), []
+    for (lengths, numbers), algorithm, pair in itertools.product(RANGES.items(), learned(answers), PAIRS):
+        one, other = (by_run(tuned, name, algorithm, numbers) for name in pair)
+        means, reference = one.mean(1), other.mean(1)
+        gains = (means - reference).tolist()
+        mean, half = float(np.mean(gains)), half_width(gains)
+        half = float("nan") if half is None else half
+        p = paired_p_value(means.tolist(), reference.tolist())
+        ends = mean - half, mean + half, p, *bootstrap(one, other)
+        rows.append((*pair, algorithm, lengths, len(gains), mean, *ends))
+    return pl.DataFrame(rows, CONTRASTS, orient="row")
+
+
+def swapped_losses(answers: pl.DataFrame) -> pl.DataFrame:
+    """Returns what each base model loses at the lengths of training when a regime is swapped in."""
+    swapped = answers.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), stage="swapped")
+    means = swapped.group_by("regime", "algorithm", "seed", maintain_order=True).agg(
+        accuracy=100 * pl.col("right").sum() / pl.col("sets").sum()
+    )
+    softmax = means.filter(regime=BASELINE).select("algorithm", "seed", softmax="accuracy")
+    others = means.filter(pl.col("regime") != BASELINE).join(softmax, on=["algorithm", "seed"])
+    others = others.with_columns(gain=pl.col("accuracy") - pl.col("softmax"))
+    return others.filter(pl.col("algorithm").is_in(learned(answers))).sort("regime", "algorithm", "seed")
+
+
+def at_training_lengths(answers: pl.DataFrame) -> dict[str, float]:
+    """Returns the mean accuracy of each algorithm at the lengths of training, as trained under softmax."""
+    trained = answers.filter(pl.col("n").is_in(PUBLISHED_LENGTHS), stage="swapped", regime=BASELINE)
+    means = trained.group_by("algorithm", maintain_order=True).agg(100 * pl.col("right").sum() / pl.col("sets").sum())
+    return dict(means.rows())
+
+
+def learned(answers: pl.DataFrame) -> list[str]:
+    """Returns the algorithms that are learned."""
+    return [algorithm for algorithm, mean in at_training_lengths(answers).items() if mean >= LEARNED]
+
+
+def learned_table(answers: pl.DataFrame) -> str:
+    """Returns what the base models answer right under softmax, by algorithm and length, as Markdown."""
+    rows = []
+    for algorithm, mean in at_training_lengths(answers).items():
+        found = answers.filter(algorithm=algorithm, stage="swapped", regime=BASELINE)
+        by_length = dict(found.group_by("n").agg(100 * pl.col("right").sum() / pl.col("sets").sum()).rows())
+        rows.append([algorithm, f"{mean:.1f}", *(f"{by_length[n]:.1f}" for n in SHOWN)])
+    return markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
+
+
+def models_table(answers: pl.DataFrame) -> str:
+    """Returns how each base model sorts: untuned at the lengths of training, and beyond under each regime."""
+    tuned = complete(answers)
+    regimes = [UNTUNED, *map(str, dict.fromkeys(tuned.filter(stage="tuned")["regime"]))]
+    columns = {"untuned, 4 to 31": by_run(tuned, UNTUNED, SORTED, PUBLISHED_LENGTHS).mean(1)}
+    columns |= {SHORT.get(name, name): by_run(tuned, name, SORTED, BEYOND).mean(1) for name in regimes}
+    rows = [[str(seed), *(f"{means[row]:.1f}" for means in columns.values())] for row, seed in enumerate(seeds(tuned))]
+    return markdown_table(["seed", *columns], rows)
+
+
+def seeds(tuned: pl.DataFrame) -> list[int]:
+    """Returns the seeds of the base models in the order of `by_run`."""
+    return tuned["seed"].unique().sort().to_list()
+
+
+def contrasts_table(found: pl.DataFrame) -> str:
+    """Returns the contrasts of the algorithm that sorts, as Markdown."""
+    rows = []
+    for row in found.filter(algorithm=SORTED, lengths="40 to 64").to_dicts():
+        interval, boot = (f"{row[low]:+.1f} to {row[high]:+.1f}" for low, high in (("low", "high"), CONTRASTS[-2:]))
+        names = NAMES[row["regime"]], NAMES[row["against"]]
+        rows.append([*names, f"{row['mean']:+.1f}", interval, boot, number_or_dash(row["p"], ".2g")])
+    return markdown_table(["tuned under", "minus", "gain", "95 % (t)", "95 % (bootstrap)", "p"], rows)
+
+
+def algorithms_table(found: pl.DataFrame) -> str:
+    """Returns what tuning gains over softmax on every learned algorithm, with half its t interval, as Markdown."""
+    columns = [(regime, lengths) for regime in ("adaptive", "ssmax") for lengths in RANGES]
+    rows = []
+    for (algorithm,), of_one in found.filter(against=BASELINE).group_by("algorithm", maintain_order=True):
+        cells = [of_one.filter(regime=regime, lengths=lengths).to_dicts()[0] for regime, lengths in columns]
+        rows.append([str(algorithm), *(f"{cell['mean']:+.1f} ± {cell['high'] - cell['mean']:.1f}" for cell in cells)])
+    return markdown_table(["algorithm", *(f"{NAMES[regime]}, {lengths}" for regime, lengths in columns)], rows)
+
+
+def swapped_table(losses: pl.DataFrame) -> str:
+    """Returns the mean loss of each regime when it is swapped in, with the range over base models, as Markdown."""
+    algorithms = list(dict.fromkeys(losses["algorithm"]))
+    rows = []
+    for (regime,), of_one in losses.group_by("regime", maintain_order=True):
+        cells = []
+        for algorithm in algorithms:
+            gains = of_one.filter(algorithm=algorithm)["gain"].to_list()
+            cells.append(f"{np.mean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})")
+        rows.append([NAMES[str(regime)], *cells])
+    return markdown_table(["swapped in", *algorithms], rows)
+
+
+def pretrained_cells(answers: pl.DataFrame) -> Iterator[tuple[str, str, int, str, float, float, float | None, int]]:
+    """Yields stage, regime, seed, algorithm, accuracy at and beyond the training lengths of SmolLM2, p there, sets.
+
+    p is of McNemar's exact test beyond training, against the model tuned under softmax from the same seed.
+    """
+    trained = answers["n"].unique().sort().to_list()
+    beyond = [n for n in trained if n > PRETRAINED_LONGEST]
+    bits = answers.with_columns(right=pl.col("right").str.split("").list.eval(pl.element() == "1"))
+    cells = {
+        key: (of_one.filter(~pl.col("n").is_in(beyond)), of_one.filter(pl.col("n").is_in(beyond)))
+        for key, of_one in bits.group_by("stage", "regime", "seed", "algorithm", maintain_order=True)
+    }
+    arrays = {key: [np.concatenate(part["right"].to_list()) for part in parts] for key, parts in cells.items()}
+    for (stage, regime, seed, algorithm), (within, after) in arrays.items():
+        reference = arrays["tuned", BASELINE, seed, algorithm][1]
+        p = None if (stage, regime) == ("tuned", BASELINE) else mcnemar(after, reference)
+        yield stage, regime, seed, algorithm, 100 * within.mean(), 100 * after.mean(), p, after.size  # pyright: ignore
+
+
+def pretrained_table(answers: pl.DataFrame) -> str:
+    """Returns what SmolLM2 answers right after tuning, as Markdown."""
+    rows = [
+        [
+            algorithm,
+            f"{stage} {NAMES.get(regime, regime)}" if stage == "swapped" else NAMES.get(regime, regime),
+            str(seed),
+            f"{within:.1f}",
+            f"{after:.1f}",
+            number_or_dash(p, ".1g"),
+        ]
+        for stage, regime, seed, algorithm, within, after, p, _ in sorted(
+            pretrained_cells(answers), key=lambda cell: (cell[3], cell[0] == "swapped", cell[2])
+        )
+    ]
+    return markdown_table(["algorithm", "under", "seed", "4 to 16", "20 to 40", "p"], rows)
+
+
+def gains_chart(answers: pl.DataFrame) -> charts.Chart:
+    """Draws what tuning under each regime gains over softmax when sorting, by length, with bands over base models."""
+    tuned = complete(answers).filter(algorithm=SORTED, stage="tuned")
+    means = tuned.group_by("regime", "n", "seed", maintain_order=True).agg(pl.mean("accuracy"))
+    softmax = means.filter(regime=BASELINE).select("n", "seed", softmax="accuracy")
+    gains = means.filter(pl.col("regime") != BASELINE).join(softmax, on=["n", "seed"])
+    gains = gains.select("regime", "n", "seed", gain=pl.col("accuracy") - pl.col("softmax"))
+    shown = over_seeds(gains, ["regime", "n"], "gain").rename({"regime": "normalizer"})
+    longer = {name: NAMES[name] for name in ("constant", "sharp_constant")}
+    shown = shown.with_columns(pl.col("normalizer").replace(longer))
+    found = contrasts(answers).filter(algorithm=SORTED, against=BASELINE, lengths="40 to 64")
+    mean = dict(found.select("regime", "mean").rows())
+    sharp = [mean[name] for name in ("adaptive", "ssmax", "sharp_constant")]
+    title = charts.chart_title(
+        f"Tuned sharper, models sort {min(sharp):.0f} to {max(sharp):.0f} points more at 40 to 64, whatever sharpens",
+        f"insertion_sort, trained at 4 to 31 numbers: points above softmax tuned as long; {means['seed'].n_unique()} "
+        "base models, 95 % bands",
+    )
+    x = charts.length_axis(sorted(set(shown["n"])), "numbers to sort")
+    y = alt.Y("value:Q", title="points above softmax")
+    colour = charts.colour_by("normalizer", charts.palette(shown["normalizer"]), orient="top", columns=2)
+    return alt.layer(*charts.lines(shown, x, y, colour)).properties(width=480, height=280, title=title)
+
+
+def tables_of(data: Path) -> Iterator[str]:
+    """Yields the tables of the answers in a directory, in the order of their marks."""
+    answers = pl.read_csv(data / "answers.csv")
+    yield learned_table(answers)
+    yield models_table(answers)
+    found = contrasts(answers)
+    yield contrasts_table(found)
+    yield algorithms_table(found)
+    yield swapped_table(swapped_losses(answers))
+    if (data / PRETRAINED).exists():
+        yield pretrained_table(pl.read_csv(data / PRETRAINED, schema_overrides={"right": pl.String}))
+
+
+def write(asked: Arguments) -> None:
+    """Writes the contrasts, the losses, the tables and the picture."""
+    answers = pl.read_csv(asked.data / "answers.csv")
+    frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
+    drawn = {"gains": gains_chart(answers)}
+    asked.write("clrs_text", frames, drawn, dict(zip(asked.marks(), tables_of(asked.data))))
+
+
+if __name__ == "__main__":
+    start(Arguments, __doc__, write)

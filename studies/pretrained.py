@@ -368,10 +368,9 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
         for kind, pattern in KINDS.items()
         if any(output.glob(pattern))
     }
-    keys = ("text", "layer", "head", "below")
-    frames["heads"] = (
-        frames["heads"].group_by(*keys, maintain_order=True).agg(pl.mean(*measures.OF_HEADS).round_sig_figs(5))
-    )
+    if (heads := frames.get("heads")) is not None:
+        of_head = heads.group_by("text", "layer", "head", "below", maintain_order=True)
+        frames["heads"] = of_head.agg(pl.mean(*measures.OF_HEADS).round_sig_figs(5))
     for kind, frame in frames.items():
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:

@@ -1,5 +1,6 @@
 """The most that any attention can answer of max retrieval, where rounding makes items equal."""
 
+import functools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ BINADES = 12
 NEGLIGIBLE = 1e-9
 
 
+@functools.cache
 def expected_ceiling(precision: str, items: int) -> float:
     r"""Returns the percent of sets of uniform ρ that the best guess answers, after rounding to a precision of `BITS`.
 

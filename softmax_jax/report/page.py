@@ -160,7 +160,8 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
         parts += [html.heading(run.name), html.facts(findings.said(run))]
     parts.append(Figure("accuracy", findings.accuracy_chart(runs), findings.frame_of(runs)))
     if runs[0].compared:
-        parts.append(Figure("published", accuracy.difference_chart(runs[0].cells), runs[0].cells))
+        cells = runs[0].cells
+        parts.append(Figure("published", accuracy.difference_chart(cells), cells))
     return Section("result", "Accuracy by number of items", [], [*parts, result_table(runs)])
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.masking import is_low
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 
 
@@ -248,7 +249,10 @@ def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     weights, visible = weigh(rows).weights, rows.visible()
     order = np.argsort(np.where(visible, rows.logits, -np.inf), -1, kind="stable")
     rises = np.diff(np.take_along_axis(weights, order, -1), axis=-1) >= -rounding.total(weights.shape[-1])
-    counted = np.take_along_axis(visible, order, -1)[:, :-1]
+    largest = np.max(rows.logits, -1, keepdims=True, initial=-np.inf, where=visible)
+    with np.errstate(invalid="ignore"):  # of infinities, whose rows are empty or not lawful
+        weighed = visible & ~is_low(rows.logits, largest)
+    counted = np.take_along_axis(weighed, order, -1)[:, :-1]
     return Found(rows.lawful() & ~(rises | ~counted).all(-1), rows, weights, "weights in the order of the logits")
 
 

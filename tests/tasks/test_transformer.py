@@ -79,9 +79,9 @@ def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
     ("name", "numbers"), [(name, method.learned) for name, method in METHODS.items() if method.learned]
 )
 def test_every_head_of_every_layer_learns_its_own_numbers(name, numbers):
-    # Rows of nine lie at a bound of clipped SSMax and Grok-2 by their own numbers, where there is no gradient.
-    spec = f"{name}(s=0.6)" if name in ("clipped_ssmax", "grok2") else name
-    structure, state = nnx.split(built(spec, numbers), nnx.Param)
+    # Rows of nine lie at a bound of these by their own numbers, where there is no gradient.
+    within = {"clipped_ssmax": "(s=0.6)", "grok2": "(s=0.6)", "length_boost": "(bias=0)"}
+    structure, state = nnx.split(built(name + within.get(name, ""), numbers), nnx.Param)
 
     def loss(state):
         return (nnx.merge(structure, state)(INPUTS, FULL) ** 2).sum()

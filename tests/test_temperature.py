@@ -118,6 +118,7 @@ def test_masked_entries_do_not_count():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_known_polynomial_is_recovered(found):
     assert found.intervals is not None
     for truth, (low, high) in zip(TRUTH, found.intervals):

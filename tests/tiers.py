@@ -7,7 +7,7 @@ import pytest
 
 import softmax_jax as sj
 
-HEART = ("softmax", "adaptive", "softpick", "entmax15")
+HEART = ("softmax", "adaptive", "entmax15")
 """Methods that stand for all others in the default tier, where tests run for every method."""
 
 

@@ -60,7 +60,7 @@ def visible_by_definition(mask, is_causal, query_seq_lengths, key_value_seq_leng
 
 
 @pytest.mark.parametrize("local_window_size", [None, 1, (2, 0)])
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", full_except([False, True], True))
 @pytest.mark.parametrize("kv_heads", full_except([2, 1], 2))
 def test_equals_jax_for_every_combination_of_keywords(kv_heads, is_causal, local_window_size):
     arrays = qkv(kv_heads)
@@ -125,6 +125,7 @@ def test_gradients_equal_those_of_jax(kv_heads):
         np.testing.assert_allclose(ours, theirs, atol=5e-6, rtol=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hidden", [jnp.nan, jnp.inf, -jnp.inf])
 def test_a_bias_behind_the_mask_matters_to_nothing(hidden):
     lengths = jnp.array([4, 4], jnp.int32)
@@ -154,7 +155,8 @@ FORMS = {
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *((name, "dense") for name in HEART),
+        ("adaptive", "dense"),
+        *full_except((name, "dense") for name in HEART if name != "adaptive"),
         *full_except([("adaptive", "streaming"), ("softmax", "xla"), ("ssmax", "xla")]),
     ],
 )
@@ -183,6 +185,7 @@ def test_the_size_of_a_product_hides_nothing_and_a_bias_above_minus_9000_neither
         np.testing.assert_allclose(weights[0, 0], [1 / 3, 0], rtol=1e-6)  # of two entries
 
 
+@pytest.mark.full
 def test_lists_and_numbers_are_taken_for_arrays():
     arrays, mask = qkv(), some_mask((QUERIES, KEYS))
     attend = functools.partial(dot_product_attention, *arrays, normalizer="ssmax")

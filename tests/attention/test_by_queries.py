@@ -67,6 +67,7 @@ def test_values_and_gradients_are_those_of_dense_attention(name):
         np.testing.assert_array_equal(rows, 0)
 
 
+@pytest.mark.full
 def test_a_scale_of_ones_own_is_one_class_everywhere():
     normalizer = sj.Normalizer(sj.softmax, Spread(s=3.0))
     # Above the number of logits from which attention comes in blocks.
@@ -90,11 +91,13 @@ def test_a_scale_of_ones_own_is_one_class_everywhere():
     np.testing.assert_allclose(layer(x), fixed(x), atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("normalizer", [OWN, sj.Normalizer(sj.sigmoid, Spread())], ids=["function", "scale"])
 def test_a_normalizer_of_ones_own_comes_in_blocks(normalizer):
     assert_equal(*each((dense_attention, blocks_of_2), normalizer, (*arrays()[:3], jnp.zeros(()))))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "shape",
     [(QUERIES, 1), *full_except([((BATCH, HEADS, QUERIES, 1),), ((KEYS + 1,),)])],
@@ -107,6 +110,7 @@ def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
     assert_equal(*each((dense_attention, blocks_of_2), sj.Normalizer(sj.entmax15, scale), arrays()[:3]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "shape", [(BATCH, 1, 1, KEYS), *full_except([((1, HEADS, QUERIES, 1),), ((QUERIES, KEYS),), ((KEYS,),)])]
 )
@@ -147,6 +151,7 @@ def test_gradients_of_half_precision_sum_up_in_float32():
         np.testing.assert_allclose(got.astype(jnp.float32), wanted, rtol=2.0**-8, atol=0.04)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_except(["adaptive", "sparsemax"], "adaptive"))
 def test_forward_mode_vmap_and_second_derivatives(name):
     query, key, value, _ = arrays()
@@ -169,6 +174,7 @@ def test_forward_mode_vmap_and_second_derivatives(name):
         np.testing.assert_allclose(got, wanted, atol=1e-5 * float(np.abs(wanted).max()))
 
 
+@pytest.mark.full
 def test_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
     query, key, value, _ = (jnp.concatenate([array] * 2)[:3] for array in arrays())
     attend = functools.partial(sj.dot_product_attention, query, key, value, mask=some_mask()[:1], normalizer="entmax15")

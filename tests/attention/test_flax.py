@@ -192,6 +192,7 @@ def test_captured_weights_are_those_before_dropout(api):
 # Transformations and decoding
 
 
+@pytest.mark.full
 @both
 def test_jit_grad_and_vmap(api):
     one, x = layer(api, attention_fn("ssmax")), inputs()
@@ -537,6 +538,7 @@ def lifted(layer: Any, attention: Any) -> jax.Array:
     return layer(HEADS, attention_fn=attention).apply(variables, inputs())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.parametrize(
     "wrap", [linen.jit, *(pytest.param(wrap, marks=pytest.mark.full) for wrap in (linen.remat, lambda layer: layer))]

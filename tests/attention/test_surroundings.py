@@ -52,6 +52,7 @@ def assert_same(actual, wanted):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), actual, wanted)
 
 
+@pytest.mark.full
 @every_form
 def test_in_shard_map_with_its_checks(name, form):
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
@@ -62,6 +63,7 @@ def test_in_shard_map_with_its_checks(name, form):
         assert_same(jax.jit(divided)(QUERY, KEY, VALUE, MASK), anywhere(name))
 
 
+@pytest.mark.full
 @every_form
 def test_on_an_explicit_mesh(name, form):
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,))
@@ -72,6 +74,7 @@ def test_on_an_explicit_mesh(name, form):
         assert_same(jax.jit(output_and_gradients(name, form))(*arrays, mask), anywhere(name))
 
 
+@pytest.mark.full
 @every_form
 def test_exported_with_symbolic_sizes(name, form, symbols_pass):
     batch, length, heads = export.symbolic_shape("batch, length, heads")
@@ -96,12 +99,14 @@ def test_without_batch_queries_keys_or_size(name, form):
             assert not np.any(gradient)
 
 
+@pytest.mark.full
 @every_form
 def test_debug_flags_do_not_stop_on_finite_results(name, form):
     with jax.debug_nans(True), jax.debug_infs(True):
         assert_same(output_and_gradients(name, form)(QUERY, KEY, VALUE, MASK), anywhere(name))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "form", "low"),
     full_except(

@@ -70,6 +70,7 @@ def test_train_then_evaluate(trained, tmp_path):
     assert for_print == {f"{name}.{suffix}" for name in ("accuracy", "published") for suffix in ("pdf", "svg", "txt")}
 
 
+@pytest.mark.full
 def test_several_runs_are_one_table_one_chart_and_one_file(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "y", ignore=shutil.ignore_patterns("checkpoints"))
     names = ("--lengths", 4, 16, "--sets", 8, "--normalizers", "softmax", "hardmax")
@@ -139,6 +140,7 @@ def test_help_shows_every_setting_with_its_meaning(tmp_path):
         assert word in settings.stdout
 
 
+@pytest.mark.full
 def test_a_reader_that_stops_ends_a_command_quietly(tmp_path):
     command = f"{sys.executable} {ROOT / 'evaluate.py'} --help | true"
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)

@@ -81,6 +81,7 @@ def test_every_command_and_every_preset_has_its_help(run):
             assert line.startswith(("example: softmax-jax", "usage: softmax-jax COMMAND")), words
 
 
+@pytest.mark.full
 def test_it_trains_and_evaluates(run, tmp_path):
     """In one process, as most of the time goes into imports."""
     assert "softmax-jax evaluate --checkpoint runs/quick" in run("-c", RUN, TRAIN, EVALUATE)

@@ -25,6 +25,7 @@ def found(trainer, state):
     return {"evaluation": numbers.evaluation(), "training": numbers.training(trainer, state)}
 
 
+@pytest.mark.full
 def test_the_numbers_are_those_kept(found):
     kept, said = numbers.kept(jax.__version__)
     print(said)
@@ -34,6 +35,7 @@ def test_the_numbers_are_those_kept(found):
     assert not lines, "\n".join([f"not {said}:", *lines, "If this is meant: `python -m tests.golden.write`"])
 
 
+@pytest.mark.full
 def test_a_normalizer_that_is_off_by_a_thousandth_is_seen(found):
     other = normalizer("ssmax", s=1.001 / jax.numpy.log(16.0))
     changed = {"training": found["training"], "evaluation": numbers.evaluation({"ssmax": other})}
@@ -42,6 +44,7 @@ def test_a_normalizer_that_is_off_by_a_thousandth_is_seen(found):
     assert all(line.startswith("evaluation, normalizer ssmax") for line in lines)
 
 
+@pytest.mark.full
 def test_training_that_starts_a_hundredth_off_is_seen(found, trainer, state):
     off = state._replace(parameters=jax.tree.map(lambda leaf: 1.01 * leaf, state.parameters))
     changed = {"evaluation": found["evaluation"], "training": numbers.training(trainer, off)}

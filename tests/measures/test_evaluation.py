@@ -65,6 +65,7 @@ def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
         assert np.allclose([row[name] for name in EVALUATION], expected, atol=1e-3)
 
 
+@pytest.mark.full
 def test_short_sets_are_read_together_as_they_are_alone(parameters):
     """At lengths that share a program, in which items beyond a set's own are masked."""
     together = frame_of(parameters, ["softmax", "softpick"], lengths=(2, 9, 40), sets=8)

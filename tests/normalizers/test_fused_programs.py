@@ -19,6 +19,7 @@ def tier(producer, form):
     return pytest.param(producer, form, marks=DENSE_FIRST[(producer, form) not in FULL])
 
 
+@pytest.mark.full
 def test_some_methods_weigh_as_if_the_logits_were_there_already():
     check({name: ALL[name] for name in (*HEART, "hardmax", "top_k")}, "soft cap")
 

@@ -137,6 +137,7 @@ def all_slopes(normalizer, rows, cotangent):
     return along, jax.grad(lambda n, z: jnp.sum(n(z) * cotangent), (0, 1), allow_int=True)(normalizer, rows)
 
 
+@pytest.mark.full
 @every_method
 def test_derivatives_are_finite_where_logits_lie_far_apart(name):
     lows = [-8999.0, -1e38, -2.4e38, float(jnp.finfo("float32").min)]

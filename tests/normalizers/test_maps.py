@@ -47,6 +47,7 @@ def test_a_sink_is_a_logit_whose_weight_is_dropped(sink, offset):
     np.testing.assert_allclose(sj.sink_softmax(z, sink=sink), with_one_more[:-1], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_a_low_sink_leaves_softmax_and_empty_rows_zero():
     z = jnp.array([MIXED, [-jnp.inf] * 10])
     where = jnp.array([[True] * 10, [False] * 10])

@@ -250,6 +250,7 @@ def test_traced_numbers_are_not_checked():
     assert ends(1.5, 2.0) == pytest.approx(np.polyval(PUBLISHED, 2.0), rel=1e-4)
 
 
+@pytest.mark.full
 def test_extrapolation_is_entropy_above_the_threshold_and_outside_the_range():
     scale = sj.EntropyPolynomial((1.0,), entropy_range=(1.0, 3.0))
     logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 16, 64)])
@@ -257,6 +258,7 @@ def test_extrapolation_is_entropy_above_the_threshold_and_outside_the_range():
     assert not sj.EntropyPolynomial().extrapolates(logits, -1, None).any()
 
 
+@pytest.mark.full
 def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
     scale = sj.EntropyInterpolation(jnp.log(jnp.array([4.0, 16.0])), jnp.array([2.0, 3.0]))
     logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 8, 16, 64)])

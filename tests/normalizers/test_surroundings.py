@@ -13,7 +13,7 @@ import softmax_jax as sj
 from softmax_jax.normalizers.row import critical_beta
 from tests.tiers import HEART, full_except
 
-every_method = pytest.mark.parametrize("name", full_except(sj.METHODS, "adaptive", "entmax15"))
+every_method = pytest.mark.parametrize("name", full_except(sj.METHODS, "adaptive"))
 ROWS, N = 4, 40
 DIVIDED = PartitionSpec("rows")
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, N)), jnp.float32)
@@ -75,6 +75,7 @@ def test_in_shard_map_with_its_checks(name):
     assert_as_anywhere(name, in_shard_map(compute, PartitionSpec(), PartitionSpec()), LOGITS, VISIBLE)
 
 
+@pytest.mark.full
 @every_method
 def test_numbers_may_differ_between_devices_of_equal_rows_in_shard_map(name):
     numbers, structure = jax.tree.flatten(sj.normalizer(name))
@@ -91,6 +92,7 @@ def test_numbers_may_differ_between_devices_of_equal_rows_in_shard_map(name):
             assert_same(jax.jit(divided)(normalizer, rows)[0], sj.normalizer(name)(rows))
 
 
+@pytest.mark.full
 @every_method
 def test_on_an_explicit_mesh(name):
     mesh = mesh_of(AxisType.Explicit)
@@ -116,6 +118,7 @@ def exported(compute):
     return export.export(jax.jit(compute))(*operands).call
 
 
+@pytest.mark.full
 @every_method
 def test_exported_with_symbolic_sizes(name, symbols_pass):
     call = exported(weights_and_gradients(name))
@@ -123,11 +126,13 @@ def test_exported_with_symbolic_sizes(name, symbols_pass):
         assert_same(call(LOGITS, VISIBLE), anywhere(name))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_except(OTHERS, "top_k_mask"))
 def test_other_functions_of_rows_exported_with_symbolic_sizes(name, symbols_pass):
     assert_same(exported(OTHERS[name])(LOGITS, VISIBLE), OTHERS[name](LOGITS, VISIBLE))
 
 
+@pytest.mark.full
 @every_method
 def test_arrays_without_rows_or_entries(name):
     for shape in (0, 3), (0, N), (3, 0), (0, 0):
@@ -146,6 +151,7 @@ def test_other_functions_of_arrays_without_rows_or_entries(name):
         assert not np.any(result != -1) if name == "sample" else not np.any(result)
 
 
+@pytest.mark.full
 @every_method
 def test_debug_flags_do_not_stop_on_finite_results(name):
     compute = weights_and_gradients(name)
@@ -161,6 +167,7 @@ def test_debug_flags_do_not_stop_other_functions_of_rows(name):
         OTHERS[name](LOGITS, VISIBLE if name != "critical_beta" else None)
 
 
+@pytest.mark.full
 def test_debug_nans_stops_where_weights_are_nan():
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         sj.ssmax(LOGITS * jnp.where(jnp.arange(N) == 3, jnp.inf, 1)[None])

@@ -7,6 +7,7 @@ import pytest
 
 from projects.clrs_text.algorithms import ALGORITHMS, values_of
 from tests.projects.instances import COUNT, LENGTH, ROOM, drawn, without_room
+from tests.tiers import full_except
 
 DECIMALS = 3
 
@@ -51,7 +52,7 @@ PLAIN = {
     ("length", "room"),
     [(LENGTH, ROOM), pytest.param(17, 17, marks=pytest.mark.full)],
 )
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", full_except(ALGORITHMS, "minimum"))
 def test_answers_are_right(algorithm, length, room):
     inputs, outputs = drawn(algorithm, length, room)
     for index in range(COUNT):

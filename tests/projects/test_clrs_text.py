@@ -36,6 +36,7 @@ def texts(task):
             yield *(task.vocabulary.decode(part.tolist()) for part in (of.tokens[copy][there], answer)), there
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("task", [SMALL, pytest.param(SPELLED, marks=pytest.mark.full)])
 def test_a_batch_has_a_text_of_every_algorithm_and_length_in_rows(task):
     found = []

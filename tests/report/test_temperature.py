@@ -61,6 +61,7 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
     assert " share " not in printed(report.print_comparison, compared_frame(rows)).split("accuracy: %")[0]
 
 
+@pytest.mark.full
 def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_band_holds_it(fits):
     fit = fits[ALL_LENGTHS]
     band = {"entropy": [0.0, 9.0], "low": [1.2, 1.2], "high": [1.3, 1.3]}

@@ -17,6 +17,7 @@ def test_the_formula_is_what_a_drawn_competition_gives(n, spacing):
     assert abs(key_accuracy(BIAS, n, spacing) - drawn) < 0.8  # five standard errors of the draws
 
 
+@pytest.mark.full
 def test_no_bias_loses_nothing_and_a_long_row_goes_to_the_class_of_the_largest():
     assert key_accuracy(np.zeros(10), 10**6) == 100
     assert np.isclose(key_accuracy(BIAS, 10**9), 10)

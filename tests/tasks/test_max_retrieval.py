@@ -41,6 +41,7 @@ def test_a_batch_is_a_function_of_its_key():
     assert not equal(sample(KEY, 4, 6), sample(jax.random.key(8), 4, 6))
 
 
+@pytest.mark.full
 def test_lengths_change_the_mask_and_nothing_in_front_of_it():
     lengths = jnp.array([6, 1, 3])
     full, cut = sample(KEY, 3, 6), sample(KEY, 3, 6, lengths)
@@ -48,7 +49,7 @@ def test_lengths_change_the_mask_and_nothing_in_front_of_it():
     assert np.array_equal(np.where(cut.mask[..., None], full.items, 0), cut.items)
 
 
-@pytest.mark.parametrize("items", [5, BLOCK, 2 * BLOCK + 100])
+@pytest.mark.parametrize("items", full_except([5, BLOCK, 2 * BLOCK + 100], 5))
 def test_answer_is_the_class_of_the_largest_visible_item(items):
     lengths = jnp.array([items, items // 2, 1])
     batch = sample(KEY, 3, items, lengths)
@@ -173,6 +174,7 @@ def test_every_draw_that_can_be_has_a_finite_priority(name):
     assert (jnp.diff(rho) > 0).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", QUANTILES)
 def test_a_distribution_changes_the_values_and_not_which_item_is_the_largest(name):
     drawn, uniform = (sample(KEY, 200, 1500, jnp.arange(1, 201), priority) for priority in (name, "uniform"))
@@ -218,6 +220,7 @@ def known_task(rounded="all"):
     return MaxRetrieval(width=8, matmul="bfloat16", rounded=rounded)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "rounded", [*(pytest.param(place, marks=pytest.mark.full) for place in precision.PLACES[:-1]), "all"]
 )

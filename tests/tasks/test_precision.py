@@ -98,6 +98,7 @@ def scores_at(parameters: Any, batch: Any, matmul: str, place: str) -> Any:
     return task.scores(nnx.merge(build_model(task)[0], parameters), batch, None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", products.PLACES)
 def test_the_model_rounds_the_operands_of_the_products_at_a_place(model, place):
     parameters, batch = model
@@ -135,6 +136,7 @@ def test_an_unknown_precision_or_place_is_named(settings, words):
         MaxRetrieval(**settings)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("leading", [(2, 3), ()])
 def test_a_layer_has_the_derivative_of_its_einsum(leading):
     keys = jax.random.split(jax.random.key(0), 3)

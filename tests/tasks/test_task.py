@@ -58,6 +58,7 @@ def test_test_sets_are_functions_of_their_key(task):
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
 
 
+@pytest.mark.full
 def test_no_training_batch_comes_twice(task):
     steps = jnp.concatenate([jnp.arange(2000), jnp.array([99_999, 100_000, 1_000_000])])
     batches = jax.jit(jax.vmap(lambda step: jax.tree.leaves(task.training_batch(SEED, step))[0]))(steps)
@@ -102,6 +103,7 @@ def test_models_train_numbers_of_the_query_where_the_method_was_published_with_t
     assert all(attention[f"{one}_of_query"].shape == (2, 4) for one in numbers)
 
 
+@pytest.mark.full
 def test_models_under_all_normalizers_that_learn_nothing_start_alike():
     starts = [build_model(Signal(hidden=8, heads=2), name)[1](jax.random.key(0)) for name in ("softmax", "softpick")]
     jax.tree.map(np.testing.assert_array_equal, *starts)

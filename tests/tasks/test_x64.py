@@ -68,6 +68,7 @@ def drawn(task):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_except(KINDS, "max_retrieval"))
 def test_every_task_draws_the_same(name):
     check_the_same(jax.jit(lambda: drawn(KINDS[name])))

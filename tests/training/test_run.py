@@ -113,6 +113,7 @@ def test_a_finished_run_stays_as_it_is(uninterrupted):
     assert identical(load_checkpoint(uninterrupted)[1], before[1])
 
 
+@pytest.mark.full
 def test_a_finished_run_goes_on_to_more_steps_as_if_they_had_been_meant(uninterrupted, tmp_path, monkeypatch, capsys):
     run(changed(SMALL, steps=30), tmp_path, quiet())
     assert read_config(tmp_path / "parameters").steps == 30

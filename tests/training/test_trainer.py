@@ -55,6 +55,7 @@ def test_training_batches_have_one_length_within_the_range_and_are_reused_as_oft
     assert not np.array_equal(batches[1].query, batches[2].query)
 
 
+@pytest.mark.full
 def test_a_batch_of_near_ties_is_harder_to_tell_apart():
     batches = [changed(SMALL, nearest_of=count).task.training_batch(jnp.int32(0), jnp.int32(3)) for count in (1, 16)]
     gaps = [-np.diff(jax.lax.top_k(jnp.where(b.mask, b.items[..., 0], -1), 2)[0]).mean() for b in batches]

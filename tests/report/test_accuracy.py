@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 import polars as pl
 import pytest
 import scipy.stats
@@ -108,6 +109,12 @@ def test_the_mean_gain_is_one_test_over_the_published_lengths():
     assert mean_gain(frame.filter(normalizer="softmax"), PUBLISHED) is None
 
 
+def shares(logits, axis=-1, where=None):
+    """Weights in proportion to logits above 0."""
+    above = jnp.where(logits > 0 if where is None else where, jnp.maximum(logits, 0), 0)
+    return above / jnp.maximum(above.sum(axis, keepdims=True), 1e-6)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "named"),
@@ -116,6 +123,7 @@ def test_the_mean_gain_is_one_test_over_the_published_lengths():
         (["softmax", "hardmax", "entmax15"], "none"),
         (["softpick, as trained", "softmax", "softmax1"], "none"),
         (["ssmax", "ssmax(s=0.4, cap=30)"], "ssmax(s=0.4, cap=30)"),
+        (["jax.nn:softmax", f"{__name__}:shares", "the true item alone"], f"{__name__}:shares"),
     ],
 )
 def test_rows_that_depend_on_an_offset_of_the_logits_are_named(names, named):

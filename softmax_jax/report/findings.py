@@ -148,7 +148,7 @@ def said(run: Evaluated) -> dict[str, str]:
         facts["Why"] = why(run)
     if helped := helps(run):
         facts["What helps"] = helped
-    return facts | ({"The paper": f"{accuracy.verdict(cells)}."} if (cells := run.compared) else {})
+    return facts | ({"The paper": f"{accuracy.verdict(cells)}. {accuracy.RULE}"} if (cells := run.compared) else {})
 
 
 def falls(run: Evaluated) -> str:

@@ -66,8 +66,8 @@ def markdown() -> str:
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
     return f"""# Every normalizer
 
-Choose by what the largest weight does as rows grow, with one logit δ > 0 above n - 1 equal ones: where it goes to 0, attention
-disperses. `z` are the logits of a row, `n` counts the entries that the query can see.
+Choose by what the largest weight does as rows grow, with one logit δ > 0 above n - 1 equal ones: where it goes to 0,
+attention disperses. `z` are the logits of a row, `n` counts the entries that the query can see.
 
 {markdown_table(("property", "normalizers"), cells)}
 

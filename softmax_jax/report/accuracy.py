@@ -149,7 +149,7 @@ def print_evaluation(
     console.print(
         f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; gain: points "
         f"over {baseline} with its own interval; p: paired t-test over seeds, corrected by Holm for the lengths of a "
-        "normalizer, none where nothing differs; the inference is over trained models"
+        "normalizer, none where nothing differs; each seed is one sample"
         + (f"; {SOURCE}; difference: ours less published" if reference else ""),
         style="dim",
     )

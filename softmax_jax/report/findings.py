@@ -175,10 +175,11 @@ def why(run: Evaluated) -> str:
     lost = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
     spread, key, value = lost.select(pl.mean("dispersion", "key", "value")).row(0)
     would = f"answers {spread:.1f} points more: so much" if spread > 0 else "does no better: nothing"
+    misread = f", and the value, which is misread under any weights, {value:.1f}" if round(value, 1) > 0 else ""
     causes = (
         f"At {count(n)} items it answers {by_length[n]:.1f} % of the sets right. All weight on the largest logit "
         f"(hardmax) {would} is lost to dispersion. The key, which gives another item the largest logit, loses "
-        f"{key + min(spread, 0):.1f} points, and the value {max(value, 0):.1f}."
+        f"{key + min(spread, 0):.1f} points{misread}."
     )
     if run.matmul not in precision.SPACING:
         return causes

@@ -160,7 +160,7 @@ def test_what_is_lost_adds_up_where_half_is_lost_and_rounding_is_named():
         in told["Why"]
     )
     assert "largest logit, loses 9.0 points" in told["Why"]
-    assert told["Why"].endswith("and the value 1.0.")
+    assert told["Why"].endswith("which is misread under any weights, 1.0.")
     rounded = said(run_of(rows, MaxRetrieval(matmul="bfloat16")))["Why"]
     assert "rounded to bfloat16: items whose ρ lie within 0.004" in rounded
 

@@ -190,7 +190,7 @@ def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, 
     (short, few), (long, many) = shares[0], shares[-1]
     spreading = "A line that rises with the grey one is a head that spreads over all it sees; a flat one stays sharp."
     even = f"From {short} to {long} tokens the mean share goes from {few:.0f} to {many:.0f} %. Dark heads stay sharp."
-    resting = "Many models rest heads on their first token that look for nothing: weight there is no dispersion."
+    resting = "Heads that look for nothing often rest on the first token: weight there is no dispersion."
     sections = [
         Section(name, question, [sentence], [Figure(name, chart(frame), frame)])
         for name, question, sentence, chart in (

@@ -2,9 +2,8 @@
 
 import re
 
-from softmax_jax.attention.fused import READ_ENTROPY, WITH_SINK, rides
+from softmax_jax.attention.fused import rides
 from softmax_jax.normalizers.maps import UNWRITTEN, Map
-from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, Method
 from softmax_jax.report.tables import markdown_table
 
@@ -12,20 +11,8 @@ PICTURES = "images/normalizers"
 """Where the pictures of the entries lie, seen from the page."""
 
 
-def kernel_use(normalizer: Normalizer) -> str:
-    """Says in words how a normalizer uses a fused kernel."""
-    if not rides(normalizer):
-        return "no"
-    if type(normalizer.map) in WITH_SINK:
-        return "the output times 1 / (1 + exp(sink - lse))"
-    if normalizer.scale is None:
-        return "unchanged"
-    reads_entropy = isinstance(normalizer.scale, READ_ENTROPY)
-    return "two calls, the first for the entropy" if reads_entropy else "β multiplies the query"
-
-
 def facts_of(method: Method) -> list[str]:
-    """Returns what sets a method apart: how its largest weight goes, its weights, and how it uses a fused kernel."""
+    """Returns what sets a method apart: how its largest weight goes, its weights, and fused kernels."""
     map = method.map
     if method.entry is UNWRITTEN or not isinstance(map, Map):
         return ["not described"]
@@ -33,7 +20,7 @@ def facts_of(method: Method) -> list[str]:
         "weights do not sum to 1": not map.sums_to_one,
         "exact zeros": map.exact_zeros,
         "negative weights": map.signed,
-        f"fused kernel: {kernel_use(method.build())}": rides(method.build()),
+        "runs on a fused kernel": rides(method.build()),
     }
     return [f"largest weight {method.entry.largest_weight}", *(fact for fact, holds in known.items() if holds)]
 
@@ -44,7 +31,7 @@ def rows() -> list[tuple[str, list[str]]]:
     for name, method in METHODS.items():
         for fact in facts_of(method):
             named.setdefault(fact, []).append(name)
-    kinds = ("largest", "weights", "exact", "negative", "fused", "not")
+    kinds = ("largest", "weights", "exact", "negative", "runs", "not")
     return sorted(named.items(), key=lambda row: kinds.index(row[0].split()[0]))
 
 
@@ -79,13 +66,13 @@ def markdown() -> str:
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
     return f"""# Every normalizer
 
-Choose by what the largest weight does as rows grow: where it goes to 0, attention disperses. It is that of one logit
-δ > 0 above n - 1 equal ones. `z` are the logits of a row, `n` counts the entries that the query can see.
+Choose by what the largest weight does as rows grow, with one logit δ > 0 above n - 1 equal ones: where it goes to 0,
+attention disperses. `z` are the logits of a row, `n` counts the entries that the query can see.
 
 {markdown_table(("property", "normalizers"), cells)}
 
 Pictures: weights of ten logits at default numbers, and of one logit of 3 among n - 1 others between -0.5 and 0.5. Blue
-is softmax. `python -m docs.catalogue` writes this page, `python -m docs.pictures` draws the pictures.
+is softmax. `python -m docs.catalogue` writes this page.
 
 {entries}"""
 

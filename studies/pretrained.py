@@ -71,7 +71,8 @@ HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
 KINDS = {"losses": "losses_*.csv", "heads": "heads_*.csv", "looks": "needle_heads.csv", "units": "units_*.csv"}
 KINDS |= {"needles": "needle_softmax_*.csv", "tested": "needle_*_learned_*.csv", "masked": "masked_*.csv"}
 """The files that are put together, by what they are called then."""
-COLUMNS = (256, 1024, 8192)
+COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
+"""Text and bin of the columns of both tables."""
 SHOWN = {
     "entropy": "entropy (nats)",
     "first": "weight of the first token",
@@ -379,26 +380,28 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
 
 
 def costs_table(losses: pl.DataFrame) -> str:
-    """Returns what each normalizer costs, in nats a token: a row for each one and text, a column for each bin."""
-    cost = measures.paired_losses(losses).filter(pl.col("below").is_in(COLUMNS))
+    """Returns what each normalizer costs, in nats a token: a row for each, a column for each of `COST_CELLS`."""
     rows = {}
-    for name, text, below, loss, more, _, half in cost.sort("normalizer", "text", "below").rows():
+    for name, text, below, loss, more, _, half in measures.paired_losses(losses).sort("normalizer").rows():
         cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"
-        rows.setdefault((name, text), {})[below] = cell
+        rows.setdefault(name, {})[text, below] = cell
     order = [*NUMBERS, *OTHERS]
-    named = sorted(rows, key=lambda key: (order.index(key[0]) if key[0] in order else len(order), key))
-    cells = [[*key, *(rows[key].get(below, "–") for below in COLUMNS)] for key in named]
-    return markdown_table(["normalizer", "text", *(f"{below // 2:,} – {below:,}" for below in COLUMNS)], cells)
+    named = sorted(rows, key=lambda name: (order.index(name) if name in order else len(order), name))
+    cells = [[name, *(rows[name].get(cell, "–") for cell in COST_CELLS)] for name in named]
+    return markdown_table(["normalizer", *map(called, COST_CELLS)], cells)
+
+
+def called(cell: tuple[str, int]) -> str:
+    """Returns the text and the tokens of a bin as the head of a column."""
+    text, below = cell
+    return f"{text}, {below // 2:,} – {below:,}"
 
 
 def heads_table(heads: pl.DataFrame) -> str:
-    """Returns the means over all heads: a row for each text and measure, a column for each bin."""
-    means = heads.group_by("text", "below").agg(pl.mean(*SHOWN))
-    rows = []
-    for text, (name, title) in itertools.product(means["text"].unique().sort(), SHOWN.items()):
-        of_bin = dict(means.filter(text=text).select("below", name).rows())
-        rows.append([title, text, *(f"{of_bin[below]:.2f}" for below in COLUMNS)])
-    return markdown_table(["mean over heads", "text", *(f"{below // 2:,} – {below:,}" for below in COLUMNS)], rows)
+    """Returns the means over all heads: a row for each measure, a column for each of `HEAD_CELLS`."""
+    means = heads.group_by("text", "below").agg(pl.mean(*SHOWN)).rows_by_key(("text", "below"), named=True, unique=True)
+    rows = [[title, *(f"{means[cell][name]:.2f}" for cell in HEAD_CELLS)] for name, title in SHOWN.items()]
+    return markdown_table(["mean over heads", *map(called, HEAD_CELLS)], rows)
 
 
 def study(asked: Arguments) -> None:

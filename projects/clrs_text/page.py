@@ -31,7 +31,6 @@ SORTED, BEYOND = "insertion_sort", (40, 48, 56, 64)
 """The contrast is the accuracy of this algorithm, mean over these lengths."""
 LEARNED = 50.0
 """Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims."""
-SHOWN = (4, 12, 31, 40, 64)
 BASELINE = "softmax"
 UNTUNED = "untuned"
 """In the place of a regime: the base models before tuning."""
@@ -64,7 +63,7 @@ CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("learned", "models", "contrasts", "algorithms", "swapped", "pretrained")
+    tables: ClassVar[tuple[str, ...]] = ("models", "contrasts", "algorithms", "pretrained")
 
     data: Path = DATA
     """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
@@ -144,16 +143,6 @@ def learned(answers: pl.DataFrame) -> list[str]:
     return [algorithm for algorithm, mean in at_training_lengths(answers).items() if mean >= LEARNED]
 
 
-def learned_table(answers: pl.DataFrame) -> str:
-    """Returns what the base models answer right under softmax, by algorithm and length, as Markdown."""
-    rows = []
-    for algorithm, mean in at_training_lengths(answers).items():
-        found = answers.filter(algorithm=algorithm, stage="swapped", regime=BASELINE)
-        by_length = dict(found.group_by("n").agg(100 * pl.col("right").sum() / pl.col("sets").sum()).rows())
-        rows.append([algorithm, f"{mean:.1f}", *(f"{by_length[n]:.1f}" for n in SHOWN)])
-    return markdown_table(["algorithm", "lengths of training", *map(str, SHOWN)], rows)
-
-
 def models_table(answers: pl.DataFrame) -> str:
     """Returns how each base model sorts: untuned at the lengths of training, and beyond under each regime."""
     tuned = complete(answers)
@@ -187,19 +176,6 @@ def algorithms_table(found: pl.DataFrame) -> str:
         cells = [of_one.filter(regime=regime, lengths=lengths).to_dicts()[0] for regime, lengths in columns]
         rows.append([str(algorithm), *(f"{cell['mean']:+.1f} ± {cell['high'] - cell['mean']:.1f}" for cell in cells)])
     return markdown_table(["algorithm", *(f"{NAMES[regime]}, {lengths}" for regime, lengths in columns)], rows)
-
-
-def swapped_table(losses: pl.DataFrame) -> str:
-    """Returns the mean loss of each regime when it is swapped in, with the range over base models, as Markdown."""
-    algorithms = list(dict.fromkeys(losses["algorithm"]))
-    rows = []
-    for (regime,), of_one in losses.group_by("regime", maintain_order=True):
-        cells = []
-        for algorithm in algorithms:
-            gains = of_one.filter(algorithm=algorithm)["gain"].to_list()
-            cells.append(f"{np.mean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})")
-        rows.append([NAMES[str(regime)], *cells])
-    return markdown_table(["swapped in", *algorithms], rows)
 
 
 def pretrained_cells(answers: pl.DataFrame) -> Iterator[tuple[str, str, int, str, float, float, float | None, int]]:
@@ -266,12 +242,10 @@ def gains_chart(answers: pl.DataFrame) -> charts.Chart:
 def tables_of(data: Path) -> Iterator[str]:
     """Yields the tables of the answers in a directory, in the order of their marks."""
     answers = pl.read_csv(data / "answers.csv")
-    yield learned_table(answers)
     yield models_table(answers)
     found = contrasts(answers)
     yield contrasts_table(found)
     yield algorithms_table(found)
-    yield swapped_table(swapped_losses(answers))
     if (data / PRETRAINED).exists():
         yield pretrained_table(pl.read_csv(data / PRETRAINED, schema_overrides={"right": pl.String}))
 

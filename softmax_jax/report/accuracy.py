@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import altair as alt
+import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from rich.console import Console
@@ -12,14 +13,16 @@ from softmax_jax.measures.ceiling import expected_ceiling
 from softmax_jax.measures.evaluation import AS_TRAINED
 from softmax_jax.measures.statistics import over_seeds, paired_p_value
 from softmax_jax.measures.table import EVALUATION
-from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.normalizers.maps import Map
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import METHODS, OF_A_MODULE, normalizer
 from softmax_jax.report import charts
 from softmax_jax.report.charts import BASELINE, PUBLISHED, normalizer_of
 from softmax_jax.report.tables import groups_of, print_groups, with_interval
 from softmax_jax.tasks import name_of
 from softmax_jax.tasks.precision import BITS
 from softmax_jax.tasks.task import Task
-from softmax_jax.temperature import ALL_LENGTHS
+from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LENGTHS
 
 Published = Mapping[str, Mapping[int, float]]
 """Accuracies to compare with, in percent, by normalizer and n."""
@@ -146,7 +149,7 @@ def print_evaluation(
     console.print(
         f"accuracy: % of sets, mean over seeds, ± half the 95 % interval (t); {units}; gain: points "
         f"over {baseline} with its own interval; p: paired t-test over seeds, corrected by Holm for the lengths of a "
-        "normalizer, none where nothing differs; the inference is over trained models"
+        "normalizer, none where nothing differs; each seed is one sample"
         + (f"; {SOURCE}; difference: ours less published" if reference else ""),
         style="dim",
     )
@@ -176,16 +179,11 @@ def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
     cells = [cell for row in compared.values() for cell in row]
     squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
     apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
-    widest = max(cell.interval for cell in cells)
-    within = f"the interval of ours (± {widest:.1f} or less) holds it, or " if widest else ""  # one seed has none
     sourced, others = (
         [cell.agrees for cell in cells if (cell.n in UNCONFIRMED) == unconfirmed] for unconfirmed in (False, True)
     )
     beside = f", and {sum(others)} of {len(others)} without a source that could be read" if others else ""
-    return (
-        f"{sum(sourced)} of {len(sourced)} cells agree with the published{beside}: {within}it is less than {MARGIN} "
-        f"points away; mean of the squared differences: {apart}"
-    )
+    return f"{sum(sourced)} of {len(sourced)} cells agree with the published{beside}; mean squared difference: {apart}"
 
 
 def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -> str | None:
@@ -208,21 +206,49 @@ def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -
 
 
 def moved_by_offset(names: Iterable[str]) -> list[str]:
-    """Returns those that weigh a row otherwise once a constant is added to it, unless training was under one."""
-    methods = {name: METHODS.get(normalizer_of(name)) for name in names}
-    moved = [name for name, of in methods.items() if of and ("cap=" in name or not of.build().shift_invariant)]
-    return [] if any(name.endswith(AS_TRAINED) for name in moved) else moved
+    """Returns those that weigh a row otherwise once a constant is added to it; none where one was trained with."""
+    names = list(names)
+    if any(name.endswith(AS_TRAINED) for name in names):
+        return []
+    known = [name for name in names if normalizer_of(name) in METHODS or OF_A_MODULE.fullmatch(name)]
+    return [name for name in known if depends_on_offset(normalizer(name))]
+
+
+def depends_on_offset(one: Normalizer) -> bool:
+    """Says whether adding 8 to every logit changes the weights: a map says so itself, a plain function is tried.
+
+    >>> import jax
+    >>> [depends_on_offset(Normalizer(weigh)) for weigh in (jax.nn.softmax, lambda z, axis, where: jax.nn.sigmoid(z))]
+    [False, True]
+    """
+    if isinstance(one.map, Map):
+        return not one.shift_invariant
+    row = jnp.arange(-4.0, 5.0, dtype=jnp.float32)[None]
+    here, there = (one(logits, -1, jnp.ones(row.shape, bool)) for logits in (row, row + 8))
+    return not np.allclose(here, there, atol=1e-4)
 
 
 def remarks(names: Iterable[str]) -> list[str]:
-    """Says what one must know to compare these rows: which depend on an offset of the logits, and what fits saw."""
+    """Says what one must know to compare these rows: which depend on an offset of the logits, and what each fit is."""
     found = []
     if moved := moved_by_offset(names := list(names)):
-        rule = "training under softmax leaves the offset of the logits arbitrary: do not judge the method by this row"
-        found.append(f"{', '.join(moved)}: {rule}")
-    if ALL_LENGTHS in names:
-        found.append(f"{charts.FAIR}, so only the latter shows how far a fit generalises")
+        found.append(
+            f"{', '.join(moved)}: a constant added to all logits changes these weights, and training under softmax "
+            "leaves that constant to chance. So do not judge the method by this row: train with it, as by train.py "
+            f"quick --normalizer {moved[0]}"
+        )
+    if fits := [f"{name} for {REFIT[name]}" for name in names if name in REFIT]:
+        found.append(f"adaptive with its β(H) refit to these models: {'; '.join(fits)}")
     return found
+
+
+REFIT = {
+    ALL_LENGTHS: "the least loss, at all lengths",
+    TRAIN_LENGTHS: "the least loss, at training lengths only, so it alone shows how far a fit generalises",
+    TARGET: "the largest weight of the true item, at all lengths",
+    TARGET_TRAIN: "the largest weight of the true item, at training lengths only",
+}
+"""What each fit beside a checkpoint was made for."""
 
 
 def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:
@@ -244,4 +270,5 @@ def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | Non
 
 MARGIN = 1.5
 """Points that an accuracy may be off and still agree."""
+RULE = f"A cell agrees if our 95 % interval holds the published number, or the two differ by less than {MARGIN} points."
 SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"

@@ -201,7 +201,7 @@ def dispersion_section(run: Evaluated) -> Section:
 def critical_sentence(name: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> str:
     """Says the critical β at the shortest and the longest length, and that of the normalizer there, if it has one."""
     first, last = (f"{at['critical_beta']:.2g} at {count(at['n'])}" for at in (start, end))
-    needed = f"A row is sharp only if its β is above a critical one, by the gaps of its largest logits: {first} items"
+    needed = f"A row is sharp only if β exceeds its critical β, which its largest logits give: {first} items"
     applied = "" if end["beta"] is None else f", where {name} has {end['beta']:.2g}"
     return f"{needed} and {last}, in the median{applied}."
 
@@ -215,11 +215,11 @@ def forced_sentence(forced: Mapping[str, float | None], frame: pl.DataFrame) -> 
     at = f"at no length up to {count(max(frame['n']))}" if measured is None else f"at about {count(measured)} items"
     parts = [f"Its mean largest weight falls to {dispersion.THRESHOLD:g} {at}"]
     if nearest is not None:
-        parts.append(f"the spreads of the logits nearest to the top force it down to that from {count(nearest)} items")
+        parts.append(f"by theory the logits nearest to the top allow no more from {count(nearest)} items on")
     if spread is not None:
         start = f"about {count(spread)}" if math.isfinite(spread) else "more than 10³⁰⁸"
         mean = np.mean(frame["spread"].to_numpy())
-        parts.append(f"the spread of all logits alone, {mean:.0f} on average, from {start} items")
+        parts.append(f"the spread of all logits, {mean:.0f} on average, from {start} items")
     return f"{'; '.join(parts)}."
 
 

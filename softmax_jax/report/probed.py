@@ -31,13 +31,13 @@ def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
     `probed` has what was found by the length n of the input. `entropy` is in nats, `uniform` is that of equal weights
     on what a row sees, `largest` and `first` are weights. `heads` is the axis of the heads among those of the rows: by
     default the last but one, as in (batch, heads, queries); without such an axis there is one head. A layer is a site,
-    or a turn of the loop it is in. Rows that were not weighed are left out.
+    named by its scope or else its index, or a turn of the loop it is in. Rows that were not weighed are left out.
 
     >>> import jax, softmax_jax as sj
     >>> attend = lambda x: jax.nn.softmax(x @ x.T) @ x
     >>> _, found = sj.probe(attend)(np.eye(4, dtype=np.float32))
     >>> of_heads({4: found}).select("n", "layer", "head", pl.col("uniform").round(3)).rows()
-    [(4, 'site_0', 0, 1.386)]
+    [(4, 'layer 0', 0, 1.386)]
     """
     by_head = [
         _rows_of(n, site, heads).group_by("n", "layer", "head", maintain_order=True).agg(pl.mean(*MEASURES))
@@ -58,7 +58,7 @@ def critical_betas(probed: Mapping[int, Probed]) -> pl.DataFrame:
     >>> attend = lambda x: jax.nn.softmax(8 * x @ x.T) @ x
     >>> _, found = sj.probe(attend, critical=True)(np.eye(4, dtype=np.float32))
     >>> critical_betas({4: found}).select("layer", "n", "rows", pl.col("value").round(3), "sharp").rows()
-    [('site_0', 4, 4, 0.173, 100.0)]
+    [('layer 0', 4, 4, 0.173, 100.0)]
     """
     rows = pl.concat(_rows_of(n, site, -2) for n, found in probed.items() for site in found)
     rows = rows.drop_nulls("critical").filter(pl.col("visible") > 1)
@@ -88,7 +88,9 @@ def _rows_of(n: int, rows: SiteRows, heads: int) -> pl.DataFrame:
     numbers |= {"entropy": rows.entropy, "largest": rows.largest, "first": rows.first}
     numbers["critical"] = np.full(visible.shape, np.nan) if rows.critical is None else rows.critical
     columns = {name: np.asarray(of_rows, np.float64).ravel() for name, of_rows in numbers.items()}
-    layer = pl.lit(rows.site.scope) if turns == 1 else pl.format("{}, turn {}", pl.lit(rows.site.scope), "turn")
+    index, scope = rows.site.index, rows.site.scope
+    name = pl.lit(f"layer {index}" if scope == f"site_{index}" else scope)
+    layer = name if turns == 1 else pl.format("{}, turn {}", name, "turn")
     frame = pl.DataFrame({"turn": turn, "head": head, **columns}).fill_nan(None)
     return frame.select(pl.lit(n).alias("n"), layer.alias("layer"), "head", *columns)
 
@@ -138,7 +140,7 @@ def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
         )
     )
     subtitle = "entropy as a share of that of equal weights"
-    return _by_layer(chart, frame, "Heads near 1 look at all alike", subtitle)
+    return _by_layer(chart, frame, "Heads near 1 look at everything alike", subtitle)
 
 
 def critical_chart(frame: pl.DataFrame) -> charts.Chart:
@@ -151,9 +153,7 @@ def critical_chart(frame: pl.DataFrame) -> charts.Chart:
     band = base.mark_area(opacity=0.25, color=HEADS).encode(x=x, y=charts.renamed(y, "low:Q"), y2="high:Q")
     line = base.mark_line(color=HEADS, point=alt.OverlayMarkDef(color=HEADS)).encode(x=x, y=y, tooltip=tooltip)
     own = base.mark_rule(color=GREY).encode(y=alt.datum(1))
-    subtitle = (
-        "median and quartiles of its rows; grey: β = 1, that of the model, under which rows above it are not sharp"
-    )
+    subtitle = "median and quartiles of its rows; grey: β = 1, that of the model"
     return _by_layer(alt.layer(band, own, line), frame, "A layer is sharp where β exceeds its critical β", subtitle)
 
 
@@ -173,12 +173,11 @@ def critical_section(frame: pl.DataFrame) -> Section:
     of_all = (pl.col("sharp") * pl.col("rows")).sum() / pl.col("rows").sum()
     ends = frame.group_by("n").agg(of_all).sort("n").rows()
     (short, few), (long, many) = ends[0], ends[-1]
-    sentences = [
-        "A row is sharp only at an inverse temperature above its critical one, which its largest logits give.",
-        f"The model's own is 1. It is above the critical one in {few:.0f} % of the rows with about {short} visible "
-        f"entries, and in {many:.0f} % of those with about {long}.",
-    ]
-    return Section("critical", "How sharp the rows are", sentences, [Figure("critical", critical_chart(frame), frame)])
+    sentence = (
+        "The largest logits of a row give its critical β. Your model has β = 1, which is above that in "
+        f"{few:.0f} % of the rows with about {short} visible entries and in {many:.0f} % of those with about {long}."
+    )
+    return Section("critical", "How sharp the rows are", [sentence], [Figure("critical", critical_chart(frame), frame)])
 
 
 def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, heads: int = -2) -> list[Path]:
@@ -187,20 +186,18 @@ def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, 
     The arguments are those of `of_heads`. It says how sharp the rows must be if `probe` was asked for what is critical.
     """
     frame = of_heads(probed, heads)
-    ends = frame.group_by("n").agg(pl.mean("entropy", "uniform", "first")).sort("n").rows()
-    (short, low, few, sink), (long, high, many, sunk) = ends[0], ends[-1]
-    entropies = [
-        f"From {short} to {long} tokens the mean entropy goes from {low:.2f} to {high:.2f} nats.",
-        f"That of equal weights goes from {few:.2f} to {many:.2f}.",
-    ]
-    shares = "A share of 1 looks at everything alike; a head that keeps its share small stays sharp."
-    first = f"Of all weight, {100 * sink:.1f} % at {short} tokens and {100 * sunk:.1f} % at {long}."
+    shares = frame.group_by("n").agg(100 * (pl.col("entropy") / pl.col("uniform")).mean()).sort("n").rows()
+    (short, few), (long, many) = shares[0], shares[-1]
+    spreading = "A line that rises with the grey one is a head that spreads over all it sees; a flat one stays sharp."
+    even = f"From {short} to {long} tokens the mean share goes from {few:.0f} to {many:.0f} %. Dark heads stay sharp."
+    resting = "Heads that look for nothing often rest on the first token: weight there is no dispersion."
     sections = [
-        Section(
-            "entropy", "Entropy of each head by length", entropies, [Figure("entropy", entropy_chart(frame), frame)]
-        ),
-        Section("heads", "Heads that spread evenly", [shares], [Figure("evenness", evenness_chart(frame), frame)]),
-        Section("first", "Weight of the first token", [first], [Figure("first", first_chart(frame), frame)]),
+        Section(name, question, [sentence], [Figure(name, chart(frame), frame)])
+        for name, question, sentence, chart in (
+            ("entropy", "Entropy of each head by length", spreading, entropy_chart),
+            ("evenness", "Heads that spread evenly", even, evenness_chart),
+            ("first", "Weight of the first token", resting, first_chart),
+        )
     ]
     if len(critical := critical_betas(probed)):
         sections.append(critical_section(critical))

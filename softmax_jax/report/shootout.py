@@ -20,7 +20,7 @@ from softmax_jax.training.config import Config
 CAPTION = (
     "mean of the seeds ± half its 95 % interval (t); * best of its column; loss in nats; seconds of all seeds "
     "together, without compiling; learned: mean over seeds and heads, by layer; p: paired t-test of the accuracy "
-    "against softmax, corrected by Holm for all in the table; the inference is over trained models"
+    "against softmax, corrected by Holm for all in the table; each seed is one sample"
 )
 BANDS = "mean of the seeds, 95 % band"
 

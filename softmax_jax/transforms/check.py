@@ -35,7 +35,7 @@ SHRINKS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """What became of one promise."""
+    """Holds what was found of one promise."""
 
     name: str
     holds: bool | None
@@ -47,7 +47,7 @@ class Promise:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """Says it in a word."""
         words = {True: "holds", False: "BROKEN"} if self.claimed else {True: "yes", False: "no"}
         return "" if self.holds is None else words[self.holds]
 
@@ -134,7 +134,7 @@ def _line(error: Exception) -> str:
 
 
 def of_rows(normalizer: Normalizer) -> Iterator[Promise]:
-    """What becomes of each law of rows, in every type."""
+    """Yields the promise of each law of rows, tried in every type."""
     claims = Claims.of(normalizer)
     for law in LAWS:
         said = next((f"{dtype}: {text}" for dtype in DTYPES if (text := counterexample(normalizer, law, dtype))), "")

@@ -137,6 +137,8 @@ def run_of(rows, task=MaxRetrieval()):  # noqa: B008
         ({"hardmax": (59.0, 60.0, 61.0)}, "hardmax wins back most: 10.0 points at 16 items"),
         ({"hardmax": (41.0, 51.0, 59.0)}, "is shown to win anything back"),
         ({"hardmax": (70.0,), "softpick": (90.0,)}, "hardmax wins back most: 20.0"),  # softpick rests on an offset
+        ({"hardmax": (60.0,), "ssmax": (61.0,)}, "Hardmax answers 60.0 %"),
+        ({"hardmax": (60.0, 50.0, 40.0)}, "points at one length would have been found in 4 of 5 tests."),
         ({"softpick": (90.0,)}, None),
     ],
 )
@@ -153,9 +155,12 @@ def test_what_is_lost_adds_up_where_half_is_lost_and_rounding_is_named():
     told = said(run_of(rows))
     assert list(told) == ["What falls", "Why", "What helps", "The paper"]
     assert "99.0 % of the sets of 16 items right, and 52.0 % of those of 1,024" in told["What falls"]
-    assert "At 1,024 items it answers 52.0 % right, and loses 38.0 % to dispersion" in told["Why"]
-    assert "9.0 % to the key" in told["Why"]
-    assert told["Why"].endswith("1.0 % to the value.")
+    assert (
+        "At 1,024 items it answers 52.0 % of the sets right. All weight on the largest logit (hardmax) answers 38.0"
+        in told["Why"]
+    )
+    assert "largest logit, loses 9.0 points" in told["Why"]
+    assert told["Why"].endswith("which is misread under any weights, 1.0.")
     rounded = said(run_of(rows, MaxRetrieval(matmul="bfloat16")))["Why"]
     assert "rounded to bfloat16: items whose ρ lie within 0.004" in rounded
 

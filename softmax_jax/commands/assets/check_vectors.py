@@ -84,7 +84,7 @@ def beside(rows, right, telling):
 
 
 def call(function, row, *more):
-    """What a function returns for a row, in float64; in words if it raises or gives another shape."""
+    """Returns what a function gives for a row, in float64; says in words if it raises or gives another shape."""
     logits, visible = np.array(row["logits"], np.float64), np.array(row["visible"], bool)
     numbers_of_row = {key: tuple(value) if isinstance(value, list) else value for key, value in row["numbers"].items()}
     try:

@@ -22,7 +22,7 @@ from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 
 DTYPES = "float32", "bfloat16", "float16"
 ROWS, N = 64, 65
-"""Rows that one program weighs, and their entries: a loop of up to 64 is unrolled, which takes twice as long to compile."""
+"""Rows that one program weighs, and their entries: loops of up to 64 are unrolled, and take twice as long to compile."""
 ORDINARY = 20
 LENGTHS = 16, 256, 4096, 65536
 STEP = 1e-6
@@ -31,6 +31,8 @@ ONE_PASS = laws.masked, laws.empty, laws.finite, laws.smooth, laws.sums, laws.po
 """The laws of long rows, which need no second program or pass."""
 SHRINKS = 30
 """Times that a counterexample is made smaller."""
+QUICKLY = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+"""Compiles in half the time, for promises on derivatives and transformations, which do not depend on the machine code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,11 +171,14 @@ def shrunk(law: Law, weigh_rows: Weigh, rounding: Rounding, row: Rows) -> str:
 
 
 def simpler(row: Rows) -> Rows:
-    """Returns rows that differ from one in an entry that is hidden, or is a simpler number; the simplest first."""
+    """Returns rows that differ from one in entries that are hidden, or in a simpler number; the simplest first."""
     z, where = row.logits[0], row.where[0]
     made: list[tuple[np.ndarray, np.ndarray]] = []
-    for place in np.flatnonzero(where):
-        made.append((np.where(np.arange(z.size) == place, 0.0, z), where & (np.arange(z.size) != place)))
+    visible = np.flatnonzero(where)
+    for size in (32, 8, 1):
+        for first in range(0, visible.size, size):
+            shown = where & ~np.isin(np.arange(z.size), visible[first : first + size])
+            made.append((np.where(shown == where, z, 0.0), shown))
     for place in np.flatnonzero(z):
         for number in (0.0, 1.0, np.sign(z[place]) * 2.0, np.round(z[place])):
             if np.isfinite(z[place]) and abs(number) < abs(z[place]):
@@ -260,7 +265,7 @@ def is_floating(number: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(number), jnp.floating)
 
 
-@jax.jit
+@QUICKLY
 def jacobians(normalizer: Normalizer, row: Any) -> tuple[Any, Any, Any]:
     """Returns the derivatives of the weights in the logits, then in the numbers: by both modes, and by differences."""
     leaves, structure = jax.tree.flatten(normalizer)
@@ -348,14 +353,14 @@ def of_surroundings(normalizer: Normalizer) -> Iterator[Promise]:
         return whole(z, where), {name: form(z, where) for name, form in forms.items() if name not in said}
 
     try:
-        whole_rows, found = jax.jit(together)(z, where)
+        whole_rows, found = QUICKLY(together)(z, where)
     except Exception:  # of many types, as the function may be the user's: which of them raise?
         for name, form in forms.items():
             try:
                 jax.eval_shape(form, z, where)
             except Exception as error:  # as above
                 said[name] = _line(error)
-        whole_rows, found = jax.jit(together)(z, where)
+        whole_rows, found = QUICKLY(together)(z, where)
     for name, form in alone.items():
         try:
             found[name] = form()

@@ -12,7 +12,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.normalizers.laws import Claims, Rounding, Rows, broken
-from softmax_jax.transforms.check import jacobians, weigher
+from softmax_jax.transforms.check import jacobians, weigh, weigher
 from tests.tiers import HEART, full_except, methods
 
 from .references import expected
@@ -49,14 +49,7 @@ HIDING = np.tile(np.float32([0.0] * (N - 2) + [-0.125, -32768.0]), (ROWS, 1))
 generic = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(size=6))
 
 
-def weights_and_gradient(normalizer, logits, where):
-    """The weights, and the gradient of a fixed uneven sum of them."""
-    weights, pull = jax.vjp(lambda z: normalizer(z, where=where), logits)
-    return weights, pull(jnp.cos(jnp.arange(weights.size)).reshape(weights.shape).astype(weights.dtype))[0]
-
-
 # Numbers are arguments, so each method is one program for each type and shape.
-compiled = jax.jit(weights_and_gradient)
 weights_alone = jax.jit(lambda normalizer, logits: normalizer(logits))
 
 
@@ -65,7 +58,7 @@ by_name = functools.cache(sj.normalizer)
 
 def evaluate(name, logits, where, dtype):
     """Weights and gradient as numpy, in float64 so that comparisons add no rounding."""
-    outputs = compiled(by_name(name), jnp.asarray(logits, dtype), jnp.asarray(where))
+    outputs = weigh(by_name(name), jnp.asarray(logits, dtype), jnp.asarray(where))
     assert all(output.shape == np.shape(logits) and output.dtype == dtype for output in outputs)
     return tuple(np.asarray(output, np.float64) for output in outputs)
 

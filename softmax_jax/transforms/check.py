@@ -21,9 +21,9 @@ from softmax_jax.normalizers.numbers import number_names
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 
 DTYPES = "float32", "bfloat16", "float16"
-ROWS, N = 64, 65
+ROWS, N = 256, 65
 """Rows that one program weighs, and their entries: XLA unrolls loops of up to 64, which takes twice as long."""
-ORDINARY = 20
+ORDINARY, HOSTILE = 20, 44
 LENGTHS = 16, 256, 4096, 65536
 STEP = 1e-6
 """Of differences in float64."""
@@ -149,13 +149,12 @@ def counterexample(normalizer: Normalizer, law: Law, dtype: str) -> str:
         return ""  # whose largest number is 65,504: a slope may lie beyond it
     rows, rounding, weigh_rows = laws.ordinary(N, ORDINARY), Rounding.of(dtype), weigher(normalizer, dtype)
     if law.any_size:
-        more = laws.hostile(dtype, N, ROWS - ORDINARY)
+        more = laws.hostile(dtype, N, HOSTILE)
         rows = joined(rows, more._replace(logits=more.logits.astype(np.float64)))
     found = law.find(weigh_rows, rows, rounding)
     if not found.broken.any():
         return ""
-    shown = functools.partial(shrunk, law, weigh_rows, rounding)
-    return shown(rows.take(np.flatnonzero(found.broken)[:1]))
+    return shrunk(law, weigh_rows, rounding, rows.take(np.flatnonzero(found.broken)[:1]))
 
 
 def shrunk(law: Law, weigh_rows: Weigh, rounding: Rounding, row: Rows) -> str:
@@ -174,14 +173,14 @@ def simpler(row: Rows) -> Rows:
     """Returns rows that differ from one in entries that are hidden, or in a simpler number; the simplest first."""
     z, where = row.logits[0], row.where[0]
     made: list[tuple[np.ndarray, np.ndarray]] = []
-    visible = np.flatnonzero(where)
     for size in (32, 8, 1):
-        for first in range(0, visible.size, size):
-            shown = where & ~np.isin(np.arange(z.size), visible[first : first + size])
-            made.append((np.where(shown == where, z, 0.0), shown))
-    for place in np.flatnonzero(z):
-        for number in (0.0, 1.0, np.sign(z[place]) * 2.0, np.round(z[place])):
-            if np.isfinite(z[place]) and abs(number) < abs(z[place]):
+        for places, hides in (np.flatnonzero(where), True), (np.flatnonzero(z), False):
+            for first in range(0, places.size, size):
+                chosen = np.isin(np.arange(z.size), places[first : first + size])
+                made.append((np.where(chosen, 0.0, z), where & ~(chosen & hides)))
+    for place in np.flatnonzero(np.isfinite(z)):
+        for number in (1.0, np.sign(z[place]) * 2.0, np.round(z[place])):
+            if abs(number) < abs(z[place]):
                 made.append((np.where(np.arange(z.size) == place, number, z), where))
     made = made[:ROWS]
     logits, masks = ([one[part] for one in made] for part in (0, 1))

@@ -154,7 +154,7 @@ def of_short_rows(z, axis, where):
     [
         (of_halves, in_half, "Half types", "bfloat16: logits ["),
         (of_gradient, lambda z, *rest: exact(doubled(z), *rest), "The gradient is", "jacfwd: dw"),
-        (of_gradient, with_a_number, "The gradient in its numbers", "power: 0; wanted "),
+        (of_gradient, with_a_number, "The gradient in its numbers", "/dpower is 0; wanted "),
         (of_surroundings, of_the_last_axis, "The same along another axis", "wanted ["),
         (of_surroundings, of_rank, "The same under vmap", "wanted ["),
         (of_surroundings, of_rank, "The same under scan", "wanted ["),

@@ -22,25 +22,25 @@ class Rows(NamedTuple):
     kinds: list[str]
 
     def turned(self) -> "Rows":
-        """The same rows in the opposite order of their entries."""
+        """Returns the same rows in the opposite order of their entries."""
         return Rows(self.logits[:, ::-1], self.where[:, ::-1], self.kinds)
 
     def take(self, places: Any) -> "Rows":
-        """Some of the rows."""
+        """Returns some of the rows."""
         kinds = np.array(self.kinds, object)[places].tolist()
         return Rows(self.logits[places], self.where[places], kinds)
 
     def visible(self) -> np.ndarray:
-        """True at the visible entries above -inf."""
+        """Returns True at the visible entries above -inf."""
         return self.where & (self.logits != -np.inf)
 
     def lawful(self) -> np.ndarray:
-        """True for rows without a visible NaN or +inf."""
+        """Returns True for rows without a visible NaN or +inf."""
         return ~np.asarray((self.where & ~(self.logits < np.inf)).any(-1))
 
 
 def joined(*parts: Rows) -> Rows:
-    """All rows, in the type of the first."""
+    """Returns all rows, in the type of the first."""
     dtype = parts[0].logits.dtype
     logits = np.concatenate([part.logits.astype(dtype) for part in parts])
     return Rows(logits, np.concatenate([part.where for part in parts]), [kind for part in parts for kind in part.kinds])
@@ -64,15 +64,15 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str) -> "Rounding":
-        """That of a type by its name."""
+        """Returns that of a type by its name."""
         return cls(float(jnp.finfo(dtype).eps), float(jnp.finfo(dtype).smallest_subnormal))
 
     def total(self, n: int) -> float:
-        """The error that a sum of n weights may have."""
+        """Returns the error that a sum of n weights may have."""
         return n * self.least + (4 + n**0.5) * self.eps
 
     def far(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """True for the rows in which a number is further from another than two roundings, of float32 at least."""
+        """Returns True for rows in which a number is further from another than two roundings, of float32 at least."""
         allowed = 2e-7 + self.least + max(2e-5, self.eps) * np.abs(wanted)
         return np.asarray((np.abs(got - wanted) > allowed).any(-1))
 
@@ -119,7 +119,7 @@ class Claims(NamedTuple):
 
     @classmethod
     def of(cls, normalizer: Normalizer) -> "Claims":
-        """Those of the map, of which a cap takes the invariance to shifts."""
+        """Returns those of the map, of which a cap takes the invariance to shifts."""
         map: Any = normalizer.map
         while isinstance(map, SoftCapped):
             map = map.of.map
@@ -128,7 +128,7 @@ class Claims(NamedTuple):
         return cls(normalizer.shift_invariant, map.sums_to_one, not map.signed, not map.by_position)
 
     def include(self, law: Law) -> bool:
-        """True if a normalizer of these claims must obey a law."""
+        """Returns True if a normalizer of these claims must obey a law."""
         return law.claim is None or getattr(self, law.claim)
 
 
@@ -257,7 +257,7 @@ def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
 
 
 def broken(weigh: Weigh, rows: Rows, rounding: Rounding, claims: Claims, any_size: bool) -> Iterator[tuple[str, Found]]:
-    """Each claimed law that some of the rows break; `any_size` says that they may hold any number."""
+    """Yields each claimed law that some of the rows break; `any_size` says that they may hold any number."""
     for one in LAWS:
         if (one.any_size or not any_size) and claims.include(one):
             found = one.find(weigh, rows, rounding)
@@ -266,7 +266,7 @@ def broken(weigh: Weigh, rows: Rows, rounding: Rounding, claims: Claims, any_siz
 
 
 def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """By name, a row each of finite logits or some of -inf."""
+    """Returns, by name, a row each of finite logits or some of -inf."""
     limits = jnp.finfo(dtype)
     top, least = float(limits.max), float(limits.smallest_subnormal)
     below_top = float(np.nextafter(np.asarray(top, jnp.dtype(dtype)), np.asarray(0, jnp.dtype(dtype))))
@@ -297,7 +297,7 @@ def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.n
 
 
 def poisoned_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """By name, a row each that holds NaN or +inf."""
+    """Returns, by name, a row each that holds NaN or +inf."""
     one, row = np.arange(n) == rng.integers(n), rng.normal(size=n)
     ends = np.where(rng.random(n) < 0.5, -np.inf, float(jnp.finfo(dtype).max))
     return {

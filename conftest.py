@@ -24,7 +24,7 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="softmax_jax-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
-for profile, examples in {"default": 10, "full": 100}.items():
+for profile, examples in {"default": 10, "full": 30}.items():
     hypothesis.settings.register_profile(profile, deadline=None, derandomize=True, max_examples=examples)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")

@@ -8,6 +8,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention.fused import rides
 from softmax_jax.normalizers.laws import hostile, joined
+from tests.tiers import HEART
 
 from .hostile_rows import DTYPES, broken_laws
 
@@ -22,7 +23,7 @@ def of_three_types(seed):
     return joined(*(hostile(dtype, WIDTH, 150, seed) for dtype in ("float32", "float16", "bfloat16")))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sj.METHODS)
 def test_no_number_breaks_a_law(name):
     assert broken_laws(name, "dense", of_three_types(0), "float32") == {}
@@ -68,7 +69,7 @@ def test_no_number_breaks_a_law_in_ten_thousand_rows(name, form, dtype, n):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [np.nan, np.inf])
-@pytest.mark.parametrize("name", sj.METHODS)
+@pytest.mark.parametrize("name", HEART)
 def test_a_row_of_nan_is_nan_above_minus_infinity_and_0_behind_the_mask(name, kind):
     # So many rows that the maximum of each is taken in vectors, in which CPUs forget NaN.
     rows, n = 300, WIDTH

@@ -18,7 +18,6 @@ from softmax_jax.tasks.sequences import SequenceTask
 from softmax_jax.tasks.task import dropout_key
 from softmax_jax.training.config import Config
 from softmax_jax.training.trainer import build_model, chunk_trainer, initial_state
-from tests.tiers import full_except
 
 SIZES: dict[str, Any] = {"sets": 2, "hidden": 8, "heads": 2, "layers": 1}
 NUMBERS: dict[str, Any] = {"clrs_text": {"lengths": (4,)}}
@@ -29,6 +28,8 @@ KINDS = {
     **{name: task_class(name)(**SIZES, **NUMBERS.get(name, {})) for name in TASKS if name != MaxRetrieval.name},
     "characters": ClrsText(**SIZES, lengths=(4,), tokenizer="smollm2"),
 }
+FIRST = "max_retrieval", "signal"
+"""The kinds of the full tier; the others are slow."""
 
 
 def numbers(tree):
@@ -68,8 +69,9 @@ def drawn(task):
     return found
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", full_except(KINDS, "max_retrieval"))
+@pytest.mark.parametrize(
+    "name", [pytest.param(kind, marks=pytest.mark.full if kind in FIRST else pytest.mark.slow) for kind in KINDS]
+)
 def test_every_task_draws_the_same(name):
     check_the_same(jax.jit(lambda: drawn(KINDS[name])))
 

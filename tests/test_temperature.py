@@ -128,6 +128,7 @@ def test_a_known_polynomial_is_recovered(found):
     assert found.r_squared > 0.5
 
 
+@pytest.mark.full
 def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, held_out, found):
     low, high = found.entropy_range
     by_rule = held_out.entropy <= temperature.THRESHOLD

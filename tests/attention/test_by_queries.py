@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import softmax_jax as sj
 from softmax_jax.attention import attention, by_queries
-from tests.tiers import full_except, methods
+from tests.tiers import full_except
 
 from .inputs import (
     BATCH,
@@ -58,7 +58,7 @@ class Spread(sj.Scale):
         return row.number(self.s) / (row.sum(gaps) / jnp.maximum(row.count(), 1) + 0.1)
 
 
-@pytest.mark.parametrize("name", [*methods(), "ssmax(cap=3)"])
+@pytest.mark.parametrize("name", full_except([*sj.METHODS, "ssmax(cap=3)"], "adaptive"))
 def test_values_and_gradients_are_those_of_dense_attention(name):
     dense, in_blocks = each((dense_attention, blocks_of_2), with_arrays(name), arrays())
     assert_equal(dense, in_blocks)

@@ -74,6 +74,7 @@ def test_short_sets_are_read_together_as_they_are_alone(parameters):
         assert np.allclose(numbers(together.filter(n=n)), numbers(alone), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_long_sets_which_are_encoded_block_by_block_are_evaluated_alike(parameters, monkeypatch):
     n = max_retrieval.BLOCK + 40
     whole = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)

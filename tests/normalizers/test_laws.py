@@ -23,10 +23,10 @@ every_method = pytest.mark.parametrize("name", methods())
 some_methods = pytest.mark.parametrize("name", HEART)
 """For promises that `check` holds every method to, in more detail."""
 DTYPES = ["float32", "bfloat16"]
-all_by_default = pytest.mark.parametrize(
+every_type = pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *((name, "float32") for name in sj.METHODS),
+        *methods((name, "float32") for name in sj.METHODS),
         *((name, "bfloat16") for name in HEART),
         *full_except([(name, "bfloat16") for name in sj.METHODS if name not in HEART]),
     ],
@@ -74,13 +74,13 @@ def assert_close(actual, wanted, dtype, rtol=2e-5, rounded=1):
     np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=2e-7)
 
 
-@all_by_default
+@every_type
 @hypothesis.given(logits_strategy, masks)
 def test_agrees_with_the_formula_in_float64(name, dtype, logits, where):
     assert_close(evaluate(name, logits, where, dtype)[0], expected(name, logits, where), dtype)
 
 
-@all_by_default
+@every_type
 @hypothesis.given(logits_strategy | any_size, masks)
 @hypothesis.example(HIDING, np.ones((ROWS, N), bool))
 def test_no_row_breaks_a_law(name, dtype, logits, where):

@@ -41,7 +41,6 @@ def test_no_position_sees_a_later_one_or_what_the_mask_hides():
     assert not np.allclose(scores[:, 6], again[:, 6])
 
 
-@pytest.mark.full
 def test_a_normalizer_learns_a_number_for_each_head_and_a_call_may_replace_it():
     learned = model("ssmax", ("s",))
     state = nnx.state(learned, nnx.Param)

@@ -42,6 +42,7 @@ def test_logits_and_losses_are_those_of_numpy(own):
     np.testing.assert_allclose(losses(parameters, after, jnp.asarray(TOKENS), block=10), by_hand, atol=1e-4)
 
 
+@pytest.mark.full
 def test_blocks_of_queries_change_nothing(monkeypatch):
     parameters = as_parameters(tiny_arrays(50))
     whole = all_scores(parameters, TOKENS, weigh_by(sj.normalizer("entmax15")))
@@ -71,6 +72,7 @@ def test_a_window_hides_what_lies_before_it():
     assert np.abs(one[:8] - two[:8]).max() > 1e-3
 
 
+@pytest.mark.full
 def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
     parameters = as_parameters(tiny_arrays(50))
 

@@ -69,6 +69,7 @@ def test_the_oracle_gives_the_answer_the_top_logit_and_its_best_temperature():
     np.testing.assert_allclose(weights(1, 0, 1)[:, :2], plain[:, :2], atol=1e-6)
 
 
+@pytest.mark.full
 def test_an_answer_without_help_is_that_of_the_whole_text():
     parameters, tokens, places = as_parameters(tiny_arrays(50)), jnp.asarray(TOKENS[None]), jnp.array([5], jnp.int32)
     none, candidates = jnp.zeros((1, *SHAPE)), np.arange(10)

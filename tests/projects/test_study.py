@@ -22,6 +22,7 @@ def batch():
     return jax.jit(TASK.training_batch)(jnp.int32(0), jnp.int32(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["softmax", "adaptive", pytest.param("ssmax", marks=pytest.mark.full)])
 def test_the_numbers_of_a_regime_make_the_registered_normalizer(name):
     parameters = nnx.to_pure_dict(nnx.state(TASK.build("softmax", nnx.Rngs(0)), nnx.Param))

@@ -3,13 +3,13 @@ import pytest
 
 from softmax_jax.training.run_directory import SHIPPED
 from studies.competition import compared, key_accuracy
+from tests.tiers import full_except
 
 BIAS = np.random.default_rng(1).normal(size=10) * 1e-3
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("spacing", [0.0, 2.0**-8, 2.0**-11])
-@pytest.mark.parametrize("n", [16, 256, 4096])
+@pytest.mark.parametrize("n", full_except([16, 256, 4096], 16))
 def test_the_formula_is_what_a_drawn_competition_gives(n, spacing):
     gaps = np.random.default_rng(n).exponential(10 / n, (100_000, 10))
     rounded = spacing * np.round(gaps / spacing) if spacing else gaps

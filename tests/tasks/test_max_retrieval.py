@@ -241,6 +241,7 @@ def test_the_table_has_every_item_that_is_drawn():
     np.testing.assert_array_equal(found[..., 1:], items[..., 1:])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("task", [MaxRetrieval(width=8), MaxRetrieval(width=8, matmul="bfloat16", priority=NEEDLE)])
 def test_a_table_is_for_many_items_of_which_rounding_leaves_few(task):
     model = known_task().build("softmax", nnx.Rngs(1))

@@ -107,6 +107,7 @@ def test_the_model_rounds_the_operands_of_the_products_at_a_place(model, place):
     assert all(100 * off[place] < off[other] for other in off if other != place)
 
 
+@pytest.mark.full
 def test_float32_leaves_every_bit_of_the_scores_and_the_gradient_but_for_its_sums(model):
     (ours, gradient), (plain, expected) = (
         jax.jit(jax.value_and_grad(lambda p, batch, of=of: (of(p, batch, "float32", "all") ** 2).sum()))(*model)

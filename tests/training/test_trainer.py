@@ -63,6 +63,7 @@ def test_a_batch_of_near_ties_is_harder_to_tell_apart():
     assert np.array_equal(batches[0].mask, batches[1].mask)
 
 
+@pytest.mark.full
 def test_the_loss_is_that_of_the_answers_under_the_training_normalizer_plus_the_penalty():
     config = changed(SMALL, normalizer="temperature(0.01)")
     parameters = jax.tree.map(lambda leaf: leaf[0], jax.device_get(training.initial_state(config).parameters))

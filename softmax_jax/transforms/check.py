@@ -146,7 +146,7 @@ def of_rows(normalizer: Normalizer) -> Iterator[Promise]:
     for law in LAWS:
         said = next((f"{dtype}: {text}" for dtype in DTYPES if (text := counterexample(normalizer, law, dtype))), "")
         yield Promise(law.promise, not said, said, claims.include(law))
-    yield of_halves(normalizer)
+    yield from of_halves(normalizer)
 
 
 def counterexample(normalizer: Normalizer, law: Law, dtype: str) -> str:
@@ -210,8 +210,8 @@ def _listed(numbers: np.ndarray) -> str:
     return f"[{', '.join(f'{text} × {times}' if times > 2 else ', '.join([text] * times) for text, times in runs)}]"
 
 
-def of_halves(normalizer: Normalizer) -> Promise:
-    """Returns whether the weights of half types are those of float32, rounded once, from the programs of the laws."""
+def of_halves(normalizer: Normalizer) -> Iterator[Promise]:
+    """Yields whether the weights of half types are those of float32, rounded once, from the programs of the laws."""
     name = "Half types are computed in float32"
     rows = laws.ordinary(N, ORDINARY)
     wanted = weigher(normalizer, "float32")(rows).weights
@@ -221,8 +221,9 @@ def of_halves(normalizer: Normalizer) -> Promise:
         if far.any():
             place = np.flatnonzero(far)[:1]
             said = described(Found(far, rows.take(place), got[place], wanted[place]))
-            return Promise(name, False, f"{dtype}: {said}")
-    return Promise(name, True)
+            yield Promise(name, False, f"{dtype}: {said}")
+            return
+    yield Promise(name, True)
 
 
 def of_lengths(normalizer: Normalizer) -> Iterator[Promise]:

@@ -45,7 +45,7 @@ logits_strategy = from_bytes(np.int8, lambda k: k / 16)
 masks = from_bytes(np.int8, lambda k: k >= 0) | st.sampled_from([True, False]).map(lambda v: np.full((ROWS, N), v))
 # Of all bit patterns, so that every size is as likely; those that are not finite stand for the ends of the type.
 any_size = from_bytes(np.float32, np.nan_to_num)
-HIDING = np.tile(np.float32([0.0] * (N - 2) + [-0.125, -32768.0]), (ROWS, 1))
+HIDING = np.tile(np.array([0.0] * (N - 2) + [-0.125, -32768.0], np.float32), (ROWS, 1))
 """Rows whose lowest number hides its entry, which a map of signed weights would give less than nothing."""
 # Generic rows: with probability 1 no kink of a piecewise map is near.
 generic = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(size=6))

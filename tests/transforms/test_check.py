@@ -167,7 +167,7 @@ def of_short_rows(z, axis, where):
 )
 def test_other_promises_that_are_broken_are_said(part, weigh, promise, said):
     wrong = weigh if weigh is with_a_number else function(weigh)
-    found = list(unless_raised(part, as_normalizer(wrong)))
+    found = unless_raised(part, as_normalizer(wrong))
     (broken,) = (one for one in found if one.name.startswith(promise))
     assert broken.verdict == "BROKEN"
     assert said in broken.said

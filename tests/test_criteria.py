@@ -52,6 +52,7 @@ BIAS = {"inputs": (0.3, 0.5), "bins": (0.95, 1.05), "accuracy": (0.2, 1.0), "tar
 """What each criterion gives of the β that is known, at least and at most: what `points` says of them."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_each_criterion_finds_what_is_known_within_its_bias(rows, criterion):
     found = temperature.fit_polynomial({ITEMS: rows}, criterion, degree=3).curve(AT) / truth(AT)
@@ -64,6 +65,7 @@ def entropies_of(z):
     return -(p * np.log(p)).sum(-1)
 
 
+@pytest.mark.full
 def test_rows_whose_true_item_is_best_at_a_known_temperature_give_it_back():
     """The logit of the true item is moved until it is the mean of the row under its own β*(H)."""
     z = np.random.default_rng(2).normal(size=(2, 400, ITEMS)) * np.linspace(0.5, 3, 400)[:, None]
@@ -107,6 +109,7 @@ def test_target_beta_has_the_largest_weight_of_the_true_item():
     assert at > np.max(beside)
 
 
+@pytest.mark.full
 def test_masked_items_do_not_move_target_beta():
     z, where = jnp.array([[2.0, 1.2, 0.3, jnp.nan], [jnp.inf, 1.2, 0.3, 2.0]]), jnp.array([[True] * 3 + [False]] * 2)
     where = where.at[1].set(where[1, ::-1])

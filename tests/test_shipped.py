@@ -77,6 +77,7 @@ def test_it_answers_what_its_preset_says():
         assert abs(accuracy - said[name]) < 4 * error
 
 
+@pytest.mark.full
 def test_it_scores_what_its_preset_says(retrieval):
     said = {int(n): float(percent) for percent, n in re.findall(r"([\d.]+) % at (\d+)", score(retrieval))}
     lengths = tuple(n for n in said if n <= 1024)

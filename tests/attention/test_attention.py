@@ -59,7 +59,9 @@ def visible_by_definition(mask, is_causal, query_seq_lengths, key_value_seq_leng
     return visible
 
 
-@pytest.mark.parametrize("local_window_size", [None, 1, (2, 0)])
+@pytest.mark.parametrize(
+    "local_window_size", [None, *[pytest.param(size, marks=pytest.mark.full) for size in (1, (2, 0))]]
+)
 @pytest.mark.parametrize("is_causal", full_except([False, True], True))
 @pytest.mark.parametrize("kv_heads", full_except([2, 1], 2))
 def test_equals_jax_for_every_combination_of_keywords(kv_heads, is_causal, local_window_size):

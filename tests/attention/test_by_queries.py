@@ -204,6 +204,7 @@ def test_the_size_of_a_block_and_who_comes_in_blocks():
     assert how(100, 4, 64, 4096) == (64, "streaming")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_except([None, *sj.METHODS], None, "adaptive"))
 def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):
     normalizer = OWN if name is None else sj.normalizer(name)

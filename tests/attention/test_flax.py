@@ -142,6 +142,7 @@ def test_precision_reaches_both_products():
 # Dropout
 
 
+@pytest.mark.full
 @both
 @pytest.mark.parametrize("broadcast_dropout", [True, False])
 def test_dropout_equals_stock(api, broadcast_dropout):
@@ -218,6 +219,7 @@ def decode_linen(attention, x):
         yield output
 
 
+@pytest.mark.full
 def test_decoding_step_by_step_equals_the_causal_pass():
     """Under SSMax this holds only if the empty places of the cache are not counted; an NNX layer decodes below."""
     attention, x = attention_fn("ssmax"), inputs()
@@ -415,6 +417,7 @@ def projected(one, name, x):
     return np.einsum("bld,dhf->blhf", np.asarray(x), kernel) + bias
 
 
+@pytest.mark.full
 @both
 def test_each_query_and_head_has_its_own_numbers(api):
     b, x = inputs(HEADS, 1, 1, seed=2), inputs()
@@ -438,6 +441,7 @@ def test_numbers_of_the_query_start_as_those_of_the_normalizer(api):
     np.testing.assert_allclose(query_layer(api)(inputs()), layer(api, attention_fn("asentmax"))(inputs()), atol=1e-6)
 
 
+@pytest.mark.full
 def test_training_moves_the_numbers_of_the_query():
     model = query_layer("nnx").layer
     optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)
@@ -487,6 +491,7 @@ class OneLayerTwice(linen.Module):
         return self.layer(self.layer(x))
 
 
+@pytest.mark.full
 def test_numbers_that_layers_share_unasked_are_warned_of():
     x = inputs(1, 3, 8)
     with pytest.warns(UserWarning, match=r"at attention, serves several layers, which share its s: give each layer"):

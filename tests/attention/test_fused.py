@@ -31,6 +31,7 @@ def test_values_and_gradients_are_those_of_dense_attention(name):
     np.testing.assert_array_equal(to_query[0, EMPTY], 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["softmax", "ssmax"])
 def test_a_bias_is_scaled_too(name):
     @jax.jit
@@ -47,6 +48,7 @@ def test_a_bias_is_scaled_too(name):
     np.testing.assert_allclose(ridden_gradient, gradient, atol=2e-6)
 
 
+@pytest.mark.full
 def test_half_precision_is_computed_in_float32():
     half = tuple(array.astype(jnp.bfloat16) for array in arrays()[:3])
     whole = tuple(array.astype(jnp.float32) for array in half)

@@ -93,6 +93,7 @@ def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
     np.testing.assert_allclose(found, jax.nn.softmax(exchanged), atol=1e-7)
 
 
+@pytest.mark.full
 def test_the_notebook_stream_is_the_published_one():
     """Written out once more, with raw keys, straight from the description of the recreation."""
     batch = jax.tree.map(lambda leaf: leaf.reshape(11, 32, *leaf.shape[1:]), notebook.test_sets(12))

@@ -139,6 +139,7 @@ def test_products_are_computed_in_float32():
 # Entropy
 
 
+@pytest.mark.full
 def test_weight_entropy_equals_its_definition_and_that_of_the_logits():
     z, where = arrays(LOGITS, WHERE)
     wanted = [references.entropy(row[visible]) if visible.any() else 0 for row, visible in zip(LOGITS, WHERE)]
@@ -173,6 +174,7 @@ def test_weight_entropy_derivatives():
 # Cross-entropy
 
 
+@pytest.mark.full
 def test_cross_entropies_equal_their_definitions():
     z, where, labels, targets = arrays(LOGITS, WHERE, LABELS, TARGETS)
     wanted = np.where(WHERE.any(-1), -log_weights(LOGITS, WHERE)[np.arange(5), LABELS], 0)

@@ -16,6 +16,7 @@ from tests.tiers import methods
 every_fact = pytest.mark.parametrize("name", methods())
 
 
+@pytest.mark.full
 @every_fact
 def test_sums_zeros_and_signs(name):
     logits = jax.random.normal(jax.random.key(0), (200, 40)) * jnp.linspace(0.1, 3, 200)[:, None]

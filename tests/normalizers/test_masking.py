@@ -77,6 +77,7 @@ def test_a_low_number_hides_in_every_type(dtype, low):
             np.testing.assert_array_equal(weigh(z + added), weigh(z, where=SEEN))
 
 
+@pytest.mark.full
 def test_rows_that_are_low_throughout_are_weighed_as_they_stand():
     likelihoods = jnp.asarray(np.random.default_rng(0).normal(-1e5, 3.0, (3, 9)), jnp.float32)
     for weigh in sj.softmax, sj.normalizer("temperature"):

@@ -43,6 +43,7 @@ def test_it_is_frozen_and_alike_whatever_its_numbers():
         n.scale = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.full
 def test_vmap_over_its_numbers():
     numbers = sj.Normalizer(sj.softmax, sj.ConstantTemperature(jnp.array([0.5, 2.0])))
     together = jax.vmap(lambda n: n(jnp.array(ROW)))(numbers)
@@ -52,6 +53,7 @@ def test_vmap_over_its_numbers():
     assert jax.vmap(lambda n, z: n(z), in_axes=(axes, None))(numbers, jnp.array(ROW)).shape == (2, 4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scale", [sj.LogLength(), sj.LengthRule(), sj.EntropyPolynomial()], ids=repr)
 def test_numbers_have_a_zero_gradient_where_nothing_is_visible(scale):
     z, where = jnp.array([jnp.nan, jnp.inf, -jnp.inf]), jnp.zeros(3, bool)
@@ -123,6 +125,7 @@ def test_what_is_not_finite_is_not_capped():
     assert np.isnan(capped(jnp.array([1.0, jnp.nan]))).all()
 
 
+@pytest.mark.full
 def test_a_cap_is_a_number_like_others_and_none_changes_no_tree():
     one, other = sj.normalizer("softmax", cap=2.0), sj.normalizer("softmax", cap=3.0)
     assert jax.tree.structure(one) == jax.tree.structure(other)

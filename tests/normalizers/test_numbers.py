@@ -67,6 +67,7 @@ def test_arrays_of_numpy_and_jax_are_alike_and_types_and_shapes_are_not():
     assert sj.normalizer("softmax") != sj.normalizer("softmax", cap=5.0)
 
 
+@pytest.mark.full
 def test_a_traced_number_is_like_itself_only():
     @jax.jit
     def traced(s):
@@ -106,6 +107,7 @@ def test_every_scale_may_be_compiled_by_itself(scale: Any):
     assert one == scale(*knots)
 
 
+@pytest.mark.full
 def test_a_changed_number_is_another_program_and_an_equal_one_is_not():
     traces = []
 

@@ -136,6 +136,7 @@ def test_sample_draws_in_proportion_to_the_weights(dtype):
     assert chi_square(counts, np.asarray(weights, np.float64)) > 0.01
 
 
+@pytest.mark.full
 def test_each_row_is_drawn_by_itself():
     weights = jnp.array([[0.7, 0.3], [0.2, 0.8]])
     drawn = jax.vmap(lambda key: sj.sample(key, weights))(jax.random.split(jax.random.key(1), DRAWS))

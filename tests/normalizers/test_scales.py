@@ -42,6 +42,7 @@ def test_entropy_of_bfloat16_logits_is_computed_in_float32():
     np.testing.assert_allclose(sj.entropy(z), [entropy(np.asarray(z, np.float64))], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_critical_beta_is_that_of_the_theory():
     rng = np.random.default_rng(0)
     z, where = 3 * rng.normal(size=(2, 6, 40)), rng.random((2, 6, 40)) < 0.5
@@ -52,6 +53,7 @@ def test_the_critical_beta_is_that_of_the_theory():
         np.testing.assert_array_equal(found, critical_beta(jnp.where(where, logits, -jnp.inf)))
 
 
+@pytest.mark.full
 def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
     z = jnp.array(
         [[1.0, 1.0, 0.0], [1.0, -INF, -INF], [-INF] * 3, [NAN, 0.0, 1.0], [INF, 0.0, 1.0], [3e38, -3e38, -1e38]]
@@ -82,6 +84,7 @@ def test_inverse_temperature_is_what_is_given_for_each_row():
     np.testing.assert_allclose(weights[0, 1], [1 / 6] * 6, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_clipped_log_length_follows_log_length_between_its_bounds():
     scale = sj.ClippedLogLength(s=0.5, bias=0.1, low=0.7, high=2.0)
     for n, wanted in (1, 0.7), (2, 0.7), (4, 0.5 * math.log(4) + 0.1), (64, 2.0), (4096, 2.0):
@@ -121,6 +124,7 @@ def test_the_offset_tells_llama_4_from_mistral_3():
         np.testing.assert_allclose(beta(scale, jnp.zeros((3, 9)), causal).ravel(), wanted, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_positions_for_other_rows_than_there_are_raise():
     n = sj.Normalizer(sj.softmax, sj.LogPosition(positions=jnp.arange(5)[:, None]))
     assert n(jnp.zeros((2, 5, 8))).shape == (2, 5, 8)
@@ -141,6 +145,7 @@ def test_log_length_power_equals_its_formula(weight, power):
         np.testing.assert_allclose(beta(sj.LogLengthPower(weight, power, 0.5), uniform(n)), [[wanted]], rtol=2e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("power", [-5.0, -0.5, 0.0, 0.5])
 def test_log_length_power_counts_visible_entries_and_learns_from_every_row(power):
     where = jnp.arange(6)[None] < jnp.array([[0], [1], [2], [6]])
@@ -175,6 +180,7 @@ def test_length_rule_is_zero_where_every_entry_matters():
     assert beta(sj.LengthRule(m=10, eps=0.9), uniform(20)) == 0
 
 
+@pytest.mark.full
 def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     # One item ever further above 599 others: entropies from log(600) = 6.4 down to 0.
     logits = jnp.zeros((4000, 600)).at[:, 0].set(jnp.linspace(0, 16, 4000))

@@ -69,6 +69,7 @@ def test_answers_are_right(algorithm, length, room):
                 np.testing.assert_array_equal(got[name], value)
 
 
+@pytest.mark.full
 def test_a_needle_is_a_fifth_of_the_nodes_and_never_at_the_very_end():
     inputs, outputs = drawn("kmp_matcher", LENGTH, ROOM)
     assert (inputs["string"][:, :LENGTH].sum(1) == LENGTH // 5).all()

@@ -56,6 +56,7 @@ def test_a_batch_has_a_text_of_every_algorithm_and_length_in_rows(task):
     assert found == wanted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("task", [SMALL, pytest.param(SPELLED, marks=pytest.mark.full)])
 def test_answers_are_read_where_the_token_before_them_stands(task):
     of = batch(task)
@@ -108,6 +109,7 @@ def test_an_answer_is_right_if_all_its_tokens_are():
     assert float(SMALL.accuracy(wrong, of)) == 87.5
 
 
+@pytest.mark.full
 def test_sets_of_training_seeds_and_tests_differ():
     draw = jax.jit(SMALL.training_batch)
     drawn = [draw(SEED, jnp.int32(0)), draw(SEED, jnp.int32(1)), draw(jnp.int32(4), jnp.int32(0))]

@@ -63,6 +63,7 @@ def test_every_normalizer_sees_the_row_of_its_position():
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.full
 def test_a_window_hides_what_lies_before_it():
     parameters = as_parameters(tiny_arrays(50))
     sizes = Sizes(SIZES.heads, SIZES.key_heads, context=64, window=3)
@@ -100,6 +101,7 @@ def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
     np.testing.assert_array_equal(own, swapped)
 
 
+@pytest.mark.full
 def test_tokens_behind_a_cache_are_those_of_the_whole():
     parameters = as_parameters(tiny_arrays(50))
     whole, _ = hidden(parameters, SIZES, jnp.asarray(TOKENS))

@@ -54,6 +54,7 @@ def test_what_is_learned_starts_at_softmax_and_the_first_token_gains_its_factor(
     np.testing.assert_allclose((ratio[..., 0] / ratio[..., 1]), 2, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_oracle_gives_the_answer_the_top_logit_and_its_best_temperature():
     def weights(rank, sharp, last):
         flags = (jnp.full((2,), flag, jnp.float32) for flag in (rank, sharp, last))
@@ -82,6 +83,7 @@ def test_an_answer_without_help_is_that_of_the_whole_text():
     assert weights.shape == (1, *SHAPE)
 
 
+@pytest.mark.full
 def test_head_measures_are_means_of_the_rows_of_each_bin():
     parameters, edges = as_parameters(tiny_arrays(50)), (8, 24)
     found = head_measures(parameters, jnp.asarray(TOKENS[None]), SIZES, edges)

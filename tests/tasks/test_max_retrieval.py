@@ -36,6 +36,7 @@ def equal(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
+@pytest.mark.full
 def test_a_batch_is_a_function_of_its_key():
     assert equal(sample(KEY, 4, 6), sample(KEY, 4, 6))
     assert not equal(sample(KEY, 4, 6), sample(jax.random.key(8), 4, 6))
@@ -232,6 +233,7 @@ def test_a_table_finds_what_the_encoder_computes(rounded):
     np.testing.assert_allclose(found, computed, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_the_table_has_every_item_that_is_drawn():
     """From the least ρ above 0 to the largest below 1, which rounds to 1."""
     rho = jnp.array([0.0, 2.0**-23, 3 * 2.0**-23, 0.3, 0.5, 1 - 2.0**-8, 1 - 2.0**-23])

@@ -158,6 +158,7 @@ def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
     assert len(set(sequences)) == len(sequences)
 
 
+@pytest.mark.full
 def test_scores_are_read_at_the_queries():
     scores = jax.random.normal(jax.random.key(0), (3, 10, CLASSES))
     np.testing.assert_array_equal(made(Copy).answers(scores), scores[:, 10 - QUERIES :])

@@ -38,6 +38,7 @@ def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
         np.testing.assert_allclose(whole[index : index + 1, :length], short, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_except(["softmax", "ssmax"], "softmax"))
 def test_a_causal_model_sees_nothing_later_and_another_sees_all(name):
     before, after = (scores(built(name, causal=True), inputs) for inputs in (INPUTS, LATER))
@@ -63,7 +64,6 @@ def test_order_matters_only_by_the_inputs():
     np.testing.assert_allclose(model(INPUTS[:, order], FULL), model(INPUTS, FULL)[:, order], atol=1e-5)
 
 
-@pytest.mark.full
 def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
     plain, learning = parameters(built("softmax")), parameters(built("ssmax", ("s",)))
     for block in learning["blocks"].values():

@@ -176,6 +176,7 @@ def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
         distributed.agree(None)
 
 
+@pytest.mark.full
 def test_the_formulas_of_the_costs_are_those_of_the_programs():
     """As written, before compiling. What is no matrix product grows with the width and not with its square."""
     paper = MaxRetrieval(min_items=16, max_items=16, width=1024)

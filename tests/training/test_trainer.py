@@ -151,6 +151,7 @@ def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
             assert (step > 0) == bool(jnp.any(update["kernel"]))
 
 
+@pytest.mark.full
 def test_batches_that_are_drawn_at_once_divide_the_steps_and_fit():
     size = sum(leaf.nbytes for leaf in SMALL.task.training_batch(jnp.int32(0), jnp.int32(0)))
     for steps in (1, 7, 60, 500):

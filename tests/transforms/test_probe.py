@@ -33,6 +33,7 @@ def test_rows_are_those_of_the_weights():
     np.testing.assert_array_equal(rows.visible, np.broadcast_to(np.arange(1, LENGTH + 1), rows.visible.shape))
 
 
+@pytest.mark.full
 def test_turns_of_a_loop_are_stacked_and_nothing_else_changes():
     parameters = bert(layers=3)
     both = lambda *args: (sj.probe(apply_bert, critical=True)(*args), apply_bert(*args))  # noqa: E731

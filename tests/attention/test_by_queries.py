@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import softmax_jax as sj
 from softmax_jax.attention import attention, by_queries
-from tests.tiers import full_except
+from tests.tiers import HEART, full_except
 
 from .inputs import (
     BATCH,
@@ -58,7 +58,7 @@ class Spread(sj.Scale):
         return row.number(self.s) / (row.sum(gaps) / jnp.maximum(row.count(), 1) + 0.1)
 
 
-@pytest.mark.parametrize("name", full_except([*sj.METHODS, "ssmax(cap=3)"], "adaptive"))
+@pytest.mark.parametrize("name", full_except([*HEART, "ssmax(cap=3)"], "adaptive"))
 def test_values_and_gradients_are_those_of_dense_attention(name):
     dense, in_blocks = each((dense_attention, blocks_of_2), with_arrays(name), arrays())
     assert_equal(dense, in_blocks)
@@ -205,7 +205,7 @@ def test_the_size_of_a_block_and_who_comes_in_blocks():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", full_except([None, *sj.METHODS], None, "adaptive"))
+@pytest.mark.parametrize("name", full_except([None, *HEART], None, "adaptive"))
 def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):
     normalizer = OWN if name is None else sj.normalizer(name)
     array = jax.ShapeDtypeStruct((1, 16384, 4, 64), jnp.float32)

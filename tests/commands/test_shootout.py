@@ -55,7 +55,7 @@ def test_learned_numbers_move_from_their_start(first):
     assert 1e-5 < moved.min() <= moved.max() < 0.1  # four steps of 0.001 each
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, tmp_path, monkeypatch):
     log, logged = RunDirectory.log, []
 

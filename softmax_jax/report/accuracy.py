@@ -122,7 +122,7 @@ def difference_chart(cells: pl.DataFrame) -> charts.Chart:
     layers = [
         band.encode(y=y, y2="high:Q"),
         drawn.mark_rule(strokeWidth=2).encode(y=y, y2="high:Q"),
-        drawn.mark_tick(thickness=2, size=14).encode(y="above:Q"),
+        *([drawn.mark_tick(thickness=2, size=14).encode(y="above:Q")] if ceiling else []),
         drawn.mark_point(filled=True, size=70).encode(y="difference:Q", tooltip=told),
     ]
     return alt.layer(*layers).properties(width=600, height=300, title=title)

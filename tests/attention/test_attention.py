@@ -157,8 +157,7 @@ FORMS = {
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        ("adaptive", "dense"),
-        *full_except((name, "dense") for name in HEART if name != "adaptive"),
+        *full_except([(name, "dense") for name in HEART], "adaptive"),
         *full_except([("adaptive", "streaming"), ("softmax", "xla"), ("ssmax", "xla")]),
     ],
 )

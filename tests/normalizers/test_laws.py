@@ -24,12 +24,7 @@ some_methods = pytest.mark.parametrize("name", HEART)
 """For promises that `check` holds every method to, in more detail."""
 DTYPES = ["float32", "bfloat16"]
 every_type = pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *methods((name, "float32") for name in sj.METHODS),
-        *((name, "bfloat16") for name in HEART),
-        *full_except([(name, "bfloat16") for name in sj.METHODS if name not in HEART]),
-    ],
+    ("name", "dtype"), methods((name, dtype) for dtype in DTYPES for name in sj.METHODS)
 )
 every_dtype = pytest.mark.parametrize("dtype", full_except(DTYPES, "float32"))
 

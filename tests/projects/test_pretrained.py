@@ -1,6 +1,7 @@
 """The tuning of a pretrained model, on a tiny one with random arrays."""
 
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
 
 @pytest.mark.slow
 def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, None))
+    monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)
     asked = pretrained.Arguments(
         lengths=(3,),

@@ -157,6 +157,6 @@ print_groups(console, f"Accuracy (%): {SEEDS} seeds of this page", here, LENGTHS
 print_groups(console, f"Accuracy (%): {len(shipped_seeds)} seeds of the checkpoint", there, LENGTHS)
 
 # %% [markdown]
-# `python evaluate.py` makes the table of the shipped models at every length to 16,384, with intervals and tests. `python
+# `python evaluate.py` makes the table of the shipped models, with intervals and tests; with `--full` at every length. `python
 # train.py quick` trains one model, `python train.py paper` ten. `SEEDS=10 STEPS=20000 docs/render max_retrieval` makes this
 # page from more.

@@ -16,7 +16,7 @@ from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
 from softmax_jax.report import findings
 from softmax_jax.report.charts import PaperOption
-from softmax_jax.report.findings import Evaluated, load_runs
+from softmax_jax.report.findings import COLUMNS, Evaluated, lengths_to_show, load_runs
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import AS_TRAINED, Rounding
 from softmax_jax.training.config import settings_of
@@ -35,7 +35,7 @@ class Arguments:
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     lengths: options.UnlessGiven[tuple[int, ...]] = ()
-    """Items per set: the task's unless given, of max retrieval 2, 4, … 16384 (4096 under the notebook protocol)."""
+    """Items per set: six of the task's unless given, of max retrieval 16, 64, 256, 1024, 4096 and 16384."""
     sets: options.UnlessGiven[int | None] = None
     """Sets per seed and length: as many as the task says unless given, 512 of max retrieval."""
     key: int = 0
@@ -47,7 +47,8 @@ class Arguments:
     output: options.UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the charts; results/evaluate/TIME by default."""
     full: bool = False
-    """Print every measure at every length, not only accuracies and gains at six; the files hold all of it anyway."""
+    """Measure at every length of the task (of max retrieval 2, 4, 8, … 16384), and with the default normalizers also
+    those fitted to each checkpoint; print every measure, not only accuracies and gains."""
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
@@ -80,22 +81,25 @@ def evaluate(asked: Arguments) -> None:
     """Loads, measures, writes, prints."""
     join(asked.cluster)
     start = time.perf_counter()
-    runs, parts = load_runs(asked.checkpoint, asked.normalizers, **asked.rounding.given), Parts()
+    runs = load_runs(asked.checkpoint, asked.normalizers, asked.full, **asked.rounding.given)
+    parts, lengths = Parts(), asked.lengths
     asked.compiled.keep()
     task = runs[0].config.task
     if len(runs) > 1 and task.evaluation:
         raise ValueError(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
     own = importlib.import_module(task.evaluation) if task.evaluation else None
-    how = {"key": key_of(asked.key), "lengths": asked.lengths, "sets": asked.sets, "protocol": asked.protocol}
+    if not (lengths or asked.full or own):
+        lengths = lengths_to_show(evaluation.lengths_of(task, (), asked.protocol), most=COLUMNS)
+    how = {"key": key_of(asked.key), "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
     found, sets = [], 0
     for name, path, config, parameters, named in runs:
         how |= {"task": config.task, "seeds": config.all_seeds, "trained_under": config.normalizer}
         plan = (own or evaluation).planned(parameters, named, done=parts.done, **how)
         frames, sets = plan.frames, max(sets, plan.sets)
         if is_leader():
-            seeds, lengths = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
+            seeds, items = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
             print(
-                f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {lengths}", file=sys.stderr
+                f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr
             )
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
         found.append(Evaluated(name, config.task, tuple(named), [], pl.concat(frames)))

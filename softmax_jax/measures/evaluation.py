@@ -38,7 +38,7 @@ TRUE_ITEM = "the true item alone"
 """In the place of a normalizer's name: all weight on the item of the largest priority."""
 TRUE_KEY = "softmax under a true key"
 """In the place of a name: softmax, once the item of the largest priority has taken the largest logit of its row."""
-PARTS = 8
+PARTS = 4
 """A length of many items is computed in so many parts of its sets, each of which moves a bar of progress."""
 ITEMS_TO_DIVIDE = 2**21
 """Of a seed: about a second for ten seeds on two cores."""
@@ -233,7 +233,7 @@ def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:
     """Returns the items that the program for each length has room for: the longest of those that share it.
 
     >>> rooms_of(MaxRetrieval(), (2, 16, 100, 512, 1000, 4096))
-    {2: 100, 16: 100, 100: 100, 512: 512, 1000: 1000, 4096: 4096}
+    {2: 100, 16: 100, 100: 100, 512: 1000, 1000: 1000, 4096: 4096}
     """
     most = {length: min((n for n in task.shared if length <= n), default=length) for length in lengths}
     return {length: max(other for other in lengths if other <= most[length]) for length in lengths}
@@ -492,15 +492,19 @@ AS_TRAINED = ", as trained"
 
 
 def named_normalizers(
-    specs: Sequence[str], checkpoint: Path | str, parameters: Parameters, trained_under: str = BASELINE
+    specs: Sequence[str],
+    checkpoint: Path | str,
+    parameters: Parameters,
+    trained_under: str = BASELINE,
+    fits_by_default: bool = True,
 ) -> dict[str, Normalizer | None]:
-    """Returns the normalizers to show by name; "all" and the default include the fits beside the checkpoint.
+    """Returns the normalizers to show by name; "all" includes the fits beside the checkpoint, the default if asked to.
 
     First the one that the model was trained under, with the numbers that it learned, unless that is softmax.
     Raises as `fits_beside`, which says whether those were made from the checkpoint's parameters, and ValueError for
     the name of a fit that is not there.
     """
-    with_fits = tuple(specs) in (DEFAULT_NORMALIZERS, ("all",))
+    with_fits = tuple(specs) == ("all",) or (fits_by_default and tuple(specs) == DEFAULT_NORMALIZERS)
     fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
     for name in specs:
         if name in FITS.keys() - fits.keys():

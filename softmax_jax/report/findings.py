@@ -50,15 +50,17 @@ class Loaded(NamedTuple):
     normalizers: dict[str, Normalizer | None]
 
 
-def load_runs(paths: Sequence[Path], specs: Sequence[str], **changes: Any) -> list[Loaded]:
+def load_runs(paths: Sequence[Path], specs: Sequence[str], fits: bool = True, **changes: Any) -> list[Loaded]:
     """Loads runs, with changed settings, before anything is measured, as one may be damaged or missing.
+
+    With the default names of normalizers come the `fits` beside a run.
 
     Raises ValueError for that, and unless all are of one task.
     """
     runs = []
     for name, path in zip(names_of(paths), paths):
         config, parameters = load_checkpoint(path)
-        named = named_normalizers(specs, path, parameters, config.normalizer)
+        named = named_normalizers(specs, path, parameters, config.normalizer, fits)
         runs.append(Loaded(name, path, changed(config, **changes), parameters, named))
     tasks = list(dict.fromkeys(run.config.task.name for run in runs))
     if len(tasks) > 1:
@@ -224,9 +226,17 @@ def accuracies(run: Evaluated) -> dict[int, float]:
     return dict(means.select("n", "value").rows())
 
 
-def lengths_to_show(runs: Sequence[Evaluated], asked: Sequence[int] = (), most: int = 2**20) -> list[int]:
-    """Returns the lengths without short ones that nobody asked for, or at most so many, with the first and the last."""
-    lengths = sorted({n for run in runs for n in run.frame["n"]})
+def measured_at(runs: Sequence[Evaluated]) -> list[int]:
+    """Returns the lengths at which the runs were measured."""
+    return sorted({n for run in runs for n in run.frame["n"]})
+
+
+def lengths_to_show(lengths: Sequence[int], asked: Sequence[int] = (), most: int = 2**20) -> list[int]:
+    """Returns the lengths without short ones that nobody asked for, or at most so many, with the first and the last.
+
+    >>> lengths_to_show([2**power for power in range(1, 15)], most=6)
+    [16, 64, 256, 1024, 4096, 16384]
+    """
     lengths = [n for n in lengths if n in asked or n >= SHORTEST] or lengths
     places = np.linspace(0, len(lengths) - 1, min(len(lengths), most)).round()
     return [lengths[int(place)] for place in places]
@@ -291,7 +301,7 @@ def accuracy_chart(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Char
 
     The lengths are those of `lengths_to_show`.
     """
-    lengths = lengths_to_show(runs, asked)
+    lengths = lengths_to_show(measured_at(runs), asked)
     first, several = runs[0], len(runs) > 1
     titles = []
     for run in runs:
@@ -334,7 +344,7 @@ def mean_gains(run: Evaluated) -> dict[str, str]:
 
 def show(console: Console, runs: Sequence[Evaluated], asked: Sequence[int] = (), full: bool = False) -> None:
     """Prints the accuracies at a few lengths, or in full every measure at every length, and what was found."""
-    lengths = lengths_to_show(runs, asked, COLUMNS)
+    lengths = lengths_to_show(measured_at(runs), asked, COLUMNS)
     rows, notes = accuracy_table(runs, lengths)
     if not full:
         print_cells(console, {"items": list(map(str, lengths))} | rows)

@@ -167,7 +167,7 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
 
 def result_table(runs: Sequence[Evaluated]) -> str:
     """Returns the table of accuracies with half their intervals at a few lengths, the published ones below."""
-    lengths = findings.lengths_to_show(runs, most=findings.COLUMNS)
+    lengths = findings.lengths_to_show(findings.measured_at(runs), most=findings.COLUMNS)
     rows, notes = findings.accuracy_table(runs, lengths)
     sets = [of_length.sets for of_length in runs[0].measured]
     notes = [note for note in notes if not note.startswith("gain")]

@@ -32,8 +32,8 @@ BLOCK = 1024
 """Items drawn from one key. Longer sets are drawn block by block, so their items never depend on the memory used."""
 LONGEST_WHOLE = 2**14
 """The model encodes longer sets block by block and keeps no hidden items."""
-ITEMS_AT_ONCE = 2048
-"""Items of test sets to encode at once: enough to fill the cores, few enough to stay in cache."""
+ITEMS_AT_ONCE = 2**14
+"""Items of test sets to read at once: enough to fill the cores."""
 UNIFORM, NEEDLE = "uniform", "needle"
 LEAD = 0.2
 """How far a needle lies above the highest that another item can be."""
@@ -346,7 +346,7 @@ class MaxRetrieval(Task):
 
     name: ClassVar[str] = "max_retrieval"
     divides_batches: ClassVar[bool] = True
-    shared: ClassVar[tuple[int, ...]] = (128, 512, 2048)
+    shared: ClassVar[tuple[int, ...]] = (256, 1024)
 
     sets: SetsPerBatch = 128
     """Sets per batch."""

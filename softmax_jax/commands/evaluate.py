@@ -98,9 +98,7 @@ def evaluate(asked: Arguments) -> None:
         frames, sets = plan.frames, max(sets, plan.sets)
         if is_leader():
             seeds, items = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
-            print(
-                f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr
-            )
+            print(f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr)
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
         found.append(Evaluated(name, config.task, tuple(named), [], pl.concat(frames)))
     if not is_leader():

@@ -5,9 +5,12 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the time goes to compiling, so programs are kept from run to run, also those of the commands that tests start.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).with_name(".pytest_cache") / "programs"))
 
 import hypothesis
 import jax
@@ -71,7 +74,11 @@ collect_ignore = [directory for package, directory in OPTIONAL.items() if import
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_compiled_programs():
-    """Frees the programs of a module: each takes memory maps, of which Linux gives a process 65,530."""
+    """Frees the programs of a module: each takes memory maps, of which Linux gives a process 65,530.
+
+    Files keep them, and small ones too, which a command in the same process may have changed.
+    """
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     yield
     jax.clear_caches()
 

@@ -20,7 +20,7 @@ import tyro
 from benchmarks.timing import duration
 from softmax_jax.commands.options import each_once, one_line_errors, parse
 from softmax_jax.files import write_csv, write_whole
-from softmax_jax.report.tables import put_into
+from softmax_jax.report.tables import markdown_table, put_into
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCALING = DOCS / "scaling.md"
@@ -104,19 +104,22 @@ def growth(paths: tuple[Path, ...]) -> list[dict[str, Any]]:
 
 
 def render_growth(paths: tuple[Path, ...]) -> str:
-    """Returns a Markdown table of how cost grows: a row for each size, with all that grows with it in one row."""
-    lines = ["| grows with | what | exponent | of its products | times its products |", "|" + "---|" * 5]
-    by_size: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    """Returns a Markdown table of how cost grows: a row for each computation and size, the machines side by side."""
+    of_rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in growth(paths):
         size = f"{row['by']}, {row['smaller']:,} to {row['larger']:,}"
-        by_size.setdefault((row["measured"], size), []).append(row)
-    for (_, size), rows in by_size.items():
-        cells = [size, ", ".join(row["what"].removesuffix(" attention, forward and backward") for row in rows)]
-        for key, form in (("exponent", ".2f"), ("products_exponent", ".2f"), ("times_products", ".1f")):
-            values = dict.fromkeys(f"{row[key]:{form}}" for row in rows) if key == "products_exponent" else ()
-            cells.append(", ".join(values or (f"{row[key]:{form}}" for row in rows)))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) if lines[2:] else "Not measured yet."
+        machine, what = row["measured"].split(", load")[0], row["what"].removesuffix(" attention, forward and backward")
+        of_rows.setdefault((what, size), {})[machine] = row
+    if not of_rows:
+        return "Not measured yet."
+    machines = list(dict.fromkeys(name for of_row in of_rows.values() for name in of_row))
+    columns = {"exponent": ("exponent", ".2f"), "of its products": ("products_exponent", ".2f")}
+    columns["times its products"] = "times_products", ".1f"
+    rows = [
+        [*titles, *("; ".join(f"{of_row[name][key]:{form}}" for name in machines) for key, form in columns.values())]
+        for titles, of_row in of_rows.items()
+    ]
+    return f"{markdown_table(['what', 'grows with', *columns], rows)}\n\nMeasured {'; '.join(machines)}."
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -212,10 +213,18 @@ def milliseconds(seconds: Sequence[float], digits: int) -> list[str]:
     return [f"{1000 * value:.{digits}f}" for value in (min(seconds), statistics.median(seconds), max(seconds))]
 
 
+VECTORS = {"avx512f": "avx-512", "avx2": "avx2"}
+
+
 def device_name() -> str:
-    """The device as a part of a file's name: as nvidia-h200, or 2-cpu-cores."""
+    """The device as a part of a file's name: as nvidia-h200, or 2-cpu-cores-avx2 by the widest vectors of the cores."""
     device = jax.devices()[0]
-    name = f"{os.cpu_count()}-cpu-cores" if device.platform == "cpu" else device.device_kind
+    name = device.device_kind
+    if device.platform == "cpu":
+        cpu = Path("/proc/cpuinfo")
+        flags = cpu.read_text() if cpu.exists() else ""
+        vectors = next((name for flag, name in VECTORS.items() if flag in flags), "")
+        name = f"{os.cpu_count()}-cpu-cores-{vectors}"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

@@ -39,6 +39,7 @@ def print_checked(name: str, checked: Checked) -> None:
 
 def run(asked: Arguments) -> None:
     """Checks, prints; ends with status 1 if a promise is broken."""
+    options.KEPT.keep()
     names = METHODS if asked.normalizers == ("all",) else asked.normalizers
     normalizers = {name: normalizer(name) for name in names}
     broken = 0

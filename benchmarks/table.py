@@ -108,16 +108,22 @@ def render_growth(paths: tuple[Path, ...]) -> str:
     of_rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in growth(paths):
         size = f"{row['by']}, {row['smaller']:,} to {row['larger']:,}"
-        machine, what = row["measured"].split(", load")[0], row["what"].removesuffix(" attention, forward and backward")
-        of_rows.setdefault((what, size), {})[machine] = row
+        what = row["what"].removesuffix(" attention, forward and backward").removesuffix(" of all seeds")
+        of_rows.setdefault((what, size), {})[row["measured"].split(", load")[0]] = row
     if not of_rows:
         return "Not measured yet."
     machines = list(dict.fromkeys(name for of_row in of_rows.values() for name in of_row))
     columns = {"exponent": ("exponent", ".2f"), "of its products": ("products_exponent", ".2f")}
     columns["times its products"] = "times_products", ".1f"
     rows = [
-        [*titles, *("; ".join(f"{of_row[name][key]:{form}}" for name in machines) for key, form in columns.values())]
-        for titles, of_row in of_rows.items()
+        [
+            *titles,
+            *(
+                "; ".join(dict.fromkeys(f"{of[name][key]:{form}}" for name in machines))
+                for key, form in columns.values()
+            ),
+        ]
+        for titles, of in of_rows.items()
     ]
     return f"{markdown_table(['what', 'grows with', *columns], rows)}\n\nMeasured {'; '.join(machines)}."
 

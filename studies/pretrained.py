@@ -317,10 +317,10 @@ class Study:
         return Unit(f"units_{slug(name)}", columns, f"learn {source}", fun, lambda _: args, rows)
 
     def masked(self, text: str) -> Unit:
-        """The loss with the adaptive temperature in the heads of a layer, or in a quarter of all, by their entropy."""
+        """The loss with the adaptive temperature in no head, in a layer, or in a quarter of the heads by entropy."""
         layers, heads = self.shape
         length = min(self.passages)
-        names = [f"layer {layer}" for layer in range(layers)] + [f"quarter {quarter}" for quarter in range(1, 5)]
+        names = ["none", *(f"layer {one}" for one in range(layers)), *(f"quarter {one}" for one in range(1, 5))]
 
         def args(ready: bool) -> tuple[Any, ...]:
             entropy = np.zeros(self.shape)
@@ -330,7 +330,7 @@ class Study:
                 )
                 entropy = of_head.sort("layer", "head")["entropy"].to_numpy().reshape(self.shape)
             quarter = entropy.ravel().argsort(kind="stable").argsort().reshape(self.shape) * 4 // entropy.size
-            of_layers = np.broadcast_to(np.eye(layers)[:, :, None], (layers, layers, heads))
+            of_layers = np.broadcast_to(np.eye(1 + layers, layers, -1)[:, :, None], (1 + layers, layers, heads))
             masks = np.concatenate([of_layers, np.stack([quarter == one for one in range(4)])])
             return self.parameters, self.passages_of(text, length)[:8], masks.astype(np.float32)
 

@@ -1,15 +1,13 @@
 """Test settings: two CPU devices, the compiler as users have it, strict types and ranks, shapes checked at run time."""
 
-import atexit
 import importlib.util
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the time goes to compiling, so programs are kept from run to run, also those of the commands that tests start.
+# Most of the time goes to compiling, so programs are kept from run to run, also those of the commands that tests start,
+# which would keep theirs in the user's cache directory.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).with_name(".pytest_cache") / "programs"))
 
 import hypothesis
@@ -21,10 +19,6 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 jaxtyping.install_import_hook(["softmax_jax", "projects", "studies"], "beartype.beartype")
-
-# The scripts keep compiled programs in the user's cache directory, which is no place for those of the tests.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="softmax_jax-tests-")
-atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
 for profile, examples in {"default": 10, "full": 30}.items():

@@ -113,19 +113,15 @@ def render_growth(paths: tuple[Path, ...]) -> str:
     if not of_rows:
         return "Not measured yet."
     machines = list(dict.fromkeys(name for of_row in of_rows.values() for name in of_row))
-    columns = {"exponent": ("exponent", ".2f"), "of its products": ("products_exponent", ".2f")}
-    columns["times its products"] = "times_products", ".1f"
-    rows = [
-        [
-            *titles,
-            *(
-                "; ".join(dict.fromkeys(f"{of[name][key]:{form}}" for name in machines))
-                for key, form in columns.values()
-            ),
-        ]
-        for titles, of in of_rows.items()
-    ]
-    return f"{markdown_table(['what', 'grows with', *columns], rows)}\n\nMeasured {'; '.join(machines)}."
+
+    def cell(of_row: dict[str, dict[str, Any]], key: str, form: str) -> str:
+        values = [f"{of_row[name][key]:{form}}" if name in of_row else "–" for name in machines]
+        return values[0] if len(set(values)) == 1 else "; ".join(values)
+
+    forms = {"exponent": ".2f", "products_exponent": ".2f", "times_products": ".1f"}
+    rows = [[*titles, *(cell(of_row, *one) for one in forms.items())] for titles, of_row in of_rows.items()]
+    columns = ["what", "grows with", "exponent", "of its products", "times its products"]
+    return f"{markdown_table(columns, rows)}\n\nMeasured {'; '.join(machines)}."
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:

@@ -214,6 +214,7 @@ def milliseconds(seconds: Sequence[float], digits: int) -> list[str]:
 
 
 VECTORS = {"avx512f": "avx-512", "avx2": "avx2"}
+"""Sets of vector instructions by their flag on Linux, the widest first; how wide they are changes times threefold."""
 
 
 def device_name() -> str:
@@ -222,9 +223,9 @@ def device_name() -> str:
     name = device.device_kind
     if device.platform == "cpu":
         cpu = Path("/proc/cpuinfo")
-        flags = cpu.read_text() if cpu.exists() else ""
-        vectors = next((name for flag, name in VECTORS.items() if flag in flags), "")
-        name = f"{os.cpu_count()}-cpu-cores-{vectors}"
+        flags = cpu.read_text().split() if cpu.exists() else []
+        vectors = [called for flag, called in VECTORS.items() if flag in flags]
+        name = "-".join([f"{os.cpu_count()}-cpu-cores", *vectors[:1]])
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

@@ -39,7 +39,7 @@ TRUE_ITEM = "the true item alone"
 TRUE_KEY = "softmax under a true key"
 """In the place of a name: softmax, once the item of the largest priority has taken the largest logit of its row."""
 PARTS = 4
-"""A length of many items is computed in so many parts of its sets, each of which moves a bar of progress."""
+"""A length of many items is computed in so many parts of its sets: each moves a bar, and makes its own `KnownItems`."""
 ITEMS_TO_DIVIDE = 2**21
 """Of a seed: about a second for ten seeds on two cores."""
 TEST_KEY = 2**31

@@ -50,17 +50,17 @@ class Loaded(NamedTuple):
     normalizers: dict[str, Normalizer | None]
 
 
-def load_runs(paths: Sequence[Path], specs: Sequence[str], fits: bool = True, **changes: Any) -> list[Loaded]:
+def load_runs(
+    paths: Sequence[Path], specs: Sequence[str], fits_by_default: bool = True, **changes: Any
+) -> list[Loaded]:
     """Loads runs, with changed settings, before anything is measured, as one may be damaged or missing.
 
-    With the default names of normalizers come the `fits` beside a run.
-
-    Raises ValueError for that, and unless all are of one task.
+    Raises ValueError for that, and unless all are of one task. The normalizers are those of `named_normalizers`.
     """
     runs = []
     for name, path in zip(names_of(paths), paths):
         config, parameters = load_checkpoint(path)
-        named = named_normalizers(specs, path, parameters, config.normalizer, fits)
+        named = named_normalizers(specs, path, parameters, config.normalizer, fits_by_default)
         runs.append(Loaded(name, path, changed(config, **changes), parameters, named))
     tasks = list(dict.fromkeys(run.config.task.name for run in runs))
     if len(tasks) > 1:

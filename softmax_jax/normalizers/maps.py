@@ -112,7 +112,7 @@ def over(values: Float[Array, "*shape"], divisor: Float[Array, "*row"]) -> Float
 @over.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     shares, (values_slope, divisor_slope) = over(*primals), (tangent / primals[1] for tangent in tangents)
-    return shares, values_slope - shares * divisor_slope
+    return shares, values_slope - masking.times_row(shares, divisor_slope)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -1,6 +1,7 @@
 """A row of logits as maps and scales see it: whole, along one axis, with -inf where an entry is masked."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -58,14 +59,35 @@ class Row:
 
     def entropy(self) -> Float[Array, "*row"]:
         """Entropy in nats of the softmax of the row."""
-        gap = masking.below(self.logits, jax.lax.stop_gradient(self.maximum(self.logits)))
-        # g·e^g and its derivatives are 0 from g = -760 down, in float64 too. A gap stops at -1000, so that none times a
-        # slope is infinite, which times e^g = 0 would be NaN.
-        gap = masking.at_least(gap, -1000)
-        exponentials = jnp.exp(gap)
-        total = self.sum(exponentials)
-        total = jnp.where(total == 0, 1, total)
-        return jnp.log(total) - self.sum(exponentials * gap) / total
+        return _entropy(self.logits, self.axis)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _entropy(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
+    """Returns log l - t / l of whole rows, with -inf where an entry is masked; an empty row gets 0."""
+    _, total, mean = _exponentials(logits, axis)
+    return jnp.log(total) - mean
+
+
+@_entropy.defjvp
+def _(axis: Axis, logits: tuple[Array], changes: tuple[Array]) -> tuple[Array, Array]:
+    """The slope of H, Σ p (t / l - g) dz: of p log p the derivative is log p + 1, and Σ dp = 0."""
+    gap, total, mean = _exponentials(*logits, axis)
+    slopes = jnp.exp(gap) * (mean - gap) / total
+    return jnp.log(total) - mean, jnp.sum(slopes * changes[0], axis, keepdims=True)
+
+
+def _exponentials(logits: Float[Array, "*shape"], axis: Axis) -> tuple[Array, Array, Array]:
+    """Returns the gaps g to the largest logit, the sum l of e^g, 1 for an empty row, and the mean t / l of g."""
+    row = Row(logits, axis)
+    gap = masking.below(logits, jax.lax.stop_gradient(row.maximum(logits)))
+    # g·e^g and its derivatives are 0 from g = -760 down, in float64 too. A gap stops at -1000, so that none times a
+    # slope is infinite, which times e^g = 0 would be NaN.
+    gap = masking.at_least(gap, -1000)
+    exponentials = jnp.exp(gap)
+    total = row.sum(exponentials)
+    total = jnp.where(total == 0, 1, total)
+    return gap, total, row.sum(jnp.where(exponentials == 0, 0, exponentials * gap)) / total
 
 
 def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*row"]:

@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import DISPERSES, Map, softmax
-from softmax_jax.normalizers.masking import Axis, below, reaches, row_sum, settled
+from softmax_jax.normalizers.masking import Axis, below, reaches, row_sum, settled, times_row
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.surroundings import is_known, varying
@@ -286,9 +286,7 @@ def _(family: Family, primals: Any, tangents: Any) -> tuple[Array, Array]:
     slopes, in_eps = family.derivatives(weights, _away_from_zero(eps))
     # The transpose, which backward passes take, is slopes * (change - mean): nothing but the slopes is kept for it.
     change = slopes * z_change
-    # Kept apart, or XLA on CPUs joins the sum with the matrix product that the change comes from in attention.
-    total = jax.lax.optimization_barrier(jnp.sum(change, -1, keepdims=True))
-    change -= slopes / row_sum(slopes, -1) * total
+    change -= times_row(slopes / row_sum(slopes, -1), jnp.sum(change, -1, keepdims=True))
     if in_eps is None:
         return weights, change
     moved = in_eps - slopes * jnp.sum(in_eps, -1, keepdims=True) / row_sum(slopes, -1)

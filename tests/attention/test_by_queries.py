@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from .inputs import (
     EMPTY,
     HEADS,
     KEYS,
+    KV_HEADS,
     QUERIES,
     arrays,
     assert_equal,
@@ -34,8 +36,10 @@ HIDDEN = KEYS - 1
 """A key that no query of the second batch entry sees."""
 
 
-blocks_of_2 = functools.partial(sj.dot_product_attention, implementation="streaming", block_size=2)
-"""Five queries fill the last block one half."""
+def blocks_of_2(*arrays, **keywords):
+    """Attention of two queries, which are five in all, and of one head of the keys at a time."""
+    with mock.patch.object(by_queries, "BLOCK_ENTRIES", HEADS // KV_HEADS * QUERIES * KEYS):
+        return sj.dot_product_attention(*arrays, implementation="streaming", block_size=2, **keywords)
 
 
 def spread(logits, axis=-1, where=None, *, sharpness=1.0):
@@ -175,33 +179,46 @@ def test_forward_mode_vmap_and_second_derivatives(name):
 
 
 @pytest.mark.full
-def test_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
+def test_heads_and_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
     query, key, value, _ = (jnp.concatenate([array] * 2)[:3] for array in arrays())
     attend = functools.partial(sj.dot_product_attention, query, key, value, mask=some_mask()[:1], normalizer="entmax15")
     dense = attend(implementation="dense")
-    for entries in (1, 2):
-        monkeypatch.setattr(by_queries, "BLOCK_ENTRIES", entries * HEADS * QUERIES * KEYS)
+    for heads in (1, HEADS, 2 * HEADS):
+        monkeypatch.setattr(by_queries, "BLOCK_ENTRIES", heads * QUERIES * KEYS)
         jax.clear_caches()
         np.testing.assert_allclose(attend(implementation="streaming"), dense, atol=2e-6)
 
 
 def how(batch, heads, queries, keys, **keywords):
-    """Queries of a block, and the implementation that is chosen."""
+    """Heads and queries of a block, and the implementation that is chosen."""
     query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
     inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
-    return by_queries.queries_of_block(inputs), attention._implementation(inputs, None)
+    sizes = by_queries.heads_of_block(inputs), by_queries.queries_of_block(inputs)
+    return *sizes, attention._implementation(inputs, None)
 
 
 def test_the_size_of_a_block_and_who_comes_in_blocks():
-    assert how(1, 4, 512, 1024) == (256, "dense")  # 2^21 logits
-    assert how(1, 4, 1024, 1024) == (256, "streaming")
-    assert how(1, 4, 2048, 2048) == (128, "streaming")
-    assert how(1, 4, 2049, 2048) == (121, "streaming")  # as many blocks as are needed, and those alike
-    assert how(1, 4, 4096, 16384) == (128, "streaming")
-    assert how(1, 32, 4096, 65536) == (8, "streaming")
-    assert how(1, 4, 64, 65536) == (64, "dense")
-    assert how(1, 4, 64, 2**20) == (4, "dense")
-    assert how(100, 4, 64, 4096) == (64, "streaming")
+    assert how(1, 4, 512, 1024) == (1, 512, "dense")  # 2^21 logits
+    assert how(8, 4, 256, 512) == (4, 256, "streaming")
+    assert how(1, 12, 256, 1024) == (2, 256, "streaming")
+    assert how(1, 4, 1024, 1024) == (1, 512, "streaming")
+    assert how(1, 4, 2049, 2048) == (1, 228, "streaming")  # as many blocks as are needed, and those alike
+    assert how(1, 4, 4096, 16384) == (1, 128, "streaming")
+    assert how(1, 32, 4096, 2**20) == (1, 16, "streaming")
+    assert how(1, 4, 64, 65536) == (1, 64, "dense")
+    assert how(1, 4, 64, 2**20) == (1, 16, "dense")
+    assert how(100, 4, 64, 4096) == (2, 64, "streaming")
+
+
+@pytest.mark.full
+def test_a_function_may_hold_a_number_for_each_head():
+    numbers = jnp.linspace(0.5, 2, HEADS)[None, :, None, None]
+
+    def sharper(logits, axis=-1, where=None):
+        return sj.softmax(logits * numbers, axis, where)
+
+    ways = (attend(*arrays()[:3], normalizer=sj.Normalizer(sharper)) for attend in (dense_attention, blocks_of_2))
+    np.testing.assert_allclose(*ways, atol=2e-6)
 
 
 @pytest.mark.full

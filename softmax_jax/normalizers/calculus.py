@@ -8,7 +8,6 @@ formulas `z` are the logits of one row, `p` is its softmax, and every sum runs o
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike

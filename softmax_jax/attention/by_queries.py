@@ -1,9 +1,9 @@
 """Attention of some queries at a time: that of dense attention, for any normalizer, in little memory.
 
 Queries are independent of each other, so a block of them over all keys has whole rows of logits. These are there until
-the block's output is, and the backward pass computes the block once more. Heads take turns too, so that a block has
-many queries of few heads: it reads the keys of its heads, and adds to their gradients. Small batch entries are taken
-together.
+the block's output is, and the backward pass computes the block once more. On CPUs heads take turns too, so that a block
+has many queries of few heads: it reads the keys of its heads, and adds to their gradients. Small batch entries are
+taken together.
 """
 
 import functools
@@ -15,31 +15,37 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from softmax_jax.attention.logits import Inputs, Outputs
-from softmax_jax.normalizers.maps import Map
-from softmax_jax.normalizers.scales import Scale
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.numbers import Numbers
 from softmax_jax.normalizers.surroundings import is_known
 
-BLOCK_ENTRIES = 2**19
+BLOCK_ENTRIES = 2**18
 """Logits of a block, where they are those of `LEAST_QUERIES` or more. A backward pass holds about ten such arrays, and
 above 32 MiB together glibc maps fresh pages in every call."""
 
 LEAST_QUERIES = 128
-"""Queries of a block over long rows, up to `MOST_ENTRIES` logits: each block reads all keys, and adds to all their
-gradients."""
+"""Queries of a block over long rows, up to `MOST_ENTRIES` logits: each block reads all keys of its heads, and adds to
+their gradients."""
 
 MOST_ENTRIES = 2**24
 """64 MiB in float32, of which a backward pass holds several."""
 
 
-def heads_of_block(inputs: Inputs) -> int:
-    """How many heads of the keys a block has."""
-    _, heads, queries, keys = inputs.shape
-    kv_heads, normalizer = inputs.key.shape[2], inputs.normalizer
-    # A function may hold a number for each head, which only its own code could divide.
-    whole = isinstance(normalizer.map, Map) and isinstance(normalizer.scale, Scale | None)
-    if not whole or not all(map(is_known, (heads, queries, keys))):
+def heads_of_block(inputs: Inputs, queries: int) -> int:
+    """How many heads of the keys a block has, whose queries are at most so many."""
+    _, heads, _, keys = inputs.shape
+    kv_heads = inputs.key.shape[2]
+    # Elsewhere heads are computed side by side, and a mesh may divide them.
+    in_turn = jax.default_backend() == "cpu" and all(map(is_known, (heads, queries, keys)))
+    if not in_turn or not may_divide_heads(inputs.normalizer):
         return kv_heads
-    return evened(kv_heads, BLOCK_ENTRIES // max(heads // kv_heads * queries * keys, 1))
+    return evened(kv_heads, BLOCK_ENTRIES // (heads // kv_heads * queries * keys))
+
+
+def may_divide_heads(normalizer: Normalizer) -> bool:
+    """Whether all that a normalizer may hold for each head is a number of each row, which is divided with its rows."""
+    leaves = jax.tree.leaves(normalizer, is_leaf=lambda part: callable(part) and not isinstance(part, Numbers))
+    return not any(callable(leaf) or (jnp.ndim(leaf) and jnp.shape(leaf)[-1] != 1) for leaf in leaves)
 
 
 def queries_of_block(inputs: Inputs) -> int:
@@ -47,7 +53,7 @@ def queries_of_block(inputs: Inputs) -> int:
     _, heads, queries, keys = inputs.shape
     if not all(map(is_known, (heads, queries, keys))):
         return LEAST_QUERIES
-    of_query = max(heads * heads_of_block(inputs) // inputs.key.shape[2] * keys, 1)
+    of_query = heads // inputs.key.shape[2] * heads_of_block(inputs, queries) * keys
     return evened(queries, max(BLOCK_ENTRIES // of_query, min(LEAST_QUERIES, MOST_ENTRIES // of_query)))
 
 
@@ -62,65 +68,65 @@ def evened(length: int, most: int) -> int:
 
 def attend_by_queries(inputs: Inputs, block_size: int | None = None) -> Outputs:
     """Output in the type of the query, in blocks of `block_size` queries if that is given. No size may be 0."""
-    size = queries_of_block(inputs) if block_size is None else block_size
-    queries = inputs.shape[2]
-    return _in_blocks(inputs, min(size, queries) if is_known(queries) else size, heads_of_block(inputs))
+    size, queries = queries_of_block(inputs) if block_size is None else block_size, inputs.shape[2]
+    size = min(size, queries) if is_known(queries) else size
+    return _in_blocks(inputs, size, heads_of_block(inputs, queries if block_size is None else size))
 
 
-@functools.partial(jax.jit, static_argnames=("size", "heads_together"))
-def _in_blocks(inputs: Inputs, size: int, heads_together: int) -> Outputs:
+@functools.partial(jax.jit, static_argnames=("queries_together", "heads_together"))
+def _in_blocks(inputs: Inputs, queries_together: int, heads_together: int) -> Outputs:
     """Attention of batch entries in turn, of the heads of each, and of blocks of their queries."""
-    batch, heads, queries, keys = inputs.shape
-    bias, dtype = inputs.bias, inputs.query.dtype
+    sizes, bias, dtype = inputs.shape, inputs.bias, inputs.query.dtype
     if bias is not None and 1 in bias.shape[:-1]:
         inputs = inputs._replace(bias=bias.astype(dtype))  # what several blocks share sums up its gradient in this type
+    group = inputs.query.shape[2] // inputs.key.shape[2]
 
     def of_block(index: Array, block: Inputs) -> Outputs:
-        return block.attend(first_query=index * size)[0]
+        return block.attend(first_query=index * queries_together)[0]
 
-    def of_heads(_: Array, of_heads: Inputs) -> Outputs:
-        return _in_pieces(jax.checkpoint(of_block, prevent_cse=False), of_heads, 1, queries, size)
+    def of_heads(_: Array, heads: Inputs) -> Outputs:
+        return _in_pieces(jax.checkpoint(of_block, prevent_cse=False), heads, 1, queries_together)
 
     def of_entries(_: Array, entries: Inputs) -> Outputs:
         # In the type of the query before they are shared, so that their gradients sum up in it.
         entries = entries._replace(key=entries.key.astype(dtype), value=entries.value.astype(dtype))
-        return _in_pieces(of_heads, entries, 2, entries.key.shape[2], heads_together)
+        return _in_pieces(of_heads, entries, 2, heads_together * group)
 
-    together = 1
-    if all(map(is_known, (batch, heads, queries, keys))):
-        together = evened(batch, BLOCK_ENTRIES // (heads * queries * keys))
-    return _in_pieces(of_entries, inputs, 0, batch, together)
+    entries_together = 1
+    if all(map(is_known, sizes)):
+        batch, heads, queries, keys = sizes
+        entries_together = evened(batch, BLOCK_ENTRIES // (heads * queries * keys))
+    return _in_pieces(of_entries, inputs, 0, entries_together)
 
 
-def _in_pieces(
-    attend: Callable[[Array, Inputs], Outputs], inputs: Inputs, axis: int, length: int, size: int
-) -> Outputs:
-    """attend(index, inputs) of so many batch entries (axis 0), queries (1) or heads of the keys (2) at a time."""
-    pieces, of_logits = -(-length // size), (-4, -2, -3)[axis]
+def _in_pieces(attend: Callable[[Array, Inputs], Outputs], inputs: Inputs, axis: int, size: int) -> Outputs:
+    """attend(index, inputs) of so many batch entries (axis 0), queries (1) or heads (2) at a time, joined."""
+    length, of_logits = inputs.query.shape[axis], (-4, -2, -3)[axis]
+    pieces = -(-length // size)
     if is_known(pieces) and pieces == 1:
         return attend(jnp.int32(0), inputs)
-    group = inputs.query.shape[2] // inputs.key.shape[2] if axis == 2 else 1
 
-    def cut(array: Array, along: int, size: int = size * group, mode: str = "constant") -> Array:
-        """Pieces of an array along a new first axis, the last one filled up by zeros or by its end."""
+    def cut(array: Array, along: int, size: int = size) -> Array:
+        """Pieces of an array along a new first axis, the last one filled up by its end."""
         along %= array.ndim
         padding = [(0, 0)] * array.ndim
         padding[along] = (0, pieces * size - array.shape[along])
-        filled = jnp.pad(array, padding, mode=mode)
+        filled = jnp.pad(array, padding, mode="edge")
         return jnp.moveaxis(filled.reshape(*array.shape[:along], pieces, size, *array.shape[along + 1 :]), along, 0)
+
+    def of_keys(array: Array) -> Array | None:
+        group = inputs.query.shape[2] // inputs.key.shape[2] if axis == 2 else 1
+        return None if axis == 1 else cut(array, axis, size // group)
 
     def of_each(array: Array | None) -> Array | None:
         return None if array is None or axis else cut(array, 0)
-
-    def of_keys(array: Array) -> Array | None:
-        return None if axis == 1 else cut(array, axis, size)
 
     def of_logit(array: Array | None) -> Array | None:
         return None if array is None or array.shape[of_logits] == 1 else cut(array, of_logits)
 
     def of_rows(number: Array) -> Array | None:
-        fits = number.ndim >= -of_logits and number.shape[of_logits] == length * group and number.shape[-1] == 1
-        return cut(number, of_logits, mode="edge") if fits else None
+        fits = number.ndim >= -of_logits and number.shape[of_logits] == length and number.shape[-1] == 1
+        return cut(number, of_logits) if fits else None
 
     # None where all pieces have the same.
     own: Any = (
@@ -140,5 +146,5 @@ def _in_pieces(
         return attend(index, Inputs(*arrays, options=inputs.options))
 
     outputs = jnp.moveaxis(jax.lax.map(of_piece, (jnp.arange(pieces, dtype=jnp.int32), own)), 0, axis)
-    joined = outputs.reshape(*outputs.shape[:axis], pieces * size * group, *outputs.shape[axis + 2 :])
-    return jax.lax.slice_in_dim(joined, 0, length * group, axis=axis)
+    joined = outputs.reshape(*outputs.shape[:axis], pieces * size, *outputs.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(joined, 0, length, axis=axis)

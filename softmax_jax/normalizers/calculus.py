@@ -109,8 +109,8 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Float
     shares = sizes / masking.row_sum(sizes, axis)
     # Zeros are replaced before the logarithm too, whose derivative there would turn the gradient into NaN.
     logarithms = jnp.log(jnp.where(shares == 0, 1, shares))
-    # A choice as in `masking.times_row`. From 0, so that an entropy of 0 has no sign.
-    return 0 - jnp.sum(jnp.where(shares == 0, 0, shares * logarithms), axis)
+    # From 0, so that an entropy of 0 has no sign.
+    return 0 - jnp.sum(masking.apart(shares * logarithms, shares), axis)
 
 
 def cross_entropy(

@@ -379,7 +379,7 @@ class Softpick(Map):
         # No constant in derivatives: ε is added after all terms are divided by exp(m), so m does not cancel.
         maximum = row.maximum(row.logits, 0.0)
         difference = jnp.where(row.logits != -jnp.inf, less_one(row.logits, maximum), 0)
-        sizes = jnp.where(difference == 0, 0, jnp.abs(difference))  # a choice as in `masking.times_row`
+        sizes = masking.apart(jnp.abs(difference), difference)
         divisor = row.sum(sizes) + row.number(self.eps)
         return over(jnp.where(difference > 0, difference, 0), divisor)
 

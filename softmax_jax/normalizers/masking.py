@@ -146,11 +146,16 @@ def row_sum(values: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
 
 
 def times_row(values: Float[Array, "*shape"], number: Float[Array, "*row"]) -> Float[Array, "*shape"]:
-    """Returns values times one number for each row, 0 where the value is 0 whatever the number.
+    """Returns values times one number for each row.
 
-    The choice stands between the products and the sum over them that the transpose is, in `Row.entropy` too. XLA on
-    CPUs (jax 0.10) hands a product and the sum over it to its library as one operation, which took 20 times as long as
-    both apart: the backward pass of adaptive attention, of 1,024 queries and keys, was 1.7 times as long (2 cores with
-    AVX-512, 2026-11-26).
+    The transpose sums products over the row, and a choice keeps these apart from their sum, as elsewhere in this
+    package: XLA on CPUs (jax 0.10) otherwise hands both to its library as one operation, which took 20 times as long as
+    the two. Adaptive attention of 1,024 queries and keys takes 0.6 of the time by it, forward and backward (2 cores
+    with AVX-512, 2026-11-26).
     """
-    return values * jnp.where(values == 0, 0, number)
+    return values * apart(number, values)
+
+
+def apart(summands: Float[Array, "*#shape"], like: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Returns the summands, NaN where another array is: the choice of `times_row`, which changes nothing."""
+    return jnp.where(jnp.isnan(like), jnp.nan, summands)

@@ -166,8 +166,8 @@ def _times(beta: Float[Array, "..."], logits: Float[Array, "*shape"]) -> Float[A
 @_times.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (beta, logits), (beta_slope, logits_slope) = primals, tangents
-    # None for a logit within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0
-    # would be NaN. The choice is as in `masking.times_row`.
+    # No slope in β for a logit above 1e-8 times the largest float, 3e30 in float32: its product with a slope might be
+    # infinite, which times 0 would be NaN. The choice also keeps products apart from their sum, as in `times_row`.
     huge = jnp.abs(logits) > 1e-8 * float(jnp.finfo(logits.dtype).max)
     return _times(beta, logits), beta * logits_slope + logits * jnp.where(huge, 0, beta_slope)
 

@@ -65,29 +65,32 @@ class Row:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _entropy(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
     """Returns log l - t / l of whole rows, with -inf where an entry is masked; an empty row gets 0."""
-    _, total, mean = _exponentials(logits, axis)
+    _, _, total, mean = _exponentials(logits, axis)
     return jnp.log(total) - mean
 
 
 @_entropy.defjvp
 def _(axis: Axis, logits: tuple[Array], changes: tuple[Array]) -> tuple[Array, Array]:
     """The slope of H, Σ p (t / l - g) dz: of p log p the derivative is log p + 1, and Σ dp = 0."""
-    gap, total, mean = _exponentials(*logits, axis)
-    slopes = jnp.exp(gap) * (mean - gap) / total
-    return jnp.log(total) - mean, jnp.sum(slopes * changes[0], axis, keepdims=True)
+    gap, exponentials, total, mean = _exponentials(*logits, axis)
+    change = jnp.where(gap == LEAST_GAP, 0, changes[0])  # of a masked entry it may be infinite
+    slope = jnp.sum(exponentials * (mean - gap) / total * change, axis, keepdims=True)
+    return jnp.log(total) - mean, slope
 
 
-def _exponentials(logits: Float[Array, "*shape"], axis: Axis) -> tuple[Array, Array, Array]:
-    """Returns the gaps g to the largest logit, the sum l of e^g, 1 for an empty row, and the mean t / l of g."""
+LEAST_GAP = -1000.0
+"""g·e^g and its derivatives are 0 from g = -760 down, in float64 too. A gap stops here, so that none times a slope is
+infinite, which times e^g = 0 would be NaN."""
+
+
+def _exponentials(logits: Float[Array, "*shape"], axis: Axis) -> tuple[Array, Array, Array, Array]:
+    """Returns the gaps g to the largest logit, e^g, its sum l, 1 for an empty row, and the mean t / l of g by e^g."""
     row = Row(logits, axis)
-    gap = masking.below(logits, jax.lax.stop_gradient(row.maximum(logits)))
-    # g·e^g and its derivatives are 0 from g = -760 down, in float64 too. A gap stops at -1000, so that none times a
-    # slope is infinite, which times e^g = 0 would be NaN.
-    gap = masking.at_least(gap, -1000)
+    gap = masking.at_least(masking.below(logits, jax.lax.stop_gradient(row.maximum(logits))), LEAST_GAP)
     exponentials = jnp.exp(gap)
     total = row.sum(exponentials)
     total = jnp.where(total == 0, 1, total)
-    return gap, total, row.sum(jnp.where(exponentials == 0, 0, exponentials * gap)) / total
+    return gap, exponentials, total, row.sum(masking.apart(exponentials * gap, gap)) / total
 
 
 def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*row"]:

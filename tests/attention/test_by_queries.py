@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import softmax_jax as sj
 from softmax_jax.attention import attention, by_queries
+from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import HEART, full_except
 
 from .inputs import (
@@ -189,36 +190,58 @@ def test_heads_and_batch_entries_that_fit_into_one_block_are_taken_together(monk
         np.testing.assert_allclose(attend(implementation="streaming"), dense, atol=2e-6)
 
 
-def how(batch, heads, queries, keys, **keywords):
+def how(batch, heads, queries, keys):
     """Heads and queries of a block, and the implementation that is chosen."""
     query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
     inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
-    sizes = by_queries.heads_of_block(inputs), by_queries.queries_of_block(inputs)
+    sizes = by_queries.heads_of_block(inputs, queries), by_queries.queries_of_block(inputs)
     return *sizes, attention._implementation(inputs, None)
 
 
 def test_the_size_of_a_block_and_who_comes_in_blocks():
-    assert how(1, 4, 512, 1024) == (1, 512, "dense")  # 2^21 logits
-    assert how(8, 4, 256, 512) == (4, 256, "streaming")
-    assert how(1, 12, 256, 1024) == (2, 256, "streaming")
-    assert how(1, 4, 1024, 1024) == (1, 512, "streaming")
-    assert how(1, 4, 2049, 2048) == (1, 228, "streaming")  # as many blocks as are needed, and those alike
+    assert how(1, 4, 512, 1024) == (1, 256, "dense")  # 2^21 logits
+    assert how(8, 4, 256, 512) == (2, 256, "streaming")
+    assert how(8, 3, 256, 512) == (2, 256, "streaming")  # the last block has a head and its copy
+    assert how(1, 4, 1024, 1024) == (1, 256, "streaming")
+    assert how(1, 4, 2049, 2048) == (1, 121, "streaming")  # as many blocks as are needed, and those alike
     assert how(1, 4, 4096, 16384) == (1, 128, "streaming")
     assert how(1, 32, 4096, 2**20) == (1, 16, "streaming")
     assert how(1, 4, 64, 65536) == (1, 64, "dense")
     assert how(1, 4, 64, 2**20) == (1, 16, "dense")
-    assert how(100, 4, 64, 4096) == (2, 64, "streaming")
+    assert how(100, 4, 64, 4096) == (1, 64, "streaming")
+
+
+class Standardized(sj.Scale):
+    """A scale that is singular where all logits are equal: β = s over the deviation of the row."""
+
+    s: float = sj.number(default=1.0)
+
+    def of_row(self, row):
+        return row.number(self.s) / jnp.std(row.logits, row.axis, keepdims=True)
+
+
+@pytest.mark.full
+def test_a_last_block_of_fewer_heads_and_queries_adds_no_gradient_of_its_own(monkeypatch):
+    monkeypatch.setattr(by_queries, "BLOCK_ENTRIES", 2 * 5 * 8)
+    query, key, value = (jax.random.normal(one, (1, 8, 3, 4)) for one in jax.random.split(jax.random.key(0), 3))
+
+    def loss(s, **form):
+        normalizer = sj.Normalizer(sj.softmax, Standardized(s))
+        return jnp.sum(jnp.sin(sj.dot_product_attention(query[:, :5], key, value, normalizer=normalizer, **form)))
+
+    dense, in_blocks = (jax.grad(functools.partial(loss, **form))(1.0) for form in ({}, {"block_size": 3}))
+    np.testing.assert_allclose(in_blocks, dense, rtol=1e-5)
 
 
 @pytest.mark.full
 def test_a_function_may_hold_a_number_for_each_head():
-    numbers = jnp.linspace(0.5, 2, HEADS)[None, :, None, None]
-
     def sharper(logits, axis=-1, where=None):
-        return sj.softmax(logits * numbers, axis, where)
+        return sj.softmax(logits * jnp.linspace(0.5, 2, HEADS)[None, :, None, None], axis, where)
 
-    ways = (attend(*arrays()[:3], normalizer=sj.Normalizer(sharper)) for attend in (dense_attention, blocks_of_2))
-    np.testing.assert_allclose(*ways, atol=2e-6)
+    function = sj.Normalizer(sharper)
+    for normalizer in (function, sj.Normalizer(SoftCapped(of=function))):
+        ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
+        np.testing.assert_allclose(*ways, atol=2e-6)
 
 
 @pytest.mark.full

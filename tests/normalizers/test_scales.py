@@ -275,3 +275,10 @@ def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
     learned = jax.grad(lambda scale: sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0])(steep).betas
     assert np.isfinite(learned).all()
     assert (np.asarray(learned) != 0).all()
+
+
+def test_the_change_of_a_masked_logit_changes_no_entropy():
+    """Here it is infinite: the logarithm of 0 has that slope."""
+    x, along = jnp.array([0.0, 1.0, 2.0]), jnp.ones(3)
+    masked, visible = (jax.jvp(lambda x: sj.entropy(jnp.log(x)), (x[first:],), (along[first:],)) for first in (0, 1))
+    np.testing.assert_allclose(masked, visible, rtol=1e-6)

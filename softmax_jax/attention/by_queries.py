@@ -20,8 +20,8 @@ from softmax_jax.normalizers.numbers import Numbers
 from softmax_jax.normalizers.surroundings import is_known
 
 BLOCK_ENTRIES = 2**18
-"""Logits of a block, where they are those of `LEAST_QUERIES` or more. A backward pass holds about ten such arrays, and
-above 32 MiB together glibc maps fresh pages in every call."""
+"""Logits of a block on CPUs, where they are those of `LEAST_QUERIES` or more; elsewhere four times as many. A backward
+pass holds about ten such arrays, and above 32 MiB together glibc maps fresh pages in every call."""
 
 LEAST_QUERIES = 128
 """Queries of a block over long rows, up to `MOST_ENTRIES` logits: each block reads all keys of its heads, and adds to
@@ -31,15 +31,24 @@ MOST_ENTRIES = 2**24
 """64 MiB in float32, of which a backward pass holds several."""
 
 
+def entries_of_block() -> int:
+    """Logits of a block, where they are those of `LEAST_QUERIES` or more."""
+    return BLOCK_ENTRIES if on_cpu() else 4 * BLOCK_ENTRIES
+
+
+def on_cpu() -> bool:
+    """Whether blocks run on CPUs, whose heads take turns; elsewhere a mesh may divide them."""
+    return jax.default_backend() == "cpu"
+
+
 def heads_of_block(inputs: Inputs, queries: int) -> int:
     """How many heads of the keys a block has, whose queries are at most so many."""
     _, heads, _, keys = inputs.shape
     kv_heads = inputs.key.shape[2]
-    # Elsewhere heads are computed side by side, and a mesh may divide them.
-    in_turn = jax.default_backend() == "cpu" and all(map(is_known, (heads, queries, keys)))
+    in_turn = on_cpu() and all(map(is_known, (heads, queries, keys)))
     if not in_turn or not may_divide_heads(inputs.normalizer):
         return kv_heads
-    return evened(kv_heads, BLOCK_ENTRIES // (heads // kv_heads * queries * keys))
+    return evened(kv_heads, entries_of_block() // (heads // kv_heads * queries * keys))
 
 
 def may_divide_heads(normalizer: Normalizer) -> bool:
@@ -54,7 +63,7 @@ def queries_of_block(inputs: Inputs) -> int:
     if not all(map(is_known, (heads, queries, keys))):
         return LEAST_QUERIES
     of_query = heads // inputs.key.shape[2] * heads_of_block(inputs, queries) * keys
-    return evened(queries, max(BLOCK_ENTRIES // of_query, min(LEAST_QUERIES, MOST_ENTRIES // of_query)))
+    return evened(queries, max(entries_of_block() // of_query, min(LEAST_QUERIES, MOST_ENTRIES // of_query)))
 
 
 def evened(length: int, most: int) -> int:
@@ -95,7 +104,7 @@ def _in_blocks(inputs: Inputs, queries_together: int, heads_together: int) -> Ou
     entries_together = 1
     if all(map(is_known, sizes)):
         batch, heads, queries, keys = sizes
-        entries_together = evened(batch, BLOCK_ENTRIES // (heads * queries * keys))
+        entries_together = evened(batch, entries_of_block() // (heads * queries * keys))
     return _in_pieces(of_entries, inputs, 0, entries_together)
 
 

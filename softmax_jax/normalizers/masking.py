@@ -158,4 +158,4 @@ def times_row(values: Float[Array, "*shape"], number: Float[Array, "*row"]) -> F
 
 def apart(summands: Float[Array, "*#shape"], like: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Returns the summands, NaN where another array is: the choice of `times_row`, which changes nothing."""
-    return jnp.where(jnp.isnan(like), jnp.nan, summands)
+    return jnp.where(jnp.isnan(like), jax.lax.stop_gradient(like), summands)

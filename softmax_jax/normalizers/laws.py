@@ -250,7 +250,7 @@ def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     order = np.argsort(np.where(visible, rows.logits, -np.inf), -1, kind="stable")
     rises = np.diff(np.take_along_axis(weights, order, -1), axis=-1) >= -rounding.total(weights.shape[-1])
     largest = np.max(rows.logits, -1, keepdims=True, initial=-np.inf, where=visible)
-    with np.errstate(invalid="ignore"):  # of infinities, whose rows are empty or not lawful
+    with np.errstate(invalid="ignore", over="ignore"):  # of infinities and the ends of float64
         weighed = visible & ~is_low(rows.logits, largest)
     counted = np.take_along_axis(weighed, order, -1)[:, :-1]
     return Found(rows.lawful() & ~(rises | ~counted).all(-1), rows, weights, "weights in the order of the logits")

@@ -390,7 +390,7 @@ def less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[
     small = z < 1
     return jnp.where(
         small,
-        jnp.exp(-maximum) * jnp.expm1(jnp.where(small, z, 0)),
+        masking.times_row(jnp.expm1(jnp.where(small, z, 0)), jnp.exp(-maximum)),
         jnp.exp(z - maximum) - jnp.exp(-maximum),
     )
 

@@ -38,11 +38,12 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyPolynomial, LogLength, Scale
+from softmax_jax.normalizers.surroundings import on_cpu
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
-from softmax_jax.training.trainer import Parameters, TrainState, on_cpu, train_steps
+from softmax_jax.training.trainer import Parameters, TrainState, train_steps
 
 TUNED_STEPS, TUNED_RATE = 10, 0.3
 """Tuning takes this part of the steps, at this share of the learning rate, which falls to 0."""

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from softmax_jax.attention.logits import Inputs, Outputs
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import Numbers
-from softmax_jax.normalizers.surroundings import is_known
+from softmax_jax.normalizers.surroundings import is_known, on_cpu
 
 BLOCK_ENTRIES = 2**18
 """Logits of a block on CPUs, where they are those of `LEAST_QUERIES` or more; elsewhere four times as many. A backward
@@ -36,23 +36,18 @@ def entries_of_block() -> int:
     return BLOCK_ENTRIES if on_cpu() else 4 * BLOCK_ENTRIES
 
 
-def on_cpu() -> bool:
-    """Whether blocks run on CPUs, whose heads take turns; elsewhere a mesh may divide them."""
-    return jax.default_backend() == "cpu"
-
-
 def heads_of_block(inputs: Inputs, queries: int) -> int:
     """How many heads of the keys a block has, whose queries are at most so many."""
     _, heads, _, keys = inputs.shape
     kv_heads = inputs.key.shape[2]
-    in_turn = on_cpu() and all(map(is_known, (heads, queries, keys)))
+    in_turn = on_cpu() and all(map(is_known, (heads, queries, keys)))  # elsewhere a mesh may divide them
     if not in_turn or not may_divide_heads(inputs.normalizer):
         return kv_heads
     return evened(kv_heads, entries_of_block() // (heads // kv_heads * queries * keys))
 
 
 def may_divide_heads(normalizer: Normalizer) -> bool:
-    """Whether all that a normalizer may hold for each head is a number of each row, which is divided with its rows."""
+    """Tells whether a normalizer holds nothing for each head but numbers of each row, divided with the rows."""
     leaves = jax.tree.leaves(normalizer, is_leaf=lambda part: callable(part) and not isinstance(part, Numbers))
     return not any(callable(leaf) or (jnp.ndim(leaf) and jnp.shape(leaf)[-1] != 1) for leaf in leaves)
 

@@ -166,10 +166,10 @@ def _times(beta: Float[Array, "..."], logits: Float[Array, "*shape"]) -> Float[A
 @_times.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (beta, logits), (beta_slope, logits_slope) = primals, tangents
-    # No slope in β for a logit above 1e-8 times the largest float, 3e30 in float32: its product with a slope might be
-    # infinite, which times 0 would be NaN. The choice also keeps products apart from their sum, as in `times_row`.
-    huge = jnp.abs(logits) > 1e-8 * float(jnp.finfo(logits.dtype).max)
-    return _times(beta, logits), beta * logits_slope + logits * jnp.where(huge, 0, beta_slope)
+    # Within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0 would be NaN.
+    bound = 1e-8 * float(jnp.finfo(logits.dtype).max)
+    bounded = masking.at_most(masking.at_least(logits, -bound), bound)
+    return _times(beta, logits), beta * logits_slope + masking.times_row(bounded, beta_slope)
 
 
 class SoftCapped(Map):

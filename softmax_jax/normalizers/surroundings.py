@@ -53,3 +53,8 @@ def varying(values: Shaped[Array, "*shape"], like: Any) -> Shaped[Array, "*shape
 def is_known(size: Any) -> bool:
     """Returns True if a size is a number, False for a symbol of `jax.export`."""
     return isinstance(size, int)
+
+
+def on_cpu() -> bool:
+    """Returns True if CPU cores compute: one thing at a time fits a core's cache, where an accelerator takes many."""
+    return jax.default_backend() == "cpu"

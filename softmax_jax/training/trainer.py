@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
+from softmax_jax.normalizers.surroundings import on_cpu
 from softmax_jax.tasks.task import Task, dropout_key, parameter_key
 from softmax_jax.training.config import Config
 from softmax_jax.training.distributed import SEEDS, SETS, device_mesh
@@ -54,11 +55,6 @@ def build_model(task: Task, normalizer: str = "softmax") -> tuple[nnx.GraphDef, 
         return nnx.to_pure_dict(nnx.state(task.build(normalizer, nnx.Rngs(key)), nnx.Param))
 
     return nnx.split(nnx.eval_shape(lambda: task.build(normalizer, nnx.Rngs(0))))[0], initialize
-
-
-def on_cpu() -> bool:
-    """Returns whether CPU cores train: each keeps one seed in its cache, where an accelerator is filled by many."""
-    return jax.default_backend() == "cpu"
 
 
 def training_mesh(config: Config) -> Mesh:

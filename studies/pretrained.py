@@ -48,6 +48,8 @@ PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths."""
 NEEDLES = {256: 64, 512: 64, 1024: 64, 2048: 64, 4096: 32, 8192: 24}
 """Texts with a needle, by their tokens."""
+FACTS = 8
+"""Needles in a text, of which one is asked for, where one alone is always found."""
 TESTED_AT = {"text": (1024, 8192), "needle": (512, 4096, 8192)}
 """Tokens of what the learned numbers are tested on."""
 TOGETHER = {1024: 8, 2048: 2}
@@ -69,7 +71,7 @@ SETS = (5, 20, 1_000_000)
 """Heads that the oracle helps: those that give the answer most weight."""
 HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
 KINDS = {"losses": "losses_*.csv", "heads": "heads_*.csv", "looks": "needle_heads.csv", "units": "units_*.csv"}
-KINDS |= {"needles": "needle_softmax_*.csv", "tested": "needle_*_learned_*.csv", "masked": "masked_*.csv"}
+KINDS |= {"needles": "needle_*_*.csv", "masked": "masked_*.csv"}
 """The files that are put together, by what they are called then."""
 COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
 """Text and bin of the columns of both tables."""
@@ -186,13 +188,13 @@ class Study:
         yield from swapped(("softmax", "adaptive"))
         yield from map(self.heads, texts)
         yield self.needle(min(self.needles), seed=1)
-        yield from map(self.needle, self.needles)
+        yield from itertools.starmap(self.needle, itertools.product(self.needles, (1, FACTS)))
         yield from itertools.starmap(self.learned, learned)
         yield from swapped(list(NUMBERS)[2:])
         yield from map(self.masked, texts)
         names = [f"{family} learned on {source}" for source, family in learned]
         yield from (self.losses(*one) for one in itertools.product(names, texts, self.tested_at["text"]))
-        yield from (self.needle(length, name=name) for name in names for length in self.tested_at["needle"])
+        yield from (self.needle(length, FACTS, name=name) for name in names for length in self.tested_at["needle"])
         yield from swapped(OTHERS)
 
     def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
@@ -252,10 +254,10 @@ class Study:
         stacked = (jnp.asarray(np.stack(one), jnp.float32) for one in zip(*arrays))
         return [(0, "neither", "none"), *kinds], Oracle(*stacked)
 
-    def needle(self, length: int, seed: int = 0, name: str = "softmax") -> Unit:
+    def needle(self, length: int, facts: int = 1, seed: int = 0, name: str = "softmax") -> Unit:
         """Answers to questions under numbers of the heads: with and without oracle; with another seed, who looks."""
         texts, plain = self.needles[length], name != "softmax"
-        made = make_needles(self.model, next(iter(self.others.values())), length, texts, seed)
+        made = make_needles(self.model, next(iter(self.others.values())), length, texts, seed, facts)
         kinds, _ = self.oracles(False, plain)
 
         def rows(output: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, ...]]:
@@ -265,7 +267,7 @@ class Study:
                 return
             for text, kind in itertools.product(range(texts), range(len(kinds))):
                 logs, right = of_candidates[text, kind], made.answer[text]
-                yield name, length, text, *kinds[kind], int(logs.argmax() == right), -logs[right]
+                yield name, facts, length, text, *kinds[kind], int(logs.argmax() == right), -logs[right]
 
         fun = functools.partial(
             answer,
@@ -274,9 +276,9 @@ class Study:
             sizes=self.sizes,
             together=16 if length < 1024 else TOGETHER.get(length, 1),
         )
-        columns = ("normalizer", "length", "sample", "heads", "help", "rows", "right", "loss")
+        columns = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
         return Unit(
-            "needle_heads" if seed else f"needle_{slug(name)}_{length}",
+            "needle_heads" if seed else f"needle_{slug(name)}_{facts}_{length}",
             ("layer", "head", "weight") if seed else columns,
             f"needle {'plain' if plain else ''} {length}",
             fun,

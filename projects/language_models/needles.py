@@ -1,9 +1,10 @@
-"""A fact within a text and its question at the end: is it answered, and what would help where it is not?
+"""Facts within a text and a question at its end: is it answered, and what would help where it is not?
 
 The rows of the question are weighed once more with what only an oracle knows, the place of the answer: its logit and
 that of the row's top are exchanged, the row gets the temperature that gives the answer most weight, or both.
 """
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -56,29 +57,38 @@ def single_tokens(model: Model, words: str) -> list[int]:
     return [int(one[0]) for one in tokens if len(one) == 1]
 
 
-def make_needles(model: Model, filler: Int[np.ndarray, " tokens"], length: int, texts: int, seed: int) -> Needles:
-    """Draws texts of a length: a stretch of the filler with one fact in it, and the question.
+def make_needles(
+    model: Model, filler: Int[np.ndarray, " tokens"], length: int, texts: int, seed: int, facts: int = 1
+) -> Needles:
+    """Draws texts of a length: a stretch of the filler with facts in it, and a question about one of them.
 
-    Raises ValueError for a filler that is shorter, and for a tokenizer that cuts most words.
+    Each fact has a name and an answer of its own. Raises ValueError for a filler that is shorter, and for a tokenizer
+    that cuts most words.
     """
     candidates, names = single_tokens(model, WORDS)[:CANDIDATES], single_tokens(model, NAMES)
-    if len(candidates) < CANDIDATES or not names:
-        raise ValueError(f"the tokenizer has {len(candidates)} of the words as one token: {CANDIDATES} are needed")
+    if len(candidates) < CANDIDATES or len(names) < facts:
+        raise ValueError(
+            f"the tokenizer has {len(candidates)} of the words and {len(names)} of the names as one token: "
+            f"{CANDIDATES} and {facts} are needed"
+        )
     if len(filler) <= length:
         raise ValueError(f"the filler has {len(filler)} tokens: it must have more than {length}; give a longer text")
     start, middle, end = (model.encode(text).tolist() for text in ("\n\nThe secret word of", " is", ".\n\n"))
-    random = np.random.default_rng((seed, length))
+    random, other = np.random.default_rng((seed, length)), np.random.default_rng((seed, length, facts))
     tokens, places, answers = [], [], []
     question = len(start) + 1 + len(middle)
-    room = length - 2 * question - 1 - len(end)
+    room = length - question - facts * (question + 1 + len(end))
     for _ in range(texts):
         answer, name, cut = random.integers(CANDIDATES), random.choice(names), random.integers(len(filler) - length)
-        depth = random.integers(1, room)
-        asked = [*start, int(name), *middle]
-        fact = [*asked, candidates[answer], *end]
-        text = filler[cut : cut + room].tolist()
-        tokens.append([*text[:depth], *fact, *text[depth:], *asked])
-        places.append(depth + question)
+        words = [answer, *other.permutation(np.delete(np.arange(CANDIDATES), answer))[: facts - 1]]
+        named = [name, *other.permutation([one for one in names if one != name])[: facts - 1]]
+        depths = np.array([random.integers(1, room), *other.integers(1, room, facts - 1)])
+        told = np.array([[*start, one, *middle, candidates[word], *end] for one, word in zip(named, words)])
+        order = depths.argsort(kind="stable")
+        first, *parts = np.split(filler[cut : cut + room], depths[order])
+        between = itertools.chain(*zip(told[order], parts))
+        tokens.append(np.concatenate([first, *between, told[0, :question]]))
+        places.append(depths[0] + question + told.shape[1] * order.tolist().index(0))
         answers.append(answer)
     arrays = [np.asarray(one, np.int32) for one in (tokens, places, answers, candidates)]
     return Needles(*arrays[:3], candidates=arrays[3], question=question)

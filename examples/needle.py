@@ -6,8 +6,9 @@
 One sentence, the needle, is hidden at a random place in 32 to 512 tokens of running text. The embedding of the question
 that it answers is compared with those of 32 such texts, each with a needle of its own; the answer is right if the text
 with the right needle is the nearest. Needles come in kinds of the same wording, told apart by a name alone. The weights
-of the model stay as they are; only its softmax is swapped. The last two rows learn one number for each head, the θ of a
-constant temperature or the s of SSMax, on needles of other kinds and names in at most 64 tokens.
+of the model stay as they are; only its softmax is swapped. Two rows learn one number for each head, the θ of a constant
+temperature or the s of SSMax, on needles of other kinds and names in at most 64 tokens. In the last, s log n grows no
+further beyond 64 tokens: if s helped longer texts because it grows with n, this row would fall behind.
 
 Besides, the mass that the attention of each layer gives to the first token, where many models keep a sink, to the
 needle and to the rest.
@@ -16,6 +17,7 @@ needle and to the rest.
 import dataclasses
 import functools
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +37,8 @@ from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, runni
 from softmax_jax.commands.options import RESULTS, check_directory, each_within, parse, results_of, within
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.measures.statistics import half_width, over_seeds
+from softmax_jax.normalizers.numbers import initial_numbers
 from softmax_jax.report import charts
 from softmax_jax.report.charts import PaperOption, by_size, save_chart
 from softmax_jax.report.tables import new_table
@@ -61,6 +64,8 @@ SHARPNESS = 20.0
 AT_64 = f"ssmax(s={1 / np.log(64):.4f})"
 NORMALIZERS = ("softmax", AT_64, "adaptive", "temperature(0.8)", "entmax15")
 LEARNED = {"θ by head": ("temperature", "theta"), "s by head": (AT_64, "s")}
+HELD = "s by head, held beyond 64"
+"""The numbers learned for s, where s log n grows no further than for 64 tokens."""
 MASS = {"needle": "the needle", "first": "the first token", "rest": "the rest"}
 REST = "#c4c8cc"
 LEVEL = 0.05
@@ -117,6 +122,13 @@ def learned(
 
     batches = (hidden(tokens, background, facts, (32, 48, 64)[step % 3], 1000 + step)[0] for step in range(steps))
     return sj.calibrate(embed, name, learn=(number,), loss=loss, batches=batches, optimizer=optax.adam(0.01))
+
+
+def held(learned: sj.Normalizer) -> sj.Normalizer:
+    """SSMax with learned numbers whose s log n, which may fall too, stays beyond 64 tokens as it is there."""
+    (s,) = initial_numbers(learned, ("s",), None).values()
+    low, high = jnp.minimum(s * np.log(64), 0), jnp.maximum(s * np.log(64), 0)
+    return sj.Normalizer(learned.map, sj.ClippedLogLength(s, low=low, high=high))
 
 
 def accuracies(
@@ -198,6 +210,8 @@ def main() -> None:
     background = tokens([" ".join(running_text())])[0][0, 1:-1]
     chosen: dict[str, Any] = {name: name for name in NORMALIZERS}
     chosen |= {name: learned(parameters, tokens, background, asked.steps, *what) for name, what in LEARNED.items()}
+    *_, growing = LEARNED
+    chosen[HELD] = {site: held(one) for site, one in chosen[growing].items()}
     functions = {name: jax.jit(sj.swap(embed, numbers)) for name, numbers in chosen.items()}
     found = accuracies(parameters, tokens, background, functions, asked.lengths, asked.rounds)
     shares = pl.concat(masses(parameters, tokens, background, n, *one) for one in chosen.items() for n in asked.lengths)
@@ -263,9 +277,16 @@ def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
         cells = of_one.select("first", "needle", "rest").rows()
         mass.add_row(str(name), *("{:.0f}/{:.1f}/{:.0f}".format(*row) for row in cells))
     constant, growing = LEARNED
-    learned = summarize(found.filter(pl.col("normalizer").is_in(LEARNED)).rename({"round": "seed"}), constant)
-    p_values = ", ".join(f"{n}: {p:.2g}" for n, p in learned.filter(normalizer=growing).select("n", "p_value").rows())
-    Console().print(table, mass, f"{growing} against {constant}, p by tokens (paired, Holm): {p_values}")
+    compared = [f"{growing} less others, in points, mean over rounds and half its 95 % interval"]
+    for other in (constant, HELD):
+        pairs = found.filter(normalizer=growing).join(found.filter(normalizer=other), on=["n", "round"])
+        apart = pairs.with_columns(more=pl.col("accuracy") - pl.col("accuracy_right"))
+        each = apart.group_by("n", maintain_order=True).agg("more").rows()
+        cells = (
+            f"{n}: {np.mean(more):+.1f} ± {half_width(more) if len(more) > 1 else math.nan:.1f}" for n, more in each
+        )
+        compared.append(f"{other}: {', '.join(cells)}")
+    Console().print(table, mass, *compared, sep="\n")
 
 
 if __name__ == "__main__":

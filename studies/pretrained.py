@@ -122,22 +122,16 @@ def learn(
 
     def loss(units: Array, tokens: Array) -> Array:
         numbers = jax.tree.map(lambda start, change: start + units * change, start, change)
-
-        def of_one(tokens: Array) -> Array:
-            after, _ = hidden(parameters, sizes, tokens[:-1], by_numbers, numbers)
-            return (
-                losses(parameters, after[-1:], tokens[-2:]).mean() if last else losses(parameters, after, tokens).mean()
-            )
-
-        return jax.vmap(of_one)(tokens).mean()
+        after, _ = hidden(parameters, sizes, tokens[:-1], by_numbers, numbers)
+        return losses(parameters, after[-1:], tokens[-2:]).mean() if last else losses(parameters, after, tokens).mean()
 
     optimizer = optax.adam(RATE)
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         units, moments = state
-        value, slope = jax.value_and_grad(loss)(units, tokens)
-        updates, moments = optimizer.update(slope, moments)
-        return (optax.apply_updates(units, updates), moments), value
+        values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)  # eight take 18 GB
+        updates, moments = optimizer.update(slopes.mean(0), moments)
+        return (optax.apply_updates(units, updates), moments), values.mean()
 
     units = jnp.zeros_like(start.beta)
     (units, _), values = jax.lax.scan(step, (units, optimizer.init(units)), tokens)

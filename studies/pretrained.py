@@ -33,16 +33,15 @@ import optax
 import polars as pl
 from jaxtyping import Array, Float, Int
 
-import softmax_jax as sj
 from projects.language_models import measures
 from projects.language_models.decoder import hidden, losses, weigh_by
 from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from projects.language_models.loading import Model, load
-from projects.language_models.needles import Oracle, answer, make_needles
+from projects.language_models.needles import Needles, Oracle, answer, make_needles
 from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.report.tables import markdown_table, put_into
-from studies.units import Unit, compute
+from studies.units import Unit, compute, slug
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths."""
@@ -110,6 +109,7 @@ class Arguments:
     """Take a look in five minutes, at 256 tokens."""
 
 
+@functools.partial(jax.jit, static_argnames=("sizes", "last"))
 def learn(
     parameters: Any,
     tokens: Int[Array, "steps batch length"],
@@ -130,7 +130,8 @@ def learn(
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         units, moments = state
         values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)  # eight take 18 GB
-        updates, moments = optimizer.update(slopes.mean(0), moments)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
+            updates, moments = optimizer.update(slopes.mean(0), moments)
         return (optax.apply_updates(units, updates), moments), values.mean()
 
     units = jnp.zeros_like(start.beta)
@@ -138,6 +139,7 @@ def learn(
     return units, values
 
 
+@functools.partial(jax.jit, static_argnames=("sizes", "together"))
 def masked_losses(
     parameters: Any, tokens: Any, masks: Any, sizes: Any, together: int
 ) -> Float[Array, "masks passages"]:
@@ -145,9 +147,8 @@ def masked_losses(
     plain = head_numbers(masks.shape[1:])
 
     def of_one(mask: Array) -> Array:
-        return measures.passage_losses(
-            parameters, tokens, plain._replace(adaptive=mask), sizes, by_numbers, together
-        ).mean(1)
+        numbers = plain._replace(adaptive=mask)
+        return measures.passage_losses(parameters, tokens, numbers, sizes, by_numbers, together).mean(1)
 
     return jax.lax.map(of_one, masks)
 
@@ -162,7 +163,9 @@ class Study:
         cut = {name: len(tokens) * 3 // 4 for name, tokens in texts.items()}
         self.tested = {name: tokens[: cut[name]] for name, tokens in texts.items()}
         self.others = {name: tokens[cut[name] :] for name, tokens in texts.items()}
-        """What is learned from, and what needles are hidden in."""
+        """What is learned from."""
+        self.filler = next(iter(self.others.values()), np.zeros(0, np.int32))
+        """What needles are hidden in."""
         quick = asked.quick
         self.passages, self.needles = (
             {length: min(count, asked.most) for length, count in counts.items()}
@@ -181,7 +184,7 @@ class Study:
 
         yield from swapped(("softmax", "adaptive"))
         yield from map(self.heads, texts)
-        yield self.needle(min(self.needles), seed=1)
+        yield self.looks()
         yield from itertools.starmap(self.needle, itertools.product(self.needles, (1, FACTS)))
         yield from itertools.starmap(self.learned, learned)
         yield from swapped(list(NUMBERS)[2:])
@@ -206,141 +209,134 @@ class Study:
         """Returns what another unit left."""
         return pl.read_csv((self.output / f"{name}.csv").read_bytes())
 
-    def numbers(self, name: str, ready: bool) -> HeadNumbers:
+    def numbers(self, name: str) -> HeadNumbers:
         """Returns numbers of each head, by the name of those of all heads or of what was learned."""
         family, learned, _ = name.partition(" learned on ")
         if not learned:
             return head_numbers(self.shape, **NUMBERS[name])
-        units = self.read(f"units_{slug(name)}")["unit"].to_numpy() if ready else np.zeros(self.shape)
-        return learned_numbers(family, jnp.asarray(units, jnp.float32).reshape(self.shape))
+        units = self.read(f"units_{slug(name)}")["unit"].to_numpy().reshape(self.shape)
+        return learned_numbers(family, jnp.asarray(units, jnp.float32))
 
     def losses(self, name: str, text: str, length: int) -> Unit:
         """The loss by position with a normalizer in all heads."""
-        tokens, together = self.passages_of(text, length), 16 if length < 1024 else TOGETHER.get(length, 1)
-        of_numbers = name in NUMBERS or " learned on " in name
-        weigh = by_numbers if of_numbers else weigh_by(sj.normalizer(name))
-        return Unit(
-            f"losses_{slug(name)}_{text}_{length}",
-            measures.OF_LOSSES,
-            f"losses {'' if of_numbers else name} {length}",
-            functools.partial(measures.passage_losses, sizes=self.sizes, weigh=weigh, together=together),
-            lambda ready: (self.parameters, tokens, self.numbers(name, ready) if of_numbers else None),
-            lambda output: measures.loss_rows(name, text, output, self.edges),
-            f"units_{slug(name)}" if " learned on " in name else "",
-        )
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            of_numbers = name in NUMBERS or " learned on " in name
+            numbers, weigh = (self.numbers(name), by_numbers) if of_numbers else (None, weigh_by(name))
+            tokens = self.passages_of(text, length)
+            found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, weigh, together(length))
+            return measures.loss_rows(name, text, found, self.edges)
+
+        needs = f"units_{slug(name)}" if " learned on " in name else ""
+        return Unit(f"losses_{slug(name)}_{text}_{length}", measures.OF_LOSSES, rows, needs)
 
     def heads(self, text: str) -> Unit:
         """What every head does by position."""
-        tokens = self.passages_of(text, max(self.passages))
-        fun = functools.partial(measures.head_measures, sizes=self.sizes, edges=self.edges)
-        columns = ("text", "passage", "layer", "head", "below", *measures.OF_HEADS)
-        rows = functools.partial(measures.head_rows, text, edges=self.edges)
-        return Unit(f"heads_{text}", columns, "heads", fun, lambda _: (self.parameters, tokens), rows)
 
-    def oracles(self, ready: bool, plain: bool) -> tuple[list[tuple[Any, ...]], Oracle]:
-        """Returns what the oracle helps, by (heads, help, rows), none of it first; only that if `plain`."""
-        weight = self.read("needle_heads")["weight"].to_numpy().reshape(self.shape) if ready else np.zeros(self.shape)
-        rank = (-weight).ravel().argsort(kind="stable").argsort().reshape(self.shape)
-        kinds = [(heads, helped, rows) for heads in SETS for helped in HELPS for rows in ("all", "last")]
-        kinds = [] if plain else kinds
-        flags = [[rank < heads, *HELPS[helped], rows == "last"] for heads, helped, rows in kinds]
-        arrays = [[mask * a, mask * b, mask * c] for mask, a, b, c in [[rank < 0, 0, 0, 0], *flags]]
-        stacked = (jnp.asarray(np.stack(one), jnp.float32) for one in zip(*arrays))
-        return [(0, "neither", "none"), *kinds], Oracle(*stacked)
+        def rows() -> Iterator[tuple[Any, ...]]:
+            tokens = self.passages_of(text, max(self.passages))
+            found = measures.head_measures(self.parameters, tokens, self.sizes, self.edges)
+            return measures.head_rows(text, found, self.edges)
 
-    def needle(self, length: int, facts: int = 1, seed: int = 0, name: str = "softmax") -> Unit:
-        """Answers to questions under numbers of the heads: with and without oracle; with another seed, who looks."""
-        texts, plain = self.needles[length], name != "softmax"
-        made = make_needles(self.model, next(iter(self.others.values())), length, texts, seed, facts)
-        kinds, _ = self.oracles(False, plain)
+        return Unit(f"heads_{text}", measures.HEAD_ROWS, rows)
 
-        def rows(output: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, ...]]:
-            of_candidates, weights = output
-            if seed:
-                yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
-                return
-            for text, kind in itertools.product(range(texts), range(len(kinds))):
-                logs, right = of_candidates[text, kind], made.answer[text]
-                yield name, facts, length, text, *kinds[kind], int(logs.argmax() == right), -logs[right]
+    def answers(self, made: Needles, name: str, oracles: Oracle) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the log-probabilities of candidates, and the weights of the answer, under numbers of the heads."""
+        given, at_once = (made.tokens, made.place, self.numbers(name), oracles), together(made.tokens.shape[1])
+        of_texts = {"candidates": made.candidates, "question": made.question}
+        return jax.device_get(answer(self.parameters, *given, **of_texts, sizes=self.sizes, together=at_once))
 
-        fun = functools.partial(
-            answer,
-            candidates=made.candidates,
-            question=made.question,
-            sizes=self.sizes,
-            together=16 if length < 1024 else TOGETHER.get(length, 1),
-        )
+    def looks(self) -> Unit:
+        """The weight that each head gives to the answer, in the last row of a question."""
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            length, texts = next(iter(self.needles.items()))
+            made = make_needles(self.model, self.filler, length, texts, 1)
+            _, weights = self.answers(made, "softmax", no_oracle(self.shape))
+            yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
+
+        return Unit("needle_heads", ("layer", "head", "weight"), rows)
+
+    def needle(self, length: int, facts: int, name: str = "softmax") -> Unit:
+        """Answers to questions under numbers of the heads; those of softmax with and without the oracle."""
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            texts = self.needles[length]
+            made = make_needles(self.model, self.filler, length, texts, 0, facts)
+            kinds = {(0, "neither", "none"): no_oracle(self.shape)} | (self.oracles() if name == "softmax" else {})
+            oracles = jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values())
+            of_candidates, _ = self.answers(made, name, oracles)
+            for text, (place, kind) in itertools.product(range(texts), enumerate(kinds)):
+                logs, right = of_candidates[text, place], made.answer[text]
+                yield name, facts, length, text, *kind, int(logs.argmax() == right), -logs[right]
+
         columns = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
-        return Unit(
-            "needle_heads" if seed else f"needle_{slug(name)}_{facts}_{length}",
-            ("layer", "head", "weight") if seed else columns,
-            f"needle {'plain' if plain else ''} {length}",
-            fun,
-            lambda ready: (
-                self.parameters,
-                made.tokens,
-                made.place,
-                self.numbers(name, ready),
-                self.oracles(ready and not seed, plain)[1],
-            ),
-            rows,
-            f"units_{slug(name)}" if plain else "" if seed else "needle_heads",
-        )
+        needs = "needle_heads" if name == "softmax" else f"units_{slug(name)}"
+        return Unit(f"needle_{slug(name)}_{facts}_{length}", columns, rows, needs)
+
+    def oracles(self) -> dict[tuple[int, str, str], Oracle]:
+        """Returns each oracle by the number of heads, the help and the rows that it is given to."""
+        rank = self.ranks(-self.read("needle_heads")["weight"])
+
+        def helped(heads: int, help: str, rows: str) -> Oracle:
+            flags = (*HELPS[help], rows == "last")
+            return Oracle(*(jnp.asarray(flag * (rank < heads)[None], jnp.float32) for flag in flags))
+
+        return {kind: helped(*kind) for kind in itertools.product(SETS, HELPS, ("all", "last"))}
+
+    def ranks(self, of_heads: pl.Series) -> Int[np.ndarray, "layers heads"]:
+        """Returns the rank of every head by a number, 0 for the least."""
+        return of_heads.to_numpy().argsort(kind="stable").argsort().reshape(self.shape)
 
     def learned(self, source: str, family: str) -> Unit:
         """One number of each head, learned on short texts with a needle, or on text that has none."""
-        shape, length = (self.steps, self.batch), self.learned_at
-        if source == "needle":
-            made = make_needles(self.model, next(iter(self.others.values())), length, self.steps * self.batch, 2)
-            tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
-        else:
-            random = np.random.default_rng(3)
-            windows = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
-            texts = [one[start[..., None] + np.arange(length + 1)] for one, start in zip(self.others.values(), windows)]
-            tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], texts[0], texts[-1])
-        start = learned_numbers(family, jnp.zeros(self.shape))
-        change = jax.tree.map(jnp.subtract, learned_numbers(family, jnp.ones(self.shape)), start)
         name = f"{family} learned on {source}"
 
-        def rows(output: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, ...]]:
-            units, values = output
+        def rows() -> Iterator[tuple[Any, ...]]:
+            shape, length = (self.steps, self.batch), self.learned_at
+            if source == "needle":
+                made = make_needles(self.model, self.filler, length, self.steps * self.batch, 2)
+                tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
+            else:
+                random = np.random.default_rng(3)
+                starts = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
+                cut = [one[at[..., None] + np.arange(length + 1)] for one, at in zip(self.others.values(), starts)]
+                tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], cut[0], cut[-1])
+            start = learned_numbers(family, jnp.zeros(self.shape))
+            change = jax.tree.map(jnp.subtract, learned_numbers(family, jnp.ones(self.shape)), start)
+            units, values = learn(self.parameters, tokens, start, change, self.sizes, source == "needle")
             print(f"  loss of the first 5 steps {values[:5].mean():.4f}, of the last 5 {values[-5:].mean():.4f}")
             return ((name, *place, unit) for place, unit in np.ndenumerate(units))
 
-        fun = functools.partial(learn, sizes=self.sizes, last=source == "needle")
-        args = (self.parameters, tokens, start, change)
-        columns = ("numbers", "layer", "head", "unit")
-        return Unit(f"units_{slug(name)}", columns, f"learn {source}", fun, lambda _: args, rows)
+        return Unit(f"units_{slug(name)}", ("numbers", "layer", "head", "unit"), rows)
 
     def masked(self, text: str) -> Unit:
         """The loss with the adaptive temperature in no head, in a layer, or in a quarter of the heads by entropy."""
-        layers, heads = self.shape
-        length = min(self.passages)
-        names = ["none", *(f"layer {one}" for one in range(layers)), *(f"quarter {one}" for one in range(1, 5))]
 
-        def args(ready: bool) -> tuple[Any, ...]:
-            entropy = np.zeros(self.shape)
-            if ready:
-                of_head = (
-                    self.read(f"heads_{text}").filter(below=length).group_by("layer", "head").agg(pl.mean("entropy"))
-                )
-                entropy = of_head.sort("layer", "head")["entropy"].to_numpy().reshape(self.shape)
-            quarter = entropy.ravel().argsort(kind="stable").argsort().reshape(self.shape) * 4 // entropy.size
-            of_layers = np.broadcast_to(np.eye(1 + layers, layers, -1)[:, :, None], (1 + layers, layers, heads))
-            masks = np.concatenate([of_layers, np.stack([quarter == one for one in range(4)])])
-            return self.parameters, self.passages_of(text, length)[:8], masks.astype(np.float32)
+        def rows() -> Iterator[tuple[Any, ...]]:
+            length, layer = min(self.passages), np.arange(self.shape[0])[:, None]
+            heads = self.read(f"heads_{text}").filter(below=length).group_by("layer", "head").agg(pl.mean("entropy"))
+            quarter = self.ranks(heads.sort("layer", "head")["entropy"]) * 4 // len(heads)
+            masks = {"none": quarter < 0}
+            masks |= {f"layer {one}": np.broadcast_to(layer == one, self.shape) for one in range(self.shape[0])}
+            masks |= {f"quarter {1 + one}": quarter == one for one in range(4)}
+            tokens = self.passages_of(text, length)[:8]
+            stacked = jnp.asarray(np.stack([*masks.values()]), jnp.float32)
+            found = np.asarray(masked_losses(self.parameters, tokens, stacked, self.sizes, 8))
+            names = [*masks]
+            return ((names[mask], text, length, passage, loss) for (mask, passage), loss in np.ndenumerate(found))
 
-        def rows(output: Float[np.ndarray, "masks passages"]) -> Iterator[tuple[Any, ...]]:
-            return ((names[mask], text, length, passage, loss) for (mask, passage), loss in np.ndenumerate(output))
-
-        fun = functools.partial(masked_losses, sizes=self.sizes, together=8)
-        columns = ("heads", "text", "length", "passage", "loss")
-        return Unit(f"masked_{text}", columns, "masked", fun, args, rows, f"heads_{text}")
+        return Unit(f"masked_{text}", ("heads", "text", "length", "passage", "loss"), rows, f"heads_{text}")
 
 
-def slug(name: str) -> str:
-    """Returns a name that a file can have."""
-    return re.sub(r"[^a-z0-9.]+", "_", name.lower()).strip("_")
+def together(length: int) -> int:
+    """Returns how many texts of a length are computed together."""
+    return 16 if length < 1024 else TOGETHER.get(length, 1)
+
+
+def no_oracle(shape: tuple[int, int]) -> Oracle:
+    """Returns the one that helps no head."""
+    return Oracle(*(jnp.zeros((1, *shape), jnp.float32) for _ in Oracle._fields))
 
 
 def write_texts(directory: Path) -> None:

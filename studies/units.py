@@ -1,72 +1,56 @@
-"""Units of a long study: each is one call of a compiled program, and leaves one CSV file.
-
-The programs of later units are compiled by threads while earlier units are computed, which on a GPU hides most of it.
-Nothing here draws, so that it runs where no chart can be made.
-"""
+"""Units of a long study, each of which leaves one CSV file. Nothing here draws, so that it runs where no chart can."""
 
 import dataclasses
-import threading
+import math
+import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
-import numpy as np
 
 from softmax_jax.files import write_csv
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A part of the work: a call of a compiled program whose output becomes the rows of a CSV file."""
+    """A part of the work: what computes the rows of a CSV file."""
 
     name: str
     columns: tuple[str, ...]
-    program: str
-    fun: Callable[..., Any]
-    args: Callable[[bool], tuple[Any, ...]]
-    """Returns the arguments, or if False some of the same shapes that need no other unit."""
-    rows: Callable[[Any], Any]
+    rows: Callable[[], Iterable[tuple[Any, ...]]]
     needs: str = ""
-    """The unit whose file the arguments are read from."""
+    """The unit before it whose file it reads."""
 
 
-def compute(units: Sequence[Unit], output: Path, seconds: float) -> None:
-    """Computes the units whose files are not there yet, and starts none after so many seconds.
+def slug(name: str) -> str:
+    """Returns a name that a file can have."""
+    return re.sub(r"[^a-z0-9.-]+", "_", name.lower()).strip("_")
 
-    Next comes the first whose program is compiled and whose arguments are there. One that fails is told of, and costs
-    none of the others.
+
+def compute(units: Sequence[Unit], output: Path, seconds: float = math.inf) -> None:
+    """Computes the units whose files are not there yet, in order, and starts none after so many seconds.
+
+    One that fails is told of, and costs none but those that need it; the first error is raised at the end.
     """
-    started = time.monotonic()
+    started, failed = time.monotonic(), []
     missing = [unit for unit in units if not (output / f"{unit.name}.csv").exists()]
-    print(f"{len(missing)} missing", flush=True)
-    lowering, programs = threading.Lock(), dict[str, Future[Any]]()
-
-    def compiled(unit: Unit) -> Any:
-        with lowering:
-            lowered = jax.jit(unit.fun).lower(*unit.args(False))
-        return lowered.compile()
-
-    with ThreadPoolExecutor(8) as pool:
-        for unit in missing:
-            if unit.program not in programs:
-                programs[unit.program] = pool.submit(compiled, unit)
-        while missing:
-            before = time.monotonic() - started
-            possible = [unit for unit in missing if not unit.needs or (output / f"{unit.needs}.csv").exists()]
-            if before > seconds or not possible:
-                print(f"stopped after {before:.0f} s, {len(missing)} units missing", flush=True)
-                pool.shutdown(wait=False, cancel_futures=True)
-                break
-            unit = next((unit for unit in possible if programs[unit.program].done()), possible[0])
-            missing.remove(unit)
-            try:
-                result = programs[unit.program].result()(*unit.args(True))
-                write_csv(output / f"{unit.name}.csv", unit.columns, unit.rows(jax.tree.map(np.asarray, result)))
-                now = time.monotonic() - started
-                print(f"{now:6.1f} s: {unit.name} ({now - before:.1f})", flush=True)
-            except Exception:
-                print(f"FAILED {unit.name}: {traceback.format_exc(limit=-3)}", flush=True)
+    print(f"{len(units)} units, {len(missing)} missing", flush=True)
+    for number, unit in enumerate(missing):
+        before = time.monotonic() - started
+        if before > seconds:
+            print(f"stopped after {before:.0f} s, {len(missing) - number} units missing", flush=True)
+            break
+        if unit.needs and not (output / f"{unit.needs}.csv").exists():
+            print(f"{unit.name} needs {unit.needs}, which is missing", flush=True)
+            continue
+        try:
+            write_csv(output / f"{unit.name}.csv", unit.columns, unit.rows())
+        except Exception as error:
+            print(f"FAILED {unit.name}: {traceback.format_exc(limit=-3)}", flush=True)
+            failed.append(error)
+        else:
+            now = time.monotonic() - started
+            print(f"{now:6.1f} s: {unit.name} ({now - before:.1f})", flush=True)
+    if failed:
+        raise failed[0]

@@ -2,18 +2,18 @@
 
     python -m projects.language_models smollm2 --text docs/idea.md README.md --output smollm2
 
-The losses of every passage and the measures of every head are kept in the output, so that a run that was stopped goes
-on. The page index.html shows both.
+The losses and the measures of heads are kept in the output, so that a run that was stopped goes on.
+The page index.html shows both.
 """
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import jax
 import numpy as np
 import polars as pl
 import tyro
@@ -21,13 +21,11 @@ from jaxtyping import Int
 
 from projects.language_models.decoder import by_softmax, weigh_by
 from projects.language_models.loading import Model, load
-from projects.language_models.measures import OF_HEADS, OF_LOSSES, head_measures, head_rows, loss_rows, passage_losses
+from projects.language_models.measures import HEAD_ROWS, OF_LOSSES, head_measures, head_rows, loss_rows, passage_losses
 from projects.language_models.page import write_model_page
 from softmax_jax.commands import options
 from softmax_jax.files import read_text
-from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.training.progress import with_progress
-from studies.common import Rows, kept
+from studies.units import Unit, compute, slug
 
 EXAMPLE = "python -m projects.language_models smollm2 --text README.md docs/idea.md --output smollm2"
 OWN = "softmax"
@@ -71,42 +69,29 @@ def passages_of(path: Path, model: Model, asked: Arguments) -> Int[np.ndarray, "
     return np.stack([tokens[start : start + length] for start in starts])
 
 
-def measure(asked: Arguments, model: Model) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns the losses and what the heads do; each part is computed unless the output has it."""
+def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
+    """Returns the losses and what the heads do; what the output holds of the same model and passages is read there."""
     if max(asked.lengths) > model.sizes.context:
         raise ValueError(f"--lengths has {max(asked.lengths)}: the model's context is {model.sizes.context} tokens")
-    names = list(dict.fromkeys((OWN, *asked.normalizers)))
-    weighs = {name: by_softmax if name == OWN else weigh_by(normalizer(name)) for name in names}
-    texts = {path: passages_of(path, model, asked) for path in asked.text}
-    edges, sizes = tuple(sorted(asked.lengths)), model.sizes
-    programs = {
-        name: jax.jit(functools.partial(passage_losses, numbers=None, sizes=sizes, weigh=weigh))
-        for name, weigh in weighs.items()
-    }
-    heads = jax.jit(functools.partial(head_measures, sizes=sizes, edges=edges))
+    texts = [(path.name, passages_of(path, model, asked)) for path in asked.text]
+    edges, names = tuple(sorted(asked.lengths)), dict.fromkeys((OWN, *asked.normalizers))
 
-    def of_losses(name: str, path: Path) -> Rows:
-        losses = [programs[name](model.parameters, tokens[None]) for tokens in texts[path]]
-        return list(loss_rows(name, path.name, np.concatenate(losses), edges))
+    def of_losses(name: str, text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
+        weigh = by_softmax if name == OWN else weigh_by(name)
+        return loss_rows(name, text, passage_losses(model.parameters, tokens, None, model.sizes, weigh), edges)
 
-    def of_heads(path: Path) -> Rows:
-        measured = [heads(model.parameters, tokens[None]) for tokens in texts[path]]
-        return list(head_rows(path.name, jax.tree.map(lambda *parts: np.concatenate(parts), *measured), edges))
+    def of_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
+        return head_rows(text, head_measures(model.parameters, tokens, model.sizes, edges), edges)
 
-    parts = [("heads", path) for path in texts] + [(name, path) for name in names for path in texts]
-    files = asked.output / "measured"
-
-    def results() -> Iterator[Rows]:
-        for number, (name, path) in enumerate(parts):
-            settings = {"model": model.name, "part": name, "text": str(path), "tokens": int(texts[path].sum())}
-            settings |= {"lengths": list(edges), "passages": asked.passages}
-            compute = functools.partial(of_heads, path) if name == "heads" else functools.partial(of_losses, name, path)
-            yield kept(files / f"{number}.json", settings, compute)
-
-    found = list(with_progress(results(), [1] * len(parts), "measuring", [f"{name}, {path}" for name, path in parts]))
-    by_head, losses = itertools.chain(*found[: len(texts)]), itertools.chain(*found[len(texts) :])
-    columns = ("text", "passage", "layer", "head", "below", *OF_HEADS)
-    return pl.DataFrame(losses, OF_LOSSES, orient="row"), pl.DataFrame(by_head, columns, orient="row")
+    heads = [Unit(f"heads_{place}", HEAD_ROWS, functools.partial(of_heads, *text)) for place, text in enumerate(texts)]
+    losses = [
+        Unit(f"losses_{slug(name)}_{place}", OF_LOSSES, functools.partial(of_losses, name, *text))
+        for name, (place, text) in itertools.product(names, enumerate(texts))
+    ]
+    known = repr((model.name, edges, [(name, tokens.tolist()) for name, tokens in texts]))
+    files = asked.output / "measured" / hashlib.sha256(known.encode()).hexdigest()[:16]
+    compute([*heads, *losses], files)
+    return [pl.concat(pl.read_csv(files / f"{unit.name}.csv") for unit in units) for units in (losses, heads)]
 
 
 def main() -> None:

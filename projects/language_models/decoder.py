@@ -9,6 +9,7 @@ would round their inputs to TF32.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers import registry
 
 Logits = Float[Array, "heads queries keys"]
 Visible = Bool[Array, "queries keys"]
@@ -59,8 +60,10 @@ def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
     return jax.nn.softmax(logits, where=visible[None])
 
 
-def weigh_by(normalizer: Normalizer) -> Weigh:
+@functools.cache
+def weigh_by(name: str) -> Weigh:
     """Returns what weighs the rows of every head by a normalizer."""
+    normalizer = registry.normalizer(name)
     return lambda logits, visible, numbers: normalizer.weigh(logits, -1, visible[None])
 
 

@@ -1,5 +1,6 @@
 """What is measured of a pretrained model: the loss of every token, and what its heads do, by position."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,11 +19,13 @@ OF_ROWS = ("entropy", "largest", "first", "top", "gap", "spread", "log_sum_exp")
 """Measures of rows, by their names in `softmax_jax.probe`."""
 OF_HEADS = (*OF_ROWS, "sinks", "first_norm", "norm")
 """Besides: the share of rows that give the first token more than `SINK`, the norm of its value, and the mean norm."""
+HEAD_ROWS = ("text", "passage", "layer", "head", "below", *OF_HEADS)
 SINK = 0.3
 OF_LOSSES = ("normalizer", "text", "length", "passage", "below", "loss", "tokens")
 """Columns of the losses: their sum over the tokens that follow at least the last edge and fewer than `below`."""
 
 
+@functools.partial(jax.jit, static_argnames=("sizes", "weigh", "together"))
 def passage_losses(
     parameters: Parameters,
     tokens: Int[Array, "passages length"],
@@ -49,8 +52,9 @@ def bins(edges: Sequence[int], rows: int) -> Bool[np.ndarray, "bins rows"]:
     return place == np.arange(len(edges))[:, None]
 
 
+@functools.partial(jax.jit, static_argnames=("sizes", "edges"))
 def head_measures(
-    parameters: Parameters, tokens: Int[Array, "passages length"], sizes: Sizes, edges: Sequence[int]
+    parameters: Parameters, tokens: Int[Array, "passages length"], sizes: Sizes, edges: tuple[int, ...]
 ) -> dict[str, Float[Array, "passages layers heads bins"]]:
     """Returns `OF_HEADS` of every head under its own softmax, as means over the rows of each bin."""
     of_bin = bins(edges, tokens.shape[1])
@@ -84,18 +88,19 @@ def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads ro
 
 
 def loss_rows(
-    normalizer: str, text: str, losses: Float[np.ndarray, "passages following"], edges: Sequence[int]
+    normalizer: str, text: str, losses: Float[Array, "passages following"], edges: Sequence[int]
 ) -> Iterator[tuple[Any, ...]]:
     """Returns the rows of `OF_LOSSES`."""
     length = losses.shape[1] + 1
-    for passage, each in enumerate(losses.astype(np.float64)):
+    for passage, each in enumerate(np.asarray(losses, np.float64)):
         for below, chosen in zip(edges, bins(edges, length - 1)):
             if chosen.any():
                 yield normalizer, text, length, passage, below, float(each[chosen].sum()), int(chosen.sum())
 
 
-def head_rows(text: str, measured: dict[str, np.ndarray], edges: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Returns rows of the text, passage, layer, head, edge and `OF_HEADS`, to five digits."""
+def head_rows(text: str, measured: dict[str, Array], edges: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """Returns the rows of `HEAD_ROWS`, to five digits."""
+    measured = jax.device_get(measured)
     for place in np.ndindex(measured["entropy"].shape):
         yield text, *place[:3], edges[place[3]], *(float(f"{measured[name][place]:.5g}") for name in OF_HEADS)
 

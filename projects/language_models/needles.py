@@ -4,6 +4,7 @@ The rows of the question are weighed once more with what only an oracle knows, t
 that of the row's top are exchanged, the row gets the temperature that gives the answer most weight, or both.
 """
 
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -115,6 +116,7 @@ def weigh_with_oracle(logits: Logits, visible: Visible, given: tuple[HeadNumbers
     return jax.nn.softmax(jnp.where(sharp & here, best, 1) * z, where=visible[None])
 
 
+@functools.partial(jax.jit, static_argnames=("question", "sizes", "together"))
 def answer(
     parameters: Parameters,
     tokens: Int[Array, "texts length"],
@@ -122,7 +124,7 @@ def answer(
     numbers: HeadNumbers,
     oracles: Oracle,
     *,
-    candidates: Int[np.ndarray, " candidates"],
+    candidates: Int[Array, " candidates"],
     question: int,
     sizes: Sizes,
     together: int = 1,

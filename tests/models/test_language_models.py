@@ -181,17 +181,32 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     monkeypatch.setattr(
         "projects.language_models.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split())))
     )
+    monkeypatch.setattr("studies.pretrained.FACTS", 2)
     write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
     texts = (PASSAGE, PASSAGE.parents[2] / "README.md")
     asked = Arguments(model=str(tmp_path / "x.gguf"), texts=texts, output=tmp_path / "units", quick=True)
-    for units in ("losses_softmax_*", "heads_*", "needle_heads", "needle_softmax_128"):
+    for units in (
+        "losses_softmax_*",
+        "heads_*",
+        "needle_heads",
+        "needle_softmax_2_128",
+        "units_theta_*needle",
+        "needle_theta_*needle_2_256",
+    ):
         study(dataclasses.replace(asked, units=units))
-    study(dataclasses.replace(asked, units="heads_*"))
+    study(dataclasses.replace(asked, units="masked_passage", most=1))
     said = capsys.readouterr().out
     assert "FAILED" not in said
-    assert "0 missing" in said
+    assert "heads_passage" in said
     study(dataclasses.replace(asked, collect=tmp_path / "data"))
-    assert {path.stem for path in (tmp_path / "data").iterdir()} == {"losses", "heads", "looks", "needles"}
+    assert {path.stem for path in (tmp_path / "data").iterdir()} == {
+        "losses",
+        "heads",
+        "looks",
+        "needles",
+        "units",
+        "masked",
+    }
     needles = pl.read_csv(tmp_path / "data" / "needles.csv")
     assert set(needles["help"]) == {"neither", "rank", "temperature", "both"}
 

@@ -45,9 +45,9 @@ def test_logits_and_losses_are_those_of_numpy(own):
 @pytest.mark.full
 def test_blocks_of_queries_change_nothing(monkeypatch):
     parameters = as_parameters(tiny_arrays(50))
-    whole = all_scores(parameters, TOKENS, weigh_by(sj.normalizer("entmax15")))
+    whole = all_scores(parameters, TOKENS, weigh_by("entmax15"))
     monkeypatch.setattr(decoder, "BLOCK", 2)  # so that 24 tokens take four segments of three blocks
-    blocks = all_scores(parameters, TOKENS, weigh_by(sj.normalizer("entmax15")))
+    blocks = all_scores(parameters, TOKENS, weigh_by("entmax15"))
     np.testing.assert_allclose(blocks, whole, atol=1e-5)
     np.testing.assert_allclose(all_scores(parameters, TOKENS[:13]), all_scores(parameters, TOKENS)[:13], atol=1e-5)
 
@@ -59,7 +59,7 @@ def test_every_normalizer_sees_the_row_of_its_position():
         return softmax(logits * 0.4 * np.log(np.maximum(1 + np.arange(logits.shape[1]), 2))[:, None])
 
     expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, weigh=ssmax)
-    found = all_scores(as_parameters(arrays), TOKENS, weigh_by(sj.normalizer("ssmax(s=0.4)")))
+    found = all_scores(as_parameters(arrays), TOKENS, weigh_by("ssmax(s=0.4)"))
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 

@@ -19,8 +19,8 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import Numbers
 from softmax_jax.normalizers.surroundings import is_known, on_cpu
 
-BLOCK_ENTRIES = 2**18
-"""Logits of a block on CPUs, where they are those of `LEAST_QUERIES` or more; elsewhere four times as many. A backward
+BLOCK_ENTRIES = 2**19
+"""Logits of a block on CPUs, where they are those of `LEAST_QUERIES` or more; elsewhere twice as many. A backward
 pass holds about ten such arrays, and above 32 MiB together glibc maps fresh pages in every call."""
 
 LEAST_QUERIES = 128
@@ -33,7 +33,7 @@ MOST_ENTRIES = 2**24
 
 def entries_of_block() -> int:
     """Logits of a block, where they are those of `LEAST_QUERIES` or more."""
-    return BLOCK_ENTRIES if on_cpu() else 4 * BLOCK_ENTRIES
+    return BLOCK_ENTRIES if on_cpu() else 2 * BLOCK_ENTRIES
 
 
 def heads_of_block(inputs: Inputs, queries: int) -> int:

@@ -199,16 +199,16 @@ def how(batch, heads, queries, keys):
 
 
 def test_the_size_of_a_block_and_who_comes_in_blocks():
-    assert how(1, 4, 512, 1024) == (1, 256, "dense")  # 2^21 logits
-    assert how(8, 4, 256, 512) == (2, 256, "streaming")
-    assert how(8, 3, 256, 512) == (2, 256, "streaming")  # the last block has a head and its copy
-    assert how(1, 4, 1024, 1024) == (1, 256, "streaming")
-    assert how(1, 4, 2049, 2048) == (1, 121, "streaming")  # as many blocks as are needed, and those alike
+    assert how(1, 4, 512, 1024) == (1, 512, "dense")  # 2^21 logits
+    assert how(8, 4, 256, 512) == (4, 256, "streaming")
+    assert how(8, 5, 256, 512) == (3, 256, "streaming")  # the last block has two heads and a copy of one
+    assert how(1, 4, 1024, 1024) == (1, 512, "streaming")
+    assert how(1, 4, 2049, 2048) == (1, 228, "streaming")  # as many blocks as are needed, and those alike
     assert how(1, 4, 4096, 16384) == (1, 128, "streaming")
     assert how(1, 32, 4096, 2**20) == (1, 16, "streaming")
     assert how(1, 4, 64, 65536) == (1, 64, "dense")
     assert how(1, 4, 64, 2**20) == (1, 16, "dense")
-    assert how(100, 4, 64, 4096) == (1, 64, "streaming")
+    assert how(100, 4, 64, 4096) == (2, 64, "streaming")
 
 
 class Standardized(sj.Scale):

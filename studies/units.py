@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from softmax_jax.files import write_csv
 
 
@@ -28,24 +30,32 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "_", name.lower()).strip("_")
 
 
+def read(path: Path) -> pl.DataFrame:
+    """Returns what a unit left."""
+    return pl.read_csv(path.read_bytes(), schema_overrides={"text": pl.String, "loss": pl.Float64})
+
+
 def compute(units: Sequence[Unit], output: Path, seconds: float = math.inf) -> None:
     """Computes the units whose files are not there yet, in order, and starts none after so many seconds.
 
-    One that fails is told of, and costs none but those that need it; the first error is raised at the end.
+    One that fails is told of, and costs none but those that need it; the first error is raised at the end. What the
+    user or the disk got wrong (ValueError, OSError) is raised at once.
     """
     started, failed = time.monotonic(), []
     missing = [unit for unit in units if not (output / f"{unit.name}.csv").exists()]
-    print(f"{len(units)} units, {len(missing)} missing", flush=True)
+    print(f"{len(missing)} of {len(units)} parts to compute", flush=True)
     for number, unit in enumerate(missing):
         before = time.monotonic() - started
         if before > seconds:
-            print(f"stopped after {before:.0f} s, {len(missing) - number} units missing", flush=True)
+            print(f"stopped after {before:.0f} s, {len(missing) - number} parts left", flush=True)
             break
         if unit.needs and not (output / f"{unit.needs}.csv").exists():
             print(f"{unit.name} needs {unit.needs}, which is missing", flush=True)
             continue
         try:
             write_csv(output / f"{unit.name}.csv", unit.columns, unit.rows())
+        except (OSError, ValueError):
+            raise
         except Exception as error:
             print(f"FAILED {unit.name}: {traceback.format_exc(limit=-3)}", flush=True)
             failed.append(error)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,8 @@ from projects.language_models.measures import HEAD_ROWS, OF_LOSSES, head_measure
 from projects.language_models.page import write_model_page
 from softmax_jax.commands import options
 from softmax_jax.files import read_text
-from studies.units import Unit, compute, slug
+from softmax_jax.temperature import checkpoint_sha256
+from studies.units import Unit, compute, read, slug
 
 EXAMPLE = "python -m projects.language_models smollm2 --text README.md docs/idea.md --output smollm2"
 OWN = "softmax"
@@ -52,8 +54,7 @@ class Arguments:
         options.each_within("--lengths", self.lengths, 2, 2**20, 1024)
         options.normalizer_names(self.normalizers)
         options.within("--passages", self.passages, 1, 2**20, 4)
-        if not self.text:
-            raise ValueError("--text is '': name at least one file of text")
+        options.each_once("--text", [path.name for path in self.text])
         options.check_directory("--output", self.output)
 
 
@@ -70,28 +71,29 @@ def passages_of(path: Path, model: Model, asked: Arguments) -> Int[np.ndarray, "
 
 
 def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
-    """Returns the losses and what the heads do; what the output holds of the same model and passages is read there."""
+    """Returns the losses and what the heads do; what the output has of the same numbers and passages is read there."""
     if max(asked.lengths) > model.sizes.context:
         raise ValueError(f"--lengths has {max(asked.lengths)}: the model's context is {model.sizes.context} tokens")
     texts = [(path.name, passages_of(path, model, asked)) for path in asked.text]
-    edges, names = tuple(sorted(asked.lengths)), dict.fromkeys((OWN, *asked.normalizers))
+    edges = tuple(sorted(asked.lengths))
+    weighs = {name: by_softmax if name == OWN else weigh_by(name) for name in (OWN, *asked.normalizers)}
 
     def of_losses(name: str, text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
-        weigh = by_softmax if name == OWN else weigh_by(name)
-        return loss_rows(name, text, passage_losses(model.parameters, tokens, None, model.sizes, weigh), edges)
+        return loss_rows(name, text, passage_losses(model.parameters, tokens, None, model.sizes, weighs[name]), edges)
 
     def of_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
         return head_rows(text, head_measures(model.parameters, tokens, model.sizes, edges), edges)
 
-    heads = [Unit(f"heads_{place}", HEAD_ROWS, functools.partial(of_heads, *text)) for place, text in enumerate(texts)]
+    heads = [Unit(f"heads_{slug(text[0])}", HEAD_ROWS, functools.partial(of_heads, *text)) for text in texts]
     losses = [
-        Unit(f"losses_{slug(name)}_{place}", OF_LOSSES, functools.partial(of_losses, name, *text))
-        for name, (place, text) in itertools.product(names, enumerate(texts))
+        Unit(f"losses_{slug(name)}_{slug(text[0])}", OF_LOSSES, functools.partial(of_losses, name, *text))
+        for name, text in itertools.product(weighs, texts)
     ]
-    known = repr((model.name, edges, [(name, tokens.tolist()) for name, tokens in texts]))
-    files = asked.output / "measured" / hashlib.sha256(known.encode()).hexdigest()[:16]
+    own = [Path(str(sys.modules[name.partition(":")[0]].__file__)).read_text() for name in weighs if ":" in name]
+    known = (checkpoint_sha256(model.parameters), model.sizes, own, edges, [tokens.tolist() for _, tokens in texts])
+    files = asked.output / "measured" / hashlib.sha256(repr(known).encode()).hexdigest()[:16]
     compute([*heads, *losses], files)
-    return [pl.concat(pl.read_csv(files / f"{unit.name}.csv") for unit in units) for units in (losses, heads)]
+    return [pl.concat(read(files / f"{unit.name}.csv") for unit in units) for units in (losses, heads)]
 
 
 def main() -> None:

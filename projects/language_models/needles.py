@@ -79,6 +79,8 @@ def make_needles(
     tokens, places, answers = [], [], []
     question = len(start) + 1 + len(middle)
     room = length - question - facts * (question + 1 + len(end))
+    if room < 2:
+        raise ValueError(f"{facts} facts and a question do not fit into {length} tokens: make it longer")
     for _ in range(texts):
         answer, name, cut = random.integers(CANDIDATES), random.choice(names), random.integers(len(filler) - length)
         words = [answer, *other.permutation(np.delete(np.arange(CANDIDATES), answer))[: facts - 1]]

@@ -73,18 +73,10 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
     rows: dict[str, list[str]] = {}
     for name, text, _, loss, more, _, half in cost.rows():
         rows.setdefault(f"{name}, {text}", []).append(f"{math.exp(loss):.2f} ({number_with_half(more, half)})")
-    caption = (
-        "Perplexity, in brackets the nats more than softmax with half their 95 % interval; by tokens seen, fewer than"
-    )
+    caption = "Perplexity (nats more than softmax, with half their 95 % interval), by tokens seen, fewer than"
     table = html.table(caption, ["normalizer, text", *(f"{edge:,}" for edge in edges)], rows, "losses")
-    sections = [
-        Section(
-            "loss",
-            "Loss by position",
-            sentences,
-            [Figure("loss", loss_chart(cost, "What each normalizer costs"), cost), table],
-        )
-    ]
+    figure = Figure("loss", loss_chart(cost, "What each normalizer costs"), cost)
+    sections = [Section("loss", "Loss by position", sentences, [figure, table])]
     means = heads.group_by("layer", "head", "below", maintain_order=True).agg(pl.exclude("text", "passage").mean())
     means = means.with_columns(of_norm=pl.col("first_norm") / pl.col("norm"))
     if len(edges) > 2:
@@ -92,15 +84,12 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
         spreading = slopes.filter(pl.col("slope") > 0.5)
         said = f"Of {len(slopes)} heads and texts, {len(spreading)} have a slope of entropy in log n above 0.5."
         of_head = slopes.group_by("layer", "head", maintain_order=True).agg(pl.mean("slope"), below=pl.lit(edges[-1]))
-        chart = heads_chart(
-            of_head, "slope", "Slope of the entropy in log n", "1: looks at all alike, 0: keeps its focus"
-        )
+        title = "Slope of the entropy in log n", "1: looks at all alike, 0: keeps its focus"
+        chart = heads_chart(of_head, "slope", *title)
         sections.append(Section("slope", "Which heads disperse", [said], [Figure("slope", chart, of_head)]))
     for measure, (title, unit) in SHOWN.items():
         ends = [means.filter(below=below)[measure].mean() for below in (edges[0], edges[-1])]
-        said = (
-            f"The mean over heads goes from {ends[0]:.3g} below {edges[0]:,} tokens to {ends[1]:.3g} in the last bin."
-        )
+        said = f"The mean over heads is {ends[0]:.3g} below {edges[0]:,} tokens and {ends[1]:.3g} in the last bin."
         shown = means.select("layer", "head", "below", measure)
         figure = Figure(measure, heads_chart(shown, measure, title, unit), shown)
         sections.append(Section(measure, title, [said], [figure]))

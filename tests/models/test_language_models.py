@@ -3,7 +3,10 @@
 import dataclasses
 import importlib.util
 import json
+import re
+import zlib
 from pathlib import Path
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +14,9 @@ import polars as pl
 import pytest
 
 from projects.language_models.__main__ import main
-from projects.language_models.decoder import hidden, losses, scores
-from projects.language_models.loading import load
+from projects.language_models.decoder import Sizes, hidden, losses, scores
+from projects.language_models.loading import Model, load
+from projects.language_models.needles import NAMES, make_needles, single_tokens
 from studies.pretrained import Arguments, study
 from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
 
@@ -195,9 +199,10 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     ):
         study(dataclasses.replace(asked, units=units))
     study(dataclasses.replace(asked, units="masked_passage", most=1))
+    study(dataclasses.replace(asked, units="heads_*"))
     said = capsys.readouterr().out
     assert "FAILED" not in said
-    assert "heads_passage" in said
+    assert "0 of 2 parts to compute" in said
     study(dataclasses.replace(asked, collect=tmp_path / "data"))
     assert {path.stem for path in (tmp_path / "data").iterdir()} == {
         "losses",
@@ -209,6 +214,43 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     }
     needles = pl.read_csv(tmp_path / "data" / "needles.csv")
     assert set(needles["help"]) == {"neither", "rank", "temperature", "both"}
+
+
+def test_what_the_study_cannot_do_is_said_in_one_line(tmp_path):
+    write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
+    (tmp_path / "short.txt").write_text("too short")
+    asked = Arguments(model=str(tmp_path / "x.gguf"), texts=(PASSAGE,), output=tmp_path / "units", quick=True)
+    study(dataclasses.replace(asked, units="losses_softmax_*_128"))
+    for wrong, said in [
+        ({"quick": False}, "has units of another model, other texts or --quick"),
+        ({"units": "lossy"}, "--units is 'lossy': it matches no unit"),
+        ({"units": "needle_heads"}, "the tokenizer has 0 of the words and 0 of the names"),
+        ({"texts": (tmp_path / "short.txt",), "output": tmp_path / "other"}, "short has 6 tokens to test, not 768"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(said)):
+            study(dataclasses.replace(asked, **wrong))
+
+
+@pytest.mark.parametrize("facts", [1, 2, 8])
+def test_of_several_facts_each_has_a_name_and_an_answer_and_one_is_asked_for(facts):
+    class Words(Model):
+        """A model whose tokens are words."""
+
+        def encode(self, text):
+            return np.array([1000 + zlib.crc32(word.encode()) % 2**30 for word in text.split()], np.int32)
+
+    model, filler = Words("words", {}, Sizes(1, 1, 120), cast(Any, None)), np.arange(500, dtype=np.int32)
+    made = make_needles(model, filler, 120, 16, 0, facts)
+    names = set(single_tokens(model, NAMES))
+    assert made.tokens.shape == (16, 120)
+    for tokens, place, right in zip(made.tokens, made.place, made.answer):
+        assert tokens[place] == made.candidates[right]
+        assert (tokens[place - made.question : place] == tokens[-made.question :]).all()
+        told = [token for token in tokens.tolist() if token in names]
+        assert sorted(np.unique(told, return_counts=True)[1].tolist()) == [1] * (facts - 1) + [2]
+        assert np.isin(tokens, made.candidates).sum() == facts
+    with pytest.raises(ValueError, match="8 facts and a question do not fit into 40 tokens"):
+        make_needles(model, filler, 40, 1, 0, 8)
 
 
 @pytest.fixture(scope="module")

@@ -366,19 +366,18 @@ def heads_table(heads: pl.DataFrame) -> str:
 
 
 def needles_table(needles: pl.DataFrame) -> str:
-    """Returns how many questions about one of several facts are answered right, and what each of `HELPS` changes.
+    """Returns the share of the questions about one of several facts that is answered right, by length and help.
 
-    The help is that to the heads of `SETS` in the middle, in all rows of the question: of the wrong answers the share
-    that it makes right, of the right ones the share that it leaves right.
+    The help is that to the heads of `SETS` in the middle, in all rows of the question.
     """
     asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), pl.col("rows") != "last", facts=FACTS)
-    each = asked.filter(normalizer="softmax").pivot("help", index=["length", "sample"], values="right")
-    helped = [pl.col(one).filter(neither=right).mean().alias(f"{one} {right}") for right in (0, 1) for one in HELPS]
-    rows = each.group_by("length").agg(pl.len(), pl.mean("neither"), *helped).sort("length").rows()
-    percents = [["–" if share is None else f"{share:.0%}" for share in shares] for _, _, *shares in rows]
-    cells = [[f"{n:,}", str(texts), *shown] for (n, texts, *_), shown in zip(rows, percents)]
-    named = [f"{which} by {one}" for which in ("made right", "left right") for one in HELPS]
-    return markdown_table(["tokens", "questions", "right", *named], cells)
+    shares = [pl.col("right").filter(help=one).mean().alias(one) for one in ("neither", *HELPS)]
+    of_length = asked.filter(normalizer="softmax").group_by("length").agg(pl.n_unique("sample"), *shares)
+    cells = [
+        [f"{length:,}", str(questions), *(f"{share:.0%}" for share in each)]
+        for length, questions, *each in of_length.sort("length").rows()
+    ]
+    return markdown_table(["tokens", "questions", "no help", "ranks exchanged", "best temperature", "both"], cells)
 
 
 def study(asked: Arguments) -> None:

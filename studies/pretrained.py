@@ -368,16 +368,15 @@ def heads_table(heads: pl.DataFrame) -> str:
 def needles_table(needles: pl.DataFrame) -> str:
     """Returns the share of the questions about one of several facts that is answered right, by length and help.
 
-    The help is that to the heads of `SETS` in the middle, in all rows of the question.
+    The help is that to the heads of `SETS` in the middle, in all rows of the question or in its last row.
     """
-    asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), pl.col("rows") != "last", facts=FACTS)
-    shares = [pl.col("right").filter(help=one).mean().alias(one) for one in ("neither", *HELPS)]
-    of_length = asked.filter(normalizer="softmax").group_by("length").agg(pl.n_unique("sample"), *shares)
-    cells = [
-        [f"{length:,}", str(questions), *(f"{share:.0%}" for share in each)]
-        for length, questions, *each in of_length.sort("length").rows()
-    ]
-    return markdown_table(["tokens", "questions", "no help", "ranks exchanged", "best temperature", "both"], cells)
+    asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), facts=FACTS, normalizer="softmax")
+    kinds = {"no help": ("neither", "none")}
+    kinds |= {f"{by}, {rows}": (by, rows) for by, rows in itertools.product(HELPS, ("all", "last"))}
+    shares = [pl.col("right").filter(help=by, rows=rows).mean().alias(name) for name, (by, rows) in kinds.items()]
+    rows = asked.group_by("length").agg(pl.n_unique("sample"), *shares).sort("length").rows()
+    cells = [[f"{length:,}", str(texts), *(f"{share:.0%}" for share in each)] for length, texts, *each in rows]
+    return markdown_table(["tokens", "questions", *kinds], cells)
 
 
 def study(asked: Arguments) -> None:

@@ -76,8 +76,6 @@ SHOWN = {
     "entropy": "entropy (nats)",
     "first": "weight of the first token",
     "sinks": "share of rows that give it > 0.3",
-    "spread": "spread δ",
-    "top": "largest logit",
 }
 
 
@@ -372,7 +370,7 @@ def needles_table(needles: pl.DataFrame) -> str:
     """
     asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), facts=FACTS, normalizer="softmax")
     kinds = {"no help": ("neither", "none")}
-    kinds |= {f"{by}, {rows}": (by, rows) for by, rows in itertools.product(HELPS, ("all", "last"))}
+    kinds |= {f"{by}, {rows}": (by, rows) for by, rows in itertools.product(("rank", "temperature"), ("all", "last"))}
     shares = [pl.col("right").filter(help=by, rows=rows).mean().alias(name) for name, (by, rows) in kinds.items()]
     rows = asked.group_by("length").agg(pl.n_unique("sample"), *shares).sort("length").rows()
     cells = [[f"{length:,}", str(texts), *(f"{share:.0%}" for share in each)] for length, texts, *each in rows]

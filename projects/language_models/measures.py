@@ -88,7 +88,7 @@ def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads ro
 
 
 def loss_rows(
-    normalizer: str, text: str, losses: Float[Array, "passages following"], edges: Sequence[int]
+    normalizer: str, text: str, losses: Float[Array | np.ndarray, "passages following"], edges: Sequence[int]
 ) -> Iterator[tuple[Any, ...]]:
     """Returns the rows of `OF_LOSSES`."""
     length = losses.shape[1] + 1

@@ -17,7 +17,6 @@ needle and to the rest.
 import dataclasses
 import functools
 import itertools
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +36,7 @@ from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, runni
 from softmax_jax.commands.options import RESULTS, check_directory, each_within, parse, results_of, within
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.statistics import half_width, over_seeds
+from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.numbers import initial_numbers
 from softmax_jax.report import charts
 from softmax_jax.report.charts import PaperOption, by_size, save_chart
@@ -266,7 +265,8 @@ def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
     table = new_table(f"Needles found, in % of {CANDIDATES} questions, mean of the rounds", "tokens", *lengths)
     measured = summarize(found.rename({"round": "seed"}))
     for (name,), of_one in measured.group_by("normalizer", maintain_order=True):
-        cells = of_one.select("accuracy", "interval", pl.col("p_value").fill_null(1) < LEVEL).rows()
+        half = pl.col("interval").fill_null(np.nan)  # of one round
+        cells = of_one.select("accuracy", half, pl.col("p_value").fill_null(1) < LEVEL).rows()
         table.add_row(str(name), *(f"{mean:.1f} ±{half:.1f}{'*' * other}" for mean, half, other in cells))
     table.caption = (
         f"±: half the 95 % interval over rounds; *: differs from softmax (paired t-test, Holm, {100 * LEVEL:.0f} %)"
@@ -279,13 +279,9 @@ def show(found: pl.DataFrame, shares: pl.DataFrame) -> None:
     constant, growing = LEARNED
     compared = [f"Points that {growing} finds more than another, mean over rounds ± half the 95 % interval"]
     for other in (constant, HELD):
-        pairs = found.filter(normalizer=growing).join(found.filter(normalizer=other), on=["n", "round"])
-        apart = pairs.with_columns(more=pl.col("accuracy") - pl.col("accuracy_right"))
-        each = apart.group_by("n", maintain_order=True).agg("more").rows()
-        cells = (
-            f"{n}: {np.mean(more):+.1f} ± {half_width(more) if len(more) > 1 else math.nan:.1f}" for n, more in each
-        )
-        compared.append(f"{other}: {', '.join(cells)}")
+        paired = summarize(found.filter(pl.col("normalizer").is_in((growing, other))).rename({"round": "seed"}), other)
+        gains = paired.filter(normalizer=growing).select("n", "gain", pl.col("gain_interval").fill_null(np.nan)).rows()
+        compared.append(f"{other}: {', '.join(f'{n}: {gain:+.1f} ± {half:.1f}' for n, gain, half in gains)}")
     Console().print(table, mass, *compared, sep="\n")
 
 

@@ -27,7 +27,7 @@ class Unit:
 
 def slug(name: str) -> str:
     """Returns a name that a file can have."""
-    return re.sub(r"[^a-z0-9.-]+", "_", name.lower()).strip("_")
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")
 
 
 def read(path: Path) -> pl.DataFrame:

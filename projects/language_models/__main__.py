@@ -84,10 +84,11 @@ def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
     def of_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
         return head_rows(text, head_measures(model.parameters, tokens, model.sizes, edges), edges)
 
-    heads = [Unit(f"heads_{slug(text[0])}", HEAD_ROWS, functools.partial(of_heads, *text)) for text in texts]
+    named = [(f"{place}_{slug(text[0])}", *text) for place, text in enumerate(texts)]
+    heads = [Unit(f"heads_{file}", HEAD_ROWS, functools.partial(of_heads, *text)) for file, *text in named]
     losses = [
-        Unit(f"losses_{slug(name)}_{slug(text[0])}", OF_LOSSES, functools.partial(of_losses, name, *text))
-        for name, text in itertools.product(weighs, texts)
+        Unit(f"losses_{slug(name)}_{file}", OF_LOSSES, functools.partial(of_losses, name, *text))
+        for name, (file, *text) in itertools.product(weighs, named)
     ]
     own = [Path(str(sys.modules[name.partition(":")[0]].__file__)).read_text() for name in weighs if ":" in name]
     known = (checkpoint_sha256(model.parameters), model.sizes, own, edges, [tokens.tolist() for _, tokens in texts])

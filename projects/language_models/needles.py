@@ -63,8 +63,8 @@ def make_needles(
 ) -> Needles:
     """Draws texts of a length: a stretch of the filler with facts in it, and a question about one of them.
 
-    Each fact has a name and an answer of its own. Raises ValueError for a filler that is shorter, and for a tokenizer
-    that cuts most words.
+    Each fact has a name and an answer of its own. Raises ValueError for a filler that is shorter, for facts that do not
+    fit, and for a tokenizer that cuts most words.
     """
     candidates, names = single_tokens(model, WORDS)[:CANDIDATES], single_tokens(model, NAMES)
     if len(candidates) < CANDIDATES or len(names) < facts:

@@ -71,8 +71,8 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
         for name, text, more in last.select("normalizer", "text", "more").rows()
     ]
     rows: dict[str, list[str]] = {}
-    for name, text, _, loss, more, _, half in cost.rows():
-        rows.setdefault(f"{name}, {text}", []).append(f"{math.exp(loss):.2f} ({number_with_half(more, half)})")
+    for normalizer, text, _, loss, more, _, half in cost.rows():
+        rows.setdefault(f"{normalizer}, {text}", []).append(f"{math.exp(loss):.2f} ({number_with_half(more, half)})")
     caption = "Perplexity (nats more than softmax, with half their 95 % interval), by tokens seen, fewer than"
     table = html.table(caption, ["normalizer, text", *(f"{edge:,}" for edge in edges)], rows, "losses")
     figure = Figure("loss", loss_chart(cost, "What each normalizer costs"), cost)

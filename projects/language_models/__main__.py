@@ -24,10 +24,10 @@ from projects.language_models.decoder import by_softmax, weigh_by
 from projects.language_models.loading import Model, load
 from projects.language_models.measures import HEAD_ROWS, OF_LOSSES, head_measures, head_rows, loss_rows, passage_losses
 from projects.language_models.page import write_model_page
+from projects.units import Unit, compute, read, slug
 from softmax_jax.commands import options
 from softmax_jax.files import read_text
 from softmax_jax.temperature import checkpoint_sha256
-from studies.units import Unit, compute, read, slug
 
 EXAMPLE = "python -m projects.language_models smollm2 --text README.md docs/idea.md --output smollm2"
 OWN = "softmax"

@@ -40,6 +40,15 @@ ARRAYS = {
     "down": ("ffn_down.weight", "mlp.down_proj.weight"),
 }
 """The arrays of the model and of a layer, by their names in the decoder: those in GGUF and in safetensors."""
+SIZES = {
+    "heads": ("attention.head_count", "num_attention_heads"),
+    "key_heads": ("attention.head_count_kv", "num_key_value_heads"),
+    "context": ("context_length", "max_position_embeddings"),
+    "base": ("rope.freq_base", "rope_theta"),
+    "epsilon": ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    "window": ("attention.sliding_window", "sliding_window"),
+}
+"""The fields of `Sizes`: their names in GGUF and in config.json."""
 SPLITS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -114,6 +123,12 @@ def _arrays(read: Callable[[str], np.ndarray | None], layers: int, prefix: str, 
     return {name: jnp.asarray(one) for name, one in of_model.items() if one is not None} | {"layers": stacked}
 
 
+def _sizes(kept: dict[str, Any], place: int) -> Sizes:
+    """Returns the sizes that a file tells, with the decoder's defaults for the others."""
+    told = {own: kept[there[place]] for own, there in SIZES.items() if kept.get(there[place]) is not None}
+    return Sizes(**{"key_heads": told["heads"]} | told)
+
+
 def _known(architecture: str, path: Path) -> str:
     if architecture not in ARCHITECTURES:
         raise ValueError(f"{path} holds the architecture {architecture}: it must be one of {', '.join(ARCHITECTURES)}")
@@ -129,15 +144,7 @@ def _from_gguf(path: Path) -> Model:
     if "rope_freqs.weight" in tensors or kept.get(f"{architecture}.rope.scaling.type", "none") != "none":
         raise ValueError(f"{path} scales its rotary positions, which this decoder does not: choose another model")
     of_model = {name.partition(".")[2]: value for name, value in kept.items() if name.startswith(architecture)}
-    heads = of_model["attention.head_count"]
-    sizes = Sizes(
-        heads,
-        of_model.get("attention.head_count_kv", heads),
-        of_model["context_length"],
-        float(of_model.get("rope.freq_base", 10_000.0)),
-        float(of_model["attention.layer_norm_rms_epsilon"]),
-        of_model.get("attention.sliding_window"),
-    )
+    sizes = _sizes(of_model, 0)
     permuted = {"attn_q": sizes.heads, "attn_k": sizes.key_heads} if architecture == "llama" else {}
 
     def read(name: str) -> Float[np.ndarray, "..."] | None:
@@ -186,16 +193,11 @@ def _from_directory(path: Path) -> Model:
         raise ValueError(f"{path} has no {(*missing, '*.safetensors')[0]}: name the directory of a downloaded model")
     config = read_json(path / "config.json")
     _known((config.get("architectures") or ["unknown"])[0], path)
-    if config.get("rope_scaling"):
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", "default") != "default" or rope.keys() - {"rope_type", "rope_theta"}:
         raise ValueError(f"{path} scales its rotary positions, which this decoder does not: choose another model")
-    sizes = Sizes(
-        config["num_attention_heads"],
-        config.get("num_key_value_heads") or config["num_attention_heads"],
-        config["max_position_embeddings"],
-        float(config.get("rope_theta", 10_000.0)),
-        float(config["rms_norm_eps"]),
-        config.get("sliding_window") if config.get("use_sliding_window", True) else None,
-    )
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    sizes = _sizes(config | rope | {"sliding_window": window}, 1)
     load_file = require("safetensors.flax").load_file
     arrays = {name: one for file in files for name, one in load_file(file).items()}
 

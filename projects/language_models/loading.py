@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,13 +111,18 @@ def require(package: str) -> Any:
         raise ValueError(f"loading this model needs {error.name}: pip install {package.partition('.')[0]}") from None
 
 
-def _arrays(read: Callable[[str], np.ndarray | None], layers: int, prefix: str, place: int) -> Parameters:
+def _arrays(
+    read: Callable[[str], np.ndarray | None], kept: Iterable[str], layers: int, prefix: str, place: int
+) -> Parameters:
     """Returns the arrays of the model, and those of all layers, stacked; those that a file need not have may lack."""
     names = {own: f"{prefix}.{{}}.{there[place]}" for own, there in ARRAYS.items()}
     own = {name: [read(there.format(layer)) for layer in range(layers)] for name, there in names.items()}
     missing = [names[name].format(0) for name, arrays in own.items() if arrays[0] is None and "bias" not in name]
     if missing:
         raise ValueError(f"the file has no array {missing[0]}: this is no llama-like model")
+    used = {there.format(layer) for there in names.values() for layer in range(layers)}
+    if others := sorted(name for name in kept if name.endswith(".bias") and name not in used):
+        raise ValueError(f"the file has an array {others[0]}, which this decoder does not add: choose another model")
     stacked = {name: jnp.asarray(np.stack(arrays)) for name, arrays in own.items() if arrays[0] is not None}  # pyright: ignore
     of_model = {name: read(there[place]) for name, there in OF_MODEL.items()}
     return {name: jnp.asarray(one) for name, one in of_model.items() if one is not None} | {"layers": stacked}
@@ -159,7 +164,7 @@ def _from_gguf(path: Path) -> Model:
             array = array.reshape(by, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
         return array
 
-    parameters = _arrays(read, of_model["block_count"], "blk", 0)
+    parameters = _arrays(read, tensors, of_model["block_count"], "blk", 0)
     return Model(str(kept.get("general.name", path.stem)), parameters, sizes, _gguf_tokenizer(kept, path))
 
 
@@ -196,6 +201,8 @@ def _from_directory(path: Path) -> Model:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", "default") != "default" or rope.keys() - {"rope_type", "rope_theta"}:
         raise ValueError(f"{path} scales its rotary positions, which this decoder does not: choose another model")
+    if config.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"{path} has hidden_act {config['hidden_act']}, this decoder has silu: choose another model")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     sizes = _sizes(config | rope | {"sliding_window": window}, 1)
     load_file = require("safetensors.flax").load_file
@@ -205,6 +212,6 @@ def _from_directory(path: Path) -> Model:
         tied = name == "lm_head.weight" and config.get("tie_word_embeddings")
         return np.asarray(arrays[name], np.float32) if name in arrays and not tied else None
 
-    parameters = _arrays(read, config["num_hidden_layers"], "model.layers", 1)
+    parameters = _arrays(read, arrays, config["num_hidden_layers"], "model.layers", 1)
     tokenizer = require("tokenizers").Tokenizer.from_file(str(path / "tokenizer.json"))
     return Model(path.name, parameters, sizes, tokenizer)

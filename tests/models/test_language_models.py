@@ -67,7 +67,7 @@ def write_gguf(path, arrays, architecture="llama", pre="smollm", quantize=False)
     writer.close()
 
 
-def write_directory(path, arrays, architecture="LlamaForCausalLM"):
+def write_directory(path, arrays, architecture="LlamaForCausalLM", **more):
     there = {
         "attn_norm": "input_layernorm",
         "attn_q": "self_attn.q_proj",
@@ -91,7 +91,7 @@ def write_directory(path, arrays, architecture="LlamaForCausalLM"):
     config |= {"num_key_value_heads": TINY["key_heads"], "num_hidden_layers": TINY["layers"]}
     rope = {"rope_theta": 500.0} | ({"rope_type": "llama3", "factor": 8.0} if "Llama" in architecture else {})
     config |= {"rope_parameters": rope} if architecture != "MistralForCausalLM" else rope  # of transformers 5 and 4
-    config |= {"max_position_embeddings": 64, "tie_word_embeddings": "output.weight" not in arrays}
+    config |= {"max_position_embeddings": 64, "tie_word_embeddings": "output.weight" not in arrays} | more
     (path / "config.json").write_text(json.dumps(config))
     tokens, merges = vocabulary()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges))
@@ -134,12 +134,17 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
     write_gguf(tmp_path / "cut.gguf", arrays, pre="tekken")
     write_directory(tmp_path / "gemma", arrays, "GemmaForCausalLM")
     write_directory(tmp_path / "scaled", arrays, "LlamaForCausalLM")
+    write_directory(tmp_path / "gelu", arrays, "MistralForCausalLM", hidden_act="gelu")
+    more = {"blk.0.attn_output.bias": np.zeros(len(arrays["output_norm.weight"]), np.float32)}
+    write_gguf(tmp_path / "more.gguf", arrays | more)
     (tmp_path / "empty").mkdir()
     for name, said in [
         ("other.gguf", "holds the architecture mamba: it must be one of llama"),
         ("cut.gguf", "holds the tokenizer gpt2 .tekken.: only byte-level ones"),
         ("gemma", "holds the architecture GemmaForCausalLM"),
         ("scaled", "scales its rotary positions, which this decoder does not"),
+        ("gelu", "has hidden_act gelu, this decoder has silu"),
+        ("more.gguf", "has an array blk.0.attn_output.bias, which this decoder does not add"),
         ("empty", "has no config.json: name the directory"),
         ("absent.gguf", "it must be 'smollm2', a .gguf file"),
     ]:
@@ -186,9 +191,7 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
 
 
 def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "studies.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split())))
-    )
+    monkeypatch.setattr("studies.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split()))))
     monkeypatch.setattr("studies.pretrained.FACTS", 2)
     write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
     texts = (PASSAGE, PASSAGE.parents[2] / "README.md")

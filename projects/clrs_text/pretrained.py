@@ -10,7 +10,9 @@ inputs in bfloat16 and sum in float32; all else is float32.
 
 import dataclasses
 import functools
+import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,14 +36,17 @@ from softmax_jax.files import read_json, versions, write_csv, write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
+from softmax_jax.training.checkpoint import STEPS, read_arrays, step_checkpoints, verify, write_checkpoint
 from softmax_jax.training.progress import plain_console
 
 OF_THIS_MODEL = REGIMES | {"ssmax": Regime(0.0, 1 / math.log(64), 0.0, "slope")}
 """SSMax starts where β is 1 for 64 tokens, as a number takes several."""
-ENOUGH = 0.9
-"""Share of right answers at the lengths of training that ends training at the full rate."""
+ENOUGH = 90
+"""% of right answers at the lengths of training that ends training at the full rate."""
 BLOCK_STEPS, WARM_UP, NUMBERS_RATE = 50, 30, 10.0
 """Steps of a call; steps to the full rate; how much faster the numbers of heads train."""
+SAVED_EVERY = 60.0
+"""Seconds between the states that a run goes on from."""
 AT_ONCE = 5
 """Test sets that are read at once."""
 SETS_BY_LAYER = 25
@@ -221,23 +226,35 @@ def tuned(
 ) -> tuple[Trained, int, list[tuple[Any, ...]]]:
     """Returns the model tuned under a regime, the steps at the full rate, and a row for every block of steps.
 
-    Without `steps`, they end where softmax answers enough right, or at the most; a block that cools to 0 follows.
+    Without `steps`, they end where softmax answers enough right, or at the most; a block that cools to 0 follows. What
+    was stopped goes on from its last block.
     """
-    regime, rows, done, cools, start = OF_THIS_MODEL[name], [], 0, False, time.perf_counter()
+    regime, run = OF_THIS_MODEL[name], asked.workdir / f"{name}_{seed}"
+    start = saved = time.perf_counter()
     state = programs.start(parameters)
     state = state._replace(trained=(state.trained[0], programs.numbers_of(regime)))
-    while True:
+    rows, cools = [], False
+    for checkpoint in step_checkpoints(run)[:1]:
+        verify(checkpoint)
+        state, known = read_arrays(checkpoint, state), read_json(checkpoint / "config.json")
+        rows, cools = [tuple(row) for row in known["rows"]], known["cools"]
+    while not cools:
+        done = len(rows) * BLOCK_STEPS
+        enough = steps is None and rows and min(rows[-1][len(LEARNING) :]) >= ENOUGH
+        cools = bool(enough) or done >= (steps or asked.most_steps)
         rates = np.minimum(1, (done + 1 + np.arange(BLOCK_STEPS)) / WARM_UP)
         rates = asked.rate * (np.linspace(1, 0, BLOCK_STEPS, endpoint=False) if cools else rates)
         state, loss, right = programs.train(state, seed, done, rates, regime)
-        done += BLOCK_STEPS
-        rows.append((name, seed, done, round(loss, 5), *(round(100 * share, 2) for share in right)))
+        rows.append((name, seed, done + BLOCK_STEPS, round(loss, 5), *(round(100 * share, 2) for share in right)))
         console.print(f"{time.perf_counter() - start:.0f} s", *rows[-1], highlight=False)
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss under {name} is not finite: try a smaller --rate")
-        if cools:
-            return state.trained, done - BLOCK_STEPS, rows
-        cools = done >= (steps or asked.most_steps) or (steps is None and min(right) >= ENOUGH)
+        if (now := time.perf_counter()) - saved > SAVED_EVERY:
+            write_checkpoint(run / STEPS / f"{done + BLOCK_STEPS}", state, {"rows": rows, "cools": cools})
+            saved = now
+            for older in step_checkpoints(run)[1:]:
+                shutil.rmtree(older)
+    return state.trained, (len(rows) - 1) * BLOCK_STEPS, rows
 
 
 def measured(
@@ -291,7 +308,14 @@ def study(asked: Arguments) -> None:
     programs = Programs(model.parameters, model.sizes, asked)
     device = jax.devices()[0].device_kind
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
-    write_json(asked.workdir / "pretrained.json", {"device": device, "settings": settings, "versions": versions()})
+    begun = asked.workdir / "pretrained.json"
+    before = read_json(begun)["settings"] if begun.exists() else {}
+    for name in before.keys() - {"workdir", "seeds", "regimes"}:
+        if before[name] != json.loads(json.dumps(settings[name])):
+            raise ValueError(
+                f"{asked.workdir} was begun with {name} {before[name]}: give the same, or another --workdir"
+            )
+    write_json(begun, {"device": device, "settings": settings, "versions": versions()})
     found: dict[str, list[Any]] = {"learning": [], "answers": [], "numbers": [], "layers": []}
     columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "layers": LAYERS}
     columns["numbers"] = ("regime", "seed", "layer", "head", *NUMBERS)
@@ -302,6 +326,7 @@ def study(asked: Arguments) -> None:
                 found[part] += rows
             for part, rows in found.items():
                 write_csv(asked.workdir / f"pretrained_{part}.csv", columns[part], rows)
+            shutil.rmtree(asked.workdir / f"{name}_{seed}", ignore_errors=True)
 
 
 if __name__ == "__main__":

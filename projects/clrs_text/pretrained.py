@@ -32,17 +32,18 @@ from projects.clrs_text.tokens import SplitTokenizer
 from projects.language_models.decoder import Sizes, hidden, rounded_product
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
-from softmax_jax.files import read_json, versions, write_csv, write_json
+from softmax_jax.files import read_json, remove_directory, remove_unfinished, versions, write_csv, write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
-from softmax_jax.training.checkpoint import STEPS, read_arrays, step_checkpoints, verify, write_checkpoint
+from softmax_jax.training.checkpoint import STEPS, check_name, read_arrays, step_checkpoints, verify, write_checkpoint
 from softmax_jax.training.progress import plain_console
+from softmax_jax.training.run_directory import KEPT_CHECKPOINTS
 
 OF_THIS_MODEL = REGIMES | {"ssmax": Regime(0.0, 1 / math.log(64), 0.0, "slope")}
 """SSMax starts where β is 1 for 64 tokens, as a number takes several."""
 ENOUGH = 90
-"""% of right answers at the lengths of training that ends training at the full rate."""
+"""Right answers in % at the lengths of training that end training at the full rate."""
 BLOCK_STEPS, WARM_UP, NUMBERS_RATE = 50, 30, 10.0
 """Steps of a call; steps to the full rate; how much faster the numbers of heads train."""
 SAVED_EVERY = 60.0
@@ -101,6 +102,23 @@ class Arguments:
         if self.regimes[0] != SOFTMAX:
             raise ValueError(f"--regimes starts with {self.regimes[0]}: softmax must be first, which says how long")
         check_directory("--workdir", self.workdir)
+        check_name(self.workdir)
+
+    def run(self, name: str, seed: int) -> Path:
+        """Returns the directory of what is saved while a model is tuned."""
+        return self.workdir.absolute() / f"{name}_{seed}"
+
+    def begin(self, device: str) -> None:
+        """Writes the settings of the study. Raises ValueError if the directory has one of others."""
+        path = self.workdir / "pretrained.json"
+        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        before = read_json(path)["settings"] if path.exists() else {}
+        for name in settings.keys() & before.keys() - {"workdir", "seeds", "regimes"}:
+            there, here = (json.dumps(one[name]) for one in (before, settings))
+            if there != here:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{self.workdir} has models of {option} {there}, not {here}: choose another --workdir")
+        write_json(path, {"device": device, "settings": settings, "versions": versions()})
 
     def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:
         """Returns the texts of training and of the tests."""
@@ -221,27 +239,36 @@ class Programs:
         return self.tested.right(scores, batch)
 
 
+def saved_state(run: Path, start: State) -> tuple[State, list[tuple[Any, ...]], bool]:
+    """Returns the newest state of a run that was stopped, a row for every block before it, and whether it has cooled.
+
+    Returns `start` and no row where none was saved. Raises ValueError for a damaged one.
+    """
+    remove_unfinished(run / STEPS)
+    if not (checkpoints := step_checkpoints(run)):
+        return start, [], False
+    verify(checkpoints[0])
+    known = read_json(checkpoints[0] / "config.json")
+    return read_arrays(checkpoints[0], start), [tuple(row) for row in known["rows"]], known["cools"]
+
+
 def tuned(
     programs: Programs, parameters: Any, name: str, seed: int, asked: Arguments, steps: int | None, console: Console
 ) -> tuple[Trained, int, list[tuple[Any, ...]]]:
     """Returns the model tuned under a regime, the steps at the full rate, and a row for every block of steps.
 
     Without `steps`, they end where softmax answers enough right, or at the most; a block that cools to 0 follows. What
-    was stopped goes on from its last block.
+    was stopped goes on from the last state that was saved.
     """
-    regime, run = OF_THIS_MODEL[name], asked.workdir / f"{name}_{seed}"
+    regime, run = OF_THIS_MODEL[name], asked.run(name, seed)
     start = saved = time.perf_counter()
     state = programs.start(parameters)
     state = state._replace(trained=(state.trained[0], programs.numbers_of(regime)))
-    rows, cools = [], False
-    for checkpoint in step_checkpoints(run)[:1]:
-        verify(checkpoint)
-        state, known = read_arrays(checkpoint, state), read_json(checkpoint / "config.json")
-        rows, cools = [tuple(row) for row in known["rows"]], known["cools"]
+    state, rows, cools = saved_state(run, state)
     while not cools:
         done = len(rows) * BLOCK_STEPS
-        enough = steps is None and rows and min(rows[-1][len(LEARNING) :]) >= ENOUGH
-        cools = bool(enough) or done >= (steps or asked.most_steps)
+        enough = steps is None and done > 0 and min(rows[-1][len(LEARNING) :]) >= ENOUGH
+        cools = enough or done >= (steps or asked.most_steps)
         rates = np.minimum(1, (done + 1 + np.arange(BLOCK_STEPS)) / WARM_UP)
         rates = asked.rate * (np.linspace(1, 0, BLOCK_STEPS, endpoint=False) if cools else rates)
         state, loss, right = programs.train(state, seed, done, rates, regime)
@@ -249,11 +276,11 @@ def tuned(
         console.print(f"{time.perf_counter() - start:.0f} s", *rows[-1], highlight=False)
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss under {name} is not finite: try a smaller --rate")
-        if (now := time.perf_counter()) - saved > SAVED_EVERY:
+        if time.perf_counter() - saved > SAVED_EVERY:
             write_checkpoint(run / STEPS / f"{done + BLOCK_STEPS}", state, {"rows": rows, "cools": cools})
-            saved = now
-            for older in step_checkpoints(run)[1:]:
-                shutil.rmtree(older)
+            for older in step_checkpoints(run)[KEPT_CHECKPOINTS:]:
+                remove_directory(older)
+            saved = time.perf_counter()
     return state.trained, (len(rows) - 1) * BLOCK_STEPS, rows
 
 
@@ -304,18 +331,9 @@ def study(asked: Arguments) -> None:
     """Tunes and tests what is not there yet, and writes what there is after every model."""
     KEPT.keep()
     console = plain_console()
+    asked.begin(jax.devices()[0].device_kind)
     model = load(asked.model)
     programs = Programs(model.parameters, model.sizes, asked)
-    device = jax.devices()[0].device_kind
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
-    begun = asked.workdir / "pretrained.json"
-    before = read_json(begun)["settings"] if begun.exists() else {}
-    for name in before.keys() - {"workdir", "seeds", "regimes"}:
-        if before[name] != json.loads(json.dumps(settings[name])):
-            raise ValueError(
-                f"{asked.workdir} was begun with {name} {before[name]}: give the same, or another --workdir"
-            )
-    write_json(begun, {"device": device, "settings": settings, "versions": versions()})
     found: dict[str, list[Any]] = {"learning": [], "answers": [], "numbers": [], "layers": []}
     columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "layers": LAYERS}
     columns["numbers"] = ("regime", "seed", "layer", "head", *NUMBERS)
@@ -326,7 +344,7 @@ def study(asked: Arguments) -> None:
                 found[part] += rows
             for part, rows in found.items():
                 write_csv(asked.workdir / f"pretrained_{part}.csv", columns[part], rows)
-            shutil.rmtree(asked.workdir / f"{name}_{seed}", ignore_errors=True)
+            shutil.rmtree(asked.run(name, seed), ignore_errors=True)
 
 
 if __name__ == "__main__":

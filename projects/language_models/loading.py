@@ -48,7 +48,7 @@ SIZES = {
     "epsilon": ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     "window": ("attention.sliding_window", "sliding_window"),
 }
-"""The fields of `Sizes`: their names in GGUF and in config.json."""
+"""The fields of `Sizes` that files tell: their names in GGUF and in config.json."""
 SPLITS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -114,7 +114,11 @@ def require(package: str) -> Any:
 def _arrays(
     read: Callable[[str], np.ndarray | None], kept: Iterable[str], layers: int, prefix: str, place: int
 ) -> Parameters:
-    """Returns the arrays of the model, and those of all layers, stacked; those that a file need not have may lack."""
+    """Returns the arrays of the model, and those of all layers, stacked; biases and scores may be missing.
+
+    `kept` are the names of all arrays of the file. Raises ValueError for one that is needed and missing, and for a bias
+    that the decoder does not add.
+    """
     names = {own: f"{prefix}.{{}}.{there[place]}" for own, there in ARRAYS.items()}
     own = {name: [read(there.format(layer)) for layer in range(layers)] for name, there in names.items()}
     missing = [names[name].format(0) for name, arrays in own.items() if arrays[0] is None and "bias" not in name]
@@ -122,15 +126,19 @@ def _arrays(
         raise ValueError(f"the file has no array {missing[0]}: this is no llama-like model")
     used = {there.format(layer) for there in names.values() for layer in range(layers)}
     if others := sorted(name for name in kept if name.endswith(".bias") and name not in used):
-        raise ValueError(f"the file has an array {others[0]}, which this decoder does not add: choose another model")
+        raise ValueError(f"the file has a bias {others[0]} that this decoder does not add: choose another model")
     stacked = {name: jnp.asarray(np.stack(arrays)) for name, arrays in own.items() if arrays[0] is not None}  # pyright: ignore
     of_model = {name: read(there[place]) for name, there in OF_MODEL.items()}
     return {name: jnp.asarray(one) for name, one in of_model.items() if one is not None} | {"layers": stacked}
 
 
-def _sizes(kept: dict[str, Any], place: int) -> Sizes:
-    """Returns the sizes that a file tells, with the decoder's defaults for the others."""
+def _sizes(kept: dict[str, Any], place: int, path: Path) -> Sizes:
+    """Returns the sizes that a file tells, else the decoder's defaults. Raises ValueError for one that it needs."""
     told = {own: kept[there[place]] for own, there in SIZES.items() if kept.get(there[place]) is not None}
+    for own in ("heads", "context", "epsilon"):
+        if own not in told:
+            raise ValueError(f"{path} does not say {SIZES[own][place]}: this is no llama-like model")
+    told |= {own: float(told[own]) for own in ("base", "epsilon") if own in told}
     return Sizes(**{"key_heads": told["heads"]} | told)
 
 
@@ -149,7 +157,7 @@ def _from_gguf(path: Path) -> Model:
     if "rope_freqs.weight" in tensors or kept.get(f"{architecture}.rope.scaling.type", "none") != "none":
         raise ValueError(f"{path} scales its rotary positions, which this decoder does not: choose another model")
     of_model = {name.partition(".")[2]: value for name, value in kept.items() if name.startswith(architecture)}
-    sizes = _sizes(of_model, 0)
+    sizes = _sizes(of_model, 0, path)
     permuted = {"attn_q": sizes.heads, "attn_k": sizes.key_heads} if architecture == "llama" else {}
 
     def read(name: str) -> Float[np.ndarray, "..."] | None:
@@ -204,7 +212,7 @@ def _from_directory(path: Path) -> Model:
     if config.get("hidden_act", "silu") != "silu":
         raise ValueError(f"{path} has hidden_act {config['hidden_act']}, this decoder has silu: choose another model")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    sizes = _sizes(config | rope | {"sliding_window": window}, 1)
+    sizes = _sizes(config | rope | {"sliding_window": window}, 1, path)
     load_file = require("safetensors.flax").load_file
     arrays = {name: one for file in files for name, one in load_file(file).items()}
 

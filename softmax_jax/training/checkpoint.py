@@ -5,6 +5,7 @@ name before anybody could add the sums. Nothing in a checkpoint is parsed before
 damage late, with tracebacks of its own, and some not at all.
 """
 
+import glob
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,12 @@ PARAMETERS, STEPS = "parameters", "checkpoints"
 """Where a run keeps its trained parameters, and the checkpoints to continue from, each named by its step."""
 
 T = TypeVar("T")
+
+
+def check_name(directory: Path) -> None:
+    """Raises ValueError for a name that Orbax takes for a pattern, and would lose what it writes."""
+    if glob.has_magic(str(directory.absolute())):
+        raise ValueError(f"{directory} has one of * ? [ in its name: choose another --workdir")
 
 
 def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """A run on disk: config.json, versions.json, metrics.jsonl and Orbax checkpoints, all written to survive a crash."""
 
 import dataclasses
-import glob
 import json
 import sys
 from pathlib import Path
@@ -28,6 +27,7 @@ from softmax_jax.training import distributed
 from softmax_jax.training.checkpoint import (
     PARAMETERS,
     STEPS,
+    check_name,
     read_arrays,
     step_checkpoints,
     verify,
@@ -66,9 +66,8 @@ class RunDirectory:
 
     def _begin(self) -> str | None:
         """Takes the lock and writes the first files of a run. Returns the problem, if there is one, in words."""
-        if glob.has_magic(str(self.path)):  # Orbax takes it for a pattern, and would lose what it writes
-            return f"{self.path} has one of * ? [ in its name: choose another --workdir"
         try:
+            check_name(self.path)
             (self.path / STEPS).mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             if (self.path / "config.json").exists():

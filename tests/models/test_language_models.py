@@ -89,7 +89,7 @@ def write_directory(path, arrays, architecture="LlamaForCausalLM", **more):
     safetensors.save_file({named[name]: array for name, array in arrays.items()}, path / "model.safetensors")
     config = {"architectures": [architecture], "num_attention_heads": TINY["heads"], "rms_norm_eps": 1e-5}
     config |= {"num_key_value_heads": TINY["key_heads"], "num_hidden_layers": TINY["layers"]}
-    rope = {"rope_theta": 500.0} | ({"rope_type": "llama3", "factor": 8.0} if "Llama" in architecture else {})
+    rope = {"rope_theta": 500} | ({"rope_type": "llama3", "factor": 8.0} if "Llama" in architecture else {})
     config |= {"rope_parameters": rope} if architecture != "MistralForCausalLM" else rope  # of transformers 5 and 4
     config |= {"max_position_embeddings": 64, "tie_word_embeddings": "output.weight" not in arrays} | more
     (path / "config.json").write_text(json.dumps(config))
@@ -134,7 +134,11 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
     write_gguf(tmp_path / "cut.gguf", arrays, pre="tekken")
     write_directory(tmp_path / "gemma", arrays, "GemmaForCausalLM")
     write_directory(tmp_path / "scaled", arrays, "LlamaForCausalLM")
+    write_directory(
+        tmp_path / "scaled before", arrays, "MistralForCausalLM", rope_scaling={"type": "linear", "factor": 2}
+    )
     write_directory(tmp_path / "gelu", arrays, "MistralForCausalLM", hidden_act="gelu")
+    write_directory(tmp_path / "silent", arrays, rms_norm_eps=None, rope_parameters=None)
     more = {"blk.0.attn_output.bias": np.zeros(len(arrays["output_norm.weight"]), np.float32)}
     write_gguf(tmp_path / "more.gguf", arrays | more)
     (tmp_path / "empty").mkdir()
@@ -143,8 +147,10 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, monkeypatch):
         ("cut.gguf", "holds the tokenizer gpt2 .tekken.: only byte-level ones"),
         ("gemma", "holds the architecture GemmaForCausalLM"),
         ("scaled", "scales its rotary positions, which this decoder does not"),
+        ("scaled before", "scales its rotary positions"),
+        ("silent", "does not say rms_norm_eps"),
         ("gelu", "has hidden_act gelu, this decoder has silu"),
-        ("more.gguf", "has an array blk.0.attn_output.bias, which this decoder does not add"),
+        ("more.gguf", "has a bias blk.0.attn_output.bias that this decoder does not add"),
         ("empty", "has no config.json: name the directory"),
         ("absent.gguf", "it must be 'smollm2', a .gguf file"),
     ]:
@@ -199,7 +205,7 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     for units in (
         "losses_softmax_*",
         "heads_*",
-        "looks",
+        "looks_*",
         "needles_softmax_2_128",
         "units_theta_*needle",
         "needles_theta_*needle_2_256",
@@ -231,7 +237,7 @@ def test_what_the_study_cannot_do_is_said_in_one_line(tmp_path):
     for wrong, said in [
         ({"quick": False}, "has units of another model, other texts or --quick"),
         ({"units": "lossy"}, "--units is 'lossy': it matches no unit"),
-        ({"units": "looks"}, "the tokenizer has 0 of the words and 0 of the names"),
+        ({"units": "looks_*"}, "the tokenizer has 0 of the words and 0 of the names"),
         ({"texts": (tmp_path / "short.txt",), "output": tmp_path / "other"}, "short has 6 tokens to test, not 768"),
     ]:
         with pytest.raises(ValueError, match=re.escape(said)):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -57,6 +58,7 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
 def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)
+    monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
     asked = pretrained.Arguments(
         lengths=(3,),
         longer=(4,),
@@ -83,15 +85,18 @@ def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "tuned", None)  # all is there
     pretrained.study(asked)
     assert pl.read_csv(tmp_path / "pretrained_answers.csv").height == 16
-    with pytest.raises(ValueError, match="was begun with batch 1: give the same, or another --workdir"):
-        pretrained.study(dataclasses.replace(asked, batch=2))
+    assert not (tmp_path / "softmax_0").exists()
 
 
-class Stopped(pretrained.Programs):
-    """Programs that add the steps they are given, and are stopped before some step."""
+class StoppedError(Exception):
+    """What stops a run."""
 
-    def __init__(self, at=None):
-        self.at = at
+
+class Adding(pretrained.Programs):
+    """Programs that add the rates they are given, and are stopped before some step."""
+
+    def __init__(self, stopped_at):
+        self.stopped_at = stopped_at
 
     def start(self, parameters):
         return pretrained.State((parameters, {}), jnp.zeros(2))
@@ -100,37 +105,39 @@ class Stopped(pretrained.Programs):
         return {"slope": jnp.zeros((1, 1, 1, 1))}
 
     def train(self, state, seed, first, rates, regime):
-        if first == self.at:
-            raise KeyboardInterrupt
-        (parameters, numbers), moments = state
-        return (
-            state._replace(trained=(parameters + rates.sum(), numbers), optimizer=moments + first),
-            0.5,
-            [0.01 * first],
-        )
+        if first == self.stopped_at:
+            raise StoppedError
+        moved = jax.tree.map(lambda number: number + rates.sum(), state.trained)
+        return pretrained.State(moved, state.optimizer + first), 0.5, [0.01 * first]
 
 
-@pytest.mark.parametrize("at", [50, 100, None])
-@pytest.mark.parametrize(("steps", "ends"), [(None, 200), (50, 100)])
-def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, at, steps, ends):
+@pytest.mark.parametrize(("steps", "ends", "at"), [(None, 200, 50), (None, 200, 100), (None, 200, 150), (50, 100, 50)])
+def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, steps, ends, at):
     monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
-    asked = {name: pretrained.Arguments(workdir=tmp_path / name) for name in ("whole", "parts")}
-    given = (jnp.zeros(()), "softmax", 0)
+    monkeypatch.chdir(tmp_path)
 
-    def tuned(name, at=None):
-        return pretrained.tuned(cast(Any, Stopped(at)), *given, asked[name], steps, plain_console())
+    def tuned(workdir, at=None):
+        asked = pretrained.Arguments(workdir=Path(workdir))
+        return pretrained.tuned(Adding(at), jnp.zeros(()), "softmax", 0, asked, steps, plain_console())
 
     wanted = tuned("whole")
-    if at is not None and at < ends:
-        with pytest.raises(KeyboardInterrupt):
-            tuned("parts", at)
-    else:
-        tuned("parts")
-    found = tuned("parts", 0)  # its first block is not computed again
-    jax.tree.map(np.testing.assert_array_equal, found[0], wanted[0])
-    assert found[1:] == wanted[1:]
-    assert found[1] == ends - 50
-    assert len(pretrained.step_checkpoints(tmp_path / "parts" / "softmax_0")) == 1
+    with pytest.raises(StoppedError):
+        tuned("parts", at)
+    (tmp_path / "parts" / "softmax_0" / "checkpoints" / f".{at + 50}.softmax_jax-partial").mkdir()  # by a kill
+    for _ in range(2):  # the second time all is saved
+        found = tuned("parts", 0)
+        jax.tree.map(np.testing.assert_array_equal, found[0], wanted[0])
+        assert found[1:] == wanted[1:]
+        assert found[1] == ends - 50
+    assert len(pretrained.step_checkpoints(tmp_path / "parts" / "softmax_0")) == 2
+
+
+def test_a_directory_goes_on_with_its_own_settings(tmp_path):
+    asked = pretrained.Arguments(workdir=tmp_path)
+    asked.begin("cpu")
+    dataclasses.replace(asked, seeds=5).begin("cpu")
+    with pytest.raises(ValueError, match=r"has models of --most-steps 400, not 50: choose another --workdir"):
+        dataclasses.replace(asked, most_steps=50).begin("cpu")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +145,7 @@ def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, at, s
     [
         ({"regimes": ("ssmax",)}, "softmax must be first"),
         ({"regimes": ("softmax", "ssmaxx")}, "ssmax"),
+        ({"workdir": Path("runs/[1]")}, "has one of"),
         ({"most_steps": 70}, "multiples of 5 and 50"),
     ],
 )

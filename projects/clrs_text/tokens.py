@@ -9,6 +9,7 @@ Source: Markeeva et al., "The CLRS-Text algorithmic reasoning language benchmark
 
 import abc
 import functools
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,6 +115,17 @@ def cut(text: str) -> list[str]:
     return [piece for piece in (*pieces, text[place:]) if piece]
 
 
+def number_of_each(pieces: Sequence[str]) -> list[int]:
+    """Returns which number of a text each digit or point belongs to, and -1 for every other piece.
+
+    >>> number_of_each(["key", ":", " [", "0", ".", "5", " ", "1", "2", "]"])
+    [-1, -1, -1, 0, 0, 0, -1, 1, 1, -1]
+    """
+    inside = [piece != "" and piece in "0123456789." for piece in pieces]
+    starts = [now and not before for now, before in zip(inside, [False, *inside])]
+    return [count - 1 if now else -1 for count, now in zip(itertools.accumulate(starts), inside)]
+
+
 class Tokenizer(abc.ABC):
     """From text to whole numbers and back, for the texts of some algorithms with numbers of so many decimals."""
 
@@ -198,7 +210,11 @@ class SplitTokenizer(Tokenizer):
         return [token for piece in cut(text) for token in self.literal(piece)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(self.pieces[str(token)] for token in tokens)
+        return "".join(self.pieces_of(tokens))
+
+    def pieces_of(self, tokens: Sequence[int] | Int[np.ndarray, " tokens"]) -> list[str]:
+        """Returns the text of each token."""
+        return [self.pieces[str(token)] for token in tokens]
 
     def features(self) -> Float[np.ndarray, "tokens features"]:
         """Nothing."""

@@ -8,7 +8,7 @@ import dataclasses
 import fnmatch
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsInt
 
 import jax.numpy as jnp
 
@@ -195,7 +195,7 @@ def _place(index: int, softmax: Softmax, program: Program) -> Place:
     return Place(Site(index, node.scope or f"site_{index}", node.line, *own), softmax, how)
 
 
-def _from_the_end(axes: Iterable[int], shape: Sequence[int]) -> int | tuple[int, ...]:
+def _from_the_end(axes: Iterable[SupportsInt], shape: Sequence[int]) -> int | tuple[int, ...]:
     """Returns axes counted from the end; one as a number."""
     counted = tuple(int(axis) - len(shape) for axis in axes)
     return counted[0] if len(counted) == 1 else counted

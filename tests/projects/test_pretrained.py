@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import softmax_jax as sj
 from projects.clrs_text import pretrained
 from projects.clrs_text.algorithms import ALGORITHMS
 from projects.clrs_text.task import ClrsText
@@ -18,6 +19,7 @@ from projects.clrs_text.tokens import SplitTokenizer, answer_parts, cut, questio
 from projects.language_models import decoder
 from projects.language_models.decoder import Sizes, hidden, scores
 from projects.language_models.loading import Model, load
+from softmax_jax.tasks.task import sequence_key
 from softmax_jax.training.progress import plain_console
 from tests.projects.plain_llama import TINY, tiny_arrays
 from tests.projects.test_language_decoder import as_parameters
@@ -54,6 +56,43 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
         np.testing.assert_allclose(found[counted], alone[read], atol=1e-4)
 
 
+@pytest.mark.parametrize("algorithm", ["minimum", "insertion_sort"])
+def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
+    task = ClrsText(algorithms=(algorithm,), lengths=(3,), tokenizer="smollm2")
+    batch = task.test_batch(jax.random.key(0), 11, 6)
+    found = pretrained.numbers_read(batch, task.decimals)
+    table = SplitTokenizer((), task.decimals)
+    for tokens, taken, rows in zip(np.asarray(batch.tokens)[:, 0], np.asarray(batch.text)[:, 0] >= 0, found):
+        question, answer = table.decode(tokens[taken].tolist()).strip().split(":\n")[1:]
+        asked = question[question.index("[") + 1 : question.index("]")].split()
+        read = [table.decode(tokens[row].tolist()) for row in rows if row.any()]
+        if algorithm == "minimum":
+            assert read == [asked[int(answer)]] * len(answer)
+        else:
+            told = answer.strip("[]").split()
+            assert told == sorted(asked)
+            assert read == [number for number in told for _ in number[2:]]
+
+
+def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
+    monkeypatch.setattr(pretrained, "SETS_BY_PART", 4)
+    asked = pretrained.Arguments(algorithms=("minimum",), lengths=(3, 4), longer=(5,), batch=1)
+    programs = object.__new__(pretrained.Programs)
+    programs.sizes = SIZES
+    programs.task, _ = asked.tasks(SIZES, parameters()["norm"].shape[0], TINY["layers"])
+    trained = parameters(), numbers_of(pretrained.REGIMES["softmax"])
+    found = programs.looks(trained, 3)
+    batch = programs.task.test_batch(sequence_key(jnp.int32(3)), 4, pretrained.SETS_BY_PART)
+    wanted = []
+    for tokens, taken, rows in zip(batch.tokens, batch.text, pretrained.numbers_read(batch, 3)):
+        here = np.flatnonzero(np.asarray(taken[0]) >= 0)
+        probed = sj.probe(lambda one: hidden(parameters(), SIZES, one), also=lambda weights: weights)
+        (row,) = np.flatnonzero(rows.any(-1))
+        weights = probed(tokens[0, here])[1][0].also[..., row - here[0], :]
+        wanted.append(np.asarray(weights)[..., rows[row, here]].sum(-1))
+    np.testing.assert_allclose(found, np.mean(wanted, 0), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
@@ -70,16 +109,17 @@ def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
         workdir=tmp_path,
     )
     pretrained.study(asked)
-    answers, numbers, layers = (
+    answers, heads, parts = (
         pl.read_csv(tmp_path / f"pretrained_{name}.csv", schema_overrides={"right": pl.String})
-        for name in ("answers", "numbers", "layers")
+        for name in ("answers", "heads", "parts")
     )
     assert answers.select("stage", "regime").unique().height == 4  # softmax, swapped in adaptive and ssmax, ssmax
     assert answers.height == 4 * 2 * 2
     assert set(answers["right"].str.len_chars()) == {25}
-    assert (numbers.filter(regime="softmax").select("constant", "slope", "adaptive").unique().rows()) == [(1, 0, 0)]
-    assert numbers.filter(regime="ssmax")["slope"].n_unique() > 1
-    assert layers.height == TINY["layers"] * 4
+    assert (heads.filter(regime="softmax").select("constant", "slope", "adaptive").unique().rows()) == [(1, 0, 0)]
+    assert heads.filter(regime="ssmax")["slope"].n_unique() > 1
+    assert parts.height == (TINY["layers"] + 2) * 4
+    assert heads["looks"].is_between(0, 1).all()
     learning = pl.read_csv(tmp_path / "pretrained_learning.csv")
     assert learning.filter(regime="ssmax")["step"].to_list() == [2, 4, 6]
     monkeypatch.setattr(pretrained, "tuned", None)  # all is there

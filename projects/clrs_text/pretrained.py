@@ -48,6 +48,7 @@ from softmax_jax.training.checkpoint import (
     write_checkpoint,
 )
 from softmax_jax.training.progress import plain_console
+from softmax_jax.training.run_directory import differences
 
 OF_THIS_MODEL = REGIMES | {"ssmax": Regime(0.0, 1 / math.log(64), 0.0, "slope")}
 """SSMax starts where β is 1 for 64 tokens, as a number takes several."""
@@ -126,14 +127,11 @@ class Arguments:
 
     def begin(self, device: str) -> None:
         """Writes the settings of the study. Raises ValueError if the directory has one of others."""
-        path = self.workdir / "pretrained.json"
-        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
-        before = read_json(path)["settings"] if path.exists() else {}
-        for name in sorted(settings.keys() & before.keys() - {"workdir", "seeds", "regimes"}):
-            there, here = (json.dumps(one[name]) for one in (before, settings))
-            if there != here:
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{self.workdir} has models of {option} {there}, not {here}: choose another --workdir")
+        path, free = self.workdir / "pretrained.json", {"workdir", "seeds", "regimes"}
+        settings = json.loads(json.dumps(vars(self), default=str))
+        there = read_json(path)["settings"] if path.exists() else settings
+        if changed := differences(*({name: one[name] for name in one.keys() - free} for one in (there, settings))):
+            raise ValueError(f"{self.workdir} has models of {changed}: choose another --workdir")
         write_json(path, {"device": device, "settings": settings, "versions": versions()})
 
     def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:

@@ -73,8 +73,9 @@ def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs input
 
 
 def rounded_product(equation: str, x: Array, y: Array, kind: str) -> Array:
-    """Returns a product of two arrays in float32, whose inputs are rounded to a type."""
-    return jnp.einsum(equation, x.astype(kind), y.astype(kind), precision="highest").astype(jnp.float32)
+    """Returns a product of two arrays, whose inputs are rounded to a type, summed in float32."""
+    given = x.astype(kind), y.astype(kind)
+    return jnp.einsum(equation, *given, precision="highest", preferred_element_type=jnp.float32)
 
 
 def rms_norm(x: Float[Array, "length width"], scale: Float[Array, " width"], epsilon: float) -> Array:

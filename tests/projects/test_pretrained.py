@@ -176,7 +176,7 @@ def test_a_directory_goes_on_with_its_own_settings(tmp_path):
     asked = pretrained.Arguments(workdir=tmp_path)
     asked.begin("cpu")
     dataclasses.replace(asked, seeds=5).begin("cpu")
-    with pytest.raises(ValueError, match=r"has models of --most-steps 400, not 50: choose another --workdir"):
+    with pytest.raises(ValueError, match=r"has models of most_steps=400, not 50: choose another --workdir"):
         dataclasses.replace(asked, most_steps=50).begin("cpu")
 
 

@@ -29,7 +29,7 @@ from rich.console import Console
 import softmax_jax as sj
 from projects.clrs_text.study import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, Regime
 from projects.clrs_text.task import ClrsText, Purpose, Texts
-from projects.clrs_text.tokens import SplitTokenizer, number_of_each
+from projects.clrs_text.tokens import NUMBER, SplitTokenizer, number_of_each
 from projects.language_models.decoder import Sizes, hidden, rounded_product
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
@@ -286,10 +286,9 @@ def numbers_read(batch: Texts, decimals: int) -> Bool[np.ndarray, "texts width w
     found = np.zeros((sets, width, width), bool)
     for tokens, taken, places, answer, weight, rows in zip(*map(np.asarray, batch[:5]), found):
         start, end = taken[0].argmax(), places[0] + 1
-        asked = np.array(pieces_of(tokens[0, start:end]))
-        of_token = np.array(number_of_each(asked.tolist()))
-        values = ["".join(asked[of_token == number]) for number in range(of_token.max() + 1)]
-        order = np.argsort(np.array(values, float), kind="stable")
+        asked = pieces_of(tokens[0, start:end])
+        of_token = np.array(number_of_each(asked))
+        order = np.argsort([float(value) for value in NUMBER.findall("".join(asked))], kind="stable")
         told = pieces_of(answer[weight > 0])
         for place, number, *pieces in zip(places, number_of_each(told), told, [*told[1:], ""]):
             if number >= 0 and "." not in pieces:

@@ -38,7 +38,7 @@ from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers
 from studies.needles import Needles, Oracle, answer, make_needles
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
-"""Passages of each text by their tokens; the loss by position serves the shorter lengths."""
+"""Passages of each text by their tokens; the loss by position serves the shorter lengths. See `Study.passages_of`."""
 NEEDLES = {256: 64, 512: 64, 1024: 64, 2048: 64, 4096: 32, 8192: 24}
 """Texts with a needle, by their tokens."""
 FACTS = 8
@@ -176,14 +176,22 @@ class Study:
             yield Unit(f"needles_{slug(name)}_{count}_{length}", OF_NEEDLES, rows, needs)
 
     def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
-        """Returns the passages of a length, in places that --most does not move; none shares a token with another."""
+        """Returns the passages of a length, in places that --most does not move.
+
+        None shares a token with another, but for as many more of the longest, which begin behind short ones and meet
+        the next ones at higher positions: four of 8,192 tokens do not show a difference of 0.5 %.
+        """
         sizes = [one for one, count in self.passages.items() for _ in range(count)]
         tokens = self.tested[text]
         if (room := (len(tokens) - sum(sizes)) // len(sizes)) < 0:
             raise ValueError(f"{text} has {len(tokens)} tokens to test, not {sum(sizes)}: give a longer text")
         starts = np.cumsum([0, *(one + room for one in sizes)])
-        found = [tokens[at : at + one] for at, one in zip(starts, sizes) if one == length]
-        return np.stack(found[: self.most])
+        places = [at for at, one in zip(starts, sizes) if one == length]
+        if length == max(sizes):
+            short = min(sizes)
+            behind = starts[: self.passages[short]] + short
+            places += list(behind[:: len(behind) // len(places)])
+        return np.stack([tokens[at : at + length] for at in places[: self.most]])
 
     def numbers(self, name: str) -> HeadNumbers:
         """Returns numbers of each head, by the name of those of all heads or of what was learned."""

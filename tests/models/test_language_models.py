@@ -17,7 +17,7 @@ from projects.language_models.__main__ import main
 from projects.language_models.decoder import Sizes, hidden, losses, scores
 from projects.language_models.loading import Model, load
 from studies.needles import NAMES, make_needles, single_tokens
-from studies.pretrained import Arguments, study
+from studies.pretrained import PASSAGES, Arguments, Study, study
 from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
 
 pytestmark = pytest.mark.models
@@ -227,6 +227,21 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     }
     needles = pl.read_csv(tmp_path / "data" / "needles.csv")
     assert set(needles["help"]) == {"neither", "rank", "temperature", "both"}
+
+
+def test_no_token_is_read_twice_at_the_same_positions(tmp_path):
+    write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
+    made = Study(Arguments(texts=(PASSAGE,), quick=True), load(str(tmp_path / "x.gguf")))
+    made.passages, made.tested = PASSAGES, {"text": np.arange(200_000)}
+    found = {length: made.passages_of("text", length) for length in PASSAGES}
+    assert {length: len(each) for length, each in found.items()} == PASSAGES | {8192: 2 * PASSAGES[8192]}
+    first = np.concatenate([each[: PASSAGES[length]].ravel() for length, each in found.items()])
+    assert len(set(first)) == len(first)
+    for below in (1024, 2048, 4096, 8192):
+        read = np.concatenate([each[:, below // 2 : below].ravel() for each in found.values()])
+        assert len(set(read)) == len(read)
+    made.most = 4
+    np.testing.assert_array_equal(made.passages_of("text", 8192), found[8192][:4])
 
 
 def test_what_the_study_cannot_do_is_said_in_one_line(tmp_path):

@@ -1,9 +1,9 @@
 """Tunes SmolLM2 on CLRS-Text under several normalizers, and tests whether its answers are right to their end.
 
-Its tokenizer splits every number into digits. All parameters train, from the pretrained ones, with the same texts and
-as many steps under each regime: as many as softmax needs to answer 90 % right at the lengths of training. The model
-tuned under softmax is tested under the other regimes too, in all heads, in those of one layer, and in those that look
-at the number an answer is read from. Products take inputs in bfloat16 and sum in float32; all else is float32.
+Its tokenizer splits every number into digits. Narrow matrices train beside those of every layer (LoRA), with the same
+texts and as many steps under each regime: as many as softmax needs to answer 90 % right at the lengths of training. The
+model tuned under softmax is tested under the other regimes too, in all heads, in those of one layer, and in those that
+look at the number an answer is read from. Products take inputs in bfloat16 and sum in float32; all else is float32.
 
     python -m projects.clrs_text.pretrained --workdir runs/clrs_text_pretrained
 """
@@ -30,7 +30,7 @@ import softmax_jax as sj
 from projects.clrs_text.study import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, Regime
 from projects.clrs_text.task import ClrsText, Purpose, Texts
 from projects.clrs_text.tokens import NUMBER, SplitTokenizer, number_of_each
-from projects.language_models.decoder import Sizes, hidden, rounded_product
+from projects.language_models.decoder import Adapted, Parameters, Sizes, fixed_product, hidden
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
 from softmax_jax.files import read_json, remove_unfinished, versions, write_csv, write_json
@@ -54,7 +54,9 @@ OF_THIS_MODEL = REGIMES | {"ssmax": Regime(0.0, 1 / math.log(64), 0.0, "slope")}
 """SSMax starts where β is 1 for 64 tokens, as a number takes several."""
 ENOUGH = 90
 """Right answers in % at the lengths of training that end training at the full rate."""
-BLOCK_STEPS, WARM_UP, NUMBERS_RATE = 50, 30, 10.0
+ADAPTED, RANK = ("query", "key", "value", "out", "gate", "up", "down"), 16
+"""The matrices of a layer that get a narrow product beside them, and how narrow it is."""
+BLOCK_STEPS, WARM_UP, NUMBERS_RATE = 50, 30, 3.0
 """Steps of a call; steps to the full rate; how much faster the numbers of heads train."""
 SAVED_EVERY = 60.0
 """Seconds between the states that a run goes on from."""
@@ -68,7 +70,8 @@ Ranked = Literal["minimum", "insertion_sort"]
 """Algorithms of whose answers the j-th number is, or names, the j-th smallest of the question."""
 
 Numbers = dict[str, Float[Array, "layers heads 1 1"]]
-Trained = tuple[Any, Numbers]
+Adapters = dict[str, tuple[Float[Array, "layers rank inputs"], Float[Array, "layers outputs rank"]]]
+Trained = tuple[Adapters, Numbers]
 ANSWERS = ("stage", "regime", "seed", "algorithm", "n", "right")
 LEARNING = ("regime", "seed", "step", "loss")
 PARTS = ("heads", "seed", "algorithm", "n", "right", "sets")
@@ -95,7 +98,7 @@ class Arguments:
     """Texts of every algorithm and length in a training batch."""
     most_steps: int = 400
     """Steps at the full rate, at most."""
-    rate: float = 0.0007
+    rate: float = 0.002
     """Learning rate of Adam."""
     sets: int = 125
     """Test sets of every algorithm and length."""
@@ -145,7 +148,7 @@ class Arguments:
 class Reader(NamedTuple):
     """A pretrained decoder as `ClrsText.scores` reads it: texts that share a row do not see each other."""
 
-    parameters: Any
+    parameters: Parameters
     sizes: Sizes
     numbers: Numbers
 
@@ -166,7 +169,13 @@ class Reader(NamedTuple):
 
     def scores(self, hidden: Float[Array, "*positions width"]) -> Float[Array, "*positions tokens"]:
         """Returns the score of every token to follow these positions."""
-        return rounded_product("...i,oi->...o", hidden, self.parameters["embed"], self.sizes.products)
+        return fixed_product(hidden, self.parameters["embed"], self.sizes.products)
+
+
+def adapted(fixed: Parameters, adapters: Adapters) -> Parameters:
+    """Returns the parameters of a decoder with what was learned beside some matrices of its layers."""
+    of_layers = {name: Adapted(fixed["layers"][name], *learned) for name, learned in adapters.items()}
+    return fixed | {"layers": fixed["layers"] | of_layers}
 
 
 class State(NamedTuple):
@@ -182,24 +191,32 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0
 class Programs:
     """The two programs of this study, compiled side by side: one takes some steps of tuning, one tests some sets."""
 
-    def __init__(self, parameters: Any, sizes: Sizes, asked: Arguments):
+    def __init__(self, parameters: Parameters, sizes: Sizes, asked: Arguments):
         layers, width = parameters["layers"]["attention_norm"].shape
         self.sizes = dataclasses.replace(sizes, products="bfloat16")
+        rounded = {name: parameters["layers"][name].astype(self.sizes.products) for name in ADAPTED}
+        self.fixed = parameters | {"layers": parameters["layers"] | rounded}
         self.shape = (layers, sizes.heads, 1, 1)
         self.task, self.tested = asked.tasks(sizes, width, layers)
-        state = jax.eval_shape(self.start, parameters)
+        state = self.start()
         rates, seed = jax.ShapeDtypeStruct((BLOCK_STEPS,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
-        train = jax.jit(self._train, donate_argnums=0)
+        train, test = jax.jit(self._train, donate_argnums=1), jax.jit(self._test)
         _, learned = OF_THIS_MODEL[SOFTMAX].data()
         pool = ThreadPoolExecutor(2)
-        self._trained = pool.submit(lambda: train.lower(state, seed, seed, rates, learned).compile())
-        self._tested = pool.submit(lambda: jax.jit(self._test).lower(*state.trained, seed, seed).compile())
+        self._trained = pool.submit(lambda: train.lower(self.fixed, state, seed, seed, rates, learned).compile())
+        self._tested = pool.submit(lambda: test.lower(self.fixed, *state.trained, seed, seed).compile())
         pool.shutdown(wait=False)
 
-    def start(self, parameters: Any) -> State:
-        """Returns the state before the first step."""
-        copied = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), parameters)
-        trained = copied, {name: jnp.zeros(self.shape, jnp.float32) for name in NUMBERS}
+    def start(self) -> State:
+        """Returns the state before the first step: what is learned adds nothing yet."""
+        random = np.random.default_rng(0)
+
+        def narrow_and_wide(layers: int, outputs: int, inputs: int) -> tuple[Array, Array]:
+            narrow = random.normal(0, inputs**-0.5, (layers, RANK, inputs))
+            return jnp.asarray(narrow, jnp.float32), jnp.zeros((layers, outputs, RANK), jnp.float32)
+
+        adapters = {name: narrow_and_wide(*self.fixed["layers"][name].shape) for name in ADAPTED}
+        trained = adapters, {name: jnp.zeros(self.shape, jnp.float32) for name in NUMBERS}
         return State(trained, OPTIMIZER.init(trained))
 
     def numbers_of(self, regime: Regime) -> Numbers:
@@ -211,12 +228,13 @@ class Programs:
     ) -> tuple[State, float, list[float]]:
         """Returns the state after some steps, the mean loss, and the shares of right answers in their second half."""
         arguments = np.int32(seed), np.int32(first), rates.astype(np.float32), regime.data()[1]
-        state, losses, right = self._trained.result()(state, *arguments)
+        state, losses, right = self._trained.result()(self.fixed, state, *arguments)
         return state, float(losses.mean()), np.asarray(right)[len(rates) // 2 :].mean(0).tolist()
 
     def right(self, trained: Trained, seed: int, sets: int) -> Bool[np.ndarray, "texts sets"]:
         """Returns whether each answer to the test sets of a seed is right to its end."""
-        found = [self._tested.result()(*trained, np.int32(seed), np.int32(step)) for step in range(sets // AT_ONCE)]
+        given = self.fixed, *trained, np.int32(seed)
+        found = [self._tested.result()(*given, np.int32(step)) for step in range(sets // AT_ONCE)]
         return np.concatenate(found).T
 
     def texts(self) -> Iterator[tuple[str, int]]:
@@ -232,14 +250,16 @@ class Programs:
         for name in self.task.algorithms:
             one = dataclasses.replace(self.task, algorithms=(name,))
             batch = one.test_batch(sequence_key(jnp.int32(seed)), one.longest, SETS_BY_PART)
-            weights.append(np.asarray(self._looks(trained, one, batch, numbers_read(batch, one.decimals))))
+            weights.append(np.asarray(self._looks(self.fixed, trained, one, batch, numbers_read(batch, one.decimals))))
         return np.mean(weights, 0)
 
-    def _train(self, state: State, seed: Array, first: Array, rates: Array, learned: Array) -> tuple[State, Any, Any]:
+    def _train(
+        self, fixed: Parameters, state: State, seed: Array, first: Array, rates: Array, learned: Array
+    ) -> tuple[State, Any, Any]:
         lengths = len(self.task.lengths)
 
         def loss(trained: Trained, batch: Any) -> tuple[Array, Array]:
-            scores = self.task.scores(Reader(trained[0], self.sizes, trained[1]), batch, None)
+            scores = self.task.scores(Reader(adapted(fixed, trained[0]), self.sizes, trained[1]), batch, None)
             right = self.task.right(scores, batch).reshape(len(batch.tokens), -1, lengths)
             return self.task.loss(scores, batch), right.mean((0, 2))
 
@@ -260,19 +280,23 @@ class Programs:
         return state, losses, right
 
     @functools.partial(jax.jit, static_argnames=("self", "task"))
-    def _looks(self, trained: Trained, task: ClrsText, batch: Texts, read_from: Array) -> Float[Array, "layers heads"]:
+    def _looks(
+        self, fixed: Parameters, trained: Trained, task: ClrsText, batch: Texts, read_from: Array
+    ) -> Float[Array, "layers heads"]:
         rows = read_from.any(-1).sum(dtype=jnp.float32)
 
         def weight(weights: Float[Array, "texts heads queries keys"]) -> Float[Array, " heads"]:
             return jnp.where(read_from[:, None], weights, 0).sum((0, 2, 3)) / rows
 
         read = sj.probe(task.scores, also=weight, where=lambda site: site.use == "attention")
-        _, (measured,) = read(Reader(trained[0], self.sizes, trained[1]), batch, None)
+        _, (measured,) = read(Reader(adapted(fixed, trained[0]), self.sizes, trained[1]), batch, None)
         return measured.also
 
-    def _test(self, parameters: Any, numbers: Numbers, seed: Array, step: Array) -> Bool[Array, "sets texts"]:
+    def _test(
+        self, fixed: Parameters, adapters: Adapters, numbers: Numbers, seed: Array, step: Array
+    ) -> Bool[Array, "sets texts"]:
         batch = self.tested.batch(Purpose.TEST, seed, step)
-        scores = self.tested.scores(Reader(parameters, self.sizes, numbers), batch, None)
+        scores = self.tested.scores(Reader(adapted(fixed, adapters), self.sizes, numbers), batch, None)
         return self.tested.right(scores, batch)
 
 
@@ -310,7 +334,7 @@ def saved_state(run: Path, start: State) -> tuple[State, list[tuple[Any, ...]], 
 
 
 def tuned(
-    programs: Programs, parameters: Any, name: str, seed: int, asked: Arguments, steps: int | None, console: Console
+    programs: Programs, name: str, seed: int, asked: Arguments, steps: int | None, console: Console
 ) -> tuple[Trained, int, list[tuple[Any, ...]]]:
     """Returns the model tuned under a regime, the steps at the full rate, and a row for every block of steps.
 
@@ -319,7 +343,7 @@ def tuned(
     """
     regime, run = OF_THIS_MODEL[name], asked.run(name, seed)
     start = saved = time.perf_counter()
-    state = programs.start(parameters)
+    state = programs.start()
     state = state._replace(trained=(state.trained[0], programs.numbers_of(regime)))
     state, rows, cools = saved_state(run, state)
     while not cools:
@@ -340,13 +364,11 @@ def tuned(
     return state.trained, (len(rows) - 1) * BLOCK_STEPS, rows
 
 
-def measured(
-    programs: Programs, parameters: Any, name: str, seed: int, asked: Arguments, console: Console
-) -> dict[str, Any]:
+def measured(programs: Programs, name: str, seed: int, asked: Arguments, console: Console) -> dict[str, Any]:
     """Tunes and tests one model: its learning, its answers, what its heads are, and swaps into parts of them."""
     length = asked.workdir / "steps.json"
     steps = read_json(length)["steps"] if length.exists() else None
-    trained, steps, learning = tuned(programs, parameters, name, seed, asked, steps, console)
+    trained, steps, learning = tuned(programs, name, seed, asked, steps, console)
     write_json(length, {"steps": steps})
     stages: Mapping[tuple[str, str], Numbers] = {(TUNED, name): trained[1]}
     if name == SOFTMAX:
@@ -408,7 +430,7 @@ def study(asked: Arguments) -> None:
     found: dict[str, list[Any]] = {part: [] for part in columns}
     for seed in range(asked.seeds):
         for name in asked.regimes:
-            measure = functools.partial(measured, programs, model.parameters, name, seed, asked, console)
+            measure = functools.partial(measured, programs, name, seed, asked, console)
             for part, rows in kept(asked.workdir / f"{name}_{seed}.json", measure).items():
                 found[part] += rows
             for part, rows in found.items():

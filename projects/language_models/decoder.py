@@ -67,9 +67,43 @@ def weigh_by(name: str) -> Weigh:
     return lambda logits, visible, numbers: normalizer.weigh(logits, -1, visible[None])
 
 
-def product(x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"], kind: str = "float32") -> Array:
+class Adapted(NamedTuple):
+    """A matrix that stays, and beside it a product of two narrow ones, which learn.
+
+    Source: Hu et al., "LoRA: Low-rank adaptation of large language models", arXiv 2106.09685.
+    """
+
+    matrix: Float[Array, "*layers outputs inputs"]
+    narrow: Float[Array, "*layers rank inputs"]
+    wide: Float[Array, "*layers outputs rank"]
+
+
+def product(
+    x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"] | Adapted, kind: str = "float32"
+) -> Float[Array, "*rows outputs"]:
     """Multiplies rows by a matrix that is stored as checkpoints store it."""
+    if isinstance(matrix, Adapted):
+        narrowed = product(x, matrix.narrow, kind)
+        return fixed_product(x, matrix.matrix, kind) + product(narrowed, matrix.wide, kind)
     return rounded_product("...i,oi->...o", x, matrix, kind)
+
+
+def fixed_product(
+    x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"], kind: str
+) -> Float[Array, "*rows outputs"]:
+    """Multiplies rows by a matrix that has no gradient; that of the rows is a rounded product too."""
+    return _fixed(x, matrix, kind)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _fixed(x: Array, matrix: Array, kind: str) -> Any:
+    return rounded_product("...i,oi->...o", x, matrix, kind)
+
+
+_fixed.defvjp(
+    lambda x, matrix, kind: (_fixed(x, matrix, kind), matrix),
+    lambda kind, matrix, slope: (rounded_product("...o,oi->...i", slope, matrix, kind), None),
+)
 
 
 def rounded_product(equation: str, x: Array, y: Array, kind: str) -> Array:
@@ -112,7 +146,8 @@ def hidden(
     start = 0 if before is None else before.key.shape[1]
     room = -len(tokens) % (SEGMENTS * BLOCK) if len(tokens) > 2 * BLOCK else 0
     embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
-    x, made = jax.lax.scan(layer, embedded, (parameters["layers"], numbers, before))
+    again = jax.checkpoint(layer, prevent_cse=False)  # kept for a gradient, all that a layer computes takes gigabytes
+    x, made = jax.lax.scan(again, embedded, (parameters["layers"], numbers, before))
     x, made = x[: len(tokens)], jax.tree.map(lambda array: array[:, : len(tokens)], made)
     return rms_norm(x, parameters["norm"], sizes.epsilon), made
 

@@ -42,6 +42,25 @@ def test_logits_and_losses_are_those_of_numpy(own):
     np.testing.assert_allclose(losses(parameters, after, jnp.asarray(TOKENS), block=10), by_hand, atol=1e-4)
 
 
+def test_a_matrix_that_stays_is_one_that_has_the_narrow_product_added():
+    x, matrix, narrow, wide = (
+        jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+        for seed, shape in enumerate([(7, 5), (6, 5), (2, 5), (6, 2)])
+    )
+
+    def adapted(x, narrow, wide):
+        return jnp.sin(decoder.product(x, decoder.Adapted(matrix, narrow, wide))).sum()
+
+    def plain(x, narrow, wide):
+        return jnp.sin(x @ (matrix + wide @ narrow).T).sum()
+
+    found, wanted = (jax.value_and_grad(one, (0, 1, 2))(x, narrow, wide) for one in (adapted, plain))
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, atol=1e-4), found, wanted)
+    rounded = jax.grad(lambda x: decoder.fixed_product(x, matrix, "bfloat16").sum())(x)
+    np.testing.assert_allclose(rounded, jnp.broadcast_to(matrix.sum(0), x.shape), atol=0.05)
+    assert not np.array_equal(rounded, jnp.broadcast_to(matrix.sum(0), x.shape))
+
+
 @pytest.mark.full
 def test_blocks_of_queries_change_nothing(monkeypatch):
     parameters = as_parameters(tiny_arrays(50))

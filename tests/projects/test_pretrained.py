@@ -80,7 +80,8 @@ def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
     programs = object.__new__(pretrained.Programs)
     programs.sizes = SIZES
     programs.task, _ = asked.tasks(SIZES, parameters()["norm"].shape[0], TINY["layers"])
-    trained = parameters(), numbers_of(pretrained.REGIMES["softmax"])
+    programs.fixed = parameters()
+    trained = {}, numbers_of(pretrained.REGIMES["softmax"])
     found = programs.looks(trained, 3)
     batch = programs.task.test_batch(sequence_key(jnp.int32(3)), 4, pretrained.SETS_BY_PART)
     wanted = []
@@ -138,8 +139,8 @@ class Adding(pretrained.Programs):
     def __init__(self, stopped_at):
         self.stopped_at = stopped_at
 
-    def start(self, parameters):
-        return pretrained.State((parameters, {}), jnp.zeros(2))
+    def start(self):
+        return pretrained.State(({"query": (jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)))}, {}), jnp.zeros(2))
 
     def numbers_of(self, regime):
         return {"slope": jnp.zeros((1, 1, 1, 1))}
@@ -158,7 +159,7 @@ def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, steps
 
     def tuned(workdir, at=None):
         asked = pretrained.Arguments(workdir=Path(workdir))
-        return pretrained.tuned(Adding(at), jnp.zeros(()), "softmax", 0, asked, steps, plain_console())
+        return pretrained.tuned(Adding(at), "softmax", 0, asked, steps, plain_console())
 
     wanted = tuned("whole")
     with pytest.raises(StoppedError):

@@ -116,7 +116,7 @@ def learn(
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         units, moments = state
-        values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)  # eight take 18 GB
+        values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)  # in less memory
         with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
             updates, moments = optimizer.update(slopes.mean(0), moments)
         return (optax.apply_updates(units, updates), moments), values.mean()
@@ -188,8 +188,7 @@ class Study:
         starts = np.cumsum([0, *(one + room for one in sizes)])
         places = [at for at, one in zip(starts, sizes) if one == length]
         if length == max(sizes):
-            short = min(sizes)
-            behind = starts[: self.passages[short]] + short
+            behind = starts[: self.passages[min(sizes)]] + min(sizes)
             places += list(behind[:: len(behind) // len(places)])
         return np.stack([tokens[at : at + length] for at in places[: self.most]])
 
@@ -203,8 +202,7 @@ class Study:
 
     def losses(self, name: str, text: str, length: int) -> Rows:
         """Yields the loss by position with a normalizer in all heads."""
-        of_heads = name in NUMBERS or LEARNED in name
-        numbers, weigh = (self.numbers(name), by_numbers) if of_heads else (None, weigh_by(name))
+        numbers, weigh = (None, weigh_by(name)) if name in OTHERS else (self.numbers(name), by_numbers)
         tokens = self.passages_of(text, length)
         found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, weigh, together(length))
         return measures.loss_rows(name, text, found, self.edges)
@@ -277,8 +275,8 @@ class Study:
             starts = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
             cut = [one[at[..., None] + np.arange(length + 1)] for one, at in zip(self.others.values(), starts)]
             tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], cut[0], cut[-1])
-        start = jnp.zeros(self.shape, jnp.float32)
-        units, values = learn(self.parameters, tokens, family, start, self.sizes, source == "needle")
+        zeros = jnp.zeros(self.shape, jnp.float32)
+        units, values = learn(self.parameters, tokens, family, zeros, self.sizes, source == "needle")
         print(f"  loss of the first 5 steps {values[:5].mean():.4f}, of the last 5 {values[-5:].mean():.4f}")
         return ((name, *place, unit) for place, unit in np.ndenumerate(units))
 
@@ -290,8 +288,7 @@ def together(length: int) -> int:
 
 def collect(output: Path, directory: Path, page: Path | None) -> None:
     """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
-    files = {kind: sorted(output.glob(f"{kind}_*.csv")) for kind in KINDS}
-    frames = {kind: pl.concat(map(read, paths)) for kind, paths in files.items() if paths}
+    frames = {kind: pl.concat(map(read, paths)) for kind in KINDS if (paths := sorted(output.glob(f"{kind}_*.csv")))}
     if not frames:
         raise ValueError(f"{output} has no units to put together: name the --output of a run")
     for kind, frame in frames.items():

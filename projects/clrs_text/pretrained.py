@@ -10,12 +10,12 @@ look at the number an answer is read from. Products take inputs in bfloat16 and 
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -189,7 +189,7 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0
 
 
 class Programs:
-    """The two programs of this study, compiled side by side: one takes some steps of tuning, one tests some sets."""
+    """The programs of this study: one takes some steps of tuning, one tests some sets, one reads weights."""
 
     def __init__(self, parameters: Parameters, sizes: Sizes, asked: Arguments):
         layers, width = parameters["layers"]["attention_norm"].shape
@@ -198,14 +198,12 @@ class Programs:
         self.fixed = parameters | {"layers": parameters["layers"] | rounded}
         self.shape = (layers, sizes.heads, 1, 1)
         self.task, self.tested = asked.tasks(sizes, width, layers)
-        state = self.start()
-        rates, seed = jax.ShapeDtypeStruct((BLOCK_STEPS,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
-        train, test = jax.jit(self._train, donate_argnums=1), jax.jit(self._test)
-        _, learned = OF_THIS_MODEL[SOFTMAX].data()
-        pool = ThreadPoolExecutor(2)
-        self._trained = pool.submit(lambda: train.lower(self.fixed, state, seed, seed, rates, learned).compile())
-        self._tested = pool.submit(lambda: test.lower(self.fixed, *state.trained, seed, seed).compile())
-        pool.shutdown(wait=False)
+        self.of_parts = dataclasses.replace(self.task, sets=AT_ONCE)
+        """The texts of the tests at the lengths of training."""
+        self._trained, self._tested = (
+            jax.jit(self._train, donate_argnums=1),
+            jax.jit(self._test, static_argnames="task"),
+        )
 
     def start(self) -> State:
         """Returns the state before the first step: what is learned adds nothing yet."""
@@ -228,18 +226,14 @@ class Programs:
     ) -> tuple[State, float, list[float]]:
         """Returns the state after some steps, the mean loss, and the shares of right answers in their second half."""
         arguments = np.int32(seed), np.int32(first), rates.astype(np.float32), regime.data()[1]
-        state, losses, right = self._trained.result()(self.fixed, state, *arguments)
+        state, losses, right = self._trained(self.fixed, state, *arguments)
         return state, float(losses.mean()), np.asarray(right)[len(rates) // 2 :].mean(0).tolist()
 
-    def right(self, trained: Trained, seed: int, sets: int) -> Bool[np.ndarray, "texts sets"]:
+    def right(self, trained: Trained, seed: int, task: ClrsText, sets: int) -> Bool[np.ndarray, "texts sets"]:
         """Returns whether each answer to the test sets of a seed is right to its end."""
         given = self.fixed, *trained, np.int32(seed)
-        found = [self._tested.result()(*given, np.int32(step)) for step in range(sets // AT_ONCE)]
+        found = [self._tested(*given, np.int32(step), task=task) for step in range(sets // AT_ONCE)]
         return np.concatenate(found).T
-
-    def texts(self) -> Iterator[tuple[str, int]]:
-        """Yields algorithm and length of each text of a test set."""
-        return ((name, n) for name in self.tested.algorithms for n in self.tested.lengths)
 
     def looks(self, trained: Trained, seed: int) -> Float[np.ndarray, "layers heads"]:
         """Returns the weight that each head gives the number a digit is read from, mean over algorithms.
@@ -293,11 +287,16 @@ class Programs:
         return measured.also
 
     def _test(
-        self, fixed: Parameters, adapters: Adapters, numbers: Numbers, seed: Array, step: Array
+        self, fixed: Parameters, adapters: Adapters, numbers: Numbers, seed: Array, step: Array, task: ClrsText
     ) -> Bool[Array, "sets texts"]:
-        batch = self.tested.batch(Purpose.TEST, seed, step)
-        scores = self.tested.scores(Reader(adapted(fixed, adapters), self.sizes, numbers), batch, None)
-        return self.tested.right(scores, batch)
+        batch = task.batch(Purpose.TEST, seed, step)
+        scores = task.scores(Reader(adapted(fixed, adapters), self.sizes, numbers), batch, None)
+        return task.right(scores, batch)
+
+
+def texts_of(task: ClrsText) -> Iterator[tuple[str, int]]:
+    """Yields algorithm and length of each text of a test set."""
+    return ((name, n) for name in task.algorithms for n in task.lengths)
 
 
 def numbers_read(batch: Texts, decimals: int) -> Bool[np.ndarray, "texts width width"]:
@@ -357,7 +356,7 @@ def tuned(
         console.print(f"{time.perf_counter() - start:.0f} s", *rows[-1], highlight=False)
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss under {name} is not finite: try a smaller --rate")
-        if time.perf_counter() - saved > SAVED_EVERY:
+        if cools or time.perf_counter() - saved > SAVED_EVERY:
             write_checkpoint(run / STEPS / f"{done + BLOCK_STEPS}", state, {"rows": rows, "cools": cools})
             drop_older_checkpoints(run)
             saved = time.perf_counter()
@@ -365,7 +364,7 @@ def tuned(
 
 
 def measured(programs: Programs, name: str, seed: int, asked: Arguments, console: Console) -> dict[str, Any]:
-    """Tunes and tests one model: its learning, its answers, what its heads are, and swaps into parts of them."""
+    """Tunes and tests one model: its learning, its answers, and what its heads are."""
     length = asked.workdir / "steps.json"
     steps = read_json(length)["steps"] if length.exists() else None
     trained, steps, learning = tuned(programs, name, seed, asked, steps, console)
@@ -375,13 +374,12 @@ def measured(programs: Programs, name: str, seed: int, asked: Arguments, console
         stages |= {(SWAPPED, other): programs.numbers_of(OF_THIS_MODEL[other]) for other in ("adaptive", "ssmax")}
     answers = []
     for (stage, regime), numbers in stages.items():
-        right = programs.right((trained[0], numbers), seed, asked.sets)
+        right = programs.right((trained[0], numbers), seed, programs.tested, asked.sets)
         answers += [
             (stage, regime, seed, *text, "".join("01"[int(one)] for one in row))
-            for text, row in zip(programs.texts(), right)
+            for text, row in zip(texts_of(programs.tested), right)
         ]
         console.print(f"{stage} {regime}, seed {seed}: {100 * right.mean():.1f} % right", highlight=False)
-    looks = programs.looks(trained, seed)
     of_heads = [
         (
             name,
@@ -390,26 +388,27 @@ def measured(programs: Programs, name: str, seed: int, asked: Arguments, console
             *(round(float(trained[1][key][*place, 0, 0]), 5) for key in NUMBERS),
             round(float(look), 5),
         )
-        for place, look in np.ndenumerate(looks)
+        for place, look in np.ndenumerate(programs.looks(trained, seed))
     ]
-    parts = of_parts(programs, trained, seed, looks) if name == SOFTMAX and seed == 0 else []
-    return {"learning": learning, "answers": answers, "heads": of_heads, "parts": parts}
+    return {"learning": learning, "answers": answers, "heads": of_heads}
 
 
-def of_parts(
-    programs: Programs, trained: Trained, seed: int, looks: Float[np.ndarray, "layers heads"]
-) -> list[tuple[Any, ...]]:
-    """Returns right answers where the adaptive temperature is swapped into the heads of a layer, or those that look."""
-    swapped, layer = programs.numbers_of(OF_THIS_MODEL["adaptive"]), np.arange(len(looks))[:, None]
-    looking = looks >= np.sort(looks, None)[-LOOKING:][0]
+def of_parts(programs: Programs, asked: Arguments, console: Console) -> dict[str, Any]:
+    """Swaps the adaptive temperature into a layer, or the heads that look, of the first model tuned under softmax."""
+    steps = read_json(asked.workdir / "steps.json")["steps"]
+    trained, _, _ = tuned(programs, SOFTMAX, 0, asked, steps, console)
+    looks, swapped = programs.looks(trained, 0), programs.numbers_of(OF_THIS_MODEL["adaptive"])
+    looking, layer = looks >= np.sort(looks, None)[-LOOKING:][0], np.arange(len(looks))[:, None]
     masks = {f"layer {one}": np.broadcast_to(layer == one, looks.shape) for one in range(len(looks))}
     masks |= {"that look": looking, "that do not": ~looking}
     rows = []
     for heads, mask in masks.items():
         numbers = {key: jnp.where(mask[..., None, None], swapped[key], trained[1][key]) for key in NUMBERS}
-        right = programs.right((trained[0], numbers), seed, SETS_BY_PART)
-        rows += [(heads, seed, *text, int(row.sum()), SETS_BY_PART) for text, row in zip(programs.texts(), right)]
-    return rows
+        right = programs.right((trained[0], numbers), 0, programs.of_parts, SETS_BY_PART)
+        of_texts = zip(texts_of(programs.of_parts), right.sum(1).tolist())
+        rows += [(heads, 0, *text, count, SETS_BY_PART) for text, count in of_texts]
+        console.print(f"swapped into heads of {heads}: {100 * right.mean():.1f} % right", highlight=False)
+    return {"parts": rows}
 
 
 def kept(path: Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -428,14 +427,18 @@ def study(asked: Arguments) -> None:
     programs = Programs(model.parameters, model.sizes, asked)
     columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "heads": HEADS, "parts": PARTS}
     found: dict[str, list[Any]] = {part: [] for part in columns}
-    for seed in range(asked.seeds):
-        for name in asked.regimes:
-            measure = functools.partial(measured, programs, name, seed, asked, console)
-            for part, rows in kept(asked.workdir / f"{name}_{seed}.json", measure).items():
-                found[part] += rows
-            for part, rows in found.items():
-                write_csv(asked.workdir / f"pretrained_{part}.csv", columns[part], rows)
+
+    def add(name: str, compute: Callable[[], dict[str, Any]]) -> None:
+        for part, rows in kept(asked.workdir / f"{name}.json", compute).items():
+            found[part] += rows
+            write_csv(asked.workdir / f"pretrained_{part}.csv", columns[part], found[part])
+
+    for seed, name in itertools.product(range(asked.seeds), asked.regimes):
+        add(f"{name}_{seed}", functools.partial(measured, programs, name, seed, asked, console))
+        if (name, seed) != (SOFTMAX, 0):
             shutil.rmtree(asked.run(name, seed), ignore_errors=True)
+    add("parts", functools.partial(of_parts, programs, asked, console))
+    shutil.rmtree(asked.run(SOFTMAX, 0), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ Weigh = Callable[[Logits, Visible, Any], Logits]
 """Weights of a block of rows, from its logits, what each query sees, and the numbers of the layer."""
 Parameters = dict[str, Any]
 BLOCK = 256
-"""Queries whose rows are weighed at a time; sequences of at most twice as many take one block."""
+"""Queries at most whose rows are weighed at a time; sequences of at most twice as many take one block."""
 SEGMENTS = 4
 """Parts of a longer sequence, whose queries get only the keys up to the end of their part."""
 
@@ -144,7 +144,8 @@ def hidden(
         return x + product(gated, own["down"], sizes.products), Cache(key[start:], value[start:])
 
     start = 0 if before is None else before.key.shape[1]
-    room = -len(tokens) % (SEGMENTS * BLOCK) if len(tokens) > 2 * BLOCK else 0
+    blocks = SEGMENTS * -(-len(tokens) // (SEGMENTS * BLOCK))
+    room = -len(tokens) % blocks if len(tokens) > 2 * BLOCK else 0
     embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
     again = jax.checkpoint(layer, prevent_cse=False)  # kept for a gradient, all that a layer computes takes gigabytes
     x, made = jax.lax.scan(again, embedded, (parameters["layers"], numbers, before))
@@ -195,7 +196,8 @@ def _attend(
         return rounded_product("kgqn,nks->qkgs", weights.reshape(logits.shape), value, sizes.products)
 
     places = jnp.arange(start, start + length, dtype=jnp.int32)
-    part, block = (length, length) if length <= 2 * BLOCK else (length // SEGMENTS, BLOCK)
+    part = length if length <= 2 * BLOCK else length // SEGMENTS
+    block = part if length <= 2 * BLOCK else part // -(-part // BLOCK)
     attended = []
     for end in range(part, length + 1, part):
         blocks = [one[end - part : end].reshape(-1, block, *one.shape[1:]) for one in (grouped, places)]

@@ -186,7 +186,8 @@ class SplitTokenizer(Tokenizer):
     r"""The tokens of SmolLM2, which has none of two digits: a number is as many tokens as it has digits and signs.
 
     smollm2.json holds its tokens of the fixed pieces of text and of the characters of numbers. Its tokenizer cuts a
-    text before and behind every digit, so these are the tokens of a whole text too.
+    text before and behind every digit, so these are the tokens of a whole text too, but for the sign of a negative
+    number, which its tokenizer joins to the space before it.
 
     >>> tokenizer = SplitTokenizer(("minimum",), 3)
     >>> tokenizer.encode("minimum:\nkey: [0.5")

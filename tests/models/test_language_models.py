@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from projects.clrs_text.algorithms import ALGORITHMS
+from projects.clrs_text.tokens import SplitTokenizer, answer_parts, cut, question_parts
 from projects.language_models.__main__ import main
 from projects.language_models.decoder import Sizes, hidden, losses, scores
 from projects.language_models.loading import Model, load
@@ -300,3 +302,11 @@ def test_smollm2_is_that_of_numpy(smollm2):
     np.testing.assert_allclose(scores(smollm2.parameters, after), expected, atol=1e-3)
     perplexity = np.exp(np.mean(losses(smollm2.parameters, after, jnp.asarray(tokens))))
     np.testing.assert_allclose(perplexity, 29.88, atol=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_tokens_of_clrs_text_are_those_of_the_model(algorithm):
+    model, tokenizer = load("smollm2"), SplitTokenizer((), 3)
+    for parts in (question_parts(algorithm), answer_parts(algorithm)):
+        text = "".join(part if isinstance(part, str) else "0.548 12 0.0 1e-05" for part in parts)
+        assert [token for piece in cut(text) for token in tokenizer.literal(piece)] == model.encode(text).tolist()

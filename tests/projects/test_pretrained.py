@@ -13,12 +13,11 @@ import pytest
 
 import softmax_jax as sj
 from projects.clrs_text import pretrained
-from projects.clrs_text.algorithms import ALGORITHMS
 from projects.clrs_text.task import ClrsText
-from projects.clrs_text.tokens import SplitTokenizer, answer_parts, cut, question_parts
+from projects.clrs_text.tokens import SplitTokenizer
 from projects.language_models import decoder
 from projects.language_models.decoder import Sizes, hidden, scores
-from projects.language_models.loading import Model, load
+from projects.language_models.loading import Model
 from softmax_jax.tasks.task import sequence_key
 from softmax_jax.training.progress import plain_console
 from tests.projects.plain_llama import TINY, tiny_arrays
@@ -193,12 +192,3 @@ def test_a_directory_goes_on_with_its_own_settings(tmp_path):
 def test_bad_options_are_refused(options, problem):
     with pytest.raises(ValueError, match=problem):
         pretrained.Arguments(**options)
-
-
-@pytest.mark.models
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_table_of_tokens_is_that_of_the_model(algorithm):
-    model, tokenizer = load("smollm2"), SplitTokenizer((), 3)
-    for parts in (question_parts(algorithm), answer_parts(algorithm)):
-        text = "".join(part if isinstance(part, str) else "0.548 12 -0.0 1e-05" for part in parts)
-        assert [token for piece in cut(text) for token in tokenizer.literal(piece)] == model.encode(text).tolist()

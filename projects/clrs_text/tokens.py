@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
@@ -186,12 +187,14 @@ class SplitTokenizer(Tokenizer):
     r"""The tokens of SmolLM2, which has none of two digits: a number is as many tokens as it has digits and signs.
 
     smollm2.json holds its tokens of the fixed pieces of text and of the characters of numbers. Its tokenizer cuts a
-    text before and behind every digit, so these are the tokens of a whole text too, but for the sign of a negative
-    number, which its tokenizer joins to the space before it.
+    text before and behind every digit, so these are the tokens of a whole text too, once the sign of a number is one
+    token with the space or bracket before it.
 
     >>> tokenizer = SplitTokenizer(("minimum",), 3)
     >>> tokenizer.encode("minimum:\nkey: [0.5")
     [34577, 42, 198, 2393, 42, 933, 32, 30, 37]
+    >>> tokenizer.pieces_of(tokenizer.encode("minimum:\nkey: [-0.5")[5:])
+    [' [-', '0', '.', '5']
     """
 
     name = "smollm2"
@@ -202,13 +205,40 @@ class SplitTokenizer(Tokenizer):
         table = read_json(Path(__file__).with_name("smollm2.json"))
         self.tokens: dict[str, list[int]] = table["tokens"]
         self.pieces: dict[str, str] = table["pieces"]
+        of_piece = {piece: int(token) for token, piece in self.pieces.items()}
+        self.sign = of_piece["-"]
+        self.signed = {
+            of_piece[piece[:-1]]: token for piece, token in of_piece.items() if piece[:-1] and piece[-1] == "-"
+        }
+        """The token of what stands before a sign, and that of both."""
 
     @property
     def size(self) -> int:
         return 49_152
 
     def encode(self, text: str) -> list[int]:
-        return [token for piece in cut(text) for token in self.literal(piece)]
+        tokens = jnp.asarray([token for piece in cut(text) for token in self.literal(piece)], jnp.int32)
+        joined, taken = self._joined(tokens, jnp.ones(tokens.shape, bool))
+        return joined[taken].tolist()
+
+    def compiled(
+        self, parts: Parts, fields: Inputs, length: Int[Array, ""]
+    ) -> tuple[Int[Array, " slots"], Bool[Array, " slots"]]:
+        return self._joined(*super().compiled(parts, fields, length))
+
+    def _joined(
+        self, tokens: Int[Array, " slots"], taken: Bool[Array, " slots"]
+    ) -> tuple[Int[Array, " slots"], Bool[Array, " slots"]]:
+        """Puts one token in the slot of a sign for both it and what stands before it, whose slot becomes free."""
+        places = jnp.arange(len(tokens), dtype=jnp.int32)
+        last = jax.lax.cummax(jnp.where(taken, places, 0))
+        before = jnp.concatenate([places[:1], last[:-1]])
+        signs, free = taken & (tokens == self.sign), jnp.zeros(taken.shape, bool)
+        for first, both in self.signed.items():
+            here = signs & (tokens[before] == first)
+            tokens = jnp.where(here, both, tokens)
+            free = free.at[jnp.where(here, before, len(tokens))].set(True, mode="drop")
+        return tokens, taken & ~free
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(self.pieces_of(tokens))

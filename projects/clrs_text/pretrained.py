@@ -116,6 +116,8 @@ class Arguments:
                 f"{BLOCK_STEPS}, such as 125 and 400"
             )
         each_once("--algorithms", self.algorithms)
+        each_once("--lengths", self.lengths)
+        each_once("--lengths with --longer", (*self.lengths, *self.longer))
         each_once("--regimes", self.regimes)
         for name in self.regimes:
             one_of("--regimes", name, OF_THIS_MODEL)
@@ -198,12 +200,8 @@ class Programs:
         self.fixed = parameters | {"layers": parameters["layers"] | rounded}
         self.shape = (layers, sizes.heads, 1, 1)
         self.task, self.tested = asked.tasks(sizes, width, layers)
-        self.of_parts = dataclasses.replace(self.task, sets=AT_ONCE)
+        self.at_training = dataclasses.replace(self.task, sets=AT_ONCE)
         """The texts of the tests at the lengths of training."""
-        self._trained, self._tested = (
-            jax.jit(self._train, donate_argnums=1),
-            jax.jit(self._test, static_argnames="task"),
-        )
 
     def start(self) -> State:
         """Returns the state before the first step: what is learned adds nothing yet."""
@@ -226,13 +224,13 @@ class Programs:
     ) -> tuple[State, float, list[float]]:
         """Returns the state after some steps, the mean loss, and the shares of right answers in their second half."""
         arguments = np.int32(seed), np.int32(first), rates.astype(np.float32), regime.data()[1]
-        state, losses, right = self._trained(self.fixed, state, *arguments)
+        state, losses, right = self._train(self.fixed, state, *arguments)
         return state, float(losses.mean()), np.asarray(right)[len(rates) // 2 :].mean(0).tolist()
 
     def right(self, trained: Trained, seed: int, task: ClrsText, sets: int) -> Bool[np.ndarray, "texts sets"]:
         """Returns whether each answer to the test sets of a seed is right to its end."""
         given = self.fixed, *trained, np.int32(seed)
-        found = [self._tested(*given, np.int32(step), task=task) for step in range(sets // AT_ONCE)]
+        found = [self._test(*given, np.int32(step), task) for step in range(sets // AT_ONCE)]
         return np.concatenate(found).T
 
     def looks(self, trained: Trained, seed: int) -> Float[np.ndarray, "layers heads"]:
@@ -247,6 +245,7 @@ class Programs:
             weights.append(np.asarray(self._looks(self.fixed, trained, one, batch, numbers_read(batch, one.decimals))))
         return np.mean(weights, 0)
 
+    @functools.partial(jax.jit, static_argnames="self", donate_argnames="state")
     def _train(
         self, fixed: Parameters, state: State, seed: Array, first: Array, rates: Array, learned: Array
     ) -> tuple[State, Any, Any]:
@@ -286,6 +285,7 @@ class Programs:
         _, (measured,) = read(Reader(adapted(fixed, trained[0]), self.sizes, trained[1]), batch, None)
         return measured.also
 
+    @functools.partial(jax.jit, static_argnames=("self", "task"))
     def _test(
         self, fixed: Parameters, adapters: Adapters, numbers: Numbers, seed: Array, step: Array, task: ClrsText
     ) -> Bool[Array, "sets texts"]:
@@ -404,8 +404,8 @@ def of_parts(programs: Programs, asked: Arguments, console: Console) -> dict[str
     rows = []
     for heads, mask in masks.items():
         numbers = {key: jnp.where(mask[..., None, None], swapped[key], trained[1][key]) for key in NUMBERS}
-        right = programs.right((trained[0], numbers), 0, programs.of_parts, SETS_BY_PART)
-        of_texts = zip(texts_of(programs.of_parts), right.sum(1).tolist())
+        right = programs.right((trained[0], numbers), 0, programs.at_training, SETS_BY_PART)
+        of_texts = zip(texts_of(programs.at_training), right.sum(1).tolist())
         rows += [(heads, 0, *text, count, SETS_BY_PART) for text, count in of_texts]
         console.print(f"swapped into heads of {heads}: {100 * right.mean():.1f} % right", highlight=False)
     return {"parts": rows}
@@ -422,9 +422,9 @@ def study(asked: Arguments) -> None:
     """Tunes and tests what is not there yet, and writes what there is after every model."""
     KEPT.keep()
     console = plain_console()
-    asked.begin(jax.devices()[0].device_kind)
     model = load(asked.model)
     programs = Programs(model.parameters, model.sizes, asked)
+    asked.begin(jax.devices()[0].device_kind)
     columns = {"learning": (*LEARNING, *asked.algorithms), "answers": ANSWERS, "heads": HEADS, "parts": PARTS}
     found: dict[str, list[Any]] = {part: [] for part in columns}
 

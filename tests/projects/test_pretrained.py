@@ -187,6 +187,8 @@ def test_a_directory_goes_on_with_its_own_settings(tmp_path):
         ({"regimes": ("softmax", "ssmaxx")}, "ssmax"),
         ({"workdir": Path("runs/[1]")}, "has one of"),
         ({"most_steps": 70}, "multiples of 5 and 50"),
+        ({"lengths": (4, 4)}, "--lengths has 4 twice"),
+        ({"longer": (16, 20)}, "--lengths with --longer has 16 twice"),
     ],
 )
 def test_bad_options_are_refused(options, problem):

@@ -116,7 +116,9 @@ def learn(
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         units, moments = state
-        values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)  # in less memory
+        values, slopes = jax.lax.map(
+            lambda one: jax.value_and_grad(loss)(units, one), tokens
+        )  # one text takes less memory
         with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
             updates, moments = optimizer.update(slopes.mean(0), moments)
         return (optax.apply_updates(units, updates), moments), values.mean()

@@ -144,8 +144,7 @@ def hidden(
         return x + product(gated, own["down"], sizes.products), Cache(key[start:], value[start:])
 
     start = 0 if before is None else before.key.shape[1]
-    blocks = SEGMENTS * -(-len(tokens) // (SEGMENTS * BLOCK))
-    room = -len(tokens) % blocks if len(tokens) > 2 * BLOCK else 0
+    room = -len(tokens) % _segments(len(tokens))[0]
     embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
     again = jax.checkpoint(layer, prevent_cse=False)  # kept for a gradient, all that a layer computes takes gigabytes
     x, made = jax.lax.scan(again, embedded, (parameters["layers"], numbers, before))
@@ -196,8 +195,7 @@ def _attend(
         return rounded_product("kgqn,nks->qkgs", weights.reshape(logits.shape), value, sizes.products)
 
     places = jnp.arange(start, start + length, dtype=jnp.int32)
-    part = length if length <= 2 * BLOCK else length // SEGMENTS
-    block = part if length <= 2 * BLOCK else part // -(-part // BLOCK)
+    part, block = _segments(length)
     attended = []
     for end in range(part, length + 1, part):
         blocks = [one[end - part : end].reshape(-1, block, *one.shape[1:]) for one in (grouped, places)]
@@ -208,6 +206,15 @@ def _attend(
             else jax.lax.map(lambda one, keys=keys: of_block(*one, *keys), tuple(blocks))
         )
     return jnp.concatenate([one.reshape(part, -1) for one in attended])
+
+
+def _segments(length: int) -> tuple[int, int]:
+    """Returns the queries of a part of a sequence, and of a block of that part."""
+    if length <= 2 * BLOCK:
+        return length, length
+    blocks = -(-length // (SEGMENTS * BLOCK))
+    block = -(-length // (SEGMENTS * blocks))
+    return blocks * block, block
 
 
 def scores(parameters: Parameters, hidden: Float[Array, "*positions width"]) -> Float[Array, "*positions tokens"]:

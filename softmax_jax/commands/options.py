@@ -330,7 +330,9 @@ def one_line_errors() -> Iterator[None]:
         problem, status = str(error), 1
     except (ValueError, OSError, MemoryError, RuntimeError, AssertionError) as error:
         problem, status = " ".join(str(error).split()), 2
-        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in problem:
+        if isinstance(error, OSError) and error.filename:
+            problem = f"{error.filename} cannot be read or written ({error.strerror}): name another"
+        elif isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in problem:
             problem = f"this takes more memory than there is ({problem[:200]}): ask for fewer sets or seeds at once"
         elif isinstance(error, RuntimeError | AssertionError) and not (problem := device_problem()):
             raise

@@ -89,6 +89,10 @@ def test_a_tilde_is_the_home_of_the_user_and_what_cannot_be_read_is_one_line(mon
         parse(Arguments, ["--steps", "x"])
     said = capsys.readouterr().err
     assert said == "error: --steps is 'x': it must be a whole number, written as in 128 (--help shows every option)\n"
+    with pytest.raises(SystemExit), one_line_errors():
+        Path("not_there.txt").read_bytes()
+    said = capsys.readouterr().err
+    assert said == "error: not_there.txt cannot be read or written (No such file or directory): name another\n"
 
 
 AGAIN = """

@@ -169,50 +169,37 @@ def contrasts_table(found: pl.DataFrame) -> str:
 
 
 def algorithms_table(found: pl.DataFrame) -> str:
-    """Returns what tuning gains over softmax on every learned algorithm, with half its t interval, as Markdown."""
-    columns = [(regime, lengths) for regime in ("adaptive", "ssmax") for lengths in RANGES]
+    """Returns what the temperature gains over softmax on every learned algorithm, with half its interval by t."""
     rows = []
-    for (algorithm,), of_one in found.filter(against=BASELINE).group_by("algorithm", maintain_order=True):
-        cells = [of_one.filter(regime=regime, lengths=lengths).to_dicts()[0] for regime, lengths in columns]
-        rows.append([str(algorithm), *(f"{cell['mean']:+.1f} ± {cell['high'] - cell['mean']:.1f}" for cell in cells)])
-    return markdown_table(["algorithm", *(f"{NAMES[regime]}, {lengths}" for regime, lengths in columns)], rows)
-
-
-def pretrained_cells(answers: pl.DataFrame) -> Iterator[tuple[str, str, int, str, float, float, float | None, int]]:
-    """Yields stage, regime, seed, algorithm, accuracy at and beyond the training lengths of SmolLM2, p there, sets.
-
-    p is of McNemar's exact test beyond training, against the model tuned under softmax from the same seed.
-    """
-    trained = answers["n"].unique().sort().to_list()
-    beyond = [n for n in trained if n > PRETRAINED_LONGEST]
-    bits = answers.with_columns(right=pl.col("right").str.split("").list.eval(pl.element() == "1"))
-    cells = {
-        key: (of_one.filter(~pl.col("n").is_in(beyond)), of_one.filter(pl.col("n").is_in(beyond)))
-        for key, of_one in bits.group_by("stage", "regime", "seed", "algorithm", maintain_order=True)
-    }
-    arrays = {key: [np.concatenate(part["right"].to_list()) for part in parts] for key, parts in cells.items()}
-    for (stage, regime, seed, algorithm), (within, after) in arrays.items():
-        reference = arrays["tuned", BASELINE, seed, algorithm][1]
-        p = None if (stage, regime) == ("tuned", BASELINE) else mcnemar(after, reference)
-        yield stage, regime, seed, algorithm, 100 * within.mean(), 100 * after.mean(), p, after.size  # pyright: ignore
+    of_temperature = found.filter(regime="adaptive", against=BASELINE)
+    for (algorithm,), of_one in of_temperature.group_by("algorithm", maintain_order=True):
+        cells = {row["lengths"]: f"{row['mean']:+.1f} ± {row['high'] - row['mean']:.1f}" for row in of_one.to_dicts()}
+        rows.append([str(algorithm), *(cells[lengths] for lengths in RANGES)])
+    return markdown_table(["algorithm", *RANGES], rows)
 
 
 def pretrained_table(answers: pl.DataFrame) -> str:
-    """Returns what SmolLM2 answers right after tuning, as Markdown."""
-    rows = [
-        [
-            algorithm,
-            f"{stage} {NAMES.get(regime, regime)}" if stage == "swapped" else NAMES.get(regime, regime),
-            str(seed),
-            f"{within:.1f}",
-            f"{after:.1f}",
-            number_or_dash(p, ".1g"),
-        ]
-        for stage, regime, seed, algorithm, within, after, p, _ in sorted(
-            pretrained_cells(answers), key=lambda cell: (cell[3], cell[0] == "swapped", cell[2])
-        )
-    ]
-    return markdown_table(["algorithm", "under", "seed", "4 to 16", "20 to 40", "p"], rows)
+    """Returns what SmolLM2 answers right at and beyond the lengths of training, as Markdown.
+
+    Beyond, it is compared with the model tuned under softmax from the same seed: the gain with half of Student's
+    interval over texts, and p of McNemar's exact test.
+    """
+    bits = answers.with_columns(
+        right=pl.col("right").str.split("").list.eval(pl.element() == "1"), beyond=pl.col("n") > PRETRAINED_LONGEST
+    )
+    cells = bits.group_by("stage", "regime", "seed", "algorithm", "beyond", maintain_order=True)
+    right = {tuple(key): np.array(texts) for *key, texts in cells.agg(pl.col("right").list.explode()).rows()}
+    models = sorted({key[:-1]: None for key in right}, key=lambda model: (model[3], model[0] == "swapped", model[2]))
+    rows = []
+    for stage, regime, seed, algorithm in models:
+        within, after = (right[stage, regime, seed, algorithm, beyond] for beyond in (False, True))
+        reference = right["tuned", BASELINE, seed, algorithm, True]
+        gains = (100.0 * after - 100.0 * reference).tolist()
+        compared = f"{np.mean(gains):+.1f} ± {half_width(gains):.1f}", f"{mcnemar(after, reference):.1g}"
+        name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
+        shares = f"{100 * within.mean():.1f}", f"{100 * after.mean():.1f}"
+        rows.append([algorithm, name, str(seed), *shares, *(("–", "–") if regime == BASELINE else compared)])
+    return markdown_table(["algorithm", "under", "seed", "4 to 16", "20 to 40", "gain", "p"], rows)
 
 
 def gains_chart(answers: pl.DataFrame) -> charts.Chart:

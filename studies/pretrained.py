@@ -116,9 +116,8 @@ def learn(
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         units, moments = state
-        values, slopes = jax.lax.map(
-            lambda one: jax.value_and_grad(loss)(units, one), tokens
-        )  # one text takes less memory
+        # One text at a time takes less memory.
+        values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)
         with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
             updates, moments = optimizer.update(slopes.mean(0), moments)
         return (optax.apply_updates(units, updates), moments), values.mean()

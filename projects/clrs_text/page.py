@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from projects.clrs_text.answers import mcnemar
 from projects.clrs_text.task import PUBLISHED_LENGTHS
+from softmax_jax.files import read_json
 from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
 from softmax_jax.report import charts
 from softmax_jax.report.tables import markdown_table, number_or_dash
@@ -55,7 +56,7 @@ NAMES = {
 }
 SHORT = {"ssmax": "SSMax", "constant": "constant from 1", "sharp_constant": "constant from 1.5"}
 DRAWS = 10_000
-PRETRAINED, PRETRAINED_LONGEST = "pretrained_answers.csv", 16
+PRETRAINED = "pretrained_answers.csv"
 CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
 
 
@@ -178,14 +179,14 @@ def algorithms_table(found: pl.DataFrame) -> str:
     return markdown_table(["algorithm", *RANGES], rows)
 
 
-def pretrained_table(answers: pl.DataFrame) -> str:
+def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
     """Returns what SmolLM2 answers right at and beyond the lengths of training, as Markdown.
 
     Beyond, it is compared with the model tuned under softmax from the same seed: the gain with half of Student's
     interval over texts, and p of McNemar's exact test.
     """
     bits = answers.with_columns(
-        right=pl.col("right").str.split("").list.eval(pl.element() == "1"), beyond=pl.col("n") > PRETRAINED_LONGEST
+        right=pl.col("right").str.split("").list.eval(pl.element() == "1"), beyond=~pl.col("n").is_in(lengths)
     )
     cells = bits.group_by("stage", "regime", "seed", "algorithm", "beyond", maintain_order=True)
     right = {tuple(key): np.array(texts) for *key, texts in cells.agg(pl.col("right").list.explode()).rows()}
@@ -199,7 +200,9 @@ def pretrained_table(answers: pl.DataFrame) -> str:
         name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
         shares = f"{100 * within.mean():.1f}", f"{100 * after.mean():.1f}"
         rows.append([algorithm, name, str(seed), *shares, *(("–", "–") if regime == BASELINE else compared)])
-    return markdown_table(["algorithm", "under", "seed", "4 to 16", "20 to 40", "gain", "p"], rows)
+    longer = bits.filter("beyond")["n"]
+    spans = f"{min(lengths)} to {max(lengths)}", f"{longer.min()} to {longer.max()}"
+    return markdown_table(["algorithm", "under", "seed", *spans, "gain", "p"], rows)
 
 
 def gains_chart(answers: pl.DataFrame) -> charts.Chart:
@@ -228,18 +231,19 @@ def gains_chart(answers: pl.DataFrame) -> charts.Chart:
 
 def tables_of(data: Path) -> Iterator[str]:
     """Yields the tables of the answers in a directory, in the order of their marks."""
-    answers = pl.read_csv(data / "answers.csv")
+    answers = pl.read_csv((data / "answers.csv").read_bytes())
     yield models_table(answers)
     found = contrasts(answers)
     yield contrasts_table(found)
     yield algorithms_table(found)
     if (data / PRETRAINED).exists():
-        yield pretrained_table(pl.read_csv(data / PRETRAINED, schema_overrides={"right": pl.String}))
+        found = pl.read_csv((data / PRETRAINED).read_bytes(), schema_overrides={"right": pl.String})
+        yield pretrained_table(found, read_json(data / "pretrained.json")["settings"]["lengths"])
 
 
 def write(asked: Arguments) -> None:
     """Writes the contrasts, the losses, the tables and the picture."""
-    answers = pl.read_csv(asked.data / "answers.csv")
+    answers = pl.read_csv((asked.data / "answers.csv").read_bytes())
     frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
     drawn = {"gains": gains_chart(answers)}
     asked.write("clrs_text", frames, drawn, dict(zip(asked.marks(), tables_of(asked.data))))

@@ -85,9 +85,16 @@ def test_a_model_tuned_from_one_seed_is_tested_over_its_sets():
         )
     ]
     frame = pl.DataFrame(rows, ["stage", "regime", "seed", "algorithm", "n", "right"], orient="row")
-    lines = page.pretrained_table(frame).splitlines()[2:]
+    header, _, *lines = page.pretrained_table(frame, (8, 16)).splitlines()
+    assert "| 8 to 16 | 20 to 40 |" in header
     assert lines == [
         "| minimum | softmax | 0 | 100.0 | 100.0 | – | – |",
         "| minimum | adaptive temperature | 0 | 75.0 | 75.0 | -25.0 ± 15.9 | 0.008 |",
         "| minimum | swapped adaptive temperature | 0 | 0.0 | 0.0 | -100.0 ± 0.0 | 5e-10 |",
     ]
+
+
+def test_a_directory_without_answers_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        page.write(page.Arguments(data=tmp_path))
+    assert error.value.filename == str(tmp_path / "answers.csv")

@@ -16,7 +16,6 @@ import pytest
 import softmax_jax
 from docs import pages
 from tests.models.zoo import MODELS
-from tests.tiers import full_except
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -118,7 +117,8 @@ def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
     assert made == bare
 
 
-@pytest.mark.parametrize("name", full_except(["idea.md", "any_model.md"], "idea.md"))
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["idea.md", "any_model.md"])
 def test_the_examples_of_a_page_print_what_it_says(name: str):
     blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks

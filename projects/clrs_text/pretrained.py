@@ -241,7 +241,8 @@ class Programs:
         weights = []
         for name in self.task.algorithms:
             one = dataclasses.replace(self.task, algorithms=(name,))
-            batch = one.test_batch(sequence_key(jnp.int32(seed)), one.longest, SETS_BY_PART)
+            draw = jax.jit(one.test_batch, static_argnums=(1, 2))
+            batch = draw(sequence_key(jnp.int32(seed)), one.longest, SETS_BY_PART)
             weights.append(np.asarray(self._looks(self.fixed, trained, one, batch, numbers_read(batch, one.decimals))))
         return np.mean(weights, 0)
 

@@ -24,6 +24,7 @@ def texts():
     return tokens, jnp.arange(LENGTH)[None] >= jnp.array([0, 2, 5])[:, None]
 
 
+@functools.partial(nnx.jit, static_argnames="by")
 def full_pass(one, tokens, visible, by):
     mask = jnp.tri(tokens.shape[1], dtype=bool)[None] & visible[:, None]
     return one.scores(one(tokens, mask, by))

@@ -58,7 +58,7 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
 @pytest.mark.parametrize("algorithm", ["minimum", "insertion_sort"])
 def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
     task = ClrsText(algorithms=(algorithm,), lengths=(3,), tokenizer="smollm2")
-    batch = task.test_batch(jax.random.key(0), 11, 6)
+    batch = jax.jit(task.test_batch, static_argnums=(1, 2))(jax.random.key(0), 11, 6)
     found = pretrained.numbers_read(batch, task.decimals)
     table = SplitTokenizer((), task.decimals)
     for tokens, taken, rows in zip(np.asarray(batch.tokens)[:, 0], np.asarray(batch.text)[:, 0] >= 0, found):
@@ -74,7 +74,7 @@ def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
 
 
 def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
-    monkeypatch.setattr(pretrained, "SETS_BY_PART", 4)
+    monkeypatch.setattr(pretrained, "SETS_BY_PART", 2)
     asked = pretrained.Arguments(algorithms=("minimum",), lengths=(3, 4), longer=(5,), batch=1)
     programs = object.__new__(pretrained.Programs)
     programs.sizes = SIZES
@@ -82,7 +82,8 @@ def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
     programs.fixed = parameters()
     trained = {}, numbers_of(pretrained.REGIMES["softmax"])
     found = programs.looks(trained, 3)
-    batch = programs.task.test_batch(sequence_key(jnp.int32(3)), 4, pretrained.SETS_BY_PART)
+    draw = jax.jit(programs.task.test_batch, static_argnums=(1, 2))
+    batch = draw(sequence_key(jnp.int32(3)), 4, pretrained.SETS_BY_PART)
     wanted = []
     for tokens, taken, rows in zip(batch.tokens, batch.text, pretrained.numbers_read(batch, 3)):
         here = np.flatnonzero(np.asarray(taken[0]) >= 0)

@@ -1,5 +1,6 @@
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_texts_come_back_at_any_number_of_decimals(name, decimals):
 
 
 def compiled(one, parts, held, length):
-    tokens, there = one.compiled(parts, held, jnp.int32(length))
+    tokens, there = jax.jit(one.compiled, static_argnums=0)(parts, held, jnp.int32(length))
     return np.asarray(tokens)[np.asarray(there)].tolist()
 
 

@@ -9,6 +9,7 @@ from softmax_jax import temperature
 from softmax_jax.measures.refit import BEST_FOR_LENGTH
 from softmax_jax.report import temperature as report
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS
+from softmax_jax.training.run_directory import SHIPPED
 from tests.report.charts import printed, values_of
 from tests.test_temperature import drawn_rows
 
@@ -73,8 +74,9 @@ def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_ba
     assert cells["holds the published"] == ["–", "yes", "no", "no", "–", "–", "–", "–", "–"]
 
 
-def test_a_fit_that_is_a_constant_or_softmax_is_called_so(fits):
-    fit = dataclasses.replace(fits[ALL_LENGTHS], entropy_range=[1.0, 2.0], coefficients=[6.5])
+def test_a_fit_that_is_a_constant_or_softmax_is_called_so():
+    fit = temperature.TemperatureFit.load(SHIPPED / "paper" / "temperature.json")
+    fit = dataclasses.replace(fit, entropy_range=[1.0, 2.0], coefficients=[6.5])
     assert report.kind(fit) == "a constant: β = 6.5"
     below = dataclasses.replace(fit, coefficients=[0.1, 0.5], beta_at_ends=[0.6, 0.7])
     assert report.kind(below) == "β at most 1 (from 0.6 to 0.7), so 1 by rule: softmax"

@@ -30,7 +30,7 @@ import softmax_jax as sj
 from projects.clrs_text.study import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, Regime
 from projects.clrs_text.task import ClrsText, Purpose, Texts
 from projects.clrs_text.tokens import NUMBER, SplitTokenizer, number_of_each
-from projects.language_models.decoder import Adapted, Parameters, Sizes, fixed_product, hidden
+from projects.language_models.decoder import Adapted, Parameters, Sizes, hidden, product
 from projects.language_models.loading import SMOLLM2, load
 from softmax_jax.commands.options import KEPT, check_directory, each_once, run as command, within
 from softmax_jax.files import read_json, remove_unfinished, versions, write_csv, write_json
@@ -171,7 +171,7 @@ class Reader(NamedTuple):
 
     def scores(self, hidden: Float[Array, "*positions width"]) -> Float[Array, "*positions tokens"]:
         """Returns the score of every token to follow these positions."""
-        return fixed_product(hidden, self.parameters["embed"], self.sizes.products)
+        return product(hidden, self.parameters["embed"], self.sizes.products)
 
 
 def adapted(fixed: Parameters, adapters: Adapters) -> Parameters:

@@ -10,6 +10,7 @@ would round their inputs to TF32.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -84,32 +85,37 @@ def product(
     """Multiplies rows by a matrix that is stored as checkpoints store it."""
     if isinstance(matrix, Adapted):
         narrowed = product(x, matrix.narrow, kind)
-        return fixed_product(x, matrix.matrix, kind) + product(narrowed, matrix.wide, kind)
+        return product(x, matrix.matrix, kind) + product(narrowed, matrix.wide, kind)
     return rounded_product("...i,oi->...o", x, matrix, kind)
-
-
-def fixed_product(
-    x: Float[Array, "*rows inputs"], matrix: Float[Array, "outputs inputs"], kind: str
-) -> Float[Array, "*rows outputs"]:
-    """Multiplies rows by a matrix that has no gradient; that of the rows is a rounded product too."""
-    return _fixed(x, matrix, kind)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _fixed(x: Array, matrix: Array, kind: str) -> Any:
-    return rounded_product("...i,oi->...o", x, matrix, kind)
-
-
-_fixed.defvjp(
-    lambda x, matrix, kind: (_fixed(x, matrix, kind), matrix),
-    lambda kind, matrix, slope: (rounded_product("...o,oi->...i", slope, matrix, kind), None),
-)
 
 
 def rounded_product(equation: str, x: Array, y: Array, kind: str) -> Array:
-    """Returns a product of two arrays, whose inputs are rounded to a type, summed in float32."""
+    """Returns a product of two arrays, whose inputs are rounded to a type, summed in float32; so are its gradients."""
+    return _rounded(equation, x, y, kind)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _rounded(equation: str, x: Array, y: Array, kind: str) -> Any:
     given = x.astype(kind), y.astype(kind)
     return jnp.einsum(equation, *given, precision="highest", preferred_element_type=jnp.float32)
+
+
+def _gradients(equation: str, kind: str, given: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+    """Returns the gradients of a rounded product; of the two arrays of each, the smaller goes first.
+
+    XLA on CPUs transposes the first, and computes whatever made it in the order of the transposed elements.
+    """
+    (x, y), (of_x, of_y, of_slope) = given, re.split(",|->", equation)
+
+    def gradient(own: Array, of_own: str, other: Array, of_other: str) -> Array:
+        pair = sorted([(slope, of_slope), (other, of_other)], key=lambda array: array[0].size)
+        (first, of_first), (second, of_second) = pair
+        return rounded_product(f"{of_first},{of_second}->{of_own}", first, second, kind).astype(own.dtype)
+
+    return gradient(x, of_x, y, of_y), gradient(y, of_y, x, of_x)
+
+
+_rounded.defvjp(lambda equation, x, y, kind: (_rounded(equation, x, y, kind), (x, y)), _gradients)
 
 
 def rms_norm(x: Float[Array, "length width"], scale: Float[Array, " width"], epsilon: float) -> Array:

@@ -56,9 +56,24 @@ def test_a_matrix_that_stays_is_one_that_has_the_narrow_product_added():
 
     found, wanted = (jax.value_and_grad(one, (0, 1, 2))(x, narrow, wide) for one in (adapted, plain))
     jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, atol=1e-4), found, wanted)
-    rounded = jax.grad(lambda x: decoder.fixed_product(x, matrix, "bfloat16").sum())(x)
+    rounded = jax.grad(lambda x: decoder.product(x, matrix, "bfloat16").sum())(x)
     np.testing.assert_allclose(rounded, jnp.broadcast_to(matrix.sum(0), x.shape), atol=0.05)
     assert not np.array_equal(rounded, jnp.broadcast_to(matrix.sum(0), x.shape))
+
+
+@pytest.mark.parametrize("equation", ["...i,oi->...o", "qkgs,nks->kgqn", "kgqn,nks->qkgs"])
+@pytest.mark.parametrize("keys", [3, 40])  # whichever of two arrays is the smaller
+def test_gradients_of_a_product_are_those_of_einsum(equation, keys):
+    sizes = dict(zip("qkgsnoi", (5, 2, 3, 4, keys, keys, 7)))
+    shapes = [[sizes[axis] for axis in axes.replace("...", "q")] for axes in equation.split("->")[0].split(",")]
+    given = [jnp.asarray(np.random.default_rng(len(shape)).normal(size=shape), jnp.float32) for shape in shapes]
+
+    def slopes(of_product):
+        return jax.grad(lambda *pair: jnp.sin(of_product(*pair)).sum(), (0, 1))(*given)
+
+    found = slopes(lambda x, y: decoder.rounded_product(equation, x, y, "float32"))
+    wanted = slopes(lambda x, y: jnp.einsum(equation, x, y, precision="highest"))
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, atol=1e-4), found, wanted)
 
 
 @pytest.mark.full

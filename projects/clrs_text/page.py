@@ -182,16 +182,16 @@ def algorithms_table(found: pl.DataFrame) -> str:
 def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
     """Returns what SmolLM2 answers right at and beyond the lengths of training, as Markdown.
 
-    Beyond, it is compared with the model tuned under softmax from the same seed: the gain with half of Student's
-    interval over texts, and p of McNemar's exact test.
+    A cell has a number for each seed. Beyond, it is compared with the model tuned under softmax from the same seed: the
+    gain with half of Student's interval over texts, and p of McNemar's exact test.
     """
     bits = answers.with_columns(
         right=pl.col("right").str.split("").list.eval(pl.element() == "1"), beyond=~pl.col("n").is_in(lengths)
     )
     cells = bits.group_by("stage", "regime", "seed", "algorithm", "beyond", maintain_order=True)
     right = {tuple(key): np.array(texts) for *key, texts in cells.agg(pl.col("right").list.explode()).rows()}
-    models = sorted({key[:-1]: None for key in right}, key=lambda model: (model[3], model[0] == "swapped", model[2]))
-    rows = []
+    models = sorted({key[:-1]: None for key in right}, key=lambda model: (model[3], model[0] == "swapped"))
+    cells_of: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for stage, regime, seed, algorithm in models:
         within, after = (right[stage, regime, seed, algorithm, beyond] for beyond in (False, True))
         reference = right["tuned", BASELINE, seed, algorithm, True]
@@ -199,10 +199,12 @@ def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
         compared = f"{np.mean(gains):+.1f} ± {half_width(gains):.1f}", f"{mcnemar(after, reference):.1g}"
         name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
         shares = f"{100 * within.mean():.1f}", f"{100 * after.mean():.1f}"
-        rows.append([algorithm, name, str(seed), *shares, *(("–", "–") if regime == BASELINE else compared)])
+        cells_of.setdefault((algorithm, name), []).append((*shares, *(() if regime == BASELINE else compared)))
+    rows = [[*model, *map("; ".join, zip(*of_seeds))] for model, of_seeds in cells_of.items()]
     longer = bits.filter("beyond")["n"]
     spans = f"{min(lengths)} to {max(lengths)}", f"{longer.min()} to {longer.max()}"
-    return markdown_table(["algorithm", "under", "seed", *spans, "gain", "p"], rows)
+    header = ["algorithm", "under", *spans, "gain", "p"]
+    return markdown_table(header, [row + ["–"] * (len(header) - len(row)) for row in rows])
 
 
 def gains_chart(answers: pl.DataFrame) -> charts.Chart:

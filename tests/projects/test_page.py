@@ -74,23 +74,24 @@ def test_the_bootstrap_is_of_base_models_and_runs():
     assert page.bootstrap(np.array([[0.0, 8.0]]), np.zeros((1, 2))) == (0.0, 8.0)
 
 
-def test_a_model_tuned_from_one_seed_is_tested_over_its_sets():
+def test_a_model_is_tested_over_its_sets_and_has_a_number_in_every_cell():
     rows = [
-        (stage, regime, 0, "minimum", n, bits * 4)
+        (stage, regime, seed, "minimum", n, bits * 4)
+        for seed, right in enumerate(("1101", "1111"))
         for n in (16, 20, 40)
         for stage, regime, bits in (
             ("tuned", "softmax", "1111"),
             ("swapped", "adaptive", "0000"),
-            ("tuned", "adaptive", "1101"),
+            ("tuned", "adaptive", right),
         )
     ]
     frame = pl.DataFrame(rows, ["stage", "regime", "seed", "algorithm", "n", "right"], orient="row")
     header, _, *lines = page.pretrained_table(frame, (8, 16)).splitlines()
     assert "| 8 to 16 | 20 to 40 |" in header
     assert lines == [
-        "| minimum | softmax | 0 | 100.0 | 100.0 | – | – |",
-        "| minimum | adaptive temperature | 0 | 75.0 | 75.0 | -25.0 ± 15.9 | 0.008 |",
-        "| minimum | swapped adaptive temperature | 0 | 0.0 | 0.0 | -100.0 ± 0.0 | 5e-10 |",
+        "| minimum | softmax | 100.0; 100.0 | 100.0; 100.0 | – | – |",
+        "| minimum | adaptive temperature | 75.0; 100.0 | 75.0; 100.0 | -25.0 ± 15.9; +0.0 ± 0.0 | 0.008; 1 |",
+        "| minimum | swapped adaptive temperature | 0.0; 0.0 | 0.0; 0.0 | -100.0 ± 0.0; -100.0 ± 0.0 | 5e-10; 5e-10 |",
     ]
 
 

@@ -73,6 +73,7 @@ def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
             assert read == [number for number in told for _ in number[2:]]
 
 
+@pytest.mark.full
 def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
     monkeypatch.setattr(pretrained, "SETS_BY_PART", 2)
     asked = pretrained.Arguments(algorithms=("minimum",), lengths=(3, 4), longer=(5,), batch=1)

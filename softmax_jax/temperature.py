@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.files import versions, write_json
@@ -309,9 +310,7 @@ def pool(rows: Rows, criterion: str) -> Bins:
 
 def smooth_errors(curves: np.ndarray) -> np.ndarray:
     """Smooths errors along the grid: they are steps, and a sum of few of them has its minimum anywhere."""
-    from scipy.ndimage import gaussian_filter1d
-
-    return gaussian_filter1d(curves, ERROR_SMOOTHING, axis=-1, mode="nearest")
+    return scipy.ndimage.gaussian_filter1d(curves, ERROR_SMOOTHING, axis=-1, mode="nearest")
 
 
 def points_of_bins(bins: Bins, copies: np.ndarray) -> Points:
@@ -541,11 +540,9 @@ def bootstrap(
     def interval(best: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         if seeds >= FEW_SEEDS:
             return tuple(np.quantile(drawn, (0.025, 0.975), axis=0))
-        from scipy.special import stdtrit
-
         # Draws with replacement vary by (seeds - 1) / seeds of the variance of a mean.
         deviation = np.std(drawn, axis=0) * math.sqrt(seeds / (seeds - 1))
-        return best - (half := stdtrit(seeds - 1, 0.975) * deviation), best + half
+        return best - (half := scipy.special.stdtrit(seeds - 1, 0.975) * deviation), best + half
 
     low, high = interval(np.polyval(best, entropies), [np.polyval(fit, entropies) for fit in fits])
     band = {"entropy": entropies.tolist(), "low": low.tolist(), "high": high.tolist()}

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
@@ -60,12 +61,10 @@ def weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
     >>> f"{lower:.6f} {upper:.3f}"
     '0.000068 0.600'
     """
-    from scipy.special import expit  # here, for it takes longer to load than the rest of the package
-
     length, reach = _checked(n, spread, beta)
     with np.errstate(divide="ignore"):
         others = np.log(length - 1)
-    return Bounds(expit(-reach - others), expit(reach - others))
+    return Bounds(scipy.special.expit(-reach - others), scipy.special.expit(reach - others))
 
 
 def loose_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
@@ -315,13 +314,11 @@ def _sum_of_powers(n: float, r: float) -> float:
     about r³·m^(-r-3)/720, which is below 1e-11 of the sum at m = 1000. With t = log(n/m) the integral is
     m^(1-r)·t·(e^x - 1)/x at x = (1 - r)t, which holds its digits at r = 1 too, where it is t.
     """
-    from scipy.special import exprel, zeta  # here, for it takes longer to load than the rest of the package
-
     if np.isinf(n):
-        return float(zeta(r)) if r > 1 else np.inf
+        return float(scipy.special.zeta(r)) if r > 1 else np.inf
     m = min(n, FIRST_TERMS)
     first, t = np.sum(np.arange(1.0, m + 1) ** -r), np.log(n / m)
-    integral = m ** (1 - r) * t * exprel((1 - r) * t)
+    integral = m ** (1 - r) * t * scipy.special.exprel((1 - r) * t)
     return float(first + integral + (n**-r - m**-r) / 2 - r * (n ** (-r - 1) - m ** (-r - 1)) / 12)
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from softmax_jax.commands.options import (
     KEPT,
     RESULTS,
+    PaperOption,
     TrustCode,
     UnlessGiven,
     check_directory,
@@ -22,7 +23,7 @@ from softmax_jax.commands.options import (
     within,
 )
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
-from softmax_jax.report.charts import Chart, PaperOption, save_chart
+from softmax_jax.report.charts import Chart, save_chart
 from softmax_jax.report.tables import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import Config

@@ -79,6 +79,11 @@ def test_the_import_loads_the_library_alone():
     assert not {name.split(".")[0] for name in loaded} & set(absent)
 
 
+def test_measuring_waits_for_nothing_that_draws_charts():
+    loaded = run("import sys, softmax_jax.commands.evaluate; print(*sys.modules)").split()
+    assert {"altair", "scipy.special", "vl_convert"}.isdisjoint(loaded)
+
+
 @pytest.mark.parametrize(
     ("name", "package", "extra"), [("NnxAttention", "flax", "flax"), ("show", "treescope", "experiment")]
 )

@@ -17,8 +17,8 @@ from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import BASELINE, Plan, evaluate
 from softmax_jax.measures.statistics import corrected
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.report import charts
-from softmax_jax.report.charts import Paper, palette, save_chart
+from softmax_jax.report import Paper, charts
+from softmax_jax.report.charts import palette, save_chart
 from softmax_jax.report.findings import Evaluated
 from softmax_jax.report.tables import groups_of, print_groups
 from softmax_jax.training.trainer import Parameters

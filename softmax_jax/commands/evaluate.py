@@ -14,9 +14,7 @@ import tyro
 from softmax_jax.commands import options, program
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
-from softmax_jax.report import findings
-from softmax_jax.report.charts import PaperOption
-from softmax_jax.report.findings import COLUMNS, Evaluated, lengths_to_show, load_runs
+from softmax_jax.measures.runs import COLUMNS, lengths_to_show, load_runs
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import AS_TRAINED, Rounding
 from softmax_jax.training.config import settings_of
@@ -52,7 +50,7 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
-    paper: PaperOption = None
+    paper: options.PaperOption = None
     compiled: tyro.conf.OmitArgPrefixes[options.CompiledPrograms] = options.KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
@@ -100,9 +98,12 @@ def evaluate(asked: Arguments) -> None:
             seeds, items = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
             print(f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr)
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
-        found.append(Evaluated(name, config.task, tuple(named), [], pl.concat(frames)))
+        found.append((name, config.task, tuple(named), [], pl.concat(frames)))
     if not is_leader():
         return
+    from softmax_jax.report import findings  # here, for what draws charts takes a second to load
+
+    found = [findings.Evaluated(*run) for run in found]
     models = {run.name: settings_of(run.config) for run in runs}
     settings = options.settings(asked) | {"sets": sets, "models": models}
     with options.results_of("evaluate", asked.output) as output:
@@ -114,7 +115,7 @@ def evaluate(asked: Arguments) -> None:
     print(f"\nNext: {next_step(asked.checkpoint, found)}")
 
 
-def next_step(paths: Sequence[Path], runs: Sequence[Evaluated]) -> str:
+def next_step(paths: Sequence[Path], runs: Sequence[Any]) -> str:
     """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
     where = SHIPPED / "paper_float32"
     if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where not in paths:

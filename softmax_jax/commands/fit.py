@@ -11,7 +11,6 @@ from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import Draw, heads_of, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.report import temperature as report
-from softmax_jax.report.charts import PaperOption
 from softmax_jax.temperature import Criterion, checkpoint_sha256
 from softmax_jax.training.progress import plain_console, with_progress
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
@@ -39,7 +38,7 @@ class Arguments:
     output: options.UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
-    paper: PaperOption = None
+    paper: options.PaperOption = None
     quick: options.Quick = False
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from softmax_jax.commands import ended_by_reader, program
 from softmax_jax.files import reason, versions, write_json
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import ANY, trust
+from softmax_jax.report import Paper
 from softmax_jax.training.progress import plain_console
 
 T = TypeVar("T")
@@ -38,6 +39,14 @@ TrustCode = Annotated[
     ),
 ]
 """What commands that load a run take as --trust-code."""
+PaperOption = Annotated[
+    Paper | None,
+    tyro.conf.arg(
+        help="Write every chart for print too, into the directory paper: PDF and SVG as wide as one column (3.25 "
+        "inches) or two (6.75), in a serif font, with names for readers, and the title as text for a caption."
+    ),
+]
+"""What commands that draw take as --paper."""
 Quick = Annotated[
     bool,
     tyro.conf.arg(help="Take a look in about a minute: fewer sets, seeds or steps, unless an option says how many."),

@@ -10,7 +10,6 @@ import tyro
 from softmax_jax.commands import options, program
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
-from softmax_jax.report.charts import PaperOption
 from softmax_jax.report.page import make_report
 from softmax_jax.training.run_directory import SHIPPED
 
@@ -30,7 +29,7 @@ class Arguments:
     """Items per set: those of the task unless given, of max retrieval 16, 32, … 16384."""
     sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
-    paper: PaperOption = None
+    paper: options.PaperOption = None
     quick: options.Quick = False
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import evaluate, frame_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import looks, shootout as report
-from softmax_jax.report.charts import PaperOption, save_chart
+from softmax_jax.report.charts import save_chart
 from softmax_jax.report.shootout import Outcomes
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
@@ -43,7 +43,7 @@ class Arguments:
     """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
     output: options.UnlessGiven[Path | None] = None
     """Directory for the tables and charts; results/shootout/TIME by default."""
-    paper: PaperOption = None
+    paper: options.PaperOption = None
     seeds: int = 5
     """Models per normalizer, trained together."""
     length: int | None = None

@@ -4,6 +4,7 @@ import functools
 import math
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 
 from softmax_jax.tasks.max_retrieval import CLASSES
@@ -26,8 +27,6 @@ def expected_ceiling(precision: str, items: int) -> float:
     >>> [round(expected_ceiling("bfloat16", n), 1) for n in (16, 1024, 16384)]
     [98.6, 61.0, 19.5]
     """
-    from scipy.stats import binom  # here, for it takes as long to load as all else of this package
-
     steps = 2 ** BITS[precision][1]
     values = np.concatenate([*((1 + np.arange(steps) / steps) / 2**binade for binade in range(BINADES, 0, -1)), [1.0]])
     edges = np.concatenate([[0], (values[1:] + values[:-1]) / 2, [1]])
@@ -35,7 +34,7 @@ def expected_ceiling(precision: str, items: int) -> float:
     below, width = edges[:-1], np.diff(edges)
     mean = items * SPACING[precision]
     k = np.arange(1, min(items, math.ceil(mean + 12 * mean**0.5 + 12)) + 1)[:, None]
-    chances = binom.pmf(k, items, width) * (below / (1 - width)) ** (items - k)
+    chances = scipy.stats.binom.pmf(k, items, width) * (below / (1 - width)) ** (items - k)
     return 100 * float((largest_shares(len(k)) @ chances).sum())
 
 
@@ -48,10 +47,8 @@ def largest_shares(most: int) -> Float[np.ndarray, " most"]:
     >>> largest_shares(3).round(3).tolist()
     [1.0, 0.55, 0.43]
     """
-    from scipy.stats import poisson
-
     counts = np.arange(most + 1)
-    of_class, of_all = (poisson.pmf(counts, most / 2 / parts) for parts in (CLASSES, 1))
+    of_class, of_all = (scipy.stats.poisson.pmf(counts, most / 2 / parts) for parts in (CLASSES, 1))
     largest = np.zeros(most + 1)
     for m in counts:
         none_above = np.ones(1)

@@ -1,21 +1,22 @@
 """Means over seeds, their 95 % intervals by Student's t, and the paired t-test, one or many at once.
 
-By the two functions of `scipy.special` that `scipy.stats` uses for them, which takes a second longer to load.
+By the two functions of `scipy.special` that `scipy.stats` uses for them, which takes a second longer to load. SciPy
+loads a part of itself when it is first used.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+import scipy
 from jaxtyping import Float
-from scipy.special import stdtr, stdtrit
 
 
 def half_width(values: Sequence[float]) -> float | None:
     """Half the 95 % interval of the mean by Student's t; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return float(stdtrit(len(values) - 1, 0.975) * _standard_error(values))
+    return float(scipy.special.stdtrit(len(values) - 1, 0.975) * _standard_error(values))
 
 
 def _standard_error(values: Sequence[float] | Float[np.ndarray, " values"]) -> float:
@@ -36,7 +37,7 @@ def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float
     rounding = 4 * np.finfo(np.float64).eps * max(np.abs(values).max(), np.abs(reference).max())
     if np.ptp(differences) <= rounding:
         return 1.0 if np.abs(differences).max() <= rounding else None
-    return float(2 * stdtr(len(values) - 1, -abs(np.mean(differences)) / _standard_error(differences)))
+    return float(2 * scipy.special.stdtr(len(values) - 1, -abs(np.mean(differences)) / _standard_error(differences)))
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
@@ -98,7 +99,7 @@ def detectable(differences: Sequence[float]) -> float | None:
     """
     if len(differences) < 2:
         return None
-    return float(sum(stdtrit(len(differences) - 1, (0.975, 0.8))) * _standard_error(differences))
+    return float(sum(scipy.special.stdtrit(len(differences) - 1, (0.975, 0.8))) * _standard_error(differences))
 
 
 def over_seeds(

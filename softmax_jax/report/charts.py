@@ -18,16 +18,17 @@ import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
-import tyro
+import scipy
 import vl_convert
 
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.report import Paper
 
 BASELINE = "softmax"
 """The normalizer that others are compared with."""
@@ -225,12 +226,10 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     >>> [round(place, 2) for place in apart([0.5, 0.5, 0.9], 0.1)]
     [0.45, 0.55, 0.9]
     """
-    from scipy.optimize import isotonic_regression  # here, for it takes as long to load as a chart to draw
-
     gap = min(gap, 1 / max(1, len(places) - 1))
     order = np.argsort(places, kind="stable")
     steps = gap * np.arange(len(places))
-    moved = isotonic_regression(np.asarray(places, np.float64)[order] - steps).x
+    moved = scipy.optimize.isotonic_regression(np.asarray(places, np.float64)[order] - steps).x
     moved = np.clip(moved, 0, 1 - steps[-1]) + steps
     return moved[np.argsort(order)].tolist()
 
@@ -330,15 +329,6 @@ SPOKEN = re.compile(r' (?:aria-[\w-]+|role)="[^"]*"')
 """What a picture says to readers aloud mark by mark; the page's own words stand beside it."""
 SOURCE = re.compile(r"<!-- chart (\w+) -->")
 
-Paper = Literal["one-column", "two-column"]
-PaperOption = Annotated[
-    Paper | None,
-    tyro.conf.arg(
-        help="Write every chart for print too, into the directory paper: PDF and SVG as wide as one column (3.25 "
-        "inches) or two (6.75), in a serif font, with names for readers, and the title as text for a caption."
-    ),
-]
-"""What commands that draw take as --paper."""
 COLUMNS: Mapping[Paper, float] = {"one-column": 234.0, "two-column": 487.0}
 """Widths in points: 3.25 and 6.76 inches."""
 PRINT_SCALE = 0.5

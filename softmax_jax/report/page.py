@@ -18,12 +18,13 @@ from softmax_jax.files import versions, write_csv, write_whole
 from softmax_jax.measures import dispersion, evaluation, refit
 from softmax_jax.measures.dispersion import HARDMAX, Resolution
 from softmax_jax.measures.evaluation import TRUE_ITEM
+from softmax_jax.measures.runs import COLUMNS, SHORTEST, Loaded, lengths_to_show, load_runs
 from softmax_jax.measures.table import KEYS, MEASURES, TOP
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import accuracy, charts, dispersion as drawn, findings, playground, temperature
-from softmax_jax.report.charts import Chart, Paper
-from softmax_jax.report.findings import SHORTEST, Evaluated, Loaded, count, load_runs
+from softmax_jax.report import Paper, accuracy, charts, dispersion as drawn, findings, playground, temperature
+from softmax_jax.report.charts import Chart
+from softmax_jax.report.findings import Evaluated, count
 from softmax_jax.report.show import TEMPLATES
 from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
 from softmax_jax.training.progress import Parts, with_progress
@@ -167,7 +168,7 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
 
 def result_table(runs: Sequence[Evaluated]) -> str:
     """Returns the table of accuracies with half their intervals at a few lengths, the published ones below."""
-    lengths = findings.lengths_to_show(findings.measured_at(runs), most=findings.COLUMNS)
+    lengths = lengths_to_show(findings.measured_at(runs), most=COLUMNS)
     rows, notes = findings.accuracy_table(runs, lengths)
     sets = [of_length.sets for of_length in runs[0].measured]
     notes = [note for note in notes if not note.startswith("gain")]

@@ -14,8 +14,8 @@ from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import summarize
 from softmax_jax.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.report import charts
-from softmax_jax.report.charts import BASELINE, GREY, Paper, palette, save_chart
+from softmax_jax.report import Paper, charts
+from softmax_jax.report.charts import BASELINE, GREY, palette, save_chart
 from softmax_jax.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.temperature import THETA_RANGE, Curve, Rows, TemperatureFit
 

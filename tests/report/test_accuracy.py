@@ -3,6 +3,7 @@ import polars as pl
 import pytest
 import scipy.stats
 
+from softmax_jax.measures.runs import lengths_to_show
 from softmax_jax.report.accuracy import (
     ACCURACY,
     accuracy_chart,
@@ -14,7 +15,7 @@ from softmax_jax.report.accuracy import (
     remarks,
     verdict,
 )
-from softmax_jax.report.findings import Evaluated, accuracy_table, lengths_to_show, show
+from softmax_jax.report.findings import Evaluated, accuracy_table, show
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from tests.report.charts import printed, values_of
 

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from softmax_jax.measures.evaluation import TRUE_ITEM
-from softmax_jax.report.findings import Evaluated, helps, names_of, said
+from softmax_jax.measures.runs import names_of
+from softmax_jax.report.findings import Evaluated, helps, said
 from softmax_jax.report.page import (
     Figure,
     Section,

@@ -7,10 +7,10 @@ import pytest
 
 from softmax_jax import temperature
 from softmax_jax.commands import evaluate, fit, report, train
+from softmax_jax.measures.runs import load_runs
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.fit_file import read_fit, signed
 from softmax_jax.report import page
-from softmax_jax.report.findings import load_runs
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.checkpoint import sign
 from softmax_jax.training.config import Config, changed, settings_of

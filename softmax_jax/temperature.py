@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
+import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.files import versions, write_json

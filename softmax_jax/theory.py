@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
+import scipy  # whose parts load when they are first used, as some take seconds
 from jax.typing import ArrayLike
 from jaxtyping import Float
 

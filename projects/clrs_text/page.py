@@ -182,15 +182,15 @@ def algorithms_table(found: pl.DataFrame) -> str:
 def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
     """Returns what SmolLM2 answers right at and beyond the lengths of training, as Markdown.
 
-    A cell has a number for each seed. Beyond, it is compared with the model tuned under softmax from the same seed: the
-    gain with half of Student's interval over texts, and p of McNemar's exact test.
+    A cell has a number for each seed, in their order. Beyond, it is compared with the model tuned under softmax from
+    the same seed: the gain with half of Student's interval over texts, and p of McNemar's exact test.
     """
     bits = answers.with_columns(
         right=pl.col("right").str.split("").list.eval(pl.element() == "1"), beyond=~pl.col("n").is_in(lengths)
     )
     cells = bits.group_by("stage", "regime", "seed", "algorithm", "beyond", maintain_order=True)
     right = {tuple(key): np.array(texts) for *key, texts in cells.agg(pl.col("right").list.explode()).rows()}
-    models = sorted({key[:-1]: None for key in right}, key=lambda model: (model[3], model[0] == "swapped"))
+    models = sorted({key[:-1]: None for key in right}, key=lambda model: (model[3], model[0] == "swapped", model[2]))
     cells_of: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for stage, regime, seed, algorithm in models:
         within, after = (right[stage, regime, seed, algorithm, beyond] for beyond in (False, True))

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 import tyro
@@ -21,6 +21,9 @@ from softmax_jax.training.config import settings_of
 from softmax_jax.training.distributed import ALONE, Cluster, is_leader, join
 from softmax_jax.training.progress import Parts, plain_console, with_progress
 from softmax_jax.training.run_directory import SHIPPED
+
+if TYPE_CHECKING:
+    from softmax_jax.report.findings import Evaluated
 
 LARGE = 5.0
 """Points of accuracy, below which a gain is not what to show somebody first."""
@@ -89,8 +92,8 @@ def evaluate(asked: Arguments) -> None:
     if not (lengths or asked.full or own):
         lengths = lengths_to_show(evaluation.lengths_of(task, (), asked.protocol), most=COLUMNS)
     how = {"key": key_of(asked.key), "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
-    found, sets = [], 0
-    for name, path, config, parameters, named in runs:
+    tables, sets = [], 0
+    for _, path, config, parameters, named in runs:
         how |= {"task": config.task, "seeds": config.all_seeds, "trained_under": config.normalizer}
         plan = (own or evaluation).planned(parameters, named, done=parts.done, **how)
         frames, sets = plan.frames, max(sets, plan.sets)
@@ -98,12 +101,15 @@ def evaluate(asked: Arguments) -> None:
             seeds, items = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
             print(f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr)
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
-        found.append((name, config.task, tuple(named), [], pl.concat(frames)))
+        tables.append(pl.concat(frames))
     if not is_leader():
         return
-    from softmax_jax.report import findings  # here, for what draws charts takes a second to load
+    from softmax_jax.report import findings  # here, as what draws charts takes a second to load
 
-    found = [findings.Evaluated(*run) for run in found]
+    found = [
+        findings.Evaluated(run.name, run.config.task, tuple(run.normalizers), measured=[], everything=table)
+        for run, table in zip(runs, tables)
+    ]
     models = {run.name: settings_of(run.config) for run in runs}
     settings = options.settings(asked) | {"sets": sets, "models": models}
     with options.results_of("evaluate", asked.output) as output:
@@ -115,7 +121,7 @@ def evaluate(asked: Arguments) -> None:
     print(f"\nNext: {next_step(asked.checkpoint, found)}")
 
 
-def next_step(paths: Sequence[Path], runs: Sequence[Any]) -> str:
+def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"]) -> str:
     """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
     where = SHIPPED / "paper_float32"
     if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where not in paths:

@@ -4,7 +4,7 @@ import functools
 import math
 
 import numpy as np
-import scipy
+import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Float
 
 from softmax_jax.tasks.max_retrieval import CLASSES

@@ -17,6 +17,7 @@ COLUMNS = 6
 SHORTEST = 16
 """Of a task's own lengths, the least to show unless others are asked for."""
 CALLED = {SHIPPED.resolve() / "paper": "our replication"}
+"""Names of runs, where not those of their directories."""
 
 
 class Loaded(NamedTuple):

@@ -1,14 +1,13 @@
 """Means over seeds, their 95 % intervals by Student's t, and the paired t-test, one or many at once.
 
-By the two functions of `scipy.special` that `scipy.stats` uses for them, which takes a second longer to load. SciPy
-loads a part of itself when it is first used.
+By the two functions of `scipy.special` that `scipy.stats` uses for them, which takes a second longer to load.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-import scipy
+import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Float
 
 

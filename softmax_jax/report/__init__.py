@@ -3,4 +3,4 @@
 from typing import Literal
 
 Paper = Literal["one-column", "two-column"]
-"""What a chart for print is as wide as."""
+"""Widths that a chart can be printed in."""

@@ -23,7 +23,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 import polars as pl
-import scipy
+import scipy  # whose parts load when they are first used, as some take seconds
 import vl_convert
 
 from softmax_jax.files import write_whole

@@ -62,18 +62,28 @@ def test_a_matrix_that_stays_is_one_that_has_the_narrow_product_added():
 
 
 @pytest.mark.parametrize("equation", ["...i,oi->...o", "qkgs,nks->kgqn", "kgqn,nks->qkgs"])
-@pytest.mark.parametrize("keys", [3, 40])  # whichever of two arrays is the smaller
-def test_gradients_of_a_product_are_those_of_einsum(equation, keys):
-    sizes = dict(zip("qkgsnoi", (5, 2, 3, 4, keys, keys, 7)))
+@pytest.mark.parametrize(("kind", "off"), [("float32", 1e-4), ("bfloat16", 0.1)])
+@pytest.mark.parametrize("keys", [3, 40])  # whichever array is the smaller
+def test_gradients_of_a_product_are_those_of_einsum(equation, kind, off, keys, monkeypatch):
+    sizes, random = dict(zip("qkgsnoi", (5, 2, 3, 4, keys, keys, 7))), np.random.default_rng(0)
     shapes = [[sizes[axis] for axis in axes.replace("...", "q")] for axes in equation.split("->")[0].split(",")]
-    given = [jnp.asarray(np.random.default_rng(len(shape)).normal(size=shape), jnp.float32) for shape in shapes]
+    x, y = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
+    einsum, orders = jnp.einsum, []
 
-    def slopes(of_product):
-        return jax.grad(lambda *pair: jnp.sin(of_product(*pair)).sum(), (0, 1))(*given)
+    def recorded(equation, first, second, **more):
+        orders.append(first.size <= second.size)
+        return einsum(equation, first, second, **more)
 
-    found = slopes(lambda x, y: decoder.rounded_product(equation, x, y, "float32"))
-    wanted = slopes(lambda x, y: jnp.einsum(equation, x, y, precision="highest"))
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, atol=1e-4), found, wanted)
+    def slopes(of_product, y):
+        return jax.grad(lambda *pair: jnp.sin(of_product(*pair)).sum(), (0, 1))(x, y)
+
+    wanted = slopes(lambda x, y: einsum(equation, x, y, precision="highest"), y)
+    monkeypatch.setattr(decoder.jnp, "einsum", recorded)
+    found = slopes(lambda x, y: decoder.rounded_product(equation, x, y, kind), y.astype(kind))
+    assert orders[1:] == [True, True]  # the smaller first, which takes less time
+    assert (found[0].dtype, found[1].dtype) == (jnp.float32, kind)
+    for ours, theirs in zip(found, wanted):
+        np.testing.assert_allclose(ours.astype(jnp.float32), theirs, atol=off * float(jnp.abs(theirs).max()))
 
 
 @pytest.mark.full

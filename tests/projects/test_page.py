@@ -77,7 +77,7 @@ def test_the_bootstrap_is_of_base_models_and_runs():
 def test_a_model_is_tested_over_its_sets_and_has_a_number_in_every_cell():
     rows = [
         (stage, regime, seed, "minimum", n, bits * 4)
-        for seed, right in enumerate(("1101", "1111"))
+        for seed, right in ((1, "1111"), (0, "1101"))
         for n in (16, 20, 40)
         for stage, regime, bits in (
             ("tuned", "softmax", "1111"),

@@ -27,7 +27,7 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_
 hypothesis.settings.load_profile("default")
 
 EXPERIMENT = {"tasks", "temperature", "training", "measures", "report", "studies", "projects", "clrs_text"}
-"""Folders whose examples wait for the full tier, as most compile a model; those of the library do not."""
+"""Folders and modules whose examples wait for the full tier, as most compile a model; those of the library do not."""
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
@@ -39,7 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks as `full` what no test can say itself: examples in docstrings, and with `-m full` drawn laws once more."""
-    example = isinstance(item, pytest.DoctestItem) and item.path.parent.name in EXPERIMENT
+    rooms = {item.path.parent.name, item.path.stem}
+    example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(rooms)
     drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
     if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("slow")):
         item.add_marker("full")

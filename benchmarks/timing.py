@@ -213,12 +213,12 @@ def milliseconds(seconds: Sequence[float], digits: int) -> list[str]:
     return [f"{1000 * value:.{digits}f}" for value in (min(seconds), statistics.median(seconds), max(seconds))]
 
 
-VECTORS = {"avx512f": "avx-512", "avx2": "avx2"}
-"""Sets of vector instructions by their flag on Linux, the widest first; how wide they are changes times threefold."""
+VECTORS = {"amx_tile": "avx-512-amx", "avx512f": "avx-512", "avx2": "avx2"}
+"""Sets of instructions by their flag on Linux, the newest first; times of different kinds of CPU differ threefold."""
 
 
 def device_name() -> str:
-    """The device as a part of a file's name: as nvidia-h200, or 2-cpu-cores-avx2 by the widest vectors of the cores."""
+    """The device in a file's name: nvidia-h200, or 2-cpu-cores-avx2 by the newest instructions of its cores."""
     device = jax.devices()[0]
     name = device.device_kind
     if device.platform == "cpu":

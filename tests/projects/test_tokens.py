@@ -16,6 +16,7 @@ from projects.clrs_text.tokens import (
     text_of,
 )
 from tests.projects.instances import LENGTH, ROOM, drawn, without_room
+from tests.tiers import full_except
 
 ALL = tuple(ALGORITHMS)
 
@@ -91,7 +92,7 @@ def compiled(one, parts, held, length):
     return np.asarray(tokens)[np.asarray(there)].tolist()
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", full_except(TOKENIZERS, "number"))
 def test_compiled_tokens_are_those_of_the_text(name):
     for algorithm in ("find_maximum_subarray_kadane", "activity_selector"):
         for parts, held, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::3]:

@@ -25,7 +25,7 @@ from softmax_jax.files import write_whole
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import charts, looks, probed, temperature
-from softmax_jax.report.charts import BASELINE, BY_CAUSE, GREY, palette, svg
+from softmax_jax.report.charts import BASELINE, BY_CAUSE, GREY, palette, specification, svg
 from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
 from softmax_jax.training.run_directory import SHIPPED
 from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
@@ -243,7 +243,7 @@ def main() -> None:
     if unknown := [name for name in names if name not in PICTURES]:
         raise SystemExit(f"error: {unknown[0]} is no picture: it must be one of {', '.join(PICTURES)}")
     for name in names:
-        write_whole(DOCS / "images" / f"{name}.svg", svg(PICTURES[name](), readers=True))
+        write_whole(DOCS / "images" / f"{name}.svg", svg(specification(PICTURES[name]()), readers=True))
     print(f"drew {len(names)} pictures into {DOCS / 'images'}")
 
 

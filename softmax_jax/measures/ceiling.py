@@ -34,7 +34,9 @@ def expected_ceiling(precision: str, items: int) -> float:
     below, width = edges[:-1], np.diff(edges)
     mean = items * SPACING[precision]
     k = np.arange(1, min(items, math.ceil(mean + 12 * mean**0.5 + 12)) + 1)[:, None]
-    chances = scipy.stats.binom.pmf(k, items, width) * (below / (1 - width)) ** (items - k)
+    # By logarithms of factorials, as scipy.stats, which has both distributions, takes long to load.
+    log_ways = scipy.special.gammaln(items + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(items - k + 1)
+    chances = np.exp(log_ways + k * np.log(width) + scipy.special.xlogy(items - k, below))
     return 100 * float((largest_shares(len(k)) @ chances).sum())
 
 
@@ -48,7 +50,8 @@ def largest_shares(most: int) -> Float[np.ndarray, " most"]:
     [1.0, 0.55, 0.43]
     """
     counts = np.arange(most + 1)
-    of_class, of_all = (scipy.stats.poisson.pmf(counts, most / 2 / parts) for parts in (CLASSES, 1))
+    means = most / 2 / CLASSES, most / 2
+    of_class, of_all = (np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1)) for mean in means)
     largest = np.zeros(most + 1)
     for m in counts:
         none_above = np.ones(1)

@@ -371,9 +371,9 @@ def specification(chart: Any) -> dict[str, Any]:
     return found
 
 
-def fingerprint(chart: Any) -> str:
-    """The SHA-256 of what the chart is drawn from."""
-    return hashlib.sha256(json.dumps(specification(chart), sort_keys=True).encode()).hexdigest()
+def fingerprint(found: Mapping[str, Any]) -> str:
+    """The SHA-256 of the specification that a chart is drawn from."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def drawn_from(svg: str) -> str | None:
@@ -382,16 +382,15 @@ def drawn_from(svg: str) -> str | None:
     return found[1] if found else None
 
 
-def svg(chart: Any, *, readers: bool = False) -> str:
-    """The chart without a background, its text in the colour that `STYLE` gives it, with its fingerprint.
+def svg(found: Mapping[str, Any], *, readers: bool = False) -> str:
+    """The specified chart without a background, its text in the colour that `STYLE` gives it, with its fingerprint.
 
     With the names that the command line knows, or for readers.
     """
-    found = for_readers(specification(chart)) if readers else specification(chart)
-    drawn = vl_convert.vegalite_to_svg(found | {"config": THEMED})
+    drawn = vl_convert.vegalite_to_svg({**(for_readers(found) if readers else found), "config": THEMED})
     drawn = SPOKEN.sub("", drawn)
     end_of_tag = drawn.index(">") + 1
-    return f"{drawn[:end_of_tag]}<!-- chart {fingerprint(chart)} -->{STYLE}{drawn[end_of_tag:]}\n"
+    return f"{drawn[:end_of_tag]}<!-- chart {fingerprint(found)} -->{STYLE}{drawn[end_of_tag:]}\n"
 
 
 def save_chart(chart: Chart, path: Path | str, paper: Paper | None = None) -> list[Path]:
@@ -399,33 +398,32 @@ def save_chart(chart: Chart, path: Path | str, paper: Paper | None = None) -> li
 
     For print that is a PDF, an SVG, and its title as text. Returns the files.
     """
-    path = Path(path)
-    png = vl_convert.vegalite_to_png(specification(chart) | {"config": LIGHT}, scale=PNG_SCALE)
-    contents = {path.with_suffix(".png"): png, path.with_suffix(".svg"): svg(chart)}
+    path, found = Path(path), specification(chart)
+    png = vl_convert.vegalite_to_png(found | {"config": LIGHT}, scale=PNG_SCALE)
+    contents = {path.with_suffix(".png"): png, path.with_suffix(".svg"): svg(found)}
     if paper:
-        name, drawn = path.parent / "paper" / path.name, printed(chart, paper)
+        name, drawn = path.parent / "paper" / path.name, printed(found, paper)
         contents |= {name.with_suffix(".pdf"): vl_convert.svg_to_pdf(drawn), name.with_suffix(".svg"): drawn}
-        contents[name.with_suffix(".txt")] = caption(chart)
+        contents[name.with_suffix(".txt")] = caption(found)
     for file, content in contents.items():
         write_whole(file, content)
     return list(contents)
 
 
-def caption(chart: Chart) -> str:
+def caption(found: Mapping[str, Any]) -> str:
     """Returns the text over a chart, to be set under it in print."""
-    title = for_readers(specification(chart)["title"])
+    title = for_readers(found["title"])
     return "\n".join([title["text"], *title.get("subtitle", [])]) + "\n"
 
 
-def printed(chart: Chart, paper: Paper) -> str:
-    """The chart as SVG at the width of one or two columns: serif, with names for readers, without its title.
+def printed(found: Mapping[str, Any], paper: Paper) -> str:
+    """The specified chart as SVG at the width of one or two columns: serif, with names for readers, without its title.
 
     Where panels would get too narrow they go one under the other, and a legend below takes the place of names at the
     ends of lines.
     """
     wanted = COLUMNS[paper] / PRINT_SCALE
-    found = specification(chart)
-    found.pop("title", None)
+    found = {name: part for name, part in found.items() if name != "title"}
     if "params" not in found:  # which compute with the names
         found = for_readers(found)
     drawn, panel = fitted(found, wanted)

@@ -1,10 +1,12 @@
 """Findings about runs: in sentences, in a table for a terminal, in charts and in files."""
 
+import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -31,7 +33,8 @@ GAIN = ", gain"
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-class Evaluated(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
     """One run under every normalizer that was asked for."""
 
     name: str
@@ -63,7 +66,7 @@ class Evaluated(NamedTuple):
         seen = self.frame.filter(pl.col("entropy").is_not_null())["normalizer"].unique(maintain_order=True).to_list()
         return next((name for name in (self.baseline, BASELINE) if name in seen), seen[0])
 
-    @property
+    @functools.cached_property
     def summary(self) -> pl.DataFrame:
         """Means over seeds with intervals, and gains over the baseline."""
         return summarize(self.frame, self.baseline)

@@ -10,7 +10,16 @@ import pytest
 
 import softmax_jax as sj
 from docs.pictures import DOCS, PICTURES, causes_chart, of_normalizer
-from softmax_jax.report.charts import BY_CAUSE, BY_NORMALIZER, STYLE, drawn_from, fingerprint, palette, svg
+from softmax_jax.report.charts import (
+    BY_CAUSE,
+    BY_NORMALIZER,
+    STYLE,
+    drawn_from,
+    fingerprint,
+    palette,
+    specification,
+    svg,
+)
 from softmax_jax.report.looks import SCORES
 from tests.tiers import full_except
 
@@ -28,13 +37,13 @@ def test_there_is_a_picture_of_each_name_and_no_other():
 @pytest.mark.parametrize("name", full_except(CURRENT, "extremes"))
 def test_a_picture_is_drawn_from_what_the_code_makes_of_the_data(name):
     kept = drawn_from((IMAGES / f"{name}.svg").read_text())
-    assert kept == fingerprint(PICTURES[name]()), f"run python -m docs.pictures {name}"
+    assert kept == fingerprint(specification(PICTURES[name]())), f"run python -m docs.pictures {name}"
 
 
 @pytest.mark.full
 def test_a_picture_of_a_normalizer_has_ten_bars_as_high_as_the_weights_in_colours_of_the_page():
     """90 pixels of the picture are a weight of 1.1."""
-    picture, own = svg(of_normalizer("signed_l1")), palette(["softmax", "signed_l1"])["signed_l1"]
+    picture, own = svg(specification(of_normalizer("signed_l1"))), palette(["softmax", "signed_l1"])["signed_l1"]
     bars = re.findall(rf'd="M[\d.]+,[-\d.]+h[\d.]+v([-\d.]+)h-[\d.]+Z" fill="{own}"', picture)
     weights = np.asarray(sj.normalizer("signed_l1")(jnp.asarray(SCORES, jnp.float32)))
     np.testing.assert_allclose(sorted(map(float, bars)), sorted(np.abs(weights) * 90 / 1.1), atol=0.02)

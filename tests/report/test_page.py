@@ -1,5 +1,6 @@
 """The page without a browser: its HTML, its sentences, and all its sections on a small study."""
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -87,7 +88,7 @@ def test_a_page_is_whole_fetches_nothing_and_shows_what_it_was_given(tmp_path):
 @pytest.mark.full
 def test_every_section_says_what_was_measured_of_a_small_study():
     run, study = small_study()
-    sections = report_sections([run, run._replace(name="other")], study)
+    sections = report_sections([run, dataclasses.replace(run, name="other")], study)
     assert [section.name for section in sections] == ["result", "dispersion", "maps", "temperature", "resolution"]
     assert all(section.sentences[-1] == "This section is about paper." for section in sections[1:])
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.report.charts import svg
+from softmax_jax.report.charts import specification, svg
 from softmax_jax.report.playground import (
     POSITIONS,
     SLIDERS,
@@ -52,7 +52,11 @@ def test_each_position_has_the_numbers_of_its_row_alone(numbers, position):
 
 
 def test_the_picture_shows_the_numbers_of_the_position(numbers):
-    texts = {tuple(text.split()[:2]) for text in texts_of(svg(playground_chart(numbers))) if text and "nats" in text}
+    texts = {
+        tuple(text.split()[:2])
+        for text in texts_of(svg(specification(playground_chart(numbers))))
+        if text and "nats" in text
+    }
     frame = playground_frame(numbers)
     assert frame["normalizer"].to_list() == list(SHOWN)
     assert texts == {(f"{best:.4f}", f"{entropy:.2f}") for _, best, _, entropy in frame.rows()}

@@ -39,8 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks as `full` what no test can say itself: examples in docstrings, and with `-m full` drawn laws once more."""
-    rooms = {item.path.parent.name, item.path.stem}
-    example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(rooms)
+    names = {item.path.parent.name, item.path.stem}
+    example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(names)
     drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
     if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("slow")):
         item.add_marker("full")

@@ -23,20 +23,21 @@ BLOCK_ENTRIES = 2**19
 """Logits of a block on CPUs, where they are those of `LEAST_QUERIES` or more. A backward pass holds about ten such
 arrays, and above 32 MiB together glibc maps fresh pages in every call."""
 
-ACCELERATOR_ENTRIES = 2**26
-"""The same elsewhere, where most of a small block's time goes to starting programs. On an H100 entmax15 takes 0.3, 0.6
-and 0.5 of the time of blocks of 2^22 to 2^24 logits, at 4,096, 16,384 and 65,536 keys, in 2 GiB instead of 0.8."""
-
 LEAST_QUERIES = 128
-"""Queries of a block over long rows, up to `MOST_ENTRIES` logits: each block reads all keys of its heads, and adds to
-their gradients."""
+"""Queries of such a block over long rows, up to `MOST_ENTRIES` logits: each block reads all keys of its heads, and adds
+to their gradients."""
 
 MOST_ENTRIES = 2**24
 """64 MiB in float32, of which a backward pass holds several."""
 
+ACCELERATOR_ENTRIES = 2**26
+"""Logits of a block elsewhere, where most of a small block's time goes to starting programs. On an H100 entmax15 takes
+0.3, 0.6 and 0.5 of the time of blocks of 2^22 to 2^24 logits, at 4,096, 16,384 and 65,536 keys, in 2 GiB instead of
+0.8."""
+
 
 def entries_of_block() -> int:
-    """Logits of a block, where they are those of `LEAST_QUERIES` or more."""
+    """Logits of a block: on CPUs more, where they would be those of fewer than `LEAST_QUERIES`."""
     return BLOCK_ENTRIES if on_cpu() else ACCELERATOR_ENTRIES
 
 
@@ -93,7 +94,8 @@ def _in_blocks(inputs: Inputs, queries_together: int, heads_together: int) -> Ou
         return block.attend(first_query=index * queries_together)[0]
 
     def of_heads(_: Array, heads: Inputs) -> Outputs:
-        return _in_pieces(jax.checkpoint(of_block, prevent_cse=False), heads, 1, queries_together)
+        # A block alone is in no loop, which keeps XLA from undoing the checkpoint; on CPUs there are several.
+        return _in_pieces(jax.checkpoint(of_block, prevent_cse=not on_cpu()), heads, 1, queries_together)
 
     def of_entries(_: Array, entries: Inputs) -> Outputs:
         # In the type of the query before they are shared, so that their gradients sum up in it.

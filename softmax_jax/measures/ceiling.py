@@ -34,7 +34,7 @@ def expected_ceiling(precision: str, items: int) -> float:
     below, width = edges[:-1], np.diff(edges)
     mean = items * SPACING[precision]
     k = np.arange(1, min(items, math.ceil(mean + 12 * mean**0.5 + 12)) + 1)[:, None]
-    # By logarithms of factorials, as scipy.stats, which has both distributions, takes long to load.
+    # The binomial chances by logarithms of factorials: scipy.stats, which has them, takes half a second to load.
     log_ways = scipy.special.gammaln(items + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(items - k + 1)
     chances = np.exp(log_ways + k * np.log(width) + scipy.special.xlogy(items - k, below))
     return 100 * float((largest_shares(len(k)) @ chances).sum())

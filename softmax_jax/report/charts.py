@@ -365,15 +365,15 @@ LETTER = 8
 
 def specification(chart: Any) -> dict[str, Any]:
     """The chart as Vega-Lite, without what altair sets for every chart."""
-    found = chart.to_dict()
-    found.pop("config", None)
-    found.pop("$schema", None)
-    return found
+    spec = chart.to_dict()
+    spec.pop("config", None)
+    spec.pop("$schema", None)
+    return spec
 
 
-def fingerprint(found: Mapping[str, Any]) -> str:
+def fingerprint(spec: Mapping[str, Any]) -> str:
     """The SHA-256 of the specification that a chart is drawn from."""
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
 
 def drawn_from(svg: str) -> str | None:
@@ -382,15 +382,15 @@ def drawn_from(svg: str) -> str | None:
     return found[1] if found else None
 
 
-def svg(found: Mapping[str, Any], *, readers: bool = False) -> str:
+def svg(spec: Mapping[str, Any], *, readers: bool = False) -> str:
     """The specified chart without a background, its text in the colour that `STYLE` gives it, with its fingerprint.
 
     With the names that the command line knows, or for readers.
     """
-    drawn = vl_convert.vegalite_to_svg({**(for_readers(found) if readers else found), "config": THEMED})
+    drawn = vl_convert.vegalite_to_svg({**(for_readers(spec) if readers else spec), "config": THEMED})
     drawn = SPOKEN.sub("", drawn)
     end_of_tag = drawn.index(">") + 1
-    return f"{drawn[:end_of_tag]}<!-- chart {fingerprint(found)} -->{STYLE}{drawn[end_of_tag:]}\n"
+    return f"{drawn[:end_of_tag]}<!-- chart {fingerprint(spec)} -->{STYLE}{drawn[end_of_tag:]}\n"
 
 
 def save_chart(chart: Chart, path: Path | str, paper: Paper | None = None) -> list[Path]:
@@ -398,58 +398,58 @@ def save_chart(chart: Chart, path: Path | str, paper: Paper | None = None) -> li
 
     For print that is a PDF, an SVG, and its title as text. Returns the files.
     """
-    path, found = Path(path), specification(chart)
-    png = vl_convert.vegalite_to_png(found | {"config": LIGHT}, scale=PNG_SCALE)
-    contents = {path.with_suffix(".png"): png, path.with_suffix(".svg"): svg(found)}
+    path, spec = Path(path), specification(chart)
+    png = vl_convert.vegalite_to_png(spec | {"config": LIGHT}, scale=PNG_SCALE)
+    contents = {path.with_suffix(".png"): png, path.with_suffix(".svg"): svg(spec)}
     if paper:
-        name, drawn = path.parent / "paper" / path.name, printed(found, paper)
+        name, drawn = path.parent / "paper" / path.name, printed(spec, paper)
         contents |= {name.with_suffix(".pdf"): vl_convert.svg_to_pdf(drawn), name.with_suffix(".svg"): drawn}
-        contents[name.with_suffix(".txt")] = caption(found)
+        contents[name.with_suffix(".txt")] = caption(spec)
     for file, content in contents.items():
         write_whole(file, content)
     return list(contents)
 
 
-def caption(found: Mapping[str, Any]) -> str:
+def caption(spec: Mapping[str, Any]) -> str:
     """Returns the text over a chart, to be set under it in print."""
-    title = for_readers(found["title"])
+    title = for_readers(spec["title"])
     return "\n".join([title["text"], *title.get("subtitle", [])]) + "\n"
 
 
-def printed(found: Mapping[str, Any], paper: Paper) -> str:
+def printed(spec: Mapping[str, Any], paper: Paper) -> str:
     """The specified chart as SVG at the width of one or two columns: serif, with names for readers, without its title.
 
     Where panels would get too narrow they go one under the other, and a legend below takes the place of names at the
     ends of lines.
     """
     wanted = COLUMNS[paper] / PRINT_SCALE
-    found = {name: part for name, part in found.items() if name != "title"}
-    if "params" not in found:  # which compute with the names
-        found = for_readers(found)
-    drawn, panel = fitted(found, wanted)
+    spec = {name: part for name, part in spec.items() if name != "title"}
+    if "params" not in spec:  # which compute with the names
+        spec = for_readers(spec)
+    drawn, panel = fitted(spec, wanted)
     if panel < LEAST_PANEL:
-        drawn, _ = fitted(narrow(found, wanted), wanted)
+        drawn, _ = fitted(narrow(spec, wanted), wanted)
     width, height = size_of(drawn)
     scale = COLUMNS[paper] / width
     sized = f'width="{COLUMNS[paper]:g}" height="{scale * height:.2f}"'
     return re.sub('width="[^"]+" height="[^"]+"', sized, drawn, count=1)
 
 
-def fitted(found: Mapping[str, Any], wanted: float) -> tuple[str, float]:
+def fitted(spec: Mapping[str, Any], wanted: float) -> tuple[str, float]:
     """Returns the picture with panels so wide that all of it is about as wide as wanted, and how wide a panel then is.
 
     Beside the panels stands text, of which the width stays, so the width of the whole is linear in that of a panel. A
     panel is at least half of `LEAST_PANEL` wide, so the picture may be wider.
     """
-    panel = panel_width(found)
-    once, twice = (size_of(print_svg(widened(found, factor)))[0] for factor in (1.0, 2.0))
+    panel = panel_width(spec)
+    once, twice = (size_of(print_svg(widened(spec, factor)))[0] for factor in (1.0, 2.0))
     factor = max(1 + (wanted - once) / (twice - once), LEAST_PANEL / 2 / panel)
-    return print_svg(widened(found, factor)), factor * panel
+    return print_svg(widened(spec, factor)), factor * panel
 
 
-def narrow(found: Mapping[str, Any], wanted: float) -> dict[str, Any]:
+def narrow(spec: Mapping[str, Any], wanted: float) -> dict[str, Any]:
     """Panels one under the other, or as many beside each other as fit, and a legend below for names at the ends."""
-    changed = with_legends(found) if FOR_WIDE in json.dumps(found) else dict(found)
+    changed = with_legends(spec) if FOR_WIDE in json.dumps(spec) else dict(spec)
     changed["config"] = PRINT | {"legend": PRINT["legend"] | UNDER | {"labelLimit": wanted - 30}}
     if "hconcat" in changed:
         changed["vconcat"] = changed.pop("hconcat")
@@ -493,9 +493,9 @@ def for_readers(part: Any) -> Any:
     return reader_name(part) if named else part
 
 
-def print_svg(found: Mapping[str, Any]) -> str:
+def print_svg(spec: Mapping[str, Any]) -> str:
     """A specification drawn for print, twice as large."""
-    return SPOKEN.sub("", vl_convert.vegalite_to_svg({**found, "config": found.get("config", PRINT)}))
+    return SPOKEN.sub("", vl_convert.vegalite_to_svg({**spec, "config": spec.get("config", PRINT)}))
 
 
 def size_of(drawn: str) -> tuple[float, float]:

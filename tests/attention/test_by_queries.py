@@ -39,7 +39,7 @@ HIDDEN = KEYS - 1
 
 def blocks_of_2(*arrays, **keywords):
     """Attention of two queries, which are five in all, and of one head of the keys at a time."""
-    with mock.patch.object(by_queries, "BLOCK_ENTRIES", HEADS // KV_HEADS * QUERIES * KEYS):
+    with mock.patch.object(by_queries, "entries_of_block", return_value=HEADS // KV_HEADS * QUERIES * KEYS):
         return sj.dot_product_attention(*arrays, implementation="streaming", block_size=2, **keywords)
 
 
@@ -185,7 +185,7 @@ def test_heads_and_batch_entries_that_fit_into_one_block_are_taken_together(monk
     attend = functools.partial(sj.dot_product_attention, query, key, value, mask=some_mask()[:1], normalizer="entmax15")
     dense = attend(implementation="dense")
     for heads in (1, HEADS, 2 * HEADS):
-        monkeypatch.setattr(by_queries, "BLOCK_ENTRIES", heads * QUERIES * KEYS)
+        monkeypatch.setattr(by_queries, "entries_of_block", lambda heads=heads: heads * QUERIES * KEYS)
         jax.clear_caches()
         np.testing.assert_allclose(attend(implementation="streaming"), dense, atol=2e-6)
 
@@ -222,7 +222,7 @@ class Standardized(sj.Scale):
 
 @pytest.mark.full
 def test_a_last_block_of_fewer_heads_and_queries_adds_no_gradient_of_its_own(monkeypatch):
-    monkeypatch.setattr(by_queries, "BLOCK_ENTRIES", 2 * 5 * 8)
+    monkeypatch.setattr(by_queries, "entries_of_block", lambda: 2 * 5 * 8)
     query, key, value = (jax.random.normal(one, (1, 8, 3, 4)) for one in jax.random.split(jax.random.key(0), 3))
 
     def loss(s, **form):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.attention import by_queries
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
 from softmax_jax.normalizers.laws import hostile
@@ -47,6 +48,25 @@ def test_cudnn_gives_what_dense_attention_gives(name, dtype):
     for ours, theirs in zip(ridden_gradients, gradients):
         scale = float(jnp.abs(theirs).max())
         np.testing.assert_allclose(ours.astype(jnp.float32), theirs.astype(jnp.float32), atol=0.05 * scale)
+
+
+@pytest.mark.parametrize("entries", [by_queries.ACCELERATOR_ENTRIES, 2**14])
+@pytest.mark.parametrize("name", ["softmax", "entmax15"])
+def test_one_block_or_several_give_what_dense_attention_gives(name, entries, monkeypatch):
+    monkeypatch.setattr(by_queries, "entries_of_block", lambda: entries)
+    monkeypatch.setattr(by_queries, "LEAST_QUERIES", 1)
+    query, key, value = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 128, 4, 64)), jnp.float32)
+
+    def gradients(implementation):
+        def loss(*arrays):
+            attend = functools.partial(dot_product_attention, normalizer=name, implementation=implementation)
+            return jnp.sum(jnp.cos(attend(*arrays, is_causal=True)))
+
+        jax.clear_caches()
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(query, key, value)
+
+    for blocks, dense in zip(gradients("streaming"), gradients("dense")):
+        np.testing.assert_allclose(blocks, dense, atol=0.01 * float(jnp.abs(dense).max()))  # as products are in TF32
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -594,7 +594,7 @@ def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
         assert jax.jit(model.apply)(variables, x, None)[0].shape == x.shape
 
 
-@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("learn", full_except([False, True], True))
 def test_is_causal_means_the_same_when_a_layer_decodes(learn):
     attention = nnx.data(NnxAttention("ssmax", ("s",), HEADS)) if learn else attention_fn("ssmax")
     full, x = Nnx(attention), inputs()

@@ -31,7 +31,7 @@ def all_scores(parameters, tokens, weigh=decoder.by_softmax, numbers=None, sizes
     return scores(parameters, hidden(parameters, sizes, jnp.asarray(tokens), weigh, numbers)[0])
 
 
-@pytest.mark.parametrize("own", [{}, {"biases": True, "tied": False}])
+@pytest.mark.parametrize("own", [pytest.param({}, marks=pytest.mark.full), {"biases": True, "tied": False}])
 def test_logits_and_losses_are_those_of_numpy(own):
     arrays = tiny_arrays(50, **own)
     expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads)

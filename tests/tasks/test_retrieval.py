@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from softmax_jax.tasks.retrieval import CODE, POSITIONS, Copy, MultiQuery, Sort, TransformerMaxRetrieval
-from tests.tiers import full_except
 
 SEED = 5
 CLASSES = 10
@@ -59,7 +58,8 @@ def asked_for(kind, codes, queries):
     return [same_code(codes, query) for query in queries]
 
 
-@pytest.mark.parametrize("kind", full_except(KINDS, Sort))
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
     task = made(kind)
     for batch in (*trained_on(task), drawn(task, 3 * LENGTH, 8)):

@@ -37,7 +37,7 @@ ACCELERATOR_ENTRIES = 2**26
 
 
 def entries_of_block() -> int:
-    """Logits of a block: on CPUs more, where they would be those of fewer than `LEAST_QUERIES`."""
+    """Logits that a block may have; on CPUs those of `LEAST_QUERIES` may be more."""
     return BLOCK_ENTRIES if on_cpu() else ACCELERATOR_ENTRIES
 
 
@@ -94,8 +94,7 @@ def _in_blocks(inputs: Inputs, queries_together: int, heads_together: int) -> Ou
         return block.attend(first_query=index * queries_together)[0]
 
     def of_heads(_: Array, heads: Inputs) -> Outputs:
-        # A block alone is in no loop, which keeps XLA from undoing the checkpoint; on CPUs there are several.
-        return _in_pieces(jax.checkpoint(of_block, prevent_cse=not on_cpu()), heads, 1, queries_together)
+        return _in_pieces(jax.checkpoint(of_block), heads, 1, queries_together)
 
     def of_entries(_: Array, entries: Inputs) -> Outputs:
         # In the type of the query before they are shared, so that their gradients sum up in it.

@@ -33,6 +33,7 @@ from softmax_jax.configs import load_preset
 from softmax_jax.files import write_json
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.config import changed
 from softmax_jax.training.run import run
@@ -183,7 +184,7 @@ def results(asked: Arguments) -> None:
     """The result file of all parts, and the tables of the pages from all result files."""
     records = [record for path in sorted(asked.output.glob("*.json")) for record in json.loads(path.read_text())]
     if not records:
-        raise ValueError(f"{asked.output} holds no results: run the parts 2 to 4 before with the same --output")
+        raise Refusal(f"{asked.output} holds no results: run the parts 2 to 4 before with the same --output")
     directory = asked.output / "results" if asked.small else RESULTS
     path = directory / f"{time.strftime('%Y-%m-%d')}-{device_name()}.json"
     write_json(path, records)

@@ -20,6 +20,7 @@ import tyro
 from benchmarks.timing import duration
 from softmax_jax.commands.options import each_once, one_line_errors, parse
 from softmax_jax.files import write_csv, write_whole
+from softmax_jax.refusal import Refusal
 from softmax_jax.report.tables import markdown_table, put_into
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -47,14 +48,14 @@ class Arguments:
 def read_results(path: Path) -> list[dict[str, Any]]:
     """The list in a result file. Raises ValueError if it is none."""
     if not path.is_file():
-        raise ValueError(f"{path} does not exist: name a result file, which must be one that benchmarks.all wrote")
+        raise Refusal(f"{path} does not exist: name a result file, which must be one that benchmarks.all wrote")
     try:
         results = json.loads(path.read_text())
         complete = isinstance(results, list) and all(KEYS <= set(result) <= KEYS | {LOAD, GROWN} for result in results)
     except (ValueError, TypeError):
         results, complete = [], False
     if not complete or not re.match(r"\d{4}-\d\d-\d\d-.", path.stem):
-        raise ValueError(f"{path} is no result file: name one that python -m benchmarks.all wrote")
+        raise Refusal(f"{path} is no result file: name one that python -m benchmarks.all wrote")
     return results
 
 

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from softmax_jax.commands.options import KEPT, one_line_errors, parse
 from softmax_jax.normalizers.checks import one_of
+from softmax_jax.refusal import Refusal
 
 LOAD_BEFORE = round(os.getloadavg()[0], 1)
 """How busy the machine was in the minute before the benchmark: processes that ran or waited."""
@@ -205,7 +206,7 @@ def duration(seconds: float) -> str:
         if seconds >= least:
             value = seconds * factor
             return f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
-    raise ValueError(f"a duration is {seconds}: it must be at least 0")
+    raise Refusal(f"a duration is {seconds}: it must be at least 0")
 
 
 def milliseconds(seconds: Sequence[float], digits: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from softmax_jax.files import write_csv
+from softmax_jax.refusal import Refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ def compute(units: Sequence[Unit], output: Path) -> None:
     """Computes the units whose files are not there yet, in order.
 
     One that fails is told of, and costs none but those that need it; the first error is raised at the end. What the
-    user or the disk got wrong (ValueError, OSError) is raised at once.
+    user or the disk got wrong (Refusal) is raised at once.
     """
     started, failed = time.monotonic(), []
     missing = [unit for unit in units if not (output / f"{unit.name}.csv").exists()]
@@ -50,7 +51,7 @@ def compute(units: Sequence[Unit], output: Path) -> None:
             continue
         try:
             write_csv(output / f"{unit.name}.csv", unit.columns, unit.rows())
-        except (OSError, ValueError):
+        except Refusal:
             raise
         except Exception as error:
             print(f"FAILED {unit.name}: {traceback.format_exc(limit=-3)}", flush=True)

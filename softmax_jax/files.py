@@ -18,6 +18,8 @@ from typing import Any
 
 import jax
 
+from softmax_jax.refusal import Refusal
+
 PARTIAL = ".softmax_jax-partial"
 """How the name of a file or directory ends that is being written or deleted. A killed process leaves it behind."""
 
@@ -32,7 +34,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise Refusal("it is nested too deeply") from None
 
 
 def first_line_of_docstring(path: Path) -> str:
@@ -43,7 +45,7 @@ def first_line_of_docstring(path: Path) -> str:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file so that a reader, or a crash, meets the old content or the new, never a part.
 
-    Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
+    Raises Refusal if the disk is full or the directory cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -101,13 +103,13 @@ def remove_unfinished(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def not_written(path: Path, error: Exception) -> OSError:
-    """Returns the error that says in one line which file could not be written, why, and what to do.
+def not_written(path: Path, error: Exception) -> Refusal:
+    """Returns the refusal that says in one line which file could not be written, why, and what to do.
 
     >>> not_written(Path("table.csv"), OSError(28, "No space left on device"))
-    OSError('table.csv cannot be written: No space left on device; free some and repeat the command')
+    Refusal('table.csv cannot be written: No space left on device; free some and repeat the command')
     """
-    return OSError(f"{path} cannot be written: {reason(error)}")
+    return Refusal(f"{path} cannot be written: {reason(error)}")
 
 
 def reason(error: Exception) -> str:

@@ -28,6 +28,7 @@ from softmax_jax.normalizers.fit_file import LARGEST_BETA, are_finite_numbers, c
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.row import entropy
 from softmax_jax.normalizers.scales import EntropyPolynomial
+from softmax_jax.refusal import Refusal
 
 THETA_RANGE = (1 / LARGEST_BETA, 8.0)
 GRID_SIZE = 49
@@ -108,7 +109,7 @@ def search(
     (['1', '7'], [False, False])
     """
     if values.ndim != 3 or values.shape[:2] != logits.shape:
-        raise ValueError(
+        raise Refusal(
             f"values have shape {values.shape}; they must be (rows, n, size) with the logits' {logits.shape} in front: "
             "give one vector for each logit"
         )
@@ -130,7 +131,7 @@ def _check_measure(name: str, measure: Measure, values: Float[Array, "rows n siz
     like = jax.ShapeDtypeStruct((values.shape[0], values.shape[2]), jnp.result_type(values))
     shape = jnp.shape(jax.eval_shape(measure, like))
     if shape != like.shape[:1]:
-        raise ValueError(
+        raise Refusal(
             f"{name} gives shape {shape} for {like.shape[0]} rows; it must be one number per row: drop mean()"
         )
 
@@ -355,7 +356,7 @@ def polynomial(points: Points, degree: int) -> np.ndarray:
     Raises ValueError if there are too few points for the degree.
     """
     if len(np.unique(points.entropy)) <= degree:
-        raise ValueError(
+        raise Refusal(
             f"{len(points.entropy)} points with an optimum inside the range are too few for degree {degree}: "
             "use more sets or lengths, a lower degree, or another criterion"
         )
@@ -440,12 +441,12 @@ class TemperatureFit:
             fit = cls(**content)
             band = {**(fit.band or {})}
         except TypeError as error:
-            raise ValueError(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
+            raise Refusal(f"{path} is no whole temperature fit: {error}; run fit_temperature.py anew") from None
         lists = {"lengths": fit.lengths, "seeds": fit.seeds, "beta_at_ends": fit.beta_at_ends, **band}
         wrong = [name for name, values in lists.items() if not are_finite_numbers(values)]
         if wrong or len({len(values) for values in band.values()}) > 1 or not band.keys() <= {"entropy", "low", "high"}:
             named = wrong[0] if wrong else "band"
-            raise ValueError(f"{path} is no whole temperature fit: {named} must be lists of numbers, of equal length")
+            raise Refusal(f"{path} is no whole temperature fit: {named} must be lists of numbers, of equal length")
         return fit
 
 
@@ -496,10 +497,10 @@ def fit(
     Raises ValueError as that does, and for rows of other seeds.
     """
     if not (rows and held_out):
-        raise ValueError("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")
+        raise Refusal("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")
     counts = {len(of_length.entropy) for of_length in (*rows.values(), *held_out.values())}
     if counts != {len(seeds)}:
-        raise ValueError(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
+        raise Refusal(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
     fitted = fit_polynomial(rows, criterion, degree)
     coefficients, (low, high), by_copies = fitted
     covered = {
@@ -580,7 +581,7 @@ def fits_beside(checkpoint: Path | str, parameters: Any) -> dict[str, Path]:
     paths = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
     for path in paths.values():
         if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
-            raise ValueError(
+            raise Refusal(
                 f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
                 f"--checkpoint {checkpoint} --output {directory}, or move the file and name it, as in "
                 f"adaptive(fit=elsewhere/{path.name})"

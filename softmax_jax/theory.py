@@ -31,6 +31,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from softmax_jax.normalizers import checks, masking
+from softmax_jax.refusal import Refusal
 
 Numbers = ArrayLike | Sequence[int | float]
 """One number or many; functions of several broadcast them, and return float64."""
@@ -115,7 +116,7 @@ def largest_weight_from_nearest(counts: Numbers, spreads: Numbers, beta: Numbers
     length, spread, factor = _numbers(counts=counts, spreads=spreads, beta=beta)
     _require(length, length >= 1, "counts", "a row must have at least 1 logit, so give 1 or more")
     if length.ndim != 1 or not length.size or spread.ndim < 1 or spread.shape[-1] not in (1, length.size):
-        raise ValueError(
+        raise Refusal(
             f"counts has shape {length.shape} and spreads {spread.shape}; the last axis of spreads must be that of "
             "counts: give one spread for each count"
         )
@@ -191,7 +192,7 @@ def spread_from_norms(
     kernels = _numbers(query_kernel=query_kernel, key_kernel=key_kernel)
     for name, kernel in zip(("query_kernel", "key_kernel"), kernels):
         if kernel.ndim != 2 or not kernel.size:
-            raise ValueError(f"{name} has shape {kernel.shape}; it must be (inputs, size): give the matrix of one head")
+            raise Refusal(f"{name} has shape {kernel.shape}; it must be (inputs, size): give the matrix of one head")
         _require(kernel, np.isfinite(kernel), name, "its numbers must be finite, so leave out what diverged")
     for name, number in zip(("query", "item", "scale"), _numbers(query=query, item=item, scale=scale)):
         _require(number, number >= 0, name, "a norm or factor must be at least 0, such as 1.0")
@@ -347,4 +348,4 @@ def _numbers(**numbers: Any) -> list[Any]:
 
 def _require(numbers: Any, holds: Any, name: str, rule: str) -> None:
     if not np.all(holds):
-        raise ValueError(f"{name} is {numbers[~np.asarray(holds)].flat[0]:g}: {rule}")
+        raise Refusal(f"{name} is {numbers[~np.asarray(holds)].flat[0]:g}: {rule}")

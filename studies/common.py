@@ -23,6 +23,7 @@ from softmax_jax.commands.options import (
     within,
 )
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
+from softmax_jax.refusal import Refusal
 from softmax_jax.report.charts import Chart, save_chart
 from softmax_jax.report.tables import put_into
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -136,7 +137,7 @@ def start(arguments: type[T], description: str | None, study: Callable[[T], None
 def max_retrieval_of(config: Config) -> MaxRetrieval:
     """Returns the task of a run of max retrieval. Raises ValueError for another."""
     if not isinstance(config.task, MaxRetrieval):
-        raise ValueError(f"the task is {config.task.name}: name a run of max retrieval")
+        raise Refusal(f"the task is {config.task.name}: name a run of max retrieval")
     return config.task
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 import softmax_jax as sj
 from projects.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, scores
 from projects.language_models.loading import Model
+from softmax_jax.refusal import Refusal
 from studies.head_numbers import HeadNumbers, by_numbers, scaled
 
 WORDS = (
@@ -68,19 +69,19 @@ def make_needles(
     """
     candidates, names = single_tokens(model, WORDS)[:CANDIDATES], single_tokens(model, NAMES)
     if len(candidates) < CANDIDATES or len(names) < facts:
-        raise ValueError(
+        raise Refusal(
             f"the tokenizer has {len(candidates)} of the words and {len(names)} of the names as one token: "
             f"{CANDIDATES} and {facts} are needed"
         )
     if len(filler) <= length:
-        raise ValueError(f"the filler has {len(filler)} tokens: it must have more than {length}; give a longer text")
+        raise Refusal(f"the filler has {len(filler)} tokens: it must have more than {length}; give a longer text")
     start, middle, end = (model.encode(text).tolist() for text in ("\n\nThe secret word of", " is", ".\n\n"))
     random, other = np.random.default_rng((seed, length)), np.random.default_rng((seed, length, facts))
     tokens, places, answers = [], [], []
     question = len(start) + 1 + len(middle)
     room = length - question - facts * (question + 1 + len(end))
     if room < 2:
-        raise ValueError(f"{facts} facts and a question do not fit into {length} tokens: make it longer")
+        raise Refusal(f"{facts} facts and a question do not fit into {length} tokens: make it longer")
     for _ in range(texts):
         answer, name, cut = random.integers(CANDIDATES), random.choice(names), random.integers(len(filler) - length)
         words = [answer, *other.permutation(np.delete(np.arange(CANDIDATES), answer))[: facts - 1]]

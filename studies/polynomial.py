@@ -26,6 +26,7 @@ from softmax_jax.measures.heads import attended
 from softmax_jax.measures.refit import beta_of_true_item
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import palette
 from softmax_jax.report.temperature import PUBLISHED_AT, curve_frame, holds
@@ -101,7 +102,7 @@ def rows_of_recipes(directory: Path, lengths: Sequence[int], sets: int) -> dict[
     """
     runs = [(path, *load_checkpoint(path)) for path in sorted(directory.glob("*")) if (path / "config.json").exists()]
     if not runs:
-        raise ValueError(f"--recipes is {directory}: it must hold runs of studies.ablation --groups precision")
+        raise Refusal(f"--recipes is {directory}: it must hold runs of studies.ablation --groups precision")
     found = {}
     for path, config, parameters in runs:
         task = max_retrieval_of(config)

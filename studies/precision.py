@@ -34,6 +34,7 @@ from softmax_jax.measures.evaluation import REFERENCES, evaluate, set_keys, summ
 from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import charts, tables
 from softmax_jax.report.accuracy import (
     ACCURACY,
@@ -152,7 +153,7 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     except (OSError, ValueError, pl.exceptions.PolarsError):
         measured, written = pl.DataFrame({"group": []}), {}
     if PRECISION not in measured["group"]:
-        raise ValueError(f"--recipes is {directory}: it must hold what studies.ablation --groups {PRECISION} wrote")
+        raise Refusal(f"--recipes is {directory}: it must hold what studies.ablation --groups {PRECISION} wrote")
     recipe = measured.select(pl.format("{}: {}", "group", "recipe")).to_series()
     settings = {name: written["recipes"][name] for name in recipe.unique()}
     rates = {name: "constant" if "constant" in one["schedule"] else "falling" for name, one in settings.items()}

@@ -33,6 +33,7 @@ from projects.language_models.loading import Model, load
 from projects.units import Unit, compute, read, slug
 from softmax_jax.commands import options
 from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
+from softmax_jax.refusal import Refusal
 from softmax_jax.report.tables import markdown_table, put_into
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from studies.needles import Needles, Oracle, answer, make_needles
@@ -185,7 +186,7 @@ class Study:
         sizes = [one for one, count in self.passages.items() for _ in range(count)]
         tokens = self.tested[text]
         if (room := (len(tokens) - sum(sizes)) // len(sizes)) < 0:
-            raise ValueError(f"{text} has {len(tokens)} tokens to test, not {sum(sizes)}: give a longer text")
+            raise Refusal(f"{text} has {len(tokens)} tokens to test, not {sum(sizes)}: give a longer text")
         starts = np.cumsum([0, *(one + room for one in sizes)])
         places = [at for at, one in zip(starts, sizes) if one == length]
         if length == max(sizes):
@@ -291,7 +292,7 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
     """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
     frames = {kind: pl.concat(map(read, paths)) for kind in KINDS if (paths := sorted(output.glob(f"{kind}_*.csv")))}
     if not frames:
-        raise ValueError(f"{output} has no units to put together: name the --output of a run")
+        raise Refusal(f"{output} has no units to put together: name the --output of a run")
     for kind, frame in frames.items():
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:
@@ -347,10 +348,10 @@ def study(asked: Arguments) -> None:
     made = {"model": asked.model, "texts": [path.name for path in asked.texts], "quick": asked.quick}
     before = read_json(known) if known.exists() else made
     if before | made != before:
-        raise ValueError(f"{asked.output} has units of another model, other texts or --quick: choose another --output")
+        raise Refusal(f"{asked.output} has units of another model, other texts or --quick: choose another --output")
     units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
     if not units:
-        raise ValueError(f"--units is {asked.units!r}: it matches no unit; give a pattern such as 'losses_*'")
+        raise Refusal(f"--units is {asked.units!r}: it matches no unit; give a pattern such as 'losses_*'")
     write_json(known, versions() | made)
     return compute(units, asked.output)
 

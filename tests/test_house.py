@@ -13,7 +13,7 @@ import softmax_jax as sj
 
 PACKAGE = Path(sj.__file__).parent
 FLOORS = (
-    ("files", "normalizers"),
+    ("files", "normalizers", "refusal"),
     ("attention", "temperature", "theory", "transforms"),
     ("tasks",),
     ("training",),
@@ -64,7 +64,13 @@ def test_the_public_names_are_those_that_are_listed():
 
 
 def test_the_root_holds_little():
-    assert sorted(path.stem for path in PACKAGE.glob("*.py")) == ["__init__", "files", "temperature", "theory"]
+    assert sorted(path.stem for path in PACKAGE.glob("*.py")) == [
+        "__init__",
+        "files",
+        "refusal",
+        "temperature",
+        "theory",
+    ]
 
 
 def run(program: str) -> str:

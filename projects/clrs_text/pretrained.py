@@ -37,6 +37,7 @@ from softmax_jax.files import read_json, remove_unfinished, versions, write_csv,
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.task import sequence_key
 from softmax_jax.training.checkpoint import (
     STEPS,
@@ -111,7 +112,7 @@ class Arguments:
         within("--most-steps", self.most_steps, BLOCK_STEPS, 2**20, 400)
         within("--sets", self.sets, SETS_BY_PART, 2**14, 125)
         if self.sets % AT_ONCE or self.most_steps % BLOCK_STEPS:
-            raise ValueError(
+            raise Refusal(
                 f"--sets is {self.sets} and --most-steps {self.most_steps}: they must be multiples of {AT_ONCE} and "
                 f"{BLOCK_STEPS}, such as 125 and 400"
             )
@@ -122,7 +123,7 @@ class Arguments:
         for name in self.regimes:
             one_of("--regimes", name, OF_THIS_MODEL)
         if self.regimes[0] != SOFTMAX:
-            raise ValueError(f"--regimes starts with {self.regimes[0]}: softmax must be first, which says how long")
+            raise Refusal(f"--regimes starts with {self.regimes[0]}: softmax must be first, which says how long")
         check_directory("--workdir", self.workdir)
         check_name(self.workdir)
 
@@ -136,7 +137,7 @@ class Arguments:
         settings = json.loads(json.dumps(vars(self), default=str))
         there = read_json(path)["settings"] if path.exists() else settings
         if changed := differences(*({name: one[name] for name in one.keys() - free} for one in (there, settings))):
-            raise ValueError(f"{self.workdir} has models of {changed}: choose another --workdir")
+            raise Refusal(f"{self.workdir} has models of {changed}: choose another --workdir")
         write_json(path, {"device": device, "settings": settings, "versions": versions()})
 
     def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:

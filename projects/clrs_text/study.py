@@ -39,6 +39,7 @@ from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyPolynomial, LogLength, Scale
 from softmax_jax.normalizers.surroundings import on_cpu
+from softmax_jax.refusal import Refusal
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.progress import plain_console
@@ -123,10 +124,10 @@ class Arguments:
         within("--seeds", self.seeds, 1, 2**10, 6)
         within("--together", self.together, 1, self.seeds, min(6, self.seeds))
         if self.seeds % self.together:
-            raise ValueError(f"--seeds is {self.seeds}: it must be a multiple of --together, {self.together}")
+            raise Refusal(f"--seeds is {self.seeds}: it must be a multiple of --together, {self.together}")
         within("--sets", self.sets, AT_ONCE, 2**14, TEST_SETS)
         if self.sets % AT_ONCE:
-            raise ValueError(f"--sets is {self.sets}: it must be a multiple of {AT_ONCE}, such as {TEST_SETS}")
+            raise Refusal(f"--sets is {self.sets}: it must be a multiple of {AT_ONCE}, such as {TEST_SETS}")
         if self.steps is not None:
             within("--steps", self.steps, TUNED_STEPS, 2**31 - 1, 1000)
         each_once("--regimes", self.regimes)

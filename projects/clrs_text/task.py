@@ -24,6 +24,7 @@ from projects.clrs_text.tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_pa
 from projects.decoder import Decoder
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.sequences import attention_of
 from softmax_jax.tasks.task import Task, sequence_key
 
@@ -98,7 +99,7 @@ class ClrsText(Task):
         if self.hidden % (2 * self.heads):
             nearest = 2 * self.heads * max(round(self.hidden / self.heads / 2), 1)
             rule = f"it must be an even multiple of --heads, {self.heads}, such as {nearest}"
-            raise ValueError(f"--hidden is {self.hidden}: {rule}")
+            raise Refusal(f"--hidden is {self.hidden}: {rule}")
         for length in self.lengths:
             self.check_length("--lengths", length)
 
@@ -107,9 +108,7 @@ class ClrsText(Task):
         for name in self.algorithms:
             least = ALGORITHMS[name].least
             if not least <= length <= INTEGERS:
-                raise ValueError(
-                    f"{option} has {length}: {name} must have from {least} to {INTEGERS} nodes, such as 16"
-                )
+                raise Refusal(f"{option} has {length}: {name} must have from {least} to {INTEGERS} nodes, such as 16")
 
     @property
     def vocabulary(self) -> Tokenizer:

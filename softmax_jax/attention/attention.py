@@ -16,6 +16,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
+from softmax_jax.refusal import Refusal
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
@@ -86,12 +87,12 @@ def dot_product_attention(
     if block_size is not None:
         checks.whole("block_size", block_size, 1, 1024)
     if block_size is not None and implementation not in (None, "streaming"):
-        raise ValueError(
+        raise Refusal(
             f"block_size is {block_size} and implementation {implementation!r}, which has no blocks: it must be "
             "'streaming' or None, or leave block_size out"
         )
     if return_weights and implementation not in (None, "dense"):
-        raise ValueError(f"implementation={implementation!r} never forms all weights: return_weights needs 'dense'")
+        raise Refusal(f"implementation={implementation!r} never forms all weights: return_weights needs 'dense'")
     query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
     checked.check_layout(query, key, value)
     checked.check_scale(scale)

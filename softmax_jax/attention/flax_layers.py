@@ -22,6 +22,7 @@ from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
+from softmax_jax.refusal import Refusal
 
 
 def attend(
@@ -58,9 +59,9 @@ def attend(
     """
     dropout = dropout_rate if not deterministic else 0.0
     if not 0 <= dropout < 1:
-        raise ValueError(f"dropout_rate is {dropout}; it must be at least 0 and below 1: use 0 for no dropout")
+        raise Refusal(f"dropout_rate is {dropout}; it must be at least 0 and below 1: use 0 for no dropout")
     if dropout and dropout_rng is None:
-        raise ValueError(f"dropout_rate is {dropout} but dropout_rng is None: give a key, or deterministic=True")
+        raise Refusal(f"dropout_rate is {dropout} but dropout_rng is None: give a key, or deterministic=True")
     batch = query.shape[:-3]
     shape = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
     bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
@@ -253,7 +254,7 @@ class NnxAttention(nnx.Module):
         self.unlearned = attention_fn(normalizer)
         initial = initial_numbers(self.unlearned.normalizer, learn, _per_head(heads), of_query)
         if of_query and (heads is None or size is None):
-            raise ValueError(
+            raise Refusal(
                 f"of_query is {of_query!r} with heads={heads} and size={size}; numbers that are linear in the query "
                 "need both: give the layer's number of heads, and the features of one as size"
             )
@@ -267,7 +268,7 @@ class NnxAttention(nnx.Module):
         """The normalizer of these queries, with its numbers as learned so far."""
         _check_heads(self.heads, query)
         if self.of_query and query.shape[-1] != self.size:
-            raise ValueError(
+            raise Refusal(
                 f"the normalizer learns numbers of queries of size {self.size}, the layer has {query.shape[-1]}: "
                 f"give size={query.shape[-1]}"
             )
@@ -298,7 +299,7 @@ def with_learned(
 def _check_heads(heads: int | None, query: Queries) -> None:
     """Raises unless numbers per head are as many as the heads."""
     if heads not in (None, query.shape[-2]):
-        raise ValueError(
+        raise Refusal(
             f"the normalizer learns numbers for {heads} heads, the layer has {query.shape[-2]}: "
             f"give heads={query.shape[-2]}, or heads=None for numbers that all heads share"
         )

@@ -30,6 +30,7 @@ from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyInterpolation, EntropyPolynomial
+from softmax_jax.refusal import Refusal
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
@@ -88,7 +89,7 @@ class FusedRow(Row):
         self.__dict__.update(kernel=kernel, inputs=inputs, visible=inputs.visible(), axis=-1)
 
     def __getattr__(self, name: str) -> Any:
-        raise ValueError(f"a fused kernel never forms the logits for row.{name}: use implementation='streaming'")
+        raise Refusal(f"a fused kernel never forms the logits for row.{name}: use implementation='streaming'")
 
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         return against(value, jnp.zeros((1,) * 4, jnp.float32))
@@ -102,7 +103,7 @@ class FusedRow(Row):
 
     def entropy(self) -> PerQuery:
         if self.inputs.bias is not None:
-            raise ValueError(
+            raise Refusal(
                 "a fused kernel does not give the mean of a bias, of which the entropy needs it: leave bias out, "
                 "or use implementation='streaming'"
             )
@@ -176,14 +177,14 @@ def check_rides(normalizer: Normalizer, bias: Bias) -> None:
     """Raises unless a kernel will do."""
     name = name_of(normalizer.map)
     if type(normalizer.map) not in PLAIN + WITH_SINK:
-        raise ValueError(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
+        raise Refusal(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
     if not rides(normalizer):
-        raise ValueError(
+        raise Refusal(
             f"the scale {type(normalizer.scale).__name__} needs the logits, which a fused kernel never forms: "
             "give it a method of_row(row), or use implementation='streaming'"
         )
     if bias is not None and type(normalizer.map) in WITH_SINK:
-        raise ValueError(
+        raise Refusal(
             f"a fused kernel does not give the mean of a bias, of which {name} needs it: leave bias out, "
             "or use implementation='streaming'"
         )

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.refusal import Refusal
 
 Queries = Float[Array, "*batch queries heads size"]
 Keys = Float[Array, "*batch keys kv_heads size"]
@@ -132,22 +133,22 @@ def align(array: Array, ndim: int) -> Array:
 def check_layout(query: Array, key: Array, value: Array) -> None:
     """Raises unless queries, keys and values are of one type, and fit each other."""
     if query.ndim not in (3, 4):
-        raise ValueError(
+        raise Refusal(
             f"query has shape {query.shape}; it must be (batch, length, heads, size) or (length, heads, size): "
             "give even a single head its axis"
         )
     if (key.ndim, key.shape[:-3], key.shape[-1]) != (query.ndim, query.shape[:-3], query.shape[-1]):
-        raise ValueError(
+        raise Refusal(
             f"key has shape {key.shape}; its batch and size must be those of the query, which has {query.shape}: "
             "both are (batch, length, heads, size)"
         )
     if not key.shape[-2] or query.shape[-2] % key.shape[-2]:
-        raise ValueError(
+        raise Refusal(
             f"query has {query.shape[-2]} heads, which is no multiple of the {key.shape[-2]} of key and value: "
             "let each of theirs serve the same number of query heads"
         )
     if value.shape[:-1] != key.shape[:-1]:
-        raise ValueError(
+        raise Refusal(
             f"value has shape {value.shape}; but for its size it must be that of the key, {key.shape}: "
             "pair each key with one"
         )
@@ -161,7 +162,7 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
 def check_scale(scale: ArrayLike | None) -> None:
     """Raises unless the scale is one number."""
     if scale is not None and jnp.ndim(scale):
-        raise ValueError(
+        raise Refusal(
             f"scale has shape {jnp.shape(scale)}; it must be one number: give a number per head to the normalizer, "
             "as in normalizer('temperature', theta=...)"
         )
@@ -185,7 +186,7 @@ def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: boo
     if not jnp.issubdtype(added.dtype, jnp.floating):
         raise TypeError(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
     if not checks.broadcasts(added.shape, shape):
-        raise ValueError(
+        raise Refusal(
             f"bias has shape {added.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
@@ -198,7 +199,7 @@ def lengths_of(name: str, lengths: Given, batch: int) -> Lengths:
         return None
     found = checks.indices(name, lengths)
     if found.shape != (batch,):
-        raise ValueError(f"{name} has shape {found.shape}; it must be ({batch},): give one length per batch entry")
+        raise Refusal(f"{name} has shape {found.shape}; it must be ({batch},): give one length per batch entry")
     return jnp.asarray(found, jnp.int32)
 
 
@@ -208,7 +209,7 @@ def window_of(window: Given) -> Window:
         return None
     sides: tuple[Any, ...] = tuple(window) if isinstance(window, tuple | list) else (window, window)
     if len(sides) != 2 or not all(map(checks.is_whole, sides)) or min(sides) < 0:
-        raise ValueError(
+        raise Refusal(
             f"local_window_size is {checks.shown(window)}; it must be whole and at least 0: give one number, or "
             "(left, right)"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from softmax_jax.commands import ended_by_reader
 from softmax_jax.files import first_line_of_docstring
 from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.refusal import Refusal
 
 COMMANDS = ("train", "evaluate", "fit", "shootout", "report", "check", "vectors")
 """Modules beside this one, each with a function `main`."""
@@ -27,13 +28,13 @@ def main() -> None:
     try:
         if name not in COMMANDS:
             rule = f"it must be a command, one of {', '.join(COMMANDS)}"
-            raise ValueError(f"the first argument is {name}: {did_you_mean(name, COMMANDS)}{rule}")
+            raise Refusal(f"the first argument is {name}: {did_you_mean(name, COMMANDS)}{rule}")
         command = importlib.import_module(f"softmax_jax.commands.{name}")
     except ModuleNotFoundError as error:
         needs = f"softmax-jax {name} needs {error.name}, which is not installed"
         print(f"error: {needs}: pip install 'softmax-jax[experiment]'", file=sys.stderr)
         raise SystemExit(2) from None
-    except ValueError as error:
+    except Refusal as error:
         print(f"error: {error} (--help shows every command)", file=sys.stderr)
         raise SystemExit(2) from None
     sys.argv = [f"softmax-jax {name}", *others]

@@ -15,6 +15,7 @@ from softmax_jax.commands import options, program
 from softmax_jax.measures import evaluation
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
 from softmax_jax.measures.runs import COLUMNS, lengths_to_show, load_runs
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.precision import AS_TRAINED, Rounding
 from softmax_jax.training.config import settings_of
@@ -62,7 +63,7 @@ class Arguments:
         options.within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
         options.within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
-            raise ValueError(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
+            raise Refusal(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
         options.normalizer_names(self.normalizers)
         options.each_once("--checkpoint", self.checkpoint)
         options.check_directory("--output", self.output or options.RESULTS)
@@ -87,7 +88,7 @@ def evaluate(asked: Arguments) -> None:
     asked.compiled.keep()
     task = runs[0].config.task
     if len(runs) > 1 and task.evaluation:
-        raise ValueError(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
+        raise Refusal(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
     own = importlib.import_module(task.evaluation) if task.evaluation else None
     if not (lengths or asked.full or own):
         lengths = lengths_to_show(evaluation.lengths_of(task, (), asked.protocol), most=COLUMNS)

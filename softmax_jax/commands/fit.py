@@ -10,6 +10,7 @@ from softmax_jax.commands import options, program
 from softmax_jax.measures import refit
 from softmax_jax.measures.evaluation import Draw, heads_of, key_of
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import temperature as report
 from softmax_jax.temperature import Criterion, checkpoint_sha256
 from softmax_jax.training.progress import plain_console, with_progress
@@ -57,7 +58,7 @@ def fit(asked: Arguments) -> None:
     lengths = sorted(asked.lengths or config.task.test_lengths)
     if asked.criterion == "target" and not heads_of(config.task, lengths[0]).ranked:
         others = "inputs, bins or accuracy"
-        raise ValueError(f"--criterion is target: the task {config.task.name} has no true item; choose {others}")
+        raise Refusal(f"--criterion is target: the task {config.task.name} has no true item; choose {others}")
     keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
     of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
     searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)

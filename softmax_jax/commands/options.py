@@ -25,6 +25,7 @@ from softmax_jax.commands import ended_by_reader, program
 from softmax_jax.files import reason, versions, write_json
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import ANY, trust
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import Paper
 from softmax_jax.training.progress import plain_console
 
@@ -141,10 +142,10 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
     try:
         if name not in summaries and ":" not in name:
             known = f"it must be a preset, one of {', '.join(summaries)}; one of your own is written my_module:CONFIG"
-            raise ValueError(f"the first argument is {name}: {did_you_mean(name, summaries)}{known}")
+            raise Refusal(f"the first argument is {name}: {did_you_mean(name, summaries)}{known}")
         _look_here_last()
         default = arguments(name)
-    except ValueError as error:
+    except Refusal as error:
         refuse(str(error))
     options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
     example = f"{program('train')} {name} --steps 2000 --workdir runs/x"
@@ -167,22 +168,22 @@ def each_once(option: str, values: Sequence[Any]) -> None:
     """Raises ValueError unless there are values, all different."""
     twice = [value for value, times in Counter(values).items() if times > 1]
     if twice:
-        raise ValueError(f"{option} has {twice[0]} twice: it must have each once, so leave one out")
+        raise Refusal(f"{option} has {twice[0]} twice: it must have each once, so leave one out")
     if not values:
-        raise ValueError(f"{option} is '': name at least one, each once")
+        raise Refusal(f"{option} is '': name at least one, each once")
 
 
 def normalizer_names(values: Sequence[str]) -> None:
     """Raises ValueError unless these are names to evaluate under: each once, or `all` by itself."""
     each_once("--normalizers", values)
     if "all" in values and len(values) > 1:
-        raise ValueError(f"--normalizers is {' '.join(values)!r}: all must stand by itself, so leave the others out")
+        raise Refusal(f"--normalizers is {' '.join(values)!r}: all must stand by itself, so leave the others out")
 
 
 def within(option: str, value: int | float, least: int | float, most: int | float, example: object) -> None:
     """Raises ValueError unless a number lies between two others."""
     if not least <= value <= most:
-        raise ValueError(f"{option} is {value}: it must be at least {least} and at most {most}, such as {example}")
+        raise Refusal(f"{option} is {value}: it must be at least {least} and at most {most}, such as {example}")
 
 
 def each_within(option: str, values: Sequence[int], least: int, most: int, example: int) -> None:
@@ -190,7 +191,7 @@ def each_within(option: str, values: Sequence[int], least: int, most: int, examp
     each_once(option, values)
     for value in values:
         if not least <= value <= most:
-            raise ValueError(f"{option} has {value}: each must be from {least} to {most}, such as {example}")
+            raise Refusal(f"{option} has {value}: each must be from {least} to {most}, such as {example}")
 
 
 def counted(number: int, what: str) -> str:
@@ -214,7 +215,7 @@ def check_directory(option: str, path: Path) -> None:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:  # no directory, no permission, too long a name, a full disk
         problem = f"it must be a directory to write to, and {there} is none: {reason(error)}"
-        raise ValueError(f"{option} is {path}: {problem}; name another") from None
+        raise Refusal(f"{option} is {path}: {problem}; name another") from None
 
 
 @contextlib.contextmanager
@@ -337,11 +338,9 @@ def one_line_errors() -> Iterator[None]:
         raise  # for `ended_by_reader`
     except ArithmeticError as error:
         problem, status = str(error), 1
-    except (ValueError, OSError, MemoryError, RuntimeError, AssertionError) as error:
+    except (Refusal, MemoryError, RuntimeError, AssertionError) as error:
         problem, status = " ".join(str(error).split()), 2
-        if isinstance(error, OSError) and error.filename:
-            problem = f"{error.filename} cannot be read or written ({error.strerror}): name another"
-        elif isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in problem:
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in problem:
             problem = f"this takes more memory than there is ({problem[:200]}): ask for fewer sets or seeds at once"
         elif isinstance(error, RuntimeError | AssertionError) and not (problem := device_problem()):
             raise

@@ -10,6 +10,7 @@ import tyro
 from softmax_jax.commands import options, program
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
+from softmax_jax.refusal import Refusal
 from softmax_jax.report.page import make_report
 from softmax_jax.training.run_directory import SHIPPED
 
@@ -36,7 +37,7 @@ class Arguments:
         options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
         if self.lengths and max(self.lengths) < TOP:
             given = " ".join(map(str, self.lengths))
-            raise ValueError(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
+            raise Refusal(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
         options.within("--sets", self.sets, 1, 2**20, 256)
         options.normalizer_names(self.normalizers)
         options.each_once("RUNS", self.runs)

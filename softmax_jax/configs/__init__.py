@@ -5,6 +5,7 @@ from pathlib import Path
 
 from softmax_jax.files import first_line_of_docstring
 from softmax_jax.normalizers.registry import content_of
+from softmax_jax.refusal import Refusal
 from softmax_jax.training.config import Config
 
 
@@ -23,5 +24,5 @@ def load_preset(name: str) -> Config:
         return importlib.import_module(f"{__name__}.{name}").CONFIG
     config = content_of(module, f"the preset is {name}").get(attribute)
     if not isinstance(config, Config):
-        raise ValueError(f"the preset is {name}: {module} must hold a softmax_jax.training.config.Config of that name")
+        raise Refusal(f"the preset is {name}: {module} must hold a softmax_jax.training.config.Config of that name")
     return config

@@ -19,6 +19,7 @@ from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, task_of
 from softmax_jax.measures.heads import attended
 from softmax_jax.measures.table import KEYS, TOP
 from softmax_jax.normalizers.maps import softmax
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import Parameters, build_model
 
@@ -119,7 +120,7 @@ def attention_maps(measured: Sequence[Measured], normalizers: Sequence[str] | No
     """
     long = [of_length for of_length in measured if of_length.n >= TOP]
     if not long:
-        raise ValueError(f"the longest of the measured sets has {measured[-1].n} items: measure {TOP} or more")
+        raise Refusal(f"the longest of the measured sets has {measured[-1].n} items: measure {TOP} or more")
     normalizers = tuple(normalizers or long[0].normalizers)
     places = [long[0].normalizers.index(name) for name in normalizers]
     sets = min(SHOWN_SETS, *(of_length.sets for of_length in long))

@@ -24,6 +24,7 @@ from softmax_jax.normalizers.maps import soft_cap
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.registry import METHODS, method_of, normalizer
 from softmax_jax.normalizers.scales import EntropyPolynomial
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks import notebook
 from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
 from softmax_jax.tasks.task import Task
@@ -125,13 +126,9 @@ def evaluate(
     checks.one_of("protocol", protocol, PROTOCOLS)
     fresh = protocol == "fresh"
     if not fresh and task.name != MaxRetrieval.name:
-        raise ValueError(
-            f"--protocol is notebook: its sets must be those of max retrieval, and the run's are {task.name}"
-        )
+        raise Refusal(f"--protocol is notebook: its sets must be those of max retrieval, and the run's are {task.name}")
     if not normalizers:
-        raise ValueError(
-            "normalizers is empty; it must have at least one: give {'softmax': softmax_jax.normalizer(...)}"
-        )
+        raise Refusal("normalizers is empty; it must have at least one: give {'softmax': softmax_jax.normalizer(...)}")
     lengths = lengths_of(task, lengths, protocol)
     for length in lengths:
         checks.whole("each of lengths", length, 1, 16, 2**20)
@@ -140,7 +137,7 @@ def evaluate(
     names = (*normalizers, *references)
     heads = Heads(False, False) if set(every) == {None} else heads_of(task, lengths[0])
     if references and not heads.ranked:
-        raise ValueError(f"references are {', '.join(references)}: the task {task.name} ranks no items, so give none")
+        raise Refusal(f"references are {', '.join(references)}: the task {task.name} ranks no items, so give none")
 
     rooms = rooms_of(task, lengths) if fresh else dict.fromkeys(lengths)
 
@@ -472,7 +469,7 @@ def task_of(parameters: Parameters) -> MaxRetrieval:
     try:
         return MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
     except (TypeError, KeyError, IndexError, AttributeError):
-        raise ValueError(
+        raise Refusal(
             "the parameters are not those of the max-retrieval model: name their task with task=..."
         ) from None
 
@@ -481,7 +478,7 @@ def check_seeds(parameters: Parameters, seeds: Sequence[int]) -> None:
     """Raises ValueError unless the parameters have a leading axis over these seeds."""
     shapes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(parameters)}
     if shapes != {(len(seeds),)}:
-        raise ValueError(
+        raise Refusal(
             f"parameters have leading axes {sorted(shapes)} for {len(seeds)} seeds; it must be one of the seeds: give "
             "as many seeds, or add the axis with leaf[None]"
         )
@@ -509,7 +506,7 @@ def named_normalizers(
     for name in specs:
         if name in FITS.keys() - fits.keys():
             remedy = f"run fit_temperature.py --checkpoint {checkpoint} --output {fits_directory(checkpoint)}"
-            raise ValueError(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
+            raise Refusal(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
         after = specs.index("adaptive") + 1

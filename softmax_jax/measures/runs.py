@@ -8,6 +8,7 @@ import numpy as np
 
 from softmax_jax.measures.evaluation import named_normalizers
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.training.trainer import Parameters
@@ -44,7 +45,7 @@ def load_runs(
         runs.append(Loaded(name, path, changed(config, **changes), parameters, named))
     tasks = list(dict.fromkeys(run.config.task.name for run in runs))
     if len(tasks) > 1:
-        raise ValueError(f"the runs are of {' and '.join(tasks)}: they must be of one task, so leave one out")
+        raise Refusal(f"the runs are of {' and '.join(tasks)}: they must be of one task, so leave one out")
     return runs
 
 

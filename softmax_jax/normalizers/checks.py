@@ -20,6 +20,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from softmax_jax.refusal import Refusal
+
 WIDTH = 80
 """Most characters of a value that a line shows."""
 LARGEST = 1e37
@@ -59,7 +61,7 @@ def expression(text: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two where it is nested too deeply
         found = None
     if found is None or found.end_lineno != 1 or found.end_col_offset != len(line.encode()):
-        raise ValueError(f"cannot read {shown(text)}")
+        raise Refusal(f"cannot read {shown(text)}")
     return found
 
 
@@ -67,7 +69,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> None:
     """Raises ValueError, with the nearest name, unless the value is one of those known."""
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
-        raise ValueError(
+        raise Refusal(
             f"{name} is {shown(value)}; {did_you_mean(value, names)}it must be one of {', '.join(map(repr, names))}"
         )
 
@@ -144,9 +146,9 @@ def require(name: str, number: Any, rule: str, holds: Callable[[float], bool]) -
         return
     for value in np.ravel(np.asarray(number)).tolist():
         if not (abs(value) < math.inf and holds(value)):
-            raise ValueError(f"{name} is {value!r}; it must be a finite number {rule}")
+            raise Refusal(f"{name} is {value!r}; it must be a finite number {rule}")
         if abs(value) > LARGEST:
-            raise ValueError(f"{name} is {value!r}; it must be at most {LARGEST:g} in size, and a finite number {rule}")
+            raise Refusal(f"{name} is {value!r}; it must be at most {LARGEST:g} in size, and a finite number {rule}")
 
 
 def finite(name: str, number: Any) -> None:
@@ -160,7 +162,7 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
     if not is_whole(value):
         raise TypeError(f"{name} is {shown(value)}; it must be a whole number {bounds}, such as {example}")
     if value < least or (most is not None and value > most):
-        raise ValueError(f"{name} is {value}; it must be {bounds}, such as {example}")
+        raise Refusal(f"{name} is {value}; it must be {bounds}, such as {example}")
 
 
 def plain(name: str, array: Any) -> None:
@@ -228,7 +230,7 @@ def mask(
         raise TypeError(f"the mask is {shown(where)}; {SEEN}: {added}")
     given = array("the mask", where, object)
     if not broadcasts(given.shape, shape):
-        raise ValueError(
+        raise Refusal(
             f"the mask has shape {given.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
         )
     return jnp.asarray(given) if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
@@ -253,9 +255,9 @@ def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
     known = np.asarray(numbers).astype(np.float64)
     wrong = known[~(known >= 0 if nonzero else (known == 0) | (known == 1))]
     if wrong.size:
-        raise ValueError(f"the mask of {dtype} holds {wrong[0]:g}; {SEEN}: {added}")
+        raise Refusal(f"the mask of {dtype} holds {wrong[0]:g}; {SEEN}: {added}")
     if floating and not nonzero and known.size and not known.any():
-        raise ValueError(f"the mask of {dtype} holds 0 alone; {SEEN}: give mask != 0 if all is hidden, or {added}")
+        raise Refusal(f"the mask of {dtype} holds 0 alone; {SEEN}: give mask != 0 if all is hidden, or {added}")
     return jnp.asarray(known != 0)
 
 
@@ -268,7 +270,7 @@ def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
 def same_shape(name: str, array: Any, like: str, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless an array has the shape of another."""
     if jnp.shape(array) != shape:
-        raise ValueError(f"{name} has shape {jnp.shape(array)}; it must be {shape}, that of {like}: broadcast it first")
+        raise Refusal(f"{name} has shape {jnp.shape(array)}; it must be {shape}, that of {like}: broadcast it first")
 
 
 def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[int, ...]) -> None:
@@ -277,7 +279,7 @@ def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[in
     padded = (1,) * (len(shape) - len(given)) + tuple(given)
     along = axis if isinstance(axis, tuple) else (axis,)
     if len(given) > len(shape) or not broadcasts(given, shape) or any(padded[one] != 1 for one in along):
-        raise ValueError(
+        raise Refusal(
             f"{name} has shape {given} for logits of shape {shape}; it must be a number for each row: give an array "
             f"that broadcasts against the logits and has size 1 along axis {axis}, as (heads, 1, 1), or one number"
         )
@@ -291,13 +293,13 @@ def row(logits: Any, axis: Any, name: str = "logits", **numbers: Any) -> int | t
     floats(name, logits)
     ndim = jnp.ndim(logits)
     if not ndim:
-        raise ValueError(f"{name} {'are' if name in PLURAL else 'is'} one number without an axis: give x[None]")
+        raise Refusal(f"{name} {'are' if name in PLURAL else 'is'} one number without an axis: give x[None]")
     axes = tuple(range(ndim)) if axis is None else tuple(axis) if isinstance(axis, tuple | list) else (axis,)
     if not axes or not all(map(is_whole, axes)):
         raise TypeError(f"axis is {shown(axis)}; it must be a whole number, a tuple of them, or None for all axes")
     axes = tuple(map(operator.index, axes))
     if not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
-        raise ValueError(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
+        raise Refusal(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
     along = axes[0] if len(axes) == 1 else axes
     for number_name, number in numbers.items():
         if number is not None:
@@ -308,7 +310,7 @@ def row(logits: Any, axis: Any, name: str = "logits", **numbers: Any) -> int | t
 def one_axis(axis: int | tuple[int, ...]) -> int:
     """The axis of a row that has one. Raises ValueError for several."""
     if isinstance(axis, tuple):
-        raise ValueError(f"axis is {axis}; it must be one axis here: join them with reshape first")
+        raise Refusal(f"axis is {axis}; it must be one axis here: join them with reshape first")
     return axis
 
 

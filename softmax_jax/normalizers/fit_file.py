@@ -10,6 +10,7 @@ import numpy as np
 
 from softmax_jax.files import read_json
 from softmax_jax.normalizers.checks import shown
+from softmax_jax.refusal import Refusal
 
 KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versions", "checkpoint_sha256", "sha256")
 LARGEST_BETA = 64.0
@@ -41,15 +42,15 @@ def read_fit(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
+        raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}; run fit_temperature.py anew") from None
+        raise Refusal(f"{path} cannot be read as JSON: {error}; run fit_temperature.py anew") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
-        raise ValueError(f"{path} is no temperature fit: it lacks {', '.join(missing)}; run fit_temperature.py anew")
+        raise Refusal(f"{path} is no temperature fit: it lacks {', '.join(missing)}; run fit_temperature.py anew")
     sha256 = content.pop("sha256")
     if signed(content)["sha256"] != sha256:
-        raise ValueError(
+        raise Refusal(
             f"{path} is not as it was written: its sha256 is that of other content; run "
             "fit_temperature.py anew, or restore it from a copy"
         )
@@ -63,24 +64,24 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
     for key in ("coefficients", "entropy_range"):
         numbers = content[key]
         if not are_finite_numbers(numbers):
-            raise ValueError(f"{name}: {key} is {shown(numbers)}; it must be a list of finite numbers")
+            raise Refusal(f"{name}: {key} is {shown(numbers)}; it must be a list of finite numbers")
         if len(numbers) > LARGEST_DEGREE + 1:
-            raise ValueError(f"{name}: {key} has {len(numbers)} numbers; it must have at most {LARGEST_DEGREE + 1}")
+            raise Refusal(f"{name}: {key} has {len(numbers)} numbers; it must have at most {LARGEST_DEGREE + 1}")
     if len(entropy_range) != 2 or not 0 <= entropy_range[0] < entropy_range[1]:
-        raise ValueError(f"{name}: entropy_range is {entropy_range!r}; it must be [low, high], 0 ≤ low < high, in nats")
+        raise Refusal(f"{name}: entropy_range is {entropy_range!r}; it must be [low, high], 0 ≤ low < high, in nats")
     entropies = np.linspace(entropy_range[0], entropy_range[1], 1001)
     with np.errstate(over="ignore", invalid="ignore"):
         betas = np.polyval(coefficients, entropies)
     worst = int(np.argmax(np.abs(betas)))  # a NaN if there is one
     if not abs(betas[worst]) <= LARGEST_BETA:
-        raise ValueError(
+        raise Refusal(
             f"{name}: the polynomial gives β = {betas[worst]:.4g} at H = {entropies[worst]:.3g} nats, within its own "
             f"range, where |β| is at most {LARGEST_BETA:g}: coefficients go highest power first"
         )
     ends: Any = content.get("beta_at_ends")
     both = are_finite_numbers(ends) and len(ends) == 2
     if ends is not None and not (both and np.allclose(ends, betas[[0, -1]], rtol=1e-6, atol=1e-6)):
-        raise ValueError(
+        raise Refusal(
             f"{name}: the polynomial gives β = {betas[0]:.4g} and {betas[-1]:.4g} at the ends of its range, and "
             f"beta_at_ends says {shown(ends)}: coefficients go highest power first"
         )

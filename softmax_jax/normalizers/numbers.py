@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
+from softmax_jax.refusal import Refusal
 
 LEARN, OF_QUERY = "learn", "of_query"
 
@@ -176,7 +177,7 @@ def initial_numbers(
     for name in wanted:
         if name not in known:
             near = checks.did_you_mean(name, known)
-            raise ValueError(
+            raise Refusal(
                 f"cannot learn {name!r}: {near}the numbers of this normalizer are {', '.join(known) or 'none'}"
             )
     leaves = dict(zip(names, jax.tree.leaves(normalizer)))

@@ -21,6 +21,7 @@ from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY, fields_of, marked
 from softmax_jax.normalizers.scales import Scale, ScaleLike
+from softmax_jax.refusal import Refusal
 
 CAP = "cap"
 """The number that every method takes besides its own: that of `SoftCapped`."""
@@ -82,14 +83,14 @@ class Method:
             path = str(numbers.pop("fit"))
             fitted: dict[str, Any] = self.scale.numbers_in(path)  # pyright: ignore
             if both := sorted(fitted.keys() & numbers.keys()):
-                raise ValueError(f"fit={path} holds {', '.join(both)}: give either the file or the numbers")
+                raise Refusal(f"fit={path} holds {', '.join(both)}: give either the file or the numbers")
             numbers |= fitted
         known = self.numbers
         cap = None if CAP in known else numbers.pop(CAP, None)
         for name in numbers.keys() - known.keys():
             takes = ", ".join(f"{key}={value}" for key, value in known.items()) or "none"
             near = checks.did_you_mean(name, (*known, CAP))
-            raise ValueError(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {takes}")
+            raise Refusal(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {takes}")
         given = {**self.own, **numbers}
         of_map = {name: given.pop(name, default) for name, default in self._of_map().items()}
         try:
@@ -98,7 +99,7 @@ class Method:
             built = Normalizer(jax.tree_util.Partial(self.map, **of_map) if of_map else self.map, scale)
             return built if cap is None else Normalizer(SoftCapped(cap, built))
         except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
-            raise ValueError(str(error)) from None
+            raise Refusal(str(error)) from None
 
     def _of_scale(self) -> dict[str, Any]:
         return {field.name: field.default for field in fields_of(self.scale)} if isinstance(self.scale, type) else {}
@@ -128,7 +129,7 @@ def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: E
     lacks a default or belongs to both, and for a default that breaks its rule or is of no number.
     """
     if not name.isidentifier() or name in _methods:
-        raise ValueError(f"cannot register {name!r}: a name must be new and a Python identifier")
+        raise Refusal(f"cannot register {name!r}: a name must be new and a Python identifier")
     if isinstance(map, type) or not (scale is None or isinstance(scale, type)):
         raise TypeError(
             f"cannot register {name!r}: the map must be an object, as Softpick(), and the scale a class, as LogLength"
@@ -138,7 +139,7 @@ def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: E
     absent = (dataclasses.MISSING, inspect.Parameter.empty)
     lacking = [number for number, default in method.numbers.items() if any(default is none for none in absent)]
     if twice or lacking:
-        raise ValueError(f"cannot register {name!r}: numbers without a default {lacking}, claimed twice {twice}")
+        raise Refusal(f"cannot register {name!r}: numbers without a default {lacking}, claimed twice {twice}")
     method.build(**own)
     _methods[name] = method
     return method
@@ -181,13 +182,13 @@ def method_of(spec: NormalizerLike, **numbers: Any) -> tuple[Method, dict[str, A
     if method is None:
         near = checks.did_you_mean(name, METHODS)
         known = f"known are {', '.join(METHODS)}; one of your own is written my_module:{name}"
-        raise ValueError(f"unknown normalizer {name!r}: {near}{known}")
+        raise Refusal(f"unknown normalizer {name!r}: {near}{known}")
     if len(positional) > len(method.numbers):
-        raise ValueError(f"{spec!r} gives {len(positional)} numbers; {name!r} takes at most {len(method.numbers)}")
+        raise Refusal(f"{spec!r} gives {len(positional)} numbers; {name!r} takes at most {len(method.numbers)}")
     given = [*zip(method.numbers, positional), *written.items(), *numbers.items()]
     twice = [number for number, times in Counter(number for number, _ in given).items() if times > 1]
     if twice:
-        raise ValueError(f"{spec!r} gives {', '.join(twice)} twice: give each number once")
+        raise Refusal(f"{spec!r} gives {', '.join(twice)} twice: give each number once")
     return method, dict(given)
 
 
@@ -201,11 +202,11 @@ def _imported(module: str, name: str) -> Method:
     value = content.get(name, METHODS.get(name))  # which the module may have registered, and kept nothing
     if value is None:
         near = checks.did_you_mean(name, content)
-        raise ValueError(f"unknown normalizer {spec!r}: {near}{module} must hold a normalizer of that name: add it")
+        raise Refusal(f"unknown normalizer {spec!r}: {near}{module} must hold a normalizer of that name: add it")
     try:
         return _method_around(spec, value)
     except TypeError as error:
-        raise ValueError(str(error)) from None
+        raise Refusal(str(error)) from None
 
 
 def _method_around(name: str, value: Any) -> Method:
@@ -238,7 +239,7 @@ def content_of(module: str, said: str) -> dict[str, Any]:
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
         places = [place for place in frames if "importlib" not in place and not place.startswith(__file__)]
         problem = " ".join([f"{type(error).__name__}: {error}", *places[-1:]]).replace("\n", " ")
-        raise ValueError(
+        raise Refusal(
             f"{said}: the module {module} cannot be imported ({problem}): name one that is installed, or a file in "
             "this directory without its .py"
         ) from error
@@ -277,7 +278,7 @@ def require_trust(text: str, file: Path) -> None:
     """Raises ValueError if a file names an object of a module by a text that nobody typed in this process."""
     named = OF_A_MODULE.fullmatch(text)
     if named and _trusted.isdisjoint({text, ANY}):
-        raise ValueError(
+        raise Refusal(
             f"{file} names {checks.shown(text)}, and importing {named[1]} would run its code: if you trust it, "
             "type that name yourself, as in --normalizers or softmax_jax.normalizer(...), or give --trust-code"
         )
@@ -307,4 +308,4 @@ def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
     except (TypeError, ValueError, RecursionError, MemoryError):
         pass
     rule = "write a name, or a name with numbers as in 'ssmax(s=0.43)'"
-    raise ValueError(f"cannot read the normalizer {checks.shown(spec)}: {rule}")
+    raise Refusal(f"cannot read the normalizer {checks.shown(spec)}: {rule}")

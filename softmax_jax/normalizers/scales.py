@@ -16,6 +16,7 @@ from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask, unless_low
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.row import Row, entropy
+from softmax_jax.refusal import Refusal
 
 ScaleLike = Callable[[Float[Array, "*shape"], Axis, Mask], Float[Array, "..."]]
 """Anything from (logits, axis, where) to inverse temperatures that broadcast against the logits."""
@@ -92,9 +93,7 @@ class ClippedLogLength(Scale):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not any(map(checks.is_jax, (self.low, self.high))) and np.any(np.asarray(self.low) >= np.asarray(self.high)):
-            raise ValueError(
-                f"low is {self.low!r} and high is {self.high!r}; low must lie below high: give 1.0 and 3.0"
-            )
+            raise Refusal(f"low is {self.low!r} and high is {self.high!r}; low must lie below high: give 1.0 and 3.0")
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
         beta = LogLength(self.s, self.bias).of_row(row)
@@ -219,10 +218,10 @@ class EntropyPolynomial(Scale):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.coefficients:
-            raise ValueError("coefficients is (); it must hold at least one number, such as (1.0,) for a constant")
+            raise Refusal("coefficients is (); it must hold at least one number, such as (1.0,) for a constant")
         plain = [end for end in self.entropy_range or () if isinstance(end, float)]
         if self.entropy_range is not None and (len(self.entropy_range) != 2 or plain != sorted(set(plain))):
-            raise ValueError(
+            raise Refusal(
                 f"entropy_range is {self.entropy_range!r}; it must be (low, high) with low below high, "
                 "such as (0.5, 6.0)"
             )
@@ -271,13 +270,13 @@ class EntropyInterpolation(Scale):
     def __post_init__(self) -> None:
         super().__post_init__()
         if jnp.shape(self.entropies) != jnp.shape(self.betas):
-            raise ValueError(
+            raise Refusal(
                 f"entropies has shape {jnp.shape(self.entropies)} and betas {jnp.shape(self.betas)}; they must be "
                 "alike: give one β for each entropy"
             )
         known = None if checks.is_traced(self.entropies) else np.asarray(self.entropies)
         if known is not None and not np.all(np.diff(known) >= 0):
-            raise ValueError(f"entropies is {known.tolist()}; they must ascend: sort them, and betas with them")
+            raise Refusal(f"entropies is {known.tolist()}; they must ascend: sort them, and betas with them")
 
     def of_row(self, row: Row) -> Float[Array, "..."]:
         row_entropy = row.entropy()

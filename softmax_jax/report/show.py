@@ -13,6 +13,7 @@ import treescope
 from treescope import figures, lowering
 
 from softmax_jax.files import write_whole
+from softmax_jax.refusal import Refusal
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("softmax_jax.report", "assets"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -66,13 +67,13 @@ def array_figure(
 ) -> Any:
     """An array whose dimensions have names; the last half of them run from left to right unless `columns` are named."""
     if len(set(axes)) != array.ndim or len(axes) != array.ndim:
-        raise ValueError(f"axes is {axes}: the array has the shape {array.shape}, so give {array.ndim} different names")
+        raise Refusal(f"axes is {axes}: the array has the shape {array.shape}, so give {array.ndim} different names")
     for name in (*labels, *columns):
         if name not in axes:
-            raise ValueError(f"{name!r} is no axis: the axes are {', '.join(axes)}")
+            raise Refusal(f"{name!r} is no axis: the axes are {', '.join(axes)}")
     for name, places in labels.items():
         if len(places) != array.shape[axes.index(name)]:
-            raise ValueError(f"labels[{name!r}] has {len(places)} names for {array.shape[axes.index(name)]} places")
+            raise Refusal(f"labels[{name!r}] has {len(places)} names for {array.shape[axes.index(name)]} places")
     axes, labels = list(map(harmless, axes)), {harmless(name): list(map(harmless, labels[name])) for name in labels}
     across = [axes.index(name) for name in map(harmless, columns or axes[array.ndim // 2 :])]
     down = [axis for axis in range(array.ndim) if axis not in across]

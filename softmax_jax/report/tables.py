@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from softmax_jax.measures.statistics import half_width
+from softmax_jax.refusal import Refusal
 
 Cells = Mapping[int, str]
 """The cells of a row by length; a length left out shows a dash."""
@@ -93,7 +94,7 @@ def put_into(page: str, tables: Mapping[str, str]) -> str:
         before, begin, rest = page.partition(f"<!-- {name} -->")
         _, end, after = rest.partition(f"<!-- /{name} -->")
         if not begin or not end:
-            raise ValueError(f"the page has no place for {name}: put <!-- {name} --> and <!-- /{name} --> into it")
+            raise Refusal(f"the page has no place for {name}: put <!-- {name} --> and <!-- /{name} --> into it")
         page = f"{before}{begin}\n{table}\n{end}{after}"
     return page
 

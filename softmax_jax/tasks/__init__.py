@@ -5,6 +5,7 @@ from pathlib import Path
 
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import OF_A_MODULE, content_of
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.task import Task
 
 TASKS = {
@@ -28,16 +29,16 @@ def task_class(name: str) -> type[Task]:
     """
     if name not in TASKS and not OF_A_MODULE.fullmatch(name):
         known = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
-        raise ValueError(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}")
+        raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}")
     module, _, attribute = TASKS.get(name, name).partition(":")
     if name in TASKS:
         if module.startswith("projects.") and not (_ROOT / "projects").is_dir():
             where = "which is in the repository and not in the installed package"
-            raise ValueError(f"the task {name} stands in projects/, {where}: run this in a checkout of the repository")
+            raise Refusal(f"the task {name} stands in projects/, {where}: run this in a checkout of the repository")
         return getattr(importlib.import_module(module), attribute)
     found = content_of(module, f"the task is {name!r}").get(attribute)
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise ValueError(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
+        raise Refusal(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
     return found
 
 

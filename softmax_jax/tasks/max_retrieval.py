@@ -23,6 +23,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks import precision
 from softmax_jax.tasks.task import SetsPerBatch, Task, data_key, option
 
@@ -374,12 +375,12 @@ class MaxRetrieval(Task):
         for name, bound in (most | {"nearest_of": 2**10, "width": 2**14}).items():
             checks.whole(option(name), getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
         if self.max_items < self.min_items:
-            raise ValueError(f"--max-items is {self.max_items}: it must be at least min_items={self.min_items}")
+            raise Refusal(f"--max-items is {self.max_items}: it must be at least min_items={self.min_items}")
         if self.nearest_of > 1 and self.min_items == 1:
             rule = "sets of one item (--min-items 1) have no tie, so it must be 1"
-            raise ValueError(f"--nearest-of is {self.nearest_of}: {rule}")
+            raise Refusal(f"--nearest-of is {self.nearest_of}: {rule}")
         if self.nearest_of > 1 and self.priority != UNIFORM:
-            raise ValueError(f"--priority is {self.priority}: near ties (--nearest-of) are of uniform ρ alone")
+            raise Refusal(f"--priority is {self.priority}: near ties (--nearest-of) are of uniform ρ alone")
 
     @property
     def longest(self) -> int:

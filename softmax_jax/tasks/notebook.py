@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch
 
 LENGTHS = tuple(2**power for power in range(1, 13))
@@ -41,14 +42,14 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     try:
         tree = flax.serialization.msgpack_restore(data)
     except Exception as error:  # msgpack raises several types for damaged bytes
-        raise ValueError(f"not Flax msgpack bytes ({type(error).__name__}): give a file of model parameters") from error
+        raise Refusal(f"not Flax msgpack bytes ({type(error).__name__}): give a file of model parameters") from error
     tree = tree.get("params", tree) if isinstance(tree, dict) else {}
     try:
         width = tree["Dense_0"]["kernel"].shape[1]
         _check_tree(tree, width)
         parameters = {ours: dict(tree[theirs]) for ours, theirs in DENSE.items()}
     except (KeyError, AttributeError, IndexError, TypeError) as error:
-        raise ValueError(f"not the parameters of the max-retrieval model: {error!r} while reading the tree") from None
+        raise Refusal(f"not the parameters of the max-retrieval model: {error!r} while reading the tree") from None
     for name in PROJECTIONS:
         layer = tree[ATTENTION][name]
         kernel, bias = layer["kernel"].reshape(width, width), layer["bias"].reshape(width)
@@ -89,12 +90,12 @@ def _check_tree(tree: dict[str, Any], width: int) -> None:
         shapes = {leaf: np.shape(array) for leaf, array in layers[name].items()} if name in layers else "missing"
         wanted = expected.get(name, "no such layer")
         if shapes != wanted:
-            raise ValueError(f"layer {name} is {shapes}; the max-retrieval model has {wanted}")
+            raise Refusal(f"layer {name} is {shapes}; the max-retrieval model has {wanted}")
         for leaf, array in layers[name].items():
             with np.errstate(over="ignore"):
                 finite = jnp.issubdtype(array.dtype, jnp.floating) and np.isfinite(array.astype(np.float32)).all()
             if not finite:
-                raise ValueError(f"{name}/{leaf} is damaged: it must hold finite floating-point numbers")
+                raise Refusal(f"{name}/{leaf} is damaged: it must hold finite floating-point numbers")
 
 
 def test_sets(items: int) -> Batch:

@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.checks import one_of
+from softmax_jax.refusal import Refusal
 
 FLOAT32, FLOAT8 = "float32", "float8_e4m3"
 BITS = {"bfloat16": (8, 7), "tensorfloat32": (8, 10)}
@@ -71,7 +72,7 @@ def precisions(matmul: str, rounded: str) -> tuple[str, ...]:
     device = jax.default_backend()
     known = (FLOAT32, *HARDWARE[device]) if device in HARDWARE else PRECISIONS
     if matmul not in known:
-        raise ValueError(f"--matmul is {matmul!r}, which this {device} lacks: it must be one of {', '.join(known)}")
+        raise Refusal(f"--matmul is {matmul!r}, which this {device} lacks: it must be one of {', '.join(known)}")
     return tuple(matmul if at <= PLACES.index(rounded) else FLOAT32 for at in range(len(PLACES)))
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.sequences import LONGEST, Sequences, SequenceTask
 from softmax_jax.tasks.task import sequence_key
 
@@ -68,7 +69,7 @@ class Retrieval(SequenceTask):
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
         """Returns sequences of so many items. Raises ValueError for more items than positions."""
         if not LEAST_ITEMS <= length <= POSITIONS:
-            raise ValueError(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
+            raise Refusal(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
         return self._drawn(jax.random.split(key, sets), jnp.full(sets, length, jnp.int32), length)
 
     def _drawn(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:

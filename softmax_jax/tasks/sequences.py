@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import method_of
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.task import SetsPerBatch, Task, option
 from softmax_jax.tasks.transformer import Transformer
 
@@ -59,7 +60,7 @@ class SequenceTask(Task):
         if self.hidden % self.heads:
             nearest = self.heads * max(round(self.hidden / self.heads), 1)
             rule = f"it must be a multiple of --heads, {self.heads}, such as {nearest}"
-            raise ValueError(f"--hidden is {self.hidden}: {rule}")
+            raise Refusal(f"--hidden is {self.hidden}: {rule}")
         checks.require("--dropout", self.dropout, "of at least 0 and below 1, such as 0.05", lambda rate: 0 <= rate < 1)
 
     def bounds(self) -> dict[str, tuple[int, int]]:

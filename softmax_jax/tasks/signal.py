@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.tasks.task import sequence_key
 
@@ -56,9 +57,9 @@ class Signal(SequenceTask):
         super().__post_init__()
         if self.signal_length > self.length:
             rule = f"it must be at least 1 and at most the length, {self.length}"
-            raise ValueError(f"--signal-length is {self.signal_length}: {rule}")
+            raise Refusal(f"--signal-length is {self.signal_length}: {rule}")
         if self.classes > self.features:
-            raise ValueError(f"--classes is {self.classes}: there must be from 2 to {self.features}, the features")
+            raise Refusal(f"--classes is {self.classes}: there must be from 2 to {self.features}, the features")
 
     @property
     def inputs(self) -> int:
@@ -83,7 +84,7 @@ class Signal(SequenceTask):
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
         """Returns sequences of a length. Raises ValueError where the pattern has no room."""
         if length < self.signal_length:
-            raise ValueError(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
+            raise Refusal(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
         return self._drawn(jax.random.split(key, sets), length)
 
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets classes"]:

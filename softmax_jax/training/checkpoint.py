@@ -24,6 +24,7 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
+from softmax_jax.refusal import Refusal
 from softmax_jax.training import distributed
 
 SUMS = "SHA256SUMS"
@@ -39,13 +40,13 @@ T = TypeVar("T")
 def check_name(directory: Path) -> None:
     """Raises ValueError for a name that Orbax takes for a pattern, and would lose what it writes."""
     if glob.has_magic(str(directory.absolute())):
-        raise ValueError(f"{directory} has one of * ? [ in its name: choose another --workdir")
+        raise Refusal(f"{directory} has one of * ? [ in its name: choose another --workdir")
 
 
 def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None:
     """Writes a checkpoint whole or not at all; all processes call it together.
 
-    Raises OSError, in words for the user, if the disk is full or the directory cannot be written.
+    Raises Refusal if the disk is full or the directory cannot be written.
     """
     unfinished = path.with_name(f".{path.name}{PARTIAL}")
     try:
@@ -109,9 +110,9 @@ def drop_older_checkpoints(run: Path) -> None:
         remove_directory(checkpoint)
 
 
-def _damaged(checkpoint: Path, problem: str) -> ValueError:
+def _damaged(checkpoint: Path, problem: str) -> Refusal:
     remedy = "Restore it from a copy, or remove that directory to use the checkpoint before it"
-    return ValueError(f"{checkpoint} cannot be used: {problem}. {remedy}")
+    return Refusal(f"{checkpoint} cannot be used: {problem}. {remedy}")
 
 
 def _sums(directory: Path) -> dict[str, str]:

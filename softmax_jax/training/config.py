@@ -8,6 +8,7 @@ import tyro
 
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, whole
 from softmax_jax.normalizers.registry import trust
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks import name_of, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.task import Task
@@ -65,7 +66,7 @@ class Config:
         last = self.first_seed + self.seeds - 1
         if last >= 2**31:
             rule = f"the last of {self.seeds} seeds must be below 2**31, and is {last}"
-            raise ValueError(f"--first-seed is {self.first_seed}: {rule}")
+            raise Refusal(f"--first-seed is {self.first_seed}: {rule}")
         require("--l2", self.l2, "of at least 0 and at most 1000, such as 0.001", lambda l2: 0 <= l2 <= 1000)
         rule = "above 0 and at most 1000, such as 0.001"
         require("--learning-rate", self.learning_rate, rule, lambda rate: 0 < rate <= 1000)
@@ -113,12 +114,12 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
     defaults = settings_of(Config(kind()))
     for setting, value in list(given.items()):
         if setting not in defaults:
-            raise ValueError(f"{setting} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
+            raise Refusal(f"{setting} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
         default = defaults[setting]
         if isinstance(default, tuple) and isinstance(value, list):  # as JSON has them
             value = given[setting] = tuple(value)
         if type(value) is not type(default) and not (type(value) is int and type(default) is float):
-            raise ValueError(f"{setting} is {value!r}, not of type {type(default)}")
+            raise Refusal(f"{setting} is {value!r}, not of type {type(default)}")
     task = kind(**{name: value for name, value in given.items() if name in fields})
     return Config(task, **{name: value for name, value in given.items() if name not in fields})
 

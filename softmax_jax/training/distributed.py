@@ -17,6 +17,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from softmax_jax.files import reason
+from softmax_jax.refusal import Refusal
 
 SEEDS, SETS = "seeds", "sets"
 """The axes of the mesh."""
@@ -41,7 +42,7 @@ def shares(seeds: int, sets: int, devices: int, processes: int = 1, least_sets: 
         if seeds % by_seed == 0 and sets % by_set == 0 and by_seed * by_set % processes == 0
     ]
     if not choices:
-        raise ValueError(
+        raise Refusal(
             f"{seeds} seeds of {sets} sets do not divide evenly among {processes} processes: "
             "let a multiple of the processes divide seeds × sets"
         )
@@ -103,7 +104,7 @@ def join(cluster: Cluster = ALONE) -> None:
         # JAX finds no cluster (a ValueError), or has computed before, as in a notebook.
         if cluster == ALONE and (isinstance(error, ValueError) or "must be called before" in str(error)):
             return
-        raise ValueError(
+        raise Refusal(
             f"the processes did not find each other: {reason(error)}. Name a reachable --coordinator HOST:PORT with "
             "--processes and --process, or run alone by --processes 1"
         ) from None
@@ -126,7 +127,7 @@ def any_process(flag: bool) -> bool:
 def agree(problem: str | None) -> None:
     """Raises ValueError with the problem, on every process if any of them has one."""
     if any_process(problem is not None):
-        raise ValueError(problem or "another process cannot go on; its own error says why")
+        raise Refusal(problem or "another process cannot go on; its own error says why")
 
 
 def placed(tree: Any, sharding: Any) -> Any:

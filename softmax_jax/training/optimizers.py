@@ -18,6 +18,7 @@ import optax
 import optax.contrib
 
 from softmax_jax.normalizers.checks import did_you_mean, expression, shown
+from softmax_jax.refusal import Refusal
 from softmax_jax.training.config import Config
 
 OPTIMIZERS = {name: value for name, value in (vars(optax.contrib) | vars(optax)).items() if inspect.isfunction(value)}
@@ -51,7 +52,7 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
 
     optimizer = _built("--optimizer", config.optimizer, OPTIMIZERS, arguments, config.optimizer_options)
     if problem := _problem_of_a_step(optimizer):
-        raise ValueError(
+        raise Refusal(
             f"--optimizer is {config.optimizer}: with its options it must take a step from a gradient only, and says: "
             f"{problem}; choose another, such as adam"
         )
@@ -70,16 +71,16 @@ def _built(
         tree = expression(text)
     except ValueError:
         example = "chain(clip_by_global_norm(1.0), adam)"
-        raise ValueError(
+        raise Refusal(
             f"{option} is {shown(text)}: it must be a name of optax or calls of such, as in {example}"
         ) from None
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     for name in names:
         if name not in functions:
             known = ", ".join(functions) if functions is SCHEDULES else "such as adam or sgd"
-            raise ValueError(f"{option} is {text}: {did_you_mean(name, functions)}it must be one of optax, {known}")
+            raise Refusal(f"{option} is {text}: {did_you_mean(name, functions)}it must be one of optax, {known}")
     if not any(arguments(inspect.signature(functions[name]).parameters) for name in names):
-        raise ValueError(f"{option} is {text}: it must be one of optax that takes a learning rate, such as adam")
+        raise Refusal(f"{option} is {text}: it must be one of optax that takes a learning rate, such as adam")
 
     def value(node: ast.expr) -> Any:
         match node:
@@ -91,7 +92,7 @@ def _built(
         try:
             return ast.literal_eval(node)
         except ValueError:
-            raise ValueError(f"{option} is {text}: it must hold names of optax and numbers only") from None
+            raise Refusal(f"{option} is {text}: it must hold names of optax and numbers only") from None
 
     def call(name: str, positional: list[Any], named: dict[str, Any]) -> Any:
         parameters = inspect.signature(functions[name]).parameters
@@ -99,14 +100,14 @@ def _built(
         numbers = (dict(options) if given else {}) | named
         for number in numbers:
             if number in RATES and given:
-                raise ValueError(f"{option} is {text}: its {number} must be given as --learning-rate, so leave it out")
+                raise Refusal(f"{option} is {text}: its {number} must be given as --learning-rate, so leave it out")
         try:
             return functions[name](*positional, **(given | numbers))
         except (ValueError, TypeError, ArithmeticError) as error:
             near = "".join(did_you_mean(number, parameters) for number in numbers if number not in parameters)
             said = " ".join(str(error).split())
             takes = f"{name} takes {', '.join(parameters)}"
-            raise ValueError(f"{option} is {text}: {said}; {near}{takes}; give numbers by name") from None
+            raise Refusal(f"{option} is {text}: {said}; {near}{takes}; give numbers by name") from None
 
     return value(tree)
 

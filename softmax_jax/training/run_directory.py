@@ -21,6 +21,7 @@ from softmax_jax.files import (
     write_whole,
 )
 from softmax_jax.normalizers.registry import require_trust
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.notebook import from_bytes
 from softmax_jax.training import distributed
@@ -74,9 +75,7 @@ class RunDirectory:
                 there, trained = read_config(self.path), self.path / PARAMETERS
                 _require_same(self.path, there, self.config)
                 if trained.exists() and not step_checkpoints(self.path):
-                    raise ValueError(
-                        f"{self.path} holds a finished run without its checkpoints: choose another --workdir"
-                    )
+                    raise Refusal(f"{self.path} holds a finished run without its checkpoints: choose another --workdir")
                 if trained.exists() and there.steps < self.config.steps:
                     remove_directory(trained)  # of a run that is not finished any more
             remove_unfinished(self.path)
@@ -149,14 +148,14 @@ def _require_same(path: Path, there: Config, here: Config) -> None:
     longer = dataclasses.replace(there, steps=max(there.steps, here.steps))
     changed = differences(settings_of(longer), settings_of(here))
     if changed:
-        raise ValueError(f"{path} holds a run with {changed}. Choose another directory, or repeat its settings")
+        raise Refusal(f"{path} holds a run with {changed}. Choose another directory, or repeat its settings")
     if there.steps == here.steps:
         return
     steps = np.arange(there.steps)
     with jax.numpy_dtype_promotion("standard"):  # as in training
         first, longer_first = (jax.vmap(build_schedule(config))(steps) for config in (there, longer))
     if not np.array_equal(first, longer_first):
-        raise ValueError(
+        raise Refusal(
             f"{path} holds a run of {there.steps} steps, not {here.steps}, by which its learning rates would have been "
             f"others ({there.schedule}). Choose another directory, or give --steps {there.steps}"
         )
@@ -182,14 +181,14 @@ def started(config: Config) -> Config:
         return config
     there = read_config(config.start_from)
     if absent := sorted(set(config.all_seeds) - set(there.all_seeds)):
-        raise ValueError(
+        raise Refusal(
             f"--start-from is {config.start_from}, which has no seed {absent[0]}: its seeds are {there.first_seed} to "
             f"{there.all_seeds[-1]}; choose --first-seed and --seeds among them"
         )
     both = (dataclasses.replace(one, normalizer=there.normalizer, seeds=1) for one in (config, there))
     here_shapes, there_shapes = (state_shapes(one).parameters for one in both)
     if here_shapes != there_shapes:
-        raise ValueError(
+        raise Refusal(
             f"--start-from is {config.start_from}, whose models have other parameters: give this run the task and the "
             "sizes in its config.json"
         )
@@ -222,17 +221,17 @@ def read_config(directory: Path | str) -> Config:
     """
     path = Path(directory) / "config.json"
     if not path.exists():
-        raise ValueError(f"{directory} holds no run (no config.json): name a directory that train.py made")
+        raise Refusal(f"{directory} holds no run (no config.json): name a directory that train.py made")
     try:
         settings = dict(read_json(path))
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
+        raise Refusal(f"{path} is not the config of a run: {reason(error)}") from None
     for setting in ("normalizer", "task"):
         require_trust(str(settings.get(setting)), path)
     try:
         return from_settings(settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not the config of a run: {reason(error)}") from None
+        raise Refusal(f"{path} is not the config of a run: {reason(error)}") from None
 
 
 def read_checkpoint(path: Path, config: Config, shapes: Any) -> Any:
@@ -254,7 +253,7 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     path = Path(path)
     if not path.exists():
         absent = "the trained models come with the repository, not with the package: run this there, or "
-        raise ValueError(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
+        raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     if path.is_file():
         parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
@@ -264,7 +263,7 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
         return config, read_checkpoint(path / PARAMETERS, config, state_shapes(config).parameters)
     newest = step_checkpoints(path)[:1]
     if not newest:
-        raise ValueError(f"{path} has no checkpoint yet: let train.py reach its first one")
+        raise Refusal(f"{path} has no checkpoint yet: let train.py reach its first one")
     if distributed.is_leader():
         step = f"step {newest[0].name} of {config.steps}"
         print(f"warning: {path} is not trained to its end: this is {step}", file=sys.stderr)

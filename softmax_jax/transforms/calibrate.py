@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.objects import OUTSIDE, refusing, transformations
 from softmax_jax.transforms.program import trace
 from softmax_jax.transforms.sites import Site, check_callable, places
@@ -61,7 +62,7 @@ def calibrate(
     steps = iter(batches)
     batch = next(steps, None)
     if batch is None:
-        raise ValueError("batches is empty; it must hold at least one batch: give one per step")
+        raise Refusal("batches is empty; it must hold at least one batch: give one per step")
     sites = _sites_within(fun, loss, batch, where)
     numbers: Numbers = {site.index: initial_numbers(base, learn, _per_head(site, heads)) for site in sites}
     state = optimizer.init(numbers)
@@ -100,7 +101,7 @@ def _sites_within(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any,
 
     transformations(batch).eval_shape(lambda batch: loss(seen, batch), batch)
     if not found:
-        raise ValueError("loss never calls the function that it is given: let it call its first argument")
+        raise Refusal("loss never calls the function that it is given: let it call its first argument")
     return found
 
 

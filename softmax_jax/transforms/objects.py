@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from softmax_jax.normalizers import checks
+from softmax_jax.refusal import Refusal
 
 
 def _nnx() -> Any:
@@ -148,4 +149,4 @@ def refusing(fun: Callable[..., Any], why: str) -> Iterator[None]:
     except Exception as error:
         if not _nnx() or not isinstance(error, sys.modules["flax.errors"].TraceContextError):
             raise
-        raise ValueError(f"{checks.shown(fun)} writes to an object of flax.nnx that {why}") from error
+        raise Refusal(f"{checks.shown(fun)} writes to an object of flax.nnx that {why}") from error

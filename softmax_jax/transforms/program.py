@@ -20,6 +20,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from softmax_jax.normalizers import checks
+from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.objects import Carried
 
 JAX_FOLDER = str(Path(jax.__file__).parent)
@@ -458,7 +459,7 @@ def _shard_map(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[
     def each(*inputs: Any) -> list[Any]:
         results, records = runs[0](*inputs)
         if jax.tree.leaves(records):
-            raise ValueError("a softmax within shard_map cannot be probed: probe the function on one device")
+            raise Refusal("a softmax within shard_map cannot be probed: probe the function on one device")
         return results
 
     specs = {"in_specs": tuple(params["in_specs"]), "out_specs": list(params["out_specs"])}

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, SupportsInt
 import jax.numpy as jnp
 
 from softmax_jax.normalizers import checks
+from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.find import Mask, Softmax, Step, along, at_hand, inverts, softmaxes, was_boolean
 from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached, trace
 
@@ -163,7 +164,7 @@ def places(program: Program, fun: Any) -> list[Place]:
     unread: dict[Node, Use] = {**_unread(program, read), **dict.fromkeys(filter(_is_kernel, program.nodes), "kernel")}
     found = [node for node in program.nodes if node in read or node in unread]
     if not found:
-        raise ValueError(_nothing(program, fun))
+        raise Refusal(_nothing(program, fun))
     return [
         Place(_site_of_unread(index, node, unread[node]), None, Hidden())
         if node in unread

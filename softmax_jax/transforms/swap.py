@@ -15,6 +15,7 @@ from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.masking import HIDDEN, Axis
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.find import Mask, Step
 from softmax_jax.transforms.program import CUSTOM, LAID, SAME, Frame, Node, Program, Run, Value, evaluate, trace, within
 from softmax_jax.transforms.sites import UNREADABLE, Place, Site, check_callable, places
@@ -138,14 +139,14 @@ def choose(
             if not (where(site) if where else named or site.use in ("attention", *UNREADABLE)):
                 continue
             if site.use in UNREADABLE:
-                raise ValueError(
+                raise Refusal(
                     f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: choose the model's "
                     "plain attention, or leave the site as it is with where=lambda site: site.use == 'attention'"
                 )
             chosen.setdefault(place, normalizer)
     if not chosen:
         listed = ", ".join(f"{place.site.index}: {place.site.scope} ({place.site.use})" for place in found)
-        raise ValueError(
+        raise Refusal(
             f"no site is chosen among {listed}: choose some by where=, or by their index; in a function that was "
             "swapped already, probe and swap the original"
         )
@@ -157,10 +158,10 @@ def _matching(found: list[Place], pattern: str | int) -> list[Place]:
     matched = [place for place in found if place.site.matches(pattern)]
     if not matched:
         if isinstance(pattern, int):
-            raise ValueError(f"there is no site {pattern}: the sites are 0 to {len(found) - 1}")
+            raise Refusal(f"there is no site {pattern}: the sites are 0 to {len(found) - 1}")
         scopes = list(dict.fromkeys(place.site.scope for place in found))
         near = sorted(scopes, key=lambda scope: -difflib.SequenceMatcher(None, pattern, scope).ratio())
-        raise ValueError(f"no site matches {pattern!r}; the scopes are {', '.join(map(repr, near))}")
+        raise Refusal(f"no site matches {pattern!r}; the scopes are {', '.join(map(repr, near))}")
     return matched
 
 

@@ -26,6 +26,7 @@ from softmax_jax.measures.heads import attended
 from softmax_jax.measures.refit import beta_of_true_item
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
 from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import palette
@@ -71,7 +72,7 @@ def best_of_true_item(task: MaxRetrieval, length: int) -> Callable[..., tuple[Ar
 
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> tuple[Array, Array]:
         batch = task.test_batch(key, length, 1)
-        _, rows = attended(functools.partial(task.scores, models[0], batch, None), softmax.weigh)
+        _, rows = attended(functools.partial(task.scores, models[0], batch, None), functools.partial(weigh, softmax))
         return weight_entropy(rows.weights)[0], beta_of_true_item(task, batch, rows)[0]
 
     return of_set

@@ -163,7 +163,7 @@ class Reader(NamedTuple):
             seen = jnp.take(mask, places, 0, mode="fill", fill_value=False)[:, :keys]
             seen = jnp.pad(seen, ((0, 0), (0, keys - seen.shape[1])))
             normalizer = with_numbers(Normalizer(jax.nn.softmax, HeadScale()), numbers)
-            return normalizer.weigh(logits, -1, (seen & visible)[None])
+            return weigh(normalizer, logits, -1, (seen & visible)[None])
 
         def of_row(tokens: Array, mask: Array) -> Array:
             return hidden(self.parameters, self.sizes, tokens, functools.partial(weigh, mask=mask), self.numbers)[0]

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax.normalizers import registry
+from softmax_jax.normalizers.row import weigh
 
 Logits = Float[Array, "heads queries keys"]
 Visible = Bool[Array, "queries keys"]
@@ -65,7 +66,7 @@ def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
 def weigh_by(name: str) -> Weigh:
     """Returns what weighs the rows of every head by a normalizer."""
     normalizer = registry.normalizer(name)
-    return lambda logits, visible, numbers: normalizer.weigh(logits, -1, visible[None])
+    return lambda logits, visible, numbers: weigh(normalizer, logits, -1, visible[None])
 
 
 class Adapted(NamedTuple):

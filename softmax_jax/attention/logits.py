@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
 
 Queries = Float[Array, "*batch queries heads size"]
@@ -101,7 +102,7 @@ class Inputs(NamedTuple):
 
     def attend(self, first_query: ArrayLike = 0) -> tuple[Outputs, Weights]:
         """Output and weights, from all logits at once, in the type of the query; `first_query` as in `visible`."""
-        weights = self.normalizer.weigh(self.logits(), where=self.visible(first_query))
+        weights = weigh(self.normalizer, self.logits(), where=self.visible(first_query))
         return weighted_values(weights, self.value, self.options.precision), weights
 
 

@@ -19,6 +19,7 @@ from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, task_of
 from softmax_jax.measures.heads import attended
 from softmax_jax.measures.table import KEYS, TOP
 from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.task import Task
 from softmax_jax.training.trainer import Parameters, build_model
@@ -155,7 +156,7 @@ def resolution(parameters: Parameters, *, points: int = 101, task: Task | None =
 
     def logits_at(of_seed: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
         scores = functools.partial(task.scores, nnx.merge(structure, of_seed), task.items_alone(rho), None)
-        return attended(scores, softmax.weigh)[1].logits[:, 0]
+        return attended(scores, functools.partial(weigh, softmax))[1].logits[:, 0]
 
     one = jnp.ones((), jnp.float32)
     at_end = (jax.jit(jax.vmap(of, (0, None))) for of in (logits_at, jax.jacrev(logits_at, 1)))

@@ -23,6 +23,7 @@ from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.maps import soft_cap
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.registry import METHODS, method_of, normalizer
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks import notebook
@@ -296,7 +297,7 @@ def heads_of(task: Task, length: int) -> Heads:
 
     def seen(key: Key[Array, ""]) -> tuple[HeadRows, Any]:
         model, batch = nnx.merge(structure, initialize(key)), task.test_batch(key, length, 1)
-        _, rows = attended(functools.partial(task.scores, model, batch, None), maps.softmax.weigh)
+        _, rows = attended(functools.partial(task.scores, model, batch, None), functools.partial(weigh, maps.softmax))
         return rows, task.priorities(batch)
 
     rows, rho = jax.eval_shape(seen, jax.random.key(0))
@@ -330,7 +331,7 @@ def measuring(
             of_set = look_at_set(task, scores, batch)
             return values_of(measures, of_set, of_set._replace(**rows._asdict(), **known))
 
-        weighers = [one.weigh for one in others]
+        weighers = [functools.partial(weigh, one) for one in others]
         scores = functools.partial(task.scores, model, batch, None)
         values = under_each(heads.alone, weighers, scores, look) if others else {}
         if None not in normalizers:

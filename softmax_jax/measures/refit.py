@@ -30,6 +30,7 @@ from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.normalizers.scales import Scale
 from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import Rows, TemperatureFit, names_of, search_at, target_beta
@@ -62,6 +63,7 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
     over the rows of the set that see anything. One function object for the same arguments, so that compiled programs
     are found again.
     """
+    soft = functools.partial(weigh, softmax)
 
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
         batch = task.test_batch(key, length, 1)
@@ -69,7 +71,7 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
 
         def at(log_theta: Float[Array, "1 k"]) -> Any:
             def weigher(log_theta: Float[Array, ""]) -> Any:
-                return lambda logits, axis, where: softmax.weigh(logits * jnp.exp(-log_theta), axis, where)
+                return lambda logits, axis, where: soft(logits * jnp.exp(-log_theta), axis, where)
 
             def look(scores: Array, *_: Any) -> tuple[Array, Array]:
                 return task.loss(scores, batch), 1 - task.accuracy(scores, batch) / 100
@@ -77,7 +79,7 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
             found = in_passes(heads.alone, weigher, log_theta[0], scores, look)
             return tuple(values[None] for values in found)
 
-        _, rows = attended(scores, softmax.weigh)
+        _, rows = attended(scores, soft)
         target = beta_of_true_item(task, batch, rows) if heads.ranked else None
         seen = rows.where.any(-1)
         mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(

@@ -83,6 +83,7 @@ def softmax_jvp(
     Array([ 0.25, -0.25,  0.  ], dtype=float32)
     """
     axis, where = masking.axis_and_mask(weights, axis, where, name="weights")
+    checks.floats("tangent", tangent)
     checks.same_shape("tangent", tangent, "the weights", jnp.shape(weights))
     p, g = masking.visible_logits(weights, where), masking.visible_logits(tangent, where)
     return (p * (g - jnp.sum(p * g, axis, keepdims=True))).astype(jnp.result_type(weights))
@@ -165,6 +166,7 @@ def soft_cross_entropy(
     Array(0.6931472, dtype=float32)
     """
     axis, where = masking.axis_and_mask(logits, axis, where)
+    checks.floats("targets", targets)
     checks.same_shape("targets", targets, "the logits", jnp.shape(logits))
     z, t = masking.visible_logits(logits, where), masking.visible_logits(targets, where)
     possible = _possible(z, where)

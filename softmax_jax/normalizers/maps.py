@@ -19,10 +19,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks, masking
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
 from softmax_jax.normalizers.numbers import Numbers, number
-from softmax_jax.normalizers.row import Row
-from softmax_jax.normalizers.surroundings import as_one, spec_of
+from softmax_jax.normalizers.row import Row, weigh
 
 
 class Entry(NamedTuple):
@@ -86,17 +85,19 @@ class Map(Numbers, abc.ABC):
     ) -> Float[Array, "*shape"]:
         """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
         map = dataclasses.replace(self, **numbers) if numbers else self
-        axis, where = masking.axis_and_mask(logits, axis, where, **map.own_numbers())
-        return map.weigh(logits, axis, where if map.ignores_low else masking.unless_low(logits, axis, where))
+        return weigh(map, logits, axis, where, low_hides=True)
 
-    def weigh(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
-        """Weighs logits as a call does, but takes only `where` and -inf for hidden, no low number."""
-        checks.row(logits, axis, **self.own_numbers())
+    def of_row(self, row: Row) -> Float[Array, "*shape"]:
+        """Weights of rows, in the type of the logits that were given, and 0 where they are hidden."""
+        return row.weights(self.weights(row))
 
-        def weigh(map: "Map", logits: Array, where: Mask) -> Array:
-            return masking.hide(map.weights(Row.of(logits, axis, where)), where).astype(jnp.result_type(logits))
-
-        return as_one(weigh, self, logits, where, out=spec_of(logits))
+    def check(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
+        """Raises ValueError unless each number is one for each row, those of a part such as a normalizer included."""
+        for name, value in vars(self).items():
+            if hasattr(value, "check"):
+                value.check(logits, axis)
+            elif value is not None:
+                checks.per_row(name, value, jnp.shape(logits), axis)
 
     @abc.abstractmethod
     def weights(self, row: Row) -> Float[Array, "*shape"]:

@@ -82,18 +82,18 @@ def visible_logits(logits: Float[Array, "*shape"], where: Mask = None) -> Float[
 
     Masked entries are replaced before any arithmetic, so that an infinity or NaN behind the mask reaches
     neither the weights nor the gradient.
-
-    Raises TypeError for logits that are not real floating point, and as `axis_and_mask` does for a mask.
     """
-    checks.floats("logits", logits)
-    where = checks.mask(where, jnp.shape(logits), ADD)
-    return hide(jnp.asarray(logits, jnp.float64 if jnp.result_type(logits) == jnp.float64 else jnp.float32), where)
+    return hide(_wide(logits), where)
 
 
 def visible_or_lowest(logits: Float[Array, "*shape"], where: Mask) -> Float[Array, "*shape"]:
-    """Returns `visible_logits` with -inf for every masked entry. Raises as that does."""
-    z = visible_logits(logits, where)
+    """Returns the logits in float32 (float64 stays), with -inf in the place of every masked entry."""
+    z = _wide(logits)
     return z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
+
+
+def _wide(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return jnp.asarray(logits, jnp.float64 if jnp.result_type(logits) == jnp.float64 else jnp.float32)
 
 
 def settled(maximum: Float[Array, "*row"]) -> Float[Array, "*row"]:
@@ -102,7 +102,7 @@ def settled(maximum: Float[Array, "*row"]) -> Float[Array, "*row"]:
     return jnp.where(maximum == -jnp.inf, zero, jnp.where(maximum == jnp.inf, jnp.nan, maximum))
 
 
-def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
+def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask = None) -> Float[Array, "*shape"]:
     """Logits less the maximum of their row: at most 0, and never below the most negative finite number.
 
     The lower bound keeps products with the result finite where two logits lie more than the largest
@@ -110,8 +110,10 @@ def centre(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Arr
     this only where adding a constant to a row changes nothing.
     """
     visible = None if where is None else jnp.broadcast_to(where, logits.shape)
-    largest = settled(jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf))
-    return hide(below(logits, jax.lax.stop_gradient(largest)), where)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis, keepdims=True, where=visible, initial=-jnp.inf))
+    # The lowest number for an empty row, from which -inf is as far as ever; NaN for a row with +inf.
+    pivot = jnp.where(largest == jnp.inf, jnp.nan, jnp.maximum(largest, float(jnp.finfo(logits.dtype).min)))
+    return hide(below(logits, pivot), where)
 
 
 def below(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) -> Float[Array, "*shape"]:

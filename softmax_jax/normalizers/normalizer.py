@@ -2,21 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks, masking
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import DISPERSES, Map, soft_cap, softmax
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
-from softmax_jax.normalizers.naming import name_rows
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
 from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
-from softmax_jax.normalizers.row import Row
+from softmax_jax.normalizers.row import Row, weigh
 from softmax_jax.normalizers.scales import Scale, ScaleLike
-from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
@@ -81,6 +79,11 @@ class Normalizer(Numbers):
         """True if adding a constant to a row leaves its weights as they are; False for a plain function."""
         return isinstance(self.map, Map) and self.map.shift_invariant
 
+    @property
+    def ignores_low(self) -> bool:
+        """True if a logit far below the largest of its row changes nothing: that of the map, unless it is scaled."""
+        return self.scale is None and isinstance(self.map, Map) and self.map.ignores_low
+
     def __call__(
         self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None
     ) -> Float[Array, "*shape"]:
@@ -88,28 +91,17 @@ class Normalizer(Numbers):
 
         Raises TypeError for a map or scale that is none, ValueError for a number that does not fit the rows.
         """
-        axis, where = self._checked(logits, axis, where)
-        low_is_ignored = self.scale is None and isinstance(self.map, Map) and self.map.ignores_low
-        return self._weights(logits, axis, where if low_is_ignored else masking.unless_low(logits, axis, where))
+        return weigh(self, logits, axis, where, low_hides=True)
 
-    def weigh(self, logits: Float[Array, "*shape"], axis: Axis = -1, where: Mask = None) -> Float[Array, "*shape"]:
-        """Weighs logits as a call does, but takes only `where` and -inf for hidden, no low number."""
-        return self._weights(logits, *self._checked(logits, axis, where))
-
-    def _weights(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
-        name_rows(self, logits, axis, where)
+    def of_row(self, row: Row) -> Float[Array, "*shape"]:
+        """Weights of rows: those that the map gives β times their logits."""
+        if self.scale is not None:
+            row = row.scaled(beta_of(self.scale, row), centred=self.shift_invariant)
+        if isinstance(self.map, Map):
+            return self.map.of_row(row)
         if self.scale is None:
-            return _map_weights(self.map, logits, axis, where)
-
-        def scaled(self: "Normalizer", logits: Array, where: Mask) -> Array:
-            z, scale = masking.visible_logits(logits, where), cast(ScaleLike, self.scale)
-            beta = scale.of_row(Row.of(z, axis, where)) if isinstance(scale, Scale) else scale(z, axis, where)
-            centred = masking.centre(z, axis, where) if self.shift_invariant else z
-            # Logits that are not finite pass by the product: no β changes what they say.
-            z = jnp.where(jnp.isfinite(z), product(beta, centred), z)
-            return _map_weights(self.map, z, axis, where).astype(jnp.result_type(logits))
-
-        return as_one(scaled, self, logits, where, out=spec_of(logits))
+            return self.map(row.given, row.axis, row.where)
+        return self.map(row.shown(), row.axis, row.where).astype(jnp.result_type(row.given))
 
     def _check_parts(self) -> None:
         """Raises TypeError unless map and scale can be called."""
@@ -125,20 +117,16 @@ class Normalizer(Numbers):
                 "give one, such as softmax_jax.LogLength(), or None"
             )
 
-    def _checked(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> tuple[Axis, Mask]:
-        """Axis and mask as `axis_and_mask` gives them. Raises unless the scale fits the rows."""
-        axis, where = masking.axis_and_mask(logits, axis, where)
-        self._check_beta(logits, axis)
-        return axis, where
-
-    def _check_beta(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
-        """Raises unless β is a number for each row. Plain numbers in our own scales make it one."""
+    def check(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
+        """Raises unless β, and each number of the map, is one for each row. Plain numbers in our own scales are."""
+        if isinstance(self.map, Map):
+            self.map.check(logits, axis)
         scale = self.scale
         if scale is None or (isinstance(scale, Scale) and not checks.has_axes(scale)):
             return
         name = type(scale).__name__
         try:
-            beta: Any = jax.eval_shape(lambda z: jnp.asarray(scale(masking.visible_logits(z), axis, None)), logits)
+            beta: Any = jax.eval_shape(lambda z: jnp.asarray(beta_of(scale, Row.of(z, axis, None, False))), logits)
         except (TypeError, ValueError):
             for path, number in jax.tree_util.tree_leaves_with_path(scale):
                 if checks.is_array(number):
@@ -147,29 +135,9 @@ class Normalizer(Numbers):
         checks.per_row(f"β of the scale {name}", beta, jnp.shape(logits), axis)
 
 
-def _map_weights(map: MapLike, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Float[Array, "*shape"]:
-    return (map.weigh if isinstance(map, Map) else map)(logits, axis, where)
-
-
-def product(beta: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """β·z with one β for each row, kept finite: of finite logits, so that 0 · inf cannot arise."""
-    largest = float(jnp.finfo(logits.dtype).max)
-    beta = jnp.clip(jnp.asarray(beta, logits.dtype), -largest, largest)
-    return masking.at_most(masking.at_least(_times(beta, logits), -largest), largest)
-
-
-@jax.custom_jvp
-def _times(beta: Float[Array, "..."], logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    return beta * logits
-
-
-@_times.defjvp
-def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (beta, logits), (beta_slope, logits_slope) = primals, tangents
-    # Within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0 would be NaN.
-    bound = 1e-8 * float(jnp.finfo(logits.dtype).max)
-    bounded = masking.at_most(masking.at_least(logits, -bound), bound)
-    return _times(beta, logits), beta * logits_slope + masking.times_row(bounded, beta_slope)
+def beta_of(scale: ScaleLike, row: Row) -> ArrayLike:
+    """β of each row by a scale, or by a plain function of logits, axis and mask."""
+    return scale.of_row(row) if isinstance(scale, Scale) else scale(row.shown(), row.axis, row.where)
 
 
 class SoftCapped(Map):
@@ -198,4 +166,5 @@ class SoftCapped(Map):
     of: Normalizer = Normalizer(softmax)
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
-        return self.of.weigh(soft_cap(row.logits, row.number(self.cap)), row.axis)
+        capped = soft_cap(row.logits, row.number(self.cap))
+        return self.of.of_row(dataclasses.replace(row, logits=capped, given=capped))

@@ -1,7 +1,11 @@
-"""A row of logits as maps and scales see it: whole, along one axis, with -inf where an entry is masked."""
+"""A row of logits as maps and scales see it: whole, along one axis, with -inf where an entry is hidden.
+
+What hides an entry is settled here, once for a call: the mask, -inf, and the size of a low number, as `masking` says.
+"""
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +16,52 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import masking
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
+from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Rows of logits along `axis`, in float32 (float64 stays), with -inf in the place of every masked entry.
+    """Rows of logits along `axis`, in float32 (float64 stays), with -inf in the place of every hidden entry.
 
     What is one number for each row has the row's axes at size 1.
     """
 
     logits: Float[Array, "*shape"]
     axis: Axis
+    where: Mask = None
+    """False at the entries that a mask or their size hides, which get a weight of exactly 0."""
+    given: Float[Array, "*shape"] | None = None
+    """The logits as they came: the weights get their type, and a plain function without a scale is called with them."""
 
     @classmethod
-    def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> "Row":
-        """Rows of logits of any floating-point type, masked or not."""
-        return cls(masking.visible_or_lowest(logits, where), axis)
+    def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask, low_hides: bool = True) -> "Row":
+        """Rows of logits of any floating-point type, masked or not; with `low_hides` low numbers hide too."""
+        # Replaced before any arithmetic, so that an infinity or NaN behind the mask reaches neither weights nor slopes.
+        z = masking.visible_or_lowest(logits, where)
+        if low_hides:
+            low = masking.is_low(z, jax.lax.stop_gradient(jnp.max(z, axis, keepdims=True, initial=-jnp.inf)))
+            z, where = jnp.where(low, -jnp.inf, z), ~low if where is None else ~low & where
+        return cls(z, axis, where, logits)
+
+    def scaled(self, beta: ArrayLike, *, centred: bool) -> "Row":
+        """Rows of β·z, kept finite; of z less the largest of its row if `centred`.
+
+        Centred logits lose no digits to a common offset: of 100,000 and 100,000.25 at β = 10 float32 would keep a
+        difference of 2.5 only to 1/16. The offset counts as a constant in derivatives. Logits that are not finite pass
+        by the product: no β changes what they say.
+        """
+        z = masking.centre(self.logits, self.axis) if centred else self.logits
+        return dataclasses.replace(self, logits=jnp.where(jnp.isfinite(self.logits), product(beta, z), self.logits))
+
+    def shown(self) -> Float[Array, "*shape"]:
+        """The logits with 0 where `where` is False, for a plain function, which is given the mask besides."""
+        return masking.hide(self.logits, self.where)
+
+    def weights(self, weights: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Weights in the type of the logits that were given, exactly 0 where `where` is False."""
+        hidden = masking.hide(weights, self.where)
+        return hidden if self.given is None else hidden.astype(jnp.result_type(self.given))
 
     def axes(self) -> tuple[int, ...]:
         """The axes of a row, counted from the first."""
@@ -60,6 +93,47 @@ class Row:
     def entropy(self) -> Float[Array, "*row"]:
         """Entropy in nats of the softmax of the row."""
         return _entropy(self.logits, self.axis)
+
+
+def weigh(
+    part: Any, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, *, low_hides: bool = False
+) -> Float[Array, "*shape"]:
+    """Weighs logits by a map or a normalizer: the one way from logits of a user to weights of their type.
+
+    Only `where` and -inf hide an entry, as in attention, which reads low numbers from its bias; with `low_hides`, as in
+    a call of the part, low numbers do too.
+    Raises TypeError or ValueError for logits, an axis, a mask or numbers of the part that do not fit each other.
+    """
+    axis, where = masking.axis_and_mask(logits, axis, where)
+    part.check(logits, axis)
+    name_rows(part, logits, axis, where)
+    low_hides = low_hides and not part.ignores_low
+
+    def weights(part: Any, logits: Array, where: Mask) -> Array:
+        return part.of_row(Row.of(logits, axis, where, low_hides))
+
+    return as_one(weights, part, logits, where, out=spec_of(logits))
+
+
+def product(beta: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """β·z with one β for each row, kept finite: of finite logits, so that 0 · inf cannot arise."""
+    largest = float(jnp.finfo(logits.dtype).max)
+    beta = jnp.clip(jnp.asarray(beta, logits.dtype), -largest, largest)
+    return masking.at_most(masking.at_least(_times(beta, logits), -largest), largest)
+
+
+@jax.custom_jvp
+def _times(beta: Float[Array, "..."], logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return beta * logits
+
+
+@_times.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (beta, logits), (beta_slope, logits_slope) = primals, tangents
+    # Within 1e-8 of the largest float, so that no product with a slope is infinite, which times 0 would be NaN.
+    bound = 1e-8 * float(jnp.finfo(logits.dtype).max)
+    bounded = masking.at_most(masking.at_least(logits, -bound), bound)
+    return _times(beta, logits), beta * logits_slope + masking.times_row(bounded, beta_slope)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -106,7 +180,7 @@ def entropy(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask =
     axis, where = masking.axis_and_mask(logits, axis, where)
 
     def of_rows(logits: Array, where: Mask) -> Array:
-        return Row.of(logits, axis, where).entropy()
+        return Row.of(logits, axis, where, low_hides=False).entropy()
 
     return as_one(of_rows, logits, where, out=spec_of(logits, axis))
 
@@ -125,7 +199,7 @@ def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Flo
     axis, where = masking.axis_and_mask(logits, -1, where)
 
     def of_rows(logits: Array, where: Mask) -> Array:
-        return critical_beta_of(Row.of(logits, axis, masking.unless_low(logits, axis, where)))
+        return critical_beta_of(Row.of(logits, axis, where))
 
     return as_one(of_rows, logits, where, out=PartitionSpec(*spec_of(logits)[:-1]))
 

@@ -19,6 +19,7 @@ from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Mask
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.normalizers.scales import ConstantTemperature
 from softmax_jax.normalizers.sparse import kth_largest, whole_ranks
 from softmax_jax.normalizers.surroundings import as_one, spec_of
@@ -146,9 +147,9 @@ def gumbel_softmax(
         # Centred first, or the noise would be rounded away in large logits.
         noisy = masking.centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
         noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
-        weights = normalizer.weigh(noisy, axis, where)
+        weights = weigh(normalizer, noisy, axis, where)
         if hard:
-            weights = straight_through(hardmax.weigh(noisy, axis, where), weights)
+            weights = straight_through(weigh(hardmax, noisy, axis, where), weights)
         return weights.astype(jnp.result_type(logits))
 
     return as_one(of_rows, normalizer, key, logits, where, out=spec_of(logits))

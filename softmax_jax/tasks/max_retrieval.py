@@ -23,6 +23,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks import precision
 from softmax_jax.tasks.task import SetsPerBatch, Task, data_key, option
@@ -248,7 +249,7 @@ class MaxRetrievalModel(nnx.Module):
 
         Another normalizer takes the place of the model's own, on which no parameter depends.
         """
-        normalize = self.normalize if normalizer is None else normalizer.weigh
+        normalize = self.normalize if normalizer is None else functools.partial(weigh, normalizer)
         if batch.items.shape[1] <= LONGEST_WHOLE:
             hidden = self.hidden(batch.items)
             logits = self.logits(hidden, batch.query)
@@ -338,7 +339,7 @@ def _blocks(array: Float[Array, "sets items *rest"]) -> Float[Array, "blocks set
 
 
 def _normalize(normalizer: Normalizer, logits: Array, where: Array) -> Array:
-    return normalizer.weigh(logits, where=where)
+    return weigh(normalizer, logits, where=where)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.masking import HIDDEN, Axis
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.find import Mask, Step
 from softmax_jax.transforms.program import CUSTOM, LAID, SAME, Frame, Node, Program, Run, Value, evaluate, trace, within
@@ -254,7 +255,7 @@ class Replacement:
         """Returns new weights; a row with nothing visible is as `empty` says."""
         logits, axis, where = rows.logits, rows.axis, rows.where
         assert self.normalizer
-        weights = self.normalizer.weigh(logits, axis, where)
+        weights = weigh(self.normalizer, logits, axis, where)
         if where is None or self.empty == "zeros":
             return weights
         kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)

@@ -1,3 +1,4 @@
+import functools
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from softmax_jax.measures.heads import attended
 from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.tasks import max_retrieval, notebook
 from softmax_jax.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.tasks.retrieval import Sort
@@ -123,7 +125,7 @@ def test_rows_of_many_heads_are_those_of_the_model_under_each_normalizer():
     model = nnx.merge(build_model(task)[0], jax.tree.map(lambda leaf: 3 * leaf[0], parameters))
     batch = task.test_batch(jax.random.key(5), 6, 1)
     for name in ("softmax", "softpick"):
-        scores, rows = attended(lambda: task.scores(model, batch, None), normalizer(name).weigh)
+        scores, rows = attended(lambda: task.scores(model, batch, None), functools.partial(weigh, normalizer(name)))
         direct = task.answers(model(batch.inputs, batch.mask, normalizer=normalizer(name)))
         np.testing.assert_allclose(scores, direct, rtol=1e-4, atol=1e-5)
         assert rows.weights.shape == (2 * 2 * 9, 9)

@@ -30,7 +30,7 @@ from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
 from softmax_jax.commands.options import KEPT, check_directory, one_line_errors, parse, within
 from softmax_jax.configs import load_preset
-from softmax_jax.files import write_json
+from softmax_jax.files import read_json, write_json
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
@@ -66,7 +66,7 @@ class Arguments:
         path = self.output / f"{name}.json"
         if not path.exists():
             write_json(path, measure())
-        for record in json.loads(path.read_text()):
+        for record in read_json(path):
             print(f"{name}: {table.comparison(record)}" if "ratio" in record else f"{name}: {record}", flush=True)
 
 
@@ -182,7 +182,7 @@ def evaluation(asked: Arguments) -> None:
 
 def results(asked: Arguments) -> None:
     """The result file of all parts, and the tables of the pages from all result files."""
-    records = [record for path in sorted(asked.output.glob("*.json")) for record in json.loads(path.read_text())]
+    records = [record for path in sorted(asked.output.glob("*.json")) for record in read_json(path)]
     if not records:
         raise Refusal(f"{asked.output} holds no results: run the parts 2 to 4 before with the same --output")
     directory = asked.output / "results" if asked.small else RESULTS

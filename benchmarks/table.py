@@ -8,7 +8,6 @@ docs/data/scaling.
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import tyro
 
 from benchmarks.timing import duration
 from softmax_jax.commands.options import each_once, one_line_errors, parse
-from softmax_jax.files import write_csv, write_whole
+from softmax_jax.files import read_json, read_text, write_csv, write_whole
 from softmax_jax.refusal import Refusal
 from softmax_jax.report.tables import markdown_table, put_into
 
@@ -50,9 +49,11 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise Refusal(f"{path} does not exist: name a result file, which must be one that benchmarks.all wrote")
     try:
-        results = json.loads(path.read_text())
-        complete = isinstance(results, list) and all(KEYS <= set(result) <= KEYS | {LOAD, GROWN} for result in results)
-    except (ValueError, TypeError):
+        results = read_json(path)
+        complete = isinstance(results, list) and all(
+            isinstance(result, dict) and KEYS <= set(result) <= KEYS | {LOAD, GROWN} for result in results
+        )
+    except Refusal:
         results, complete = [], False
     if not complete or not re.match(r"\d{4}-\d\d-\d\d-.", path.stem):
         raise Refusal(f"{path} is no result file: name one that python -m benchmarks.all wrote")
@@ -166,7 +167,7 @@ def files_of(paths: tuple[Path, ...]) -> dict[str, tuple[Sequence[str], list[Seq
 
 def write(paths: tuple[Path, ...]) -> None:
     """Puts the table of growth into the page on scaling, and all numbers into CSV files."""
-    write_whole(SCALING, put_into(SCALING.read_text(), {"growth": render_growth(paths)}))
+    write_whole(SCALING, put_into(read_text(SCALING), {"growth": render_growth(paths)}))
     for name, (columns, rows) in files_of(paths).items():
         write_csv(DATA / f"{name}.csv", columns, rows)
 

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from softmax_jax.files import write_csv
+from softmax_jax.measures.frames import read_csv
 from softmax_jax.refusal import Refusal
 
 
@@ -32,7 +33,7 @@ def slug(name: str) -> str:
 
 def read(path: Path) -> pl.DataFrame:
     """Returns what a unit left."""
-    return pl.read_csv(path.read_bytes(), schema_overrides={"text": pl.String, "loss": pl.Float64})
+    return read_csv(path, schema_overrides={"text": pl.String, "loss": pl.Float64})
 
 
 def compute(units: Sequence[Unit], output: Path) -> None:

@@ -1,4 +1,4 @@
-"""The exception for bad input that people really give."""
+"""The exceptions for bad input that people really give, and for training that came to nothing."""
 
 
 class Refusal(ValueError):
@@ -6,3 +6,11 @@ class Refusal(ValueError):
 
     Commands print it and end with status 2. Every other exception is a defect of the program and keeps its traceback.
     """
+
+
+class WrongType(Refusal, TypeError):
+    """Refuses a value of a wrong type. It is a TypeError too, as callers of a library expect."""
+
+
+class NotFiniteError(ArithmeticError):
+    """Says that the loss of a seed became infinite or NaN. Commands print it and end with status 1."""

@@ -22,7 +22,7 @@ import numpy as np
 import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.files import versions, write_json
+from softmax_jax.files import typed, versions, write_json
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.fit_file import LARGEST_BETA, are_finite_numbers, check_polynomial, read_fit, signed
 from softmax_jax.normalizers.maps import softmax
@@ -503,6 +503,7 @@ def fit(
         raise Refusal(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
     fitted = fit_polynomial(rows, criterion, degree)
     coefficients, (low, high), by_copies = fitted
+    check_steepness(fitted, criterion)
     covered = {
         n: (row.entropy <= THRESHOLD) | (low <= row.entropy) & (row.entropy <= high) for n, row in held_out.items()
     }
@@ -523,6 +524,19 @@ def fit(
         checkpoint_sha256=checkpoint_sha256,
         used={str(n): 100 * float(have_a_say(row, criterion).mean()) for n, row in rows.items()},
     )
+
+
+def check_steepness(fitted: Polynomial, criterion: str) -> None:
+    """Raises Refusal for a polynomial that no reader would accept, as too few rows give it."""
+    entropies = np.linspace(*fitted.entropy_range, 1001)
+    betas = fitted.curve(entropies)
+    worst = int(np.abs(betas).argmax())
+    if not abs(betas[worst]) <= LARGEST_BETA:
+        raise Refusal(
+            f"the fit by the criterion {criterion} reaches β = {betas[worst]:.4g} at H = {entropies[worst]:.3g} nats, "
+            f"and |β| is at most {LARGEST_BETA:g}: so few rows give no curve of degree {len(fitted.coefficients) - 1}; "
+            "give more --sets, more --lengths, a lower --degree, or another --criterion"
+        )
 
 
 def bootstrap(
@@ -583,7 +597,7 @@ def fits_beside(checkpoint: Path | str, parameters: Any) -> dict[str, Path]:
         if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
             raise Refusal(
                 f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
-                f"--checkpoint {checkpoint} --output {directory}, or move the file and name it, as in "
+                f"--checkpoint {typed(checkpoint)} --output {typed(directory)}, or move the file and name it, as in "
                 f"adaptive(fit=elsewhere/{path.name})"
             )
     return paths

@@ -20,6 +20,7 @@ from softmax_jax.files import versions
 from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.refusal import NotFiniteError
 from softmax_jax.report import charts, tables
 from softmax_jax.report.charts import BASELINE, BY_CAUSE, reader_name
 from softmax_jax.report.tables import with_interval
@@ -28,7 +29,7 @@ from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
 from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run import NotFiniteError, run
+from softmax_jax.training.run import run
 from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.common import (
     SOFT_TO_SHARP,

@@ -76,11 +76,11 @@ class Options:
         with results_of(study, self.output) as output:
             for name, frame in frames.items():
                 write_csv(output / f"{name}.csv", frame.columns, frame.rows())
-            for name, chart in charts.items():
-                save_chart(chart, output / name, self.paper)
             write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
             if settings is not None:
                 write_json(output / f"{study}.json", settings)
+            for name, chart in charts.items():  # last, as drawing may fail where all else is well
+                save_chart(chart, output / name, self.paper)
         if self.page:
             write_whole(self.page, put_into(read_text(self.page), {mark: tables[mark] for mark in self.marks()}))
         print(f"wrote {output}")
@@ -143,8 +143,8 @@ def max_retrieval_of(config: Config) -> MaxRetrieval:
 
 def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:
     """Returns the rows in a file if they were computed with the same settings; computes and writes them otherwise."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = read_json(path)
+    with contextlib.suppress(Refusal):  # not there, or damaged: it is computed again
+        found = read_json(path, "settings", "rows")
         if found["settings"] == settings:
             return [tuple(row) for row in found["rows"]]
     rows = compute()

@@ -31,7 +31,9 @@ from scipy.optimize import least_squares
 from softmax_jax.commands.options import UnlessGiven
 from softmax_jax.files import read_json
 from softmax_jax.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
+from softmax_jax.measures.frames import read_csv
 from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.measures.table import KEYS
 from softmax_jax.normalizers.masking import reaches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
@@ -145,12 +147,12 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     Raises ValueError for a directory that holds none.
     """
     try:
-        measured = pl.read_csv((directory / "accuracy.csv").read_bytes()).filter(
+        measured = read_csv(directory / "accuracy.csv", "group", "recipe", *KEYS, "accuracy").filter(
             pl.col("group").is_in([BASE, PRECISION])
         )
         measured = measured.filter(~pl.col("normalizer").is_in(REFERENCES))  # which is told by the exact ρ
-        written = read_json(directory / "ablation.json")
-    except (OSError, ValueError, pl.exceptions.PolarsError):
+        written = read_json(directory / "ablation.json", "recipes", "settings")
+    except Refusal:
         measured, written = pl.DataFrame({"group": []}), {}
     if PRECISION not in measured["group"]:
         raise Refusal(f"--recipes is {directory}: it must hold what studies.ablation --groups {PRECISION} wrote")

@@ -28,6 +28,7 @@ from softmax_jax.commands.options import check_directory
 from softmax_jax.configs import load_preset
 from softmax_jax.files import write_csv
 from softmax_jax.measures.evaluation import on_every_set, set_by_set, set_keys
+from softmax_jax.measures.frames import read_csv
 from softmax_jax.measures.statistics import corrected, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
@@ -190,7 +191,7 @@ def measured(asked: Arguments, console: Console) -> pl.DataFrame:
             if not tested.exists():
                 run(config, directory, console)
                 write_csv(tested, COLUMNS, list(of_model(config, directory, lengths, console)))
-            frames.append(pl.read_csv(tested.read_bytes()))
+            frames.append(read_csv(tested, *COLUMNS))
     return pl.concat(frames)
 
 

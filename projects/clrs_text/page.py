@@ -22,6 +22,7 @@ from jaxtyping import Float
 from projects.clrs_text.answers import mcnemar
 from projects.clrs_text.task import PUBLISHED_LENGTHS
 from softmax_jax.files import read_json
+from softmax_jax.measures.frames import read_csv
 from softmax_jax.measures.statistics import half_width, over_seeds, paired_p_value
 from softmax_jax.report import charts
 from softmax_jax.report.tables import markdown_table, number_or_dash
@@ -232,19 +233,19 @@ def gains_chart(answers: pl.DataFrame) -> charts.Chart:
 
 def tables_of(data: Path) -> Iterator[str]:
     """Yields the tables of the answers in a directory, in the order of their marks."""
-    answers = pl.read_csv((data / "answers.csv").read_bytes())
+    answers = read_csv(data / "answers.csv")
     yield models_table(answers)
     found = contrasts(answers)
     yield contrasts_table(found)
     yield algorithms_table(found)
     if (data / PRETRAINED).exists():
-        found = pl.read_csv((data / PRETRAINED).read_bytes(), schema_overrides={"right": pl.String})
-        yield pretrained_table(found, read_json(data / "pretrained.json")["settings"]["lengths"])
+        found = read_csv(data / PRETRAINED, schema_overrides={"right": pl.String})
+        yield pretrained_table(found, read_json(data / "pretrained.json", "settings")["settings"]["lengths"])
 
 
 def write(asked: Arguments) -> None:
     """Writes the contrasts, the losses, the tables and the picture."""
-    answers = pl.read_csv((asked.data / "answers.csv").read_bytes())
+    answers = read_csv(asked.data / "answers.csv")
     frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
     drawn = {"gains": gains_chart(answers)}
     asked.write("clrs_text", frames, drawn, dict(zip(asked.marks(), tables_of(asked.data))))

@@ -37,7 +37,7 @@ from softmax_jax.files import read_json, remove_unfinished, versions, write_csv,
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import NotFiniteError, Refusal
 from softmax_jax.tasks.task import sequence_key
 from softmax_jax.training.checkpoint import (
     STEPS,
@@ -135,7 +135,7 @@ class Arguments:
         """Writes the settings of the study. Raises ValueError if the directory has one of others."""
         path, free = self.workdir / "pretrained.json", {"workdir", "seeds", "regimes"}
         settings = json.loads(json.dumps(vars(self), default=str))
-        there = read_json(path)["settings"] if path.exists() else settings
+        there = read_json(path, "settings")["settings"] if path.exists() else settings
         if changed := differences(*({name: one[name] for name in one.keys() - free} for one in (there, settings))):
             raise Refusal(f"{self.workdir} has models of {changed}: choose another --workdir")
         write_json(path, {"device": device, "settings": settings, "versions": versions()})
@@ -330,7 +330,7 @@ def saved_state(run: Path, start: State) -> tuple[State, list[tuple[Any, ...]], 
     if not (checkpoints := step_checkpoints(run)):
         return start, [], False
     verify(checkpoints[0])
-    known = read_json(checkpoints[0] / "config.json")
+    known = read_json(checkpoints[0] / "config.json", "rows", "cools")
     return read_arrays(checkpoints[0], start), [tuple(row) for row in known["rows"]], known["cools"]
 
 
@@ -357,7 +357,7 @@ def tuned(
         rows.append((name, seed, done + BLOCK_STEPS, round(loss, 5), *(round(100 * share, 2) for share in right)))
         console.print(f"{time.perf_counter() - start:.0f} s", *rows[-1], highlight=False)
         if not math.isfinite(loss):
-            raise FloatingPointError(f"the loss under {name} is not finite: try a smaller --rate")
+            raise NotFiniteError(f"the loss under {name} is not finite: try a smaller --rate")
         if cools or time.perf_counter() - saved > SAVED_EVERY:
             write_checkpoint(run / STEPS / f"{done + BLOCK_STEPS}", state, {"rows": rows, "cools": cools})
             drop_older_checkpoints(run)
@@ -368,7 +368,7 @@ def tuned(
 def measured(programs: Programs, name: str, seed: int, asked: Arguments, console: Console) -> dict[str, Any]:
     """Tunes and tests one model: its learning, its answers, and what its heads are."""
     length = asked.workdir / "steps.json"
-    steps = read_json(length)["steps"] if length.exists() else None
+    steps = read_json(length, "steps")["steps"] if length.exists() else None
     trained, steps, learning = tuned(programs, name, seed, asked, steps, console)
     write_json(length, {"steps": steps})
     stages: Mapping[tuple[str, str], Numbers] = {(TUNED, name): trained[1]}
@@ -397,7 +397,7 @@ def measured(programs: Programs, name: str, seed: int, asked: Arguments, console
 
 def of_parts(programs: Programs, asked: Arguments, console: Console) -> dict[str, Any]:
     """Swaps the adaptive temperature into a layer, or the heads that look, of the first model tuned under softmax."""
-    steps = read_json(asked.workdir / "steps.json")["steps"]
+    steps = read_json(asked.workdir / "steps.json", "steps")["steps"]
     trained, _, _ = tuned(programs, SOFTMAX, 0, asked, steps, console)
     looks, swapped = programs.looks(trained, 0), programs.numbers_of(OF_THIS_MODEL["adaptive"])
     looking, layer = looks >= np.sort(looks, None)[-LOOKING:][0], np.arange(len(looks))[:, None]

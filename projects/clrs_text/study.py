@@ -33,13 +33,14 @@ from projects.decoder import Decoder
 from softmax_jax.commands.options import KEPT, UnlessGiven, check_directory, each_once, run as command, within
 from softmax_jax.configs import load_preset
 from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.measures.frames import read_csv
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyPolynomial, LogLength, Scale
 from softmax_jax.normalizers.surroundings import on_cpu
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import NotFiniteError, Refusal
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.optimizers import build_optimizer
 from softmax_jax.training.progress import plain_console
@@ -214,7 +215,7 @@ class Programs:
         first = (self.base.steps + self.config.steps * runs).astype(np.int32)
         tuned, bad = self._tune.result()(parameters, seeds, first, *data_of([model.regime for model in models]))
         if (np.asarray(bad) >= 0).any():
-            raise FloatingPointError("the loss of a tuned model is not finite: try a smaller --learning-rate")
+            raise NotFiniteError("the loss of a tuned model is not finite: try a smaller --learning-rate")
         return tuned
 
     def right(self, parameters: Parameters, seeds: Sequence[int]) -> Bool[np.ndarray, "models texts sets"]:
@@ -291,7 +292,7 @@ def kept(path: Path, compute: Callable[[], dict[str, pl.DataFrame]]) -> dict[str
     if not (path / "numbers.csv").exists():
         for name, frame in compute().items():  # the numbers last
             write_csv(path / f"{name}.csv", frame.columns, frame.rows())
-    return {name: pl.read_csv(path / f"{name}.csv") for name in ("answers", "numbers")}
+    return {name: read_csv(path / f"{name}.csv") for name in ("answers", "numbers")}
 
 
 def measured(programs: Programs, base: Parameters, seeds: Sequence[int], models: list[Model]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import weigh
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import Refusal, WrongType
 
 Queries = Float[Array, "*batch queries heads size"]
 Keys = Float[Array, "*batch keys kv_heads size"]
@@ -154,7 +154,7 @@ def check_layout(query: Array, key: Array, value: Array) -> None:
             "pair each key with one"
         )
     if not jnp.issubdtype(query.dtype, jnp.floating) or not query.dtype == key.dtype == value.dtype:
-        raise TypeError(
+        raise WrongType(
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; "
             "they must be one floating-point type: call .astype('float32') on each"
         )
@@ -185,7 +185,7 @@ def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: boo
         return None, mask
     added = checks.array("bias", bias, int | float | list | tuple)
     if not jnp.issubdtype(added.dtype, jnp.floating):
-        raise TypeError(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
+        raise WrongType(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
     if not checks.broadcasts(added.shape, shape):
         raise Refusal(
             f"bias has shape {added.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "

@@ -66,7 +66,7 @@ class Arguments:
             raise Refusal(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
         options.normalizer_names(self.normalizers)
         options.each_once("--checkpoint", self.checkpoint)
-        options.check_directory("--output", self.output or options.RESULTS)
+        options.check_directory("--output", self.output or options.RESULTS / "evaluate")
 
 
 def row(frame: pl.DataFrame) -> str:
@@ -119,17 +119,20 @@ def evaluate(asked: Arguments) -> None:
     seconds = f"{time.perf_counter() - start:.0f} s"
     print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
     (own or findings).show(plain_console(), found, asked.lengths, asked.full)
-    print(f"\nNext: {next_step(asked.checkpoint, found)}")
+    print(f"\nNext: {next_step(asked.checkpoint, found, options.trusted(*(run.config for run in runs)))}")
 
 
-def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"]) -> str:
-    """Returns the command to go on with: where no normalizer gains much, one that shows models where some do."""
-    where = SHIPPED / "paper_float32"
-    if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where not in paths:
+def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str = "") -> str:
+    """Returns the command to go on with: where no normalizer gains much, one that shows models where some do.
+
+    `trusted` are options that loading these runs takes.
+    """
+    where, seen = SHIPPED / "paper_float32", {path.resolve() for path in paths}
+    if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where.resolve() not in seen:
         gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
         if max(gains) < LARGE:
-            return f"{program('evaluate')} --checkpoint {options.shown(where)} (larger gains)"
-    return f"{program('report')} {' '.join(map(options.shown, paths))} (the same in charts, and more)"
+            return f"{program('evaluate')} --checkpoint {options.shown(where)}  # larger gains"
+    return f"{program('report')} {' '.join(map(options.shown, paths))}{trusted}  # the same in charts, and more"
 
 
 def main() -> None:

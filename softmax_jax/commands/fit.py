@@ -51,7 +51,7 @@ class Arguments:
 def fit(asked: Arguments) -> None:
     """Searches, fits, compares, prints, writes."""
     start = time.perf_counter()
-    for directory in (asked.output / "temperature", asked.output) if asked.output else (options.RESULTS,):
+    for directory in (asked.output / "temperature", asked.output) if asked.output else (options.RESULTS / "fit",):
         options.check_directory("--output", directory)
     config, parameters = load_checkpoint(asked.checkpoint)
     seeds = config.all_seeds
@@ -74,8 +74,8 @@ def fit(asked: Arguments) -> None:
     for name in fits.keys() - set(compared["normalizer"]):
         print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
     with options.results_of("fit", asked.output) as output:
-        paths = report.write_study(output, rows, fits, compared, asked.paper)
-        paths.append(options.write_settings(output / "temperature", asked))
+        settings = options.write_settings(output / "temperature", asked)  # before charts, whose drawing may fail
+        paths = [*report.write_study(output, rows, fits, compared, asked.paper), settings]
     report.print_fits(console, fits)
     report.print_published(console, fits)
     report.print_comparison(console, compared)

@@ -21,12 +21,15 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import jax
 import tyro
 
-from softmax_jax.commands import ended_by_reader, program
-from softmax_jax.files import reason, versions, write_json
+from softmax_jax.commands import ended_by_reader, print_any_letter, program
+from softmax_jax.configs import PRESETS
+from softmax_jax.files import not_written, reason, typed, versions, write_json
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.normalizers.registry import ANY, trust
-from softmax_jax.refusal import Refusal
+from softmax_jax.normalizers.registry import ANY, OF_A_MODULE, trust
+from softmax_jax.refusal import NotFiniteError, Refusal
 from softmax_jax.report import Paper
+from softmax_jax.tasks import name_of
+from softmax_jax.training.config import Config
 from softmax_jax.training.progress import plain_console
 
 T = TypeVar("T")
@@ -62,9 +65,10 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = 
 
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
     """
+    print_any_letter()
     _look_here_last()
-    typed = sys.argv[1:] if args is None else args
-    words = [re.sub(r"^(--[\w-]+=)~(?=/|$)", rf"\1{Path.home()}", word) for word in typed]
+    given_words = sys.argv[1:] if args is None else args
+    words = [re.sub(r"^(--[\w-]+=)~(?=/|$)", rf"\1{Path.home()}", word) for word in given_words]
     names = [word.split("=")[0].replace("_", "-") for word in words if re.match(r"--[a-zA-Z]", word)]
     for name, times in Counter(name.replace("--no-", "--") for name in names).items():
         if times > 1:
@@ -140,7 +144,7 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
         print("", "PRESET --help lists the options of one.", sep="\n")
         raise SystemExit(0)
     try:
-        if name not in summaries and ":" not in name:
+        if name not in PRESETS and ":" not in name:
             known = f"it must be a preset, one of {', '.join(summaries)}; one of your own is written my_module:CONFIG"
             raise Refusal(f"the first argument is {name}: {did_you_mean(name, summaries)}{known}")
         _look_here_last()
@@ -230,10 +234,13 @@ def results_of(command: str, output: Path | None) -> Iterator[Path]:
     home = RESULTS / command
     while True:
         directory = home / f"{datetime.datetime.now():%Y-%m-%dT%H-%M-%S}"
-        with contextlib.suppress(FileExistsError):  # another process has this second
+        try:
             directory.mkdir(parents=True)
             break
-        time.sleep(0.1)
+        except OSError as error:
+            if not directory.exists():
+                raise not_written(directory, error) from error
+            time.sleep(0.1)  # another process has this second
     try:
         yield directory
         with contextlib.suppress(OSError):  # a file system without links
@@ -308,8 +315,18 @@ def run(
 
 
 def shown(path: Path) -> str:
-    """Returns a path as one would type it here."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    """Returns a path as one would type it here, quoted where a shell asks for that."""
+    return typed(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def trusted(*configs: Config) -> str:
+    """Returns the option that a command line takes to load runs which name modules of somebody's own, if these do.
+
+    >>> trusted(Config()), trusted(Config(normalizer="my_module:relu"))
+    ('', ' --trust-code')
+    """
+    named = [text for config in configs for text in (config.normalizer, name_of(config.task))]
+    return " --trust-code" * any(map(OF_A_MODULE.fullmatch, named))
 
 
 def settings(asked: Any) -> dict[str, Any]:
@@ -334,16 +351,14 @@ def one_line_errors() -> Iterator[None]:
     """Ends bad input in one line on stderr with status 2, a loss that is not finite with 1, a stopped run with 130."""
     try:
         yield
-    except BrokenPipeError:
-        raise  # for `ended_by_reader`
-    except ArithmeticError as error:
+    except NotFiniteError as error:
         problem, status = str(error), 1
-    except (Refusal, MemoryError, RuntimeError, AssertionError) as error:
-        problem, status = " ".join(str(error).split()), 2
-        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in problem:
-            problem = f"this takes more memory than there is ({problem[:200]}): ask for fewer sets or seeds at once"
-        elif isinstance(error, RuntimeError | AssertionError) and not (problem := device_problem()):
+    except Refusal as refusal:
+        problem, status = " ".join(str(refusal).split()), 2
+    except (MemoryError, RuntimeError, AssertionError) as error:
+        if not (problem := memory_problem(error) or device_problem()):
             raise
+        status = 2
     except KeyboardInterrupt as interruption:
         print(*interruption.args, end="\n" * bool(interruption.args), file=sys.stderr)
         raise SystemExit(130) from None
@@ -351,6 +366,14 @@ def one_line_errors() -> Iterator[None]:
         return
     plain_console(stderr=True).print(f"error: {problem}", style="red", soft_wrap=True, highlight=False)
     raise SystemExit(status)
+
+
+def memory_problem(error: BaseException) -> str:
+    """Returns that there was too little memory, where the error says so, or nothing."""
+    words = " ".join(str(error).split())[:200]
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in words:
+        return f"this takes more memory than there is ({words}): ask for fewer sets or seeds at once"
+    return ""
 
 
 def device_problem() -> str:

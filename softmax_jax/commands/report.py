@@ -41,15 +41,16 @@ class Arguments:
         options.within("--sets", self.sets, 1, 2**20, 256)
         options.normalizer_names(self.normalizers)
         options.each_once("RUNS", self.runs)
-        options.check_directory("--output", self.output or options.RESULTS)
+        options.check_directory("--output", self.output or options.RESULTS / "report")
 
 
 def report(asked: Arguments) -> None:
     """Measures, draws, writes."""
     start, remark = time.perf_counter(), " A quick look, of few sets." * asked.quick
     with options.results_of("report", asked.output) as output:
+        settings = options.write_settings(output, asked)  # before charts, whose drawing may fail
         paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper, remark)
-        paths.append(options.write_settings(output, asked))
+        paths.append(settings)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 
 

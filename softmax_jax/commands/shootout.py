@@ -13,17 +13,21 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.commands import options, program
-from softmax_jax.configs import load_preset
+from softmax_jax.configs import PRESETS, load_preset
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.measures.evaluation import evaluate, frame_of
+from softmax_jax.measures.frames import read_json_lines
+from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import looks, shootout as report
 from softmax_jax.report.charts import save_chart
 from softmax_jax.report.shootout import Outcomes
+from softmax_jax.tasks import TASKS, task_class
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import load_checkpoint
+from softmax_jax.training.run_directory import METRICS, load_checkpoint
 
 CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling", "causal")
 """Options that are settings of the preset."""
@@ -35,8 +39,9 @@ class Arguments:
 
     normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    task: Literal["signal", "max-retrieval", "sort", "copy", "multi-query"] = "signal"
-    """signal: classify sequences by a hidden pattern. The others: name the class of one item among many."""
+    task: str = "signal"
+    """signal: classify sequences by a hidden pattern. transformer-max-retrieval, sort, copy, multi-query: name the
+    class of one item among many. max_retrieval: that on the paper's model. Your own as my_module:Task."""
     test_lengths: options.UnlessGiven[tuple[int, ...]] = ()
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
     workdir: options.UnlessGiven[Path | None] = None
@@ -67,20 +72,46 @@ class Arguments:
     def __post_init__(self) -> None:
         options.normalizer_names(self.normalizers)
         options.check_directory("--workdir", self.runs)
-        options.check_directory("--output", self.output or options.RESULTS)
+        options.check_directory("--output", self.output or options.RESULTS / "shootout")
         self.config()
 
     @property
     def runs(self) -> Path:
         """Returns the directory of the runs."""
-        return self.workdir or Path("runs") / "shootout" / (self.task + "-quick" * self.quick)
+        return self.workdir or Path("runs") / "shootout" / (directory_name(self.task) + "-quick" * self.quick)
 
     def config(self) -> Config:
-        """Returns the preset of the task with what is asked for. Raises ValueError for what it cannot take."""
-        name = "transformer_max_retrieval" if self.task == "max-retrieval" else self.task.replace("-", "_")
-        preset = load_preset(name)
-        asked = {"steps": self.epochs and self.epochs * preset.chunk} | {name: getattr(self, name) for name in CHANGES}
-        return changed(preset, **{name: value for name, value in asked.items() if value is not None})
+        """Returns the recipe of the task with what is asked for. Raises Refusal for what it cannot take."""
+        recipe = recipe_of(self.task)
+        asked = {"steps": self.epochs and self.epochs * recipe.chunk} | {name: getattr(self, name) for name in CHANGES}
+        asked["causal"] = self.causal or None  # which not every task has
+        return changed(recipe, **{name: value for name, value in asked.items() if value is not None})
+
+
+def recipe_of(task: str) -> Config:
+    """Returns how a task is trained: as by the preset of its name, or else as the other tasks of the small transformer.
+
+    Raises Refusal for a name that is neither in the table of tasks nor of a module, for a task that is evaluated in
+    its own way, and for `max-retrieval`, which once was the transformer's.
+    """
+    if task == "max-retrieval":
+        raise Refusal(
+            "--task is max-retrieval: it must be transformer-max-retrieval, on the small transformer as of old, or "
+            "max_retrieval, on the model of the paper"
+        )
+    name = task if ":" in task else task.replace("-", "_")
+    if name not in TASKS and ":" not in task:
+        own = "one of your own is written my_module:Task"
+        raise Refusal(f"--task is {task!r}: {did_you_mean(task, TASKS)}it must be one of {', '.join(TASKS)}; {own}")
+    kind = task_class(name)
+    if kind.evaluation:
+        following = f"{program('train')} {name} --normalizer softmax --workdir runs/{name}_softmax"
+        raise Refusal(
+            f"--task is {task}, which has tables of its own: type {following}, and so on, and then evaluate.py"
+        )
+    if name in PRESETS:
+        return load_preset(name)
+    return dataclasses.replace(load_preset("transformer_max_retrieval"), task=kind())
 
 
 def compete(
@@ -103,7 +134,7 @@ def compete(
         how: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
         measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **how)
         tests.append(frame_of(measured))
-        metrics = pl.read_ndjson((workdir / "metrics.jsonl").read_bytes()).with_columns(
+        metrics = read_json_lines(workdir / METRICS, "seed", "step", "loss", "steps_per_second").with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
         losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))

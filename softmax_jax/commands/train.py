@@ -45,4 +45,5 @@ def main() -> None:
         arguments.compiled.keep()
         run(arguments.config, workdir, plain_console(quiet=not is_leader()))
         if is_leader():
-            print(f"trained to the end; evaluate with: {program('evaluate')} --checkpoint {workdir}")
+            run_typed = options.shown(workdir) + options.trusted(arguments.config)
+            print(f"trained to the end; evaluate with: {program('evaluate')} --checkpoint {run_typed}")

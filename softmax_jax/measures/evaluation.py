@@ -16,6 +16,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Key
 
+from softmax_jax.files import typed
 from softmax_jax.measures.heads import HeadRows, attended, under_each
 from softmax_jax.measures.statistics import corrected, detectable, half_width, max_t_p_values, paired_p_value
 from softmax_jax.measures.table import EVALUATION, KEYS, MEASURES, Seen
@@ -468,11 +469,12 @@ REFERENCES = {TRUE_ITEM: true_item_alone, TRUE_KEY: under_true_key}
 def task_of(parameters: Parameters) -> MaxRetrieval:
     """Returns max retrieval at the width of these parameters. Raises ValueError for those of another model."""
     try:
-        return MaxRetrieval(width=parameters["item_in"]["kernel"].shape[-1])
+        width = parameters["item_in"]["kernel"].shape[-1]
     except (TypeError, KeyError, IndexError, AttributeError):
         raise Refusal(
             "the parameters are not those of the max-retrieval model: name their task with task=..."
         ) from None
+    return MaxRetrieval(width=width)
 
 
 def check_seeds(parameters: Parameters, seeds: Sequence[int]) -> None:
@@ -506,7 +508,8 @@ def named_normalizers(
     fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
     for name in specs:
         if name in FITS.keys() - fits.keys():
-            remedy = f"run fit_temperature.py --checkpoint {checkpoint} --output {fits_directory(checkpoint)}"
+            here, there = typed(checkpoint), typed(fits_directory(checkpoint))
+            remedy = f"run fit_temperature.py --checkpoint {here} --output {there}"
             raise Refusal(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:

@@ -32,6 +32,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.row import weigh
 from softmax_jax.normalizers.scales import Scale
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.task import Task
 from softmax_jax.temperature import Rows, TemperatureFit, names_of, search_at, target_beta
 from softmax_jax.training.trainer import Parameters
@@ -132,7 +133,7 @@ def fit_both(
     seen, held_out = (of_training(at, longest_in_training) for at in (rows, fresh))
     try:
         return fits | {short: temperature.fit(seen, held_out, criterion=criterion, **options)}, None
-    except ValueError as error:
+    except Refusal as error:
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
 
@@ -181,7 +182,7 @@ def fitted_scales(
     """Returns the scales of both fits, but for one that has too few rows."""
     found = {}
     for name, some in zip(names_of(criterion), (rows, of_training(rows, longest_in_training))):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(Refusal):
             found[name] = temperature.fit_polynomial(some, criterion, **options).scale
     return found
 

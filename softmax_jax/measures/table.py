@@ -1,11 +1,13 @@
 """The table of measures: what each is of one set under one normalizer, and how the sets of a seed become one number.
 
-A new measure is one function and one entry here. Those of `EVALUATION` come in every evaluation: its file, its summary,
-the tables for the terminal and the page; those of `REPORT` are computed where they are asked for by name.
+A new measure is one function and one entry here. Those of `EVALUATION` come in every evaluation: its file, its summary
+and, unless `tables` says otherwise, the tables for the terminal and the page; those of `REPORT` are computed where they
+are asked for by name.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +66,9 @@ class Measure(NamedTuple):
     by set alone, and are no column of the frame."""
     needs: tuple[str, ...] = ("weights",)
     """Fields of `Seen` without which the measure is left out, as ρ for a task without priorities."""
-    printed: bool = False
-    """Says whether tables for readers have it."""
+    tables: Literal["all", "full", "none"] = "all"
+    """Which tables for readers have it: those of a terminal and of the page; only those of `evaluate.py --full`; or
+    none, where it stands in the files alone."""
 
     @property
     def of_row(self) -> bool:
@@ -101,10 +104,12 @@ def calibration_error(values: Float[np.ndarray, "*sets 2"]) -> float:
 
 
 EVALUATION: dict[str, Measure] = {
-    "accuracy": Measure(lambda seen: seen.accuracy, "Accuracy", "%", ".2f", needs=(), printed=True),
-    "loss": Measure(lambda seen: seen.loss, "Cross-entropy", "nats", ".3f", needs=(), printed=True),
-    "entropy": Measure(lambda seen: weight_entropy(seen.weights), "Entropy of the weights", "nats", ".3f"),
-    "max_weight": Measure(max_weight, "Largest weight", "", ".3f"),
+    "accuracy": Measure(lambda seen: seen.accuracy, "Accuracy", "%", ".2f", needs=()),
+    "loss": Measure(lambda seen: seen.loss, "Cross-entropy", "nats", ".3f", needs=(), tables="full"),
+    "entropy": Measure(
+        lambda seen: weight_entropy(seen.weights), "Entropy of the weights", "nats", ".3f", tables="none"
+    ),
+    "max_weight": Measure(max_weight, "Largest weight", "", ".3f", tables="none"),
     "calibration": Measure(
         confidence_and_success,
         "Expected calibration error",
@@ -112,7 +117,7 @@ EVALUATION: dict[str, Measure] = {
         ".2f",
         calibration_error,
         needs=("answer",),
-        printed=True,
+        tables="full",
     ),
 }
 """Columns of evaluation.csv, after `KEYS`."""
@@ -246,4 +251,5 @@ REPORT: dict[str, Measure] = {
     "max_weight_upper_nearest": bound("Most largest weight by the nearest logits", "", largest_weight_from_nearest),
 }
 """What only the page and the studies ask for."""
-MEASURES = EVALUATION | REPORT
+MEASURES: Mapping[str, Measure] = ChainMap(REPORT, EVALUATION)
+"""Both; a measure that is added to one of them is here, too."""

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import Refusal, WrongType
 
 WIDTH = 80
 """Most characters of a value that a line shows."""
@@ -141,7 +141,7 @@ def require(name: str, number: Any, rule: str, holds: Callable[[float], bool]) -
     )
     plain(name, number)
     if not real:
-        raise TypeError(f"{name} is {shown(number)}; it must be a number {rule}")
+        raise WrongType(f"{name} is {shown(number)}; it must be a number {rule}")
     if is_jax(number):
         return
     for value in np.ravel(np.asarray(number)).tolist():
@@ -160,7 +160,7 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
     """Raises TypeError for what is no whole number, ValueError for one out of bounds."""
     bounds = f"at least {least}" if most is None else f"from {least} to {most}"
     if not is_whole(value):
-        raise TypeError(f"{name} is {shown(value)}; it must be a whole number {bounds}, such as {example}")
+        raise WrongType(f"{name} is {shown(value)}; it must be a whole number {bounds}, such as {example}")
     if value < least or (most is not None and value > most):
         raise Refusal(f"{name} is {value}; it must be {bounds}, such as {example}")
 
@@ -168,7 +168,7 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
 def plain(name: str, array: Any) -> None:
     """Raises TypeError for a masked array of numpy."""
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(
+        raise WrongType(
             f"{name} {'are' if name in PLURAL else 'is'} a masked array of numpy, of which the mask would be lost: "
             "give x.filled(0), and what it hides as where=~x.mask, or mask=~x.mask in attention"
         )
@@ -179,11 +179,11 @@ def floats(name: str, array: Any) -> None:
     plain(name, array)
     are, have, they = ("are", "have", "they") if name in PLURAL else ("is", "has", "it")
     if not is_array(array):
-        raise TypeError(
+        raise WrongType(
             f"{name} {are} {shown(array)}; {they} must be an array of floating point: call jnp.asarray first"
         )
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise TypeError(
+        raise WrongType(
             f"{name} {have} dtype {array.dtype}; {they} must be floating point: call .astype('float32') first"
         )
 
@@ -195,7 +195,7 @@ def array(name: str, value: Any, also: Any = ()) -> Any:
     """
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
-        raise TypeError(f"{name} is {shown(value)}; it must be an array: call jnp.asarray first")
+        raise WrongType(f"{name} is {shown(value)}; it must be an array: call jnp.asarray first")
     if any(map(is_jax, jax.tree.leaves(value))):
         return value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
     value = np.asarray(value)
@@ -205,14 +205,14 @@ def array(name: str, value: Any, also: Any = ()) -> Any:
 def flag(name: str, value: Any) -> None:
     """Raises TypeError unless a value is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} is {shown(value)}; it must be True or False")
+        raise WrongType(f"{name} is {shown(value)}; it must be True or False")
 
 
 def indices(name: str, numbers: Any) -> Any:
     """Whole numbers as an array, from one or a list of them. Raises TypeError for other types."""
     found = array(name, numbers, int | list | tuple)
     if not jnp.issubdtype(found.dtype, jnp.integer):
-        raise TypeError(f"{name} has dtype {found.dtype}; it must hold whole numbers: call .astype('int32') first")
+        raise WrongType(f"{name} has dtype {found.dtype}; it must hold whole numbers: call .astype('int32') first")
     return found
 
 
@@ -227,7 +227,7 @@ def mask(
     if where is None:
         return None
     if not is_array(where) and not isinstance(where, bool | int | float | list | tuple):
-        raise TypeError(f"the mask is {shown(where)}; {SEEN}: {added}")
+        raise WrongType(f"the mask is {shown(where)}; {SEEN}: {added}")
     given = array("the mask", where, object)
     if not broadcasts(given.shape, shape):
         raise Refusal(
@@ -245,10 +245,10 @@ def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
     """
     dtype, floating = numbers.dtype, jnp.issubdtype(numbers.dtype, jnp.floating)
     if not floating and not jnp.issubdtype(dtype, jnp.integer):
-        raise TypeError(f"the mask has dtype {dtype}; {SEEN}: {added}")
+        raise WrongType(f"the mask has dtype {dtype}; {SEEN}: {added}")
     if not is_known(numbers):
         if floating and not nonzero:
-            raise TypeError(
+            raise WrongType(
                 f"the mask has dtype {dtype} and is traced; {SEEN}: give mask != 0 if it holds 0 and 1, or {added}"
             )
         return numbers != 0
@@ -296,7 +296,7 @@ def row(logits: Any, axis: Any, name: str = "logits", **numbers: Any) -> int | t
         raise Refusal(f"{name} {'are' if name in PLURAL else 'is'} one number without an axis: give x[None]")
     axes = tuple(range(ndim)) if axis is None else tuple(axis) if isinstance(axis, tuple | list) else (axis,)
     if not axes or not all(map(is_whole, axes)):
-        raise TypeError(f"axis is {shown(axis)}; it must be a whole number, a tuple of them, or None for all axes")
+        raise WrongType(f"axis is {shown(axis)}; it must be a whole number, a tuple of them, or None for all axes")
     axes = tuple(map(operator.index, axes))
     if not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
         raise Refusal(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softmax_jax.files import read_json
+from softmax_jax.files import exists, read_json
 from softmax_jax.normalizers.checks import shown
 from softmax_jax.refusal import Refusal
 
@@ -39,12 +39,12 @@ def read_fit(path: Path) -> dict[str, Any]:
 
     Raises ValueError, in one line, for a file that is missing, is no valid fit, or is not as it was written.
     """
+    if not exists(path):
+        raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote")
     try:
         content = read_json(path)
-    except FileNotFoundError:
-        raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
-    except (OSError, ValueError) as error:
-        raise Refusal(f"{path} cannot be read as JSON: {error}; run fit_temperature.py anew") from None
+    except Refusal as refusal:
+        raise Refusal(f"{refusal}; run fit_temperature.py anew") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
         raise Refusal(f"{path} is no temperature fit: it lacks {', '.join(missing)}; run fit_temperature.py anew")

@@ -15,6 +15,7 @@ from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
 from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
 from softmax_jax.normalizers.row import Row, weigh
 from softmax_jax.normalizers.scales import Scale, ScaleLike
+from softmax_jax.refusal import WrongType
 
 MapLike = Map | Callable[..., Float[Array, "..."]]
 """A map, or any function with the signature of `jax.nn.softmax`."""
@@ -106,13 +107,13 @@ class Normalizer(Numbers):
     def _check_parts(self) -> None:
         """Raises TypeError unless map and scale can be called."""
         if isinstance(self.map, type) or not callable(self.map):
-            raise TypeError(
+            raise WrongType(
                 f"map is {checks.shown(self.map)}; it must be a map or a function with the signature of "
                 "jax.nn.softmax: give one, such as softmax_jax.softmax, of a class an object, as Softmax(), or build "
                 "by name with softmax_jax.normalizer"
             )
         if isinstance(self.scale, type) or not (self.scale is None or callable(self.scale)):
-            raise TypeError(
+            raise WrongType(
                 f"scale is {checks.shown(self.scale)}; it must be a scale, called with logits, axis and where: "
                 "give one, such as softmax_jax.LogLength(), or None"
             )

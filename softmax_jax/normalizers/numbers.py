@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import Refusal, WrongType
 
 LEARN, OF_QUERY = "learn", "of_query"
 
@@ -135,7 +135,7 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     if not many:
         return _one(field.name, value, rule, holds, real=not isinstance(field.default, int))
     if not isinstance(value, tuple | list):
-        raise TypeError(f"{field.name} is {checks.shown(value)}; it must be a tuple of numbers, such as (0.5, 6.0)")
+        raise WrongType(f"{field.name} is {checks.shown(value)}; it must be a tuple of numbers, such as (0.5, 6.0)")
     return tuple(_one(f"each of {field.name}", one, rule, holds, real=True) for one in value)
 
 
@@ -172,7 +172,7 @@ def initial_numbers(
     known = [name for name in names if names.count(name) == 1]
     for what, given in {"learn": learn, "of_query": of_query}.items():
         if isinstance(given, str):
-            raise TypeError(f"{what} is {given!r}; it must be a tuple of names, such as ({given!r},)")
+            raise WrongType(f"{what} is {given!r}; it must be a tuple of names, such as ({given!r},)")
     wanted = tuple(dict.fromkeys((*learn, *of_query)))
     for name in wanted:
         if name not in known:

@@ -21,7 +21,7 @@ from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
 from softmax_jax.normalizers.numbers import LEARN, OF_QUERY, fields_of, marked
 from softmax_jax.normalizers.scales import Scale, ScaleLike
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import Refusal, WrongType
 
 CAP = "cap"
 """The number that every method takes besides its own: that of `SoftCapped`."""
@@ -93,13 +93,10 @@ class Method:
             raise Refusal(f"normalizer {self.name!r} has no number {name!r}; {near}it takes: {takes}")
         given = {**self.own, **numbers}
         of_map = {name: given.pop(name, default) for name, default in self._of_map().items()}
-        try:
-            scale = self.scale(**self.scale.checked(given)) if isinstance(self.scale, type) else self.scale
-            of_map = self.map.checked(of_map) if isinstance(self.map, Map) else of_map
-            built = Normalizer(jax.tree_util.Partial(self.map, **of_map) if of_map else self.map, scale)
-            return built if cap is None else Normalizer(SoftCapped(cap, built))
-        except TypeError as error:  # of the wrong kind, as in "ssmax(s='a')"
-            raise Refusal(str(error)) from None
+        scale = self.scale(**self.scale.checked(given)) if isinstance(self.scale, type) else self.scale
+        of_map = self.map.checked(of_map) if isinstance(self.map, Map) else of_map
+        built = Normalizer(jax.tree_util.Partial(self.map, **of_map) if of_map else self.map, scale)
+        return built if cap is None else Normalizer(SoftCapped(cap, built))
 
     def _of_scale(self) -> dict[str, Any]:
         return {field.name: field.default for field in fields_of(self.scale)} if isinstance(self.scale, type) else {}
@@ -131,7 +128,7 @@ def register(name: str, map: MapLike, scale: type[Scale] | None = None, entry: E
     if not name.isidentifier() or name in _methods:
         raise Refusal(f"cannot register {name!r}: a name must be new and a Python identifier")
     if isinstance(map, type) or not (scale is None or isinstance(scale, type)):
-        raise TypeError(
+        raise WrongType(
             f"cannot register {name!r}: the map must be an object, as Softpick(), and the scale a class, as LogLength"
         )
     method = Method(name, map, scale, entry, own)
@@ -203,16 +200,13 @@ def _imported(module: str, name: str) -> Method:
     if value is None:
         near = checks.did_you_mean(name, content)
         raise Refusal(f"unknown normalizer {spec!r}: {near}{module} must hold a normalizer of that name: add it")
-    try:
-        return _method_around(spec, value)
-    except TypeError as error:
-        raise Refusal(str(error)) from None
+    return _method_around(spec, value)
 
 
 def _method_around(name: str, value: Any) -> Method:
     """The method that a value is or, if it is a normalizer, map or function, that has its numbers.
 
-    Raises TypeError, in one line that starts with `name`, for anything else.
+    Raises WrongType, in one line that starts with `name`, for anything else.
     """
     if isinstance(value, Method):
         return value
@@ -221,7 +215,7 @@ def _method_around(name: str, value: Any) -> Method:
     if isinstance(value, Normalizer):
         return Method(name, value.map, value.scale)
     if problem := None if isinstance(value, Map) else _problem_of(value):
-        raise TypeError(
+        raise WrongType(
             f"{name} is {checks.shown(value)}; it must be a map, a Normalizer, the name of one, as 'ssmax(s=0.43)', or "
             f"a function that is called as jax.nn.softmax, with logits, axis and where, and {problem}"
         )

@@ -31,6 +31,7 @@ from softmax_jax.normalizers.masking import Axis, below, reaches, row_sum, settl
 from softmax_jax.normalizers.numbers import number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.surroundings import is_known, varying
+from softmax_jax.refusal import WrongType
 
 LINEAR, SQUARED = "→ min(δ, 1)", "→ min(δ/2, 1)²"
 
@@ -536,7 +537,7 @@ def tail(power: int) -> Family:
 def whole_ranks(k: ArrayLike) -> Int[Array, "..."]:
     """The k of a search in int32. Raises TypeError for an array that is not of whole numbers."""
     if checks.is_array(k) and not jnp.issubdtype(jnp.result_type(k), jnp.integer):
-        raise TypeError(f"k is {checks.shown(k)}; it must be whole: call .astype('int32') on it")
+        raise WrongType(f"k is {checks.shown(k)}; it must be whole: call .astype('int32') on it")
     most = jnp.iinfo(jnp.int32).max  # which no row is longer than
     return jnp.asarray(min(int(k), most) if isinstance(k, int | float) else k, jnp.int32)
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.files import typed
 from softmax_jax.measures.ceiling import expected_ceiling
 from softmax_jax.measures.evaluation import AS_TRAINED
 from softmax_jax.measures.statistics import over_seeds, paired_p_value
@@ -133,7 +134,7 @@ def print_evaluation(
 ) -> None:
     """Prints every measure for readers at every length, the published rows under them; gains are over the baseline."""
     lengths = summary["n"].unique().sort().to_list()
-    printed = {name: measure for name, measure in EVALUATION.items() if measure.printed}
+    printed = {name: measure for name, measure in EVALUATION.items() if measure.tables != "none"}
     (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
     gains = [("gain", "gain", "+.2f"), ("±gain", "gain_interval", ".2f"), ("p", "p_value", ".1g")]
     groups = groups_of(summary, [accuracy, ("±", "interval", ".2f"), *others, *gains])
@@ -235,7 +236,7 @@ def remarks(names: Iterable[str]) -> list[str]:
         found.append(
             f"{', '.join(moved)}: a constant added to all logits changes these weights, and training under softmax "
             "leaves that constant to chance. So do not judge the method by this row: train with it, as by train.py "
-            f"quick --normalizer {moved[0]}"
+            f"quick --normalizer {typed(moved[0])}"
         )
     if fits := [f"{name} for {REFIT[name]}" for name in names if name in REFIT]:
         found.append(f"adaptive with its β(H) refit to these models: {'; '.join(fits)}")

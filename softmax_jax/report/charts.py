@@ -24,11 +24,12 @@ import altair as alt
 import numpy as np
 import polars as pl
 import scipy  # whose parts load when they are first used, as some take seconds
-import vl_convert
 
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import Paper
+from softmax_jax.report.drawing import draw
 
 BASELINE = "softmax"
 """The normalizer that others are compared with."""
@@ -387,7 +388,7 @@ def svg(spec: Mapping[str, Any], *, readers: bool = False) -> str:
 
     With the names that the command line knows, or for readers.
     """
-    drawn = vl_convert.vegalite_to_svg({**(for_readers(spec) if readers else spec), "config": THEMED})
+    drawn = draw("vegalite_to_svg", {**(for_readers(spec) if readers else spec), "config": THEMED})
     drawn = SPOKEN.sub("", drawn)
     end_of_tag = drawn.index(">") + 1
     return f"{drawn[:end_of_tag]}<!-- chart {fingerprint(spec)} -->{STYLE}{drawn[end_of_tag:]}\n"
@@ -398,16 +399,25 @@ def save_chart(chart: Chart, path: Path | str, paper: Paper | None = None) -> li
 
     For print that is a PDF, an SVG, and its title as text. Returns the files.
     """
-    path, spec = Path(path), specification(chart)
-    png = vl_convert.vegalite_to_png(spec | {"config": LIGHT}, scale=PNG_SCALE)
-    contents = {path.with_suffix(".png"): png, path.with_suffix(".svg"): svg(spec)}
-    if paper:
-        name, drawn = path.parent / "paper" / path.name, printed(spec, paper)
-        contents |= {name.with_suffix(".pdf"): vl_convert.svg_to_pdf(drawn), name.with_suffix(".svg"): drawn}
-        contents[name.with_suffix(".txt")] = caption(spec)
+    path = Path(path)
+    try:
+        contents = pictures(specification(chart), path, paper)
+    except Refusal as refusal:
+        raise Refusal(f"{path}.png is not drawn, and its data are in {path.parent}: {refusal}") from None
     for file, content in contents.items():
         write_whole(file, content)
     return list(contents)
+
+
+def pictures(spec: Mapping[str, Any], path: Path, paper: Paper | None) -> dict[Path, str | bytes]:
+    """Returns the content of each file of `save_chart`."""
+    png = draw("vegalite_to_png", {**spec, "config": LIGHT}, scale=PNG_SCALE)
+    contents = {path.with_suffix(".png"): png, path.with_suffix(".svg"): svg(spec)}
+    if paper:
+        name, drawn = path.parent / "paper" / path.name, printed(spec, paper)
+        contents |= {name.with_suffix(".pdf"): draw("svg_to_pdf", drawn), name.with_suffix(".svg"): drawn}
+        contents[name.with_suffix(".txt")] = caption(spec)
+    return contents
 
 
 def caption(spec: Mapping[str, Any]) -> str:
@@ -495,7 +505,7 @@ def for_readers(part: Any) -> Any:
 
 def print_svg(spec: Mapping[str, Any]) -> str:
     """A specification drawn for print, twice as large."""
-    return SPOKEN.sub("", vl_convert.vegalite_to_svg({**spec, "config": spec.get("config", PRINT)}))
+    return SPOKEN.sub("", draw("vegalite_to_svg", {**spec, "config": spec.get("config", PRINT)}))
 
 
 def size_of(drawn: str) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.measures.table import EVALUATION, KEYS
 from softmax_jax.report import Paper, accuracy, charts
 from softmax_jax.report.charts import PUBLISHED, Chart, save_chart
+from softmax_jax.report.tables import number_or_dash
 from softmax_jax.tasks import precision
 from softmax_jax.tasks.task import Task
 
@@ -195,10 +196,11 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
     """Returns the cells of each row by its name, of several runs after that of the run, and what they mean.
 
     Each run begins with its baseline. Under every other normalizer stands its gain over that, with a star where p is
-    less than `CHANCE`; under a published one, the cells that have a source. What equals the baseline is named below.
+    less than `CHANCE`, and the other measures of every table; under a published one, the cells that have a source. What
+    equals the baseline is named below.
     """
     rows: dict[str, list[str]] = {}
-    notes, seeds = [], runs[0].frame["seed"].n_unique()
+    notes, seeds, others = [], runs[0].frame["seed"].n_unique(), other_measures()
     for run in runs:
         before = f"{run.name}: " if len(runs) > 1 else ""
         found = {(row["normalizer"], row["n"]): row for row in run.summary.to_dicts()}
@@ -208,22 +210,34 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
             cells = [with_half(row, "accuracy", "interval", ".1f") for row in of_lengths]
             gains = [with_half(row, "gain", "gain_interval", "+.1f") for row in of_lengths]
             significant = [(1.0 if (p := row.get("p_value")) is None else p) < CHANCE for row in of_lengths]
+            more = {measure: [number_or_dash(row.get(measure), form) for row in of_lengths] for measure, form in others}
             alike = cells == rows.get(before + run.baseline) and {*gains} <= {"+0.0", "+0.0±0.0"}
+            alike &= all(found == rows.get(f"{before}{run.baseline}, {one}", found) for one, found in more.items())
             if alike and not any(significant):
                 same.append(name)
                 continue
             rows[before + name] = cells
             if {*gains} != {"–"}:
                 rows[before + name + GAIN] = [gain + "*" * beyond for gain, beyond in zip(gains, significant)]
+            rows |= {f"{before}{name}, {one}": found for one, found in more.items() if {*found} != {"–"}}
             if row := run.published.get(name):
                 known = [n in row and n not in accuracy.UNCONFIRMED for n in lengths]
                 rows[before + name + PUBLISHED] = [f"{row[n]:.1f}" if has else "–" for n, has in zip(lengths, known)]
         notes += [f"{before}same as {run.baseline}: {', '.join(same)}"] if same else []
     notes.append(f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1))
+    printed = {measure for row in rows for measure, _ in others if row.endswith(f", {measure}")}
+    notes += [
+        f"{one}: {EVALUATION[one].caption}, {EVALUATION[one].unit}".rstrip(", ") for one, _ in others if one in printed
+    ]
     over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
     if any(name.endswith(GAIN) for name in rows):
         notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test, Holm over the lengths)")
     return rows, [*notes, *[accuracy.SOURCE.partition(", *")[0]] * any(name.endswith(PUBLISHED) for name in rows)]
+
+
+def other_measures() -> list[tuple[str, str]]:
+    """Returns the measures that every table has beside the accuracy, each with its form."""
+    return [(one, entry.form) for one, entry in EVALUATION.items() if entry.tables == "all" and one != "accuracy"]
 
 
 def with_half(row: Mapping[str, Any], value: str, half: str, form: str) -> str:
@@ -313,7 +327,8 @@ def show(console: Console, runs: Sequence[Evaluated], asked: Sequence[int] = (),
 def print_cells(console: Console, rows: Mapping[str, Sequence[str]]) -> None:
     """Prints rows of cells under each other, each after its name; a name that leaves them no room stands above them."""
     width = 1 + max(len(cell) for cells in rows.values() for cell in cells)
-    names = {row: f"  {row.split(', ')[-1]}" if row.endswith((GAIN, PUBLISHED)) else row for row in rows}
+    ends = (GAIN, PUBLISHED, *(f", {measure}" for measure, _ in other_measures()))
+    names = {row: f"  {row.split(', ')[-1]}" if row.endswith(ends) else row for row in rows}
     room = min(max(map(len, names.values())), console.width - width * len(rows["items"]))
     for row, cells in rows.items():
         name = names[row]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import vl_convert
 
 from softmax_jax.files import versions, write_csv, write_whole
 from softmax_jax.measures import dispersion, evaluation, refit
@@ -24,6 +23,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.report import Paper, accuracy, charts, dispersion as drawn, findings, playground, temperature
 from softmax_jax.report.charts import Chart
+from softmax_jax.report.drawing import draw
 from softmax_jax.report.findings import Evaluated, count
 from softmax_jax.report.show import TEMPLATES
 from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
@@ -56,7 +56,7 @@ class Section(NamedTuple):
 
 def page(title: str, sections: Sequence[Section], note: str) -> str:
     """Returns the page as HTML."""
-    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    vega = draw("javascript_bundle", "window.vegaEmbed = vegaEmbed;")
     return TEMPLATES.get_template("page.html").render(title=title, sections=sections, note=note, vega=vega)
 
 
@@ -66,10 +66,11 @@ def write_page(
     """Writes the page, and beside it the pictures and data of its figures; returns the paths, the page's first."""
     paths = [directory / "index.html"]
     figures = [part for section in sections for part in section.parts if isinstance(part, Figure)]
+    for figure in figures:
+        paths.append(directory / f"{figure.name}.csv")
+        write_csv(paths[-1], figure.data.columns, figure.data.rows())
     for figure in with_progress(figures, [1] * len(figures), "drawing", [figure.name for figure in figures]):
-        data = directory / f"{figure.name}.csv"
-        write_csv(data, figure.data.columns, figure.data.rows())
-        paths += [data, *charts.save_chart(figure.chart, directory / figure.name, paper)]
+        paths += charts.save_chart(figure.chart, directory / figure.name, paper)
     made_by = ", ".join(f"{name} {version}" for name, version in versions().items())
     write_whole(paths[0], page(title, sections, f"{note} {made_by}."))
     return paths

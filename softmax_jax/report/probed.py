@@ -14,6 +14,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import charts
 from softmax_jax.report.charts import GREY, SIZES
 from softmax_jax.report.page import Figure, Section, write_page
@@ -32,6 +33,7 @@ def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
     on what a row sees, `largest` and `first` are weights. `heads` is the axis of the heads among those of the rows: by
     default the last but one, as in (batch, heads, queries); without such an axis there is one head. A layer is a site,
     named by its scope or else its index, or a turn of the loop it is in. Rows that were not weighed are left out.
+    Raises Refusal where there are no others.
 
     >>> import jax, softmax_jax as sj
     >>> attend = lambda x: jax.nn.softmax(x @ x.T) @ x
@@ -44,7 +46,13 @@ def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
         for n, found in probed.items()
         for site in found
     ]
-    return pl.concat(by_head).drop_nulls("entropy")
+    frame = pl.concat(by_head).drop_nulls("entropy") if by_head else pl.DataFrame()
+    if frame.is_empty():
+        raise Refusal(
+            "there are no rows of attention: give {n: rows} for one length n or more, each as softmax_jax.probe gives "
+            "them for a function that holds a softmax"
+        )
+    return frame
 
 
 def critical_betas(probed: Mapping[int, Probed]) -> pl.DataFrame:
@@ -60,6 +68,7 @@ def critical_betas(probed: Mapping[int, Probed]) -> pl.DataFrame:
     >>> critical_betas({4: found}).select("layer", "n", "rows", pl.col("value").round(3), "sharp").rows()
     [('layer 0', 4, 4, 0.173, 100.0)]
     """
+    of_heads(probed)  # which refuses where there are none
     rows = pl.concat(_rows_of(n, site, -2) for n, found in probed.items() for site in found)
     rows = rows.drop_nulls("critical").filter(pl.col("visible") > 1)
     by_power = rows.with_columns(n=2 ** pl.col("visible").log(2).floor().cast(pl.Int64))

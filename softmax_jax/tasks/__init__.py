@@ -27,12 +27,12 @@ def task_class(name: str) -> type[Task]:
     Raises ValueError for a name that is not in the table, for a module that holds no such class, and for a task that
     stands beside the package where only the package is installed.
     """
-    if name not in TASKS and not OF_A_MODULE.fullmatch(name):
+    if not isinstance(name, str) or (name not in TASKS and not OF_A_MODULE.fullmatch(name)):
         known = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
         raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}")
     module, _, attribute = TASKS.get(name, name).partition(":")
     if name in TASKS:
-        if module.startswith("projects.") and not (_ROOT / "projects").is_dir():
+        if module.startswith("projects.") and not in_repository():
             where = "which is in the repository and not in the installed package"
             raise Refusal(f"the task {name} stands in projects/, {where}: run this in a checkout of the repository")
         return getattr(importlib.import_module(module), attribute)
@@ -40,6 +40,11 @@ def task_class(name: str) -> type[Task]:
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise Refusal(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
     return found
+
+
+def in_repository() -> bool:
+    """Says whether the package stands in its repository, beside the tasks in projects/, or is installed by itself."""
+    return (_ROOT / "projects").is_dir()
 
 
 def name_of(task: Task) -> str:

@@ -6,7 +6,8 @@ damage late, with tracebacks of its own, and some not at all.
 """
 
 import glob
-import hashlib
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +17,14 @@ from orbax.checkpoint import v1 as ocp
 
 from softmax_jax.files import (
     PARTIAL,
+    not_read,
     not_written,
+    number_of,
+    problem,
     read_text,
-    reason,
     remove_directory,
     remove_unfinished,
+    sha256_of,
     write_json,
     write_whole,
 )
@@ -38,9 +42,24 @@ T = TypeVar("T")
 
 
 def check_name(directory: Path) -> None:
-    """Raises ValueError for a name that Orbax takes for a pattern, and would lose what it writes."""
+    """Raises Refusal for a name that Orbax takes for a pattern, and would lose what it writes; or as `check_coding`."""
     if glob.has_magic(str(directory.absolute())):
         raise Refusal(f"{directory} has one of * ? [ in its name: choose another --workdir")
+    check_coding(directory)
+
+
+def check_coding(path: Path) -> None:
+    """Raises Refusal for a name by which Orbax finds no file: one that is not in UTF-8 for Python as it runs here."""
+    name = str(path.absolute())
+    try:
+        name.encode()
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        readable = name.encode(errors="surrogateescape").decode(errors="replace")
+        raise Refusal(
+            f"{readable} must be a name in UTF-8, and Python reads names in {sys.getfilesystemencoding()} here: set "
+            "LC_ALL=C.UTF-8, without PYTHONUTF8=0, or choose a name of plain letters"
+        ) from None
 
 
 def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None:
@@ -57,6 +76,8 @@ def write_checkpoint(path: Path, tree: Any, settings: Mapping[str, Any]) -> None
     except Exception as error:  # Orbax and TensorStore raise many types
         if distributed.is_leader():
             remove_unfinished(path.parent)
+        if number_of(error) is None:
+            raise  # of no file
         raise not_written(path, error) from error
     distributed.any_process(False)  # all wait
 
@@ -72,9 +93,12 @@ def verify(checkpoint: Path) -> None:
     """Raises ValueError, in one line, unless the directory holds the files of its sums, unchanged, and no others."""
     try:
         lines = read_text(checkpoint / SUMS).splitlines()
-        expected = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    except (OSError, ValueError):
-        raise _damaged(checkpoint, f"it has no {SUMS} that can be read") from None
+    except Refusal:
+        lines = []
+    parts = [line.split("  ", 1) for line in lines]
+    if not parts or any(len(part) != 2 for part in parts):
+        raise _damaged(checkpoint, f"it has no {SUMS} that can be read")
+    expected = {name: digest for digest, name in parts}
     found = _sums(checkpoint)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -93,14 +117,19 @@ def read_arrays(checkpoint: Path, shapes: T) -> T:
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     try:
         return ocp.load(checkpoint, abstract)  # pyright: ignore[reportArgumentType, reportReturnType]
+    except MemoryError:
+        raise  # which says nothing of the files
     except Exception as error:  # Orbax and TensorStore raise many types
-        raise _damaged(checkpoint, reason(error)) from error
+        raise _damaged(checkpoint, problem(error)) from error
 
 
 def step_checkpoints(run: Path) -> list[Path]:
     """Returns the checkpoints that a run can continue from, newest first."""
     path = run / STEPS
-    steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.is_dir() else []
+    try:
+        steps = [entry for entry in path.iterdir() if entry.name.isdecimal()] if path.is_dir() else []
+    except OSError as error:
+        raise not_read(path, error) from error
     return sorted(steps, key=lambda entry: int(entry.name), reverse=True)
 
 
@@ -120,6 +149,5 @@ def _sums(directory: Path) -> dict[str, str]:
     sums = {}
     for path in directory.rglob("*"):
         if path.is_file() and path != directory / SUMS:
-            with path.open("rb") as file:
-                sums[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+            sums[path.relative_to(directory).as_posix()] = sha256_of(path)
     return sums

@@ -118,6 +118,8 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
         default = defaults[setting]
         if isinstance(default, tuple) and isinstance(value, list):  # as JSON has them
             value = given[setting] = tuple(value)
+            if default and not {*map(type, value)} <= {*map(type, default)}:
+                raise Refusal(f"{setting} is {value!r}: each must be of the type of {default[0]!r}")
         if type(value) is not type(default) and not (type(value) is int and type(default) is float):
             raise Refusal(f"{setting} is {value!r}, not of type {type(default)}")
     task = kind(**{name: value for name, value in given.items() if name in fields})

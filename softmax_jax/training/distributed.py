@@ -8,6 +8,7 @@ All processes run the same program on the same arguments and call every function
 """
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from softmax_jax.files import reason
+from softmax_jax.files import problem
 from softmax_jax.refusal import Refusal
 
 SEEDS, SETS = "seeds", "sets"
@@ -101,11 +102,11 @@ def join(cluster: Cluster = ALONE) -> None:
             cluster.coordinator, cluster.processes, cluster.process, cluster_detection_method=method
         )
     except (ValueError, RuntimeError) as error:
-        # JAX finds no cluster (a ValueError), or has computed before, as in a notebook.
-        if cluster == ALONE and (isinstance(error, ValueError) or "must be called before" in str(error)):
+        # JAX finds no cluster, or has computed before, as in a notebook.
+        if cluster == ALONE and re.search("should be defined|must be called before", str(error)):
             return
         raise Refusal(
-            f"the processes did not find each other: {reason(error)}. Name a reachable --coordinator HOST:PORT with "
+            f"the processes did not find each other: {problem(error)}. Name a reachable --coordinator HOST:PORT with "
             "--processes and --process, or run alone by --processes 1"
         ) from None
 

@@ -69,7 +69,7 @@ def _built(
     """Calls the functions of a text; those that are given `arguments`, by their parameters, are given `options` too."""
     try:
         tree = expression(text)
-    except ValueError:
+    except Refusal:
         example = "chain(clip_by_global_norm(1.0), adam)"
         raise Refusal(
             f"{option} is {shown(text)}: it must be a name of optax or calls of such, as in {example}"
@@ -103,7 +103,7 @@ def _built(
                 raise Refusal(f"{option} is {text}: its {number} must be given as --learning-rate, so leave it out")
         try:
             return functions[name](*positional, **(given | numbers))
-        except (ValueError, TypeError, ArithmeticError) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:  # of optax, about numbers that somebody gave
             near = "".join(did_you_mean(number, parameters) for number in numbers if number not in parameters)
             said = " ".join(str(error).split())
             takes = f"{name} takes {', '.join(parameters)}"

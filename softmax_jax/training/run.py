@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from softmax_jax.refusal import NotFiniteError
 from softmax_jax.training.config import Config
 from softmax_jax.training.distributed import any_process, gathered
 from softmax_jax.training.optimizers import build_optimizer
@@ -20,10 +21,6 @@ from softmax_jax.training.trainer import Metrics, TrainState, build_model, chunk
 
 POLLING_SECONDS = 0.005
 """How long to sleep between two looks at a chunk: signals are heard while this process sleeps, not while it waits."""
-
-
-class NotFiniteError(ArithmeticError):
-    """The loss of a seed became infinite or NaN."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -54,9 +51,9 @@ def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
     A continued run ends with the same bits as one that was never stopped, given as many devices; on another number
     sums round differently. Of several processes all call this, and an interruption of any of them stops all after
     the same chunk. Raises NotFiniteError when a loss is not finite, after the last good state was saved; Interrupted
-    after Ctrl-C or SIGTERM, likewise; ValueError, with nothing written, for an optimizer or a schedule that optax
-    cannot build, an unknown normalizer, or a directory that another run is in; OSError when the disk is full, which
-    loses no more than the steps since the newest checkpoint.
+    after Ctrl-C or SIGTERM, likewise; Refusal, with nothing written, for an optimizer or a schedule that optax cannot
+    build, an unknown normalizer, or a directory that another run is in; and when the disk is full, which loses no more
+    than the steps since the newest checkpoint.
     """
     # Refuse what cannot be before anything is written.
     build_model(config.task, config.normalizer)

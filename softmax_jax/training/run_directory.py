@@ -11,9 +11,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from softmax_jax.files import (
+    append_lines,
+    exists,
+    make_directory,
+    problem,
+    read_bytes,
     read_json,
     read_text,
-    reason,
     remove_directory,
     remove_unfinished,
     versions,
@@ -28,6 +32,7 @@ from softmax_jax.training import distributed
 from softmax_jax.training.checkpoint import (
     PARAMETERS,
     STEPS,
+    check_coding,
     check_name,
     drop_older_checkpoints,
     read_arrays,
@@ -43,6 +48,8 @@ _OF_REPOSITORY = Path(__file__).parents[2] / "checkpoints"
 SHIPPED = _OF_REPOSITORY if _OF_REPOSITORY.is_dir() else Path("checkpoints")
 """The trained models that come with the repository: the run of a preset under its name. The installed package lacks
 them; there they are looked for where it is used."""
+METRICS = "metrics.jsonl"
+"""The file of a run with a line for each seed and chunk."""
 ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
 
 
@@ -51,9 +58,9 @@ class RunDirectory:
 
     Of several processes all open it, save and resume together, and the first alone writes the other files. One run at
     a time is in a directory: until `close`, or the end of the process, nobody else opens it. A run of fewer steps,
-    finished or not, goes on to those of `config` as one that was meant to from the start. Raises ValueError if the
+    finished or not, goes on to those of `config` as one that was meant to from the start. Raises Refusal if the
     directory is in use, holds a run of other settings, cannot be written, or is not the same one for all processes;
-    saving and logging raise OSError where the disk is full.
+    so do saving and logging where the disk is full.
     """
 
     def __init__(self, path: Path | str, config: Config):
@@ -69,8 +76,8 @@ class RunDirectory:
         """Takes the lock and writes the first files of a run. Returns the problem, if there is one, in words."""
         try:
             check_name(self.path)
-            (self.path / STEPS).mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
+            make_directory(self.path / STEPS)
+            self._take_lock()
             if (self.path / "config.json").exists():
                 there, trained = read_config(self.path), self.path / PARAMETERS
                 _require_same(self.path, there, self.config)
@@ -83,15 +90,18 @@ class RunDirectory:
             write_json(self.path / "config.json", settings_of(self.config))
             if not (self.path / "versions.json").exists():  # a look at a finished run is none of its own
                 write_json(self.path / "versions.json", versions())
-        except Timeout:
-            return f"{self.path} is in use by another run: let it end, or choose another --workdir"
-        except OSError as error:
+        except Refusal as refusal:
             self.close()
-            return f"{self.path} cannot be used: {reason(error)}"
-        except ValueError as error:
-            self.close()
-            return str(error)
+            return str(refusal)
         return None
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise Refusal(f"{self.path} is in use by another run: let it end, or choose another --workdir") from None
+        except OSError as error:
+            raise Refusal(f"{self.path} cannot be locked: {problem(error)}: choose another --workdir") from error
 
     def resume(self) -> tuple[int, TrainState]:
         """Returns the steps done and the state after them, from the newest checkpoint; a fresh start if there is none.
@@ -125,15 +135,18 @@ class RunDirectory:
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Appends lines of metrics."""
         if distributed.is_leader():
-            with (self.path / "metrics.jsonl").open("a") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
+            append_lines(self.path / METRICS, map(json.dumps, lines))
 
     def _drop_metrics_after(self, step: int) -> None:
         """Drops the lines that a resumed run will write again, and any that a crash cut short."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / METRICS
         if path.exists():
             whole = [line for line in read_text(path).splitlines(keepends=True) if line.endswith("}\n")]
-            write_whole(path, "".join(line for line in whole if json.loads(line)["step"] <= step))
+            try:
+                kept = [line for line in whole if json.loads(line)["step"] <= step]
+            except (ValueError, KeyError, TypeError) as error:  # a line that no run wrote
+                raise Refusal(f"{path} is damaged: {error!r}: remove that file, or restore it from a copy") from None
+            write_whole(path, "".join(kept))
 
     def close(self) -> None:
         """Lets others open the directory."""
@@ -220,18 +233,17 @@ def read_config(directory: Path | str) -> Config:
     be somebody's own; optimizer and schedule are those of optax.
     """
     path = Path(directory) / "config.json"
-    if not path.exists():
+    if not exists(path):
         raise Refusal(f"{directory} holds no run (no config.json): name a directory that train.py made")
-    try:
-        settings = dict(read_json(path))
-    except (OSError, ValueError, TypeError) as error:
-        raise Refusal(f"{path} is not the config of a run: {reason(error)}") from None
+    settings = read_json(path)
+    if not isinstance(settings, dict):
+        raise Refusal(f"{path} is not the config of a run: it must hold settings by name")
     for setting in ("normalizer", "task"):
         require_trust(str(settings.get(setting)), path)
     try:
         return from_settings(settings)
-    except (TypeError, ValueError) as error:
-        raise Refusal(f"{path} is not the config of a run: {reason(error)}") from None
+    except Refusal as refusal:
+        raise Refusal(f"{path} is not the config of a run: {refusal}") from None
 
 
 def read_checkpoint(path: Path, config: Config, shapes: Any) -> Any:
@@ -251,12 +263,13 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     holds one model of max retrieval. Raises ValueError, in one line, for damage and for anything else.
     """
     path = Path(path)
-    if not path.exists():
+    if not exists(path):
         absent = "the trained models come with the repository, not with the package: run this there, or "
         raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     if path.is_file():
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path)))
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
+    check_coding(path)
     path = path.absolute()
     config = read_config(path)
     if (path / PARAMETERS).exists():

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, SupportsInt
 import jax.numpy as jnp
 
 from softmax_jax.normalizers import checks
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import Refusal, WrongType
 from softmax_jax.transforms.find import Mask, Softmax, Step, along, at_hand, inverts, softmaxes, was_boolean
 from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached, trace
 
@@ -125,7 +125,7 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
 def check_callable(fun: Any) -> None:
     """Raises TypeError unless a function is one."""
     if not callable(fun):
-        raise TypeError(f"fun is {checks.shown(fun)}; it must be a function: give the one that applies your model")
+        raise WrongType(f"fun is {checks.shown(fun)}; it must be a function: give the one that applies your model")
 
 
 class Hidden(NamedTuple):

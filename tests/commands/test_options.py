@@ -1,15 +1,23 @@
 import dataclasses
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
+import polars as pl
 import pytest
 
-from softmax_jax.commands import options
+from softmax_jax.commands import evaluate, options, print_any_letter, program, report, train
 from softmax_jax.commands.options import CompiledPrograms, one_line_errors, parse, results_of
+from softmax_jax.files import read_bytes
+from softmax_jax.measures.evaluation import named_normalizers
+from softmax_jax.refusal import NotFiniteError, Refusal, WrongType
+from softmax_jax.report.findings import Evaluated
+from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.training.progress import plain_console
 
 FLAGS = ("--xla_cpu_multi_thread_eigen", "--xla_force_host_platform_device_count")
@@ -90,9 +98,98 @@ def test_a_tilde_is_the_home_of_the_user_and_what_cannot_be_read_is_one_line(mon
     said = capsys.readouterr().err
     assert said == "error: --steps is 'x': it must be a whole number, written as in 128 (--help shows every option)\n"
     with pytest.raises(SystemExit), one_line_errors():
-        Path("not_there.txt").read_bytes()
+        read_bytes(Path("not_there.txt"))
     said = capsys.readouterr().err
-    assert said == "error: not_there.txt cannot be read or written (No such file or directory): name another\n"
+    assert said == "error: not_there.txt cannot be read: No such file or directory: name another file, or restore it\n"
+
+
+DEFECTS = (ValueError, OSError, KeyError, TypeError, ZeroDivisionError, FloatingPointError, RuntimeError, UnicodeError)
+
+
+@pytest.mark.parametrize("kind", DEFECTS)
+@pytest.mark.parametrize(
+    ("module", "part", "words"),
+    [(evaluate, "load_runs", ()), (report, "make_report", ()), (train, "run", ("quick", "--workdir", "run"))],
+)
+def test_a_defect_keeps_its_traceback_through_every_command(kind, module, part, words, monkeypatch, tmp_path, capsys):
+    def boom(*arguments, **options):
+        raise kind("boom")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, part, boom)
+    monkeypatch.setattr(sys, "argv", ["command.py", *words])
+    with pytest.raises(kind, match="boom") as raised:
+        module.main()
+    assert [entry.name for entry in raised.traceback][-1] == "boom"
+    assert "error:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (Refusal("--sets is 0:\nname more"), 2, "--sets is 0: name more"),
+        (WrongType("s is 'x'"), 2, "s is 'x'"),
+        (NotFiniteError("the loss is not finite"), 1, "the loss is not finite"),
+        (MemoryError("of 2 TB"), 2, "this takes more memory than there is (of 2 TB): ask for fewer sets"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "this takes more memory than there is"),
+    ],
+)
+def test_what_no_defect_is_ends_in_one_line(error, status, said, capsys):
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        raise error
+    assert ended.value.code == status
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: {said}")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["first run", "läufe", "it's", "$HOME", "plain"])
+def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "run", lambda *arguments: None)
+    monkeypatch.setattr(sys, "argv", ["train.py", "quick", "--normalizer", "math:tanh", "--workdir", f"my runs/{name}"])
+    monkeypatch.setattr(train, "build_model", lambda *arguments: None)
+    train.main()
+    trained = capsys.readouterr().out.partition("evaluate with: ")[2]
+    assert shlex.split(trained) == ["python", "evaluate.py", "--checkpoint", f"my runs/{name}", "--trust-code"]
+    run = Evaluated("x", Sort(), ("softmax",), [], pl.DataFrame())
+    following = evaluate.next_step([Path(f"my runs/{name}"), tmp_path / name], [run])
+    assert shlex.split(following, comments=True) == ["python", "report.py", f"my runs/{name}", name]
+    with pytest.raises(Refusal, match="there is no such fit") as refused:
+        named_normalizers(["adaptive_refit"], tmp_path / name, {})
+    fit = shlex.split(str(refused.value).partition(": run ")[2])
+    assert fit[1:] == ["--checkpoint", str(tmp_path / name), "--output", str(tmp_path)]
+
+
+def test_a_script_in_another_place_names_the_one_beside_it(tmp_path, monkeypatch):
+    place = tmp_path / "my code"
+    place.mkdir()
+    (place / "fit_temperature.py").touch()
+    monkeypatch.setattr(sys, "argv", [str(place / "train.py")])
+    assert shlex.split(program("fit")) == ["python", str(place / "fit_temperature.py")]
+    assert program("evaluate") == "python evaluate.py"
+
+
+@pytest.mark.parametrize(
+    ("coding", "wanted"),
+    [("ascii", "±β läufe".encode()), ("latin-1", b"\xb1? l\xe4ufe"), ("utf-8", "±β läufe".encode())],
+)
+def test_any_letter_can_be_printed_in_any_locale(coding, wanted, monkeypatch):
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, coding, "strict"))
+    print_any_letter()
+    print("±β läufe", end="", flush=True)
+    assert printed.getvalue() == wanted
+
+
+def test_a_place_that_results_cannot_go_to_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    Path("results/evaluate").touch()
+    with pytest.raises(Refusal, match="--output is results/evaluate: it must be a directory to write to"):
+        evaluate.Arguments()
+    with pytest.raises(Refusal, match=r"results/evaluate/.* cannot be written"), results_of("evaluate", None):
+        raise AssertionError("unreachable")
 
 
 AGAIN = """

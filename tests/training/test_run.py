@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from softmax_jax.refusal import NotFiniteError
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.training import run as run_module
 from softmax_jax.training.config import Config, changed, settings_of
-from softmax_jax.training.run import Interrupted, NotFiniteError, run
+from softmax_jax.training.run import Interrupted, run
 from softmax_jax.training.run_directory import RunDirectory, first_state, load_checkpoint, read_config, started
 from softmax_jax.training.trainer import chunk_trainer, initial_state
 

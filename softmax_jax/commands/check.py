@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated
 
 import tyro
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from softmax_jax.commands import options
@@ -27,14 +27,21 @@ class Arguments:
 
 
 def print_checked(name: str, checked: Checked) -> None:
-    """Prints a table of promises, and the verdict in one line."""
-    table = Table("promise", "", "counterexample, or what was measured", box=None, pad_edge=False)
+    """Prints each promise, what is said of it below, and the verdict in one line."""
+    console, width = plain_console(), max(len(one.name) for one in checked)
     for one in checked:
-        table.add_row(one.name, Text(one.verdict, STYLES.get(one.verdict, "")), one.said)
-    console, broken = plain_console(), len(checked.broken)
-    console.print(table)
-    verdict = f"breaks {options.counted(broken, 'promise')}" if broken else "keeps every promise that it makes"
-    console.print(f"{name} {verdict}")
+        console.print(Text.assemble(f"{one.name:<{width}}  ", (one.verdict, STYLES.get(one.verdict, ""))))
+        if one.said:
+            console.print(Padding(Text(one.said), (0, 0, 0, 4)))
+    console.print(f"{name} {verdict(checked)}")
+
+
+def verdict(checked: Checked) -> str:
+    """Says in one line which promises are kept, and which properties are neither claimed nor there."""
+    if checked.broken:
+        return f"breaks {options.counted(len(checked.broken), 'promise')}"
+    lacking = "; ".join(one.name for one in checked.lacking)
+    return f"keeps every promise that it makes{f', but has not, and does not promise: {lacking}' if lacking else ''}"
 
 
 def run(asked: Arguments) -> None:

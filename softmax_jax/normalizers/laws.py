@@ -74,16 +74,23 @@ class Rounding(NamedTuple):
     def far(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Returns True for rows in which a number is further from another than two roundings, of float32 at least."""
         allowed = 2e-7 + self.least + max(2e-5, self.eps) * np.abs(wanted)
-        return np.asarray((np.abs(got - wanted) > allowed).any(-1))
+        same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))  # inf - inf is NaN, and so is a NaN on one side
+        with np.errstate(invalid="ignore"):
+            near = np.abs(got - wanted) <= allowed
+        return np.asarray(~(same | near).all(-1))
 
 
 class Found(NamedTuple):
-    """The rows that break a law, as they were given, the weights that they got, and what was wanted."""
+    """The rows that break a law, as they were given, what they got (weights or gradient), and what was wanted."""
 
     broken: np.ndarray
     rows: Rows
     got: np.ndarray
     wanted: np.ndarray | str
+    gradient: np.ndarray | bool = False
+    """Whether a row got a wrong gradient: then `got` and `wanted` are that, and its weights are right."""
+    beside: Rows | None = None
+    """The row that lay beside them, where that matters."""
 
 
 class Law(NamedTuple):
@@ -132,12 +139,23 @@ class Claims(NamedTuple):
         return law.claim is None or getattr(self, law.claim)
 
 
+def _what_is_wrong(rows: Rows, wrong: Weighed, got: Weighed, wanted: Weighed | str) -> Found:
+    """Shows the weights of each row in which one is wrong, else the gradient; `wrong` says at which entries."""
+    in_weights, in_gradient = (np.asarray(entries.any(-1)) for entries in wrong)
+
+    def shown(weighed: Weighed) -> np.ndarray:
+        return np.where(in_weights[:, None], *weighed)
+
+    said = wanted if isinstance(wanted, str) else shown(wanted)
+    return Found(in_weights | in_gradient, rows, shown(got), said, gradient=~in_weights)
+
+
 @law()
 def masked(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     """A masked entry has weight 0 and sends back no gradient."""
-    found = weigh(rows)
-    wrong = ~rows.where & ((found.weights != 0) | (found.gradient != 0))
-    return Found(rows.lawful() & wrong.any(-1), rows, found.weights, "0, with gradient 0, where masked")
+    found, counts = weigh(rows), ~rows.where & rows.lawful()[:, None]
+    wrong = Weighed(*(counts & (numbers != 0) for numbers in found))
+    return _what_is_wrong(rows, wrong, found, "0 where masked")
 
 
 @law()
@@ -145,18 +163,16 @@ def behind(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     """What is behind the mask, NaN and infinity included, changes nothing."""
     junk = np.resize([np.nan, np.inf, -np.inf, 3e38], (len(rows.logits), 1))
     dirty, clean = (rows._replace(logits=np.where(rows.where, rows.logits, hidden)) for hidden in (junk, 0.0))
-    got, wanted = weigh(dirty), weigh(clean)
-    one, other = np.hstack(got), np.hstack(wanted)
-    changed = (one != other) & ~(np.isnan(one) & np.isnan(other))
-    return Found(rows.lawful() & changed.any(-1), dirty, got.weights, wanted.weights)
+    got, wanted, counts = weigh(dirty), weigh(clean), rows.lawful()[:, None]
+    wrong = (counts & (one != other) & ~(np.isnan(one) & np.isnan(other)) for one, other in zip(got, wanted))
+    return _what_is_wrong(dirty, Weighed(*wrong), got, wanted)
 
 
 @law()
 def empty(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     """An empty row gets 0, with gradient 0."""
-    found = weigh(rows)
-    wrong = (found.weights != 0).any(-1) | (found.gradient != 0).any(-1)
-    return Found(~rows.visible().any(-1) & rows.lawful() & wrong, rows, found.weights, "0, with gradient 0")
+    found, counts = weigh(rows), (rows.lawful() & ~rows.visible().any(-1))[:, None]
+    return _what_is_wrong(rows, Weighed(*(counts & (numbers != 0) for numbers in found)), found, "0")
 
 
 @law()
@@ -170,10 +186,11 @@ def lowest(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
 def _added(weigh: Weigh, rows: Rows, rounding: Rounding, low: np.ndarray) -> Found:
     """Compares rows that hide by a number with the same rows under a mask; those that are empty are left out."""
     added = Rows(np.where(rows.where, rows.logits, low), np.ones_like(rows.where), rows.kinds)
-    got, wanted = weigh(added), weigh(rows)
-    wrong = rounding.far(got.weights, wanted.weights) | rounding.far(got.gradient, wanted.gradient)
-    wrong |= (~rows.where & ((got.weights != 0) | (got.gradient != 0))).any(-1)
-    return Found(rows.where.any(-1) & wrong, added, got.weights, wanted.weights)
+    got, wanted, counts = weigh(added), weigh(rows), rows.where.any(-1)
+    far = (counts & rounding.far(one, other) for one, other in zip(got, wanted))
+    hidden = (counts[:, None] & ~rows.where & (numbers != 0) for numbers in got)
+    wrong = Weighed(*(entries | row[:, None] for entries, row in zip(hidden, far)))
+    return _what_is_wrong(added, wrong, got, wanted)
 
 
 @law(any_size=False)
@@ -191,16 +208,16 @@ def low(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
 
 @law()
 def finite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
-    """Weights are finite for finite logits of any size."""
+    """Weights are finite for logits of any size, -inf included."""
     weights = weigh(rows).weights
     return Found(rows.lawful() & ~np.isfinite(weights).all(-1), rows, weights, "finite weights")
 
 
 @law()
 def smooth(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
-    """The gradient is finite for finite logits of any size."""
+    """The gradient is finite for logits of any size, -inf included."""
     gradient = weigh(rows).gradient
-    return Found(rows.lawful() & ~np.isfinite(gradient).all(-1), rows, gradient, "a finite gradient")
+    return Found(rows.lawful() & ~np.isfinite(gradient).all(-1), rows, gradient, "finite numbers", gradient=True)
 
 
 @law()
@@ -208,6 +225,33 @@ def poisoned(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     """NaN or +inf makes the weights of its row NaN."""
     weights = weigh(rows).weights
     return Found(~rows.lawful() & (rows.visible() & ~np.isnan(weights)).any(-1), rows, weights, "NaN above -inf")
+
+
+def _neighbours(n: int, rounding: Rounding) -> Iterator[Rows]:
+    """Yields rows to lie beside others: tame ones, both ends of the type, infinite, NaN, masked."""
+    largest = 6e4 if rounding.least > 1e-9 else 3e38  # of float16
+    for number in (0.0, largest, -largest, -np.inf, np.inf, np.nan):
+        yield Rows(np.full((1, n), number), np.ones((1, n), bool), ["neighbour"])
+    yield Rows(np.full((1, n), np.nan), np.zeros((1, n), bool), ["masked neighbour"])
+
+
+@law(any_size=False)
+def alone(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+    """A row is weighed by itself, whatever rows lie beside it."""
+
+    def between(first: Rows, last: Rows) -> Weighed:
+        # On both sides, as what sums along the batch may reach rows on one side only.
+        return Weighed(*(numbers[1:-1] for numbers in weigh(joined(first, rows, last))))
+
+    wanted = between(rows.take([0]), rows.take([-1]))
+
+    def beside(neighbour: Rows) -> Found:
+        got = between(neighbour, neighbour)
+        far = Weighed(*(rounding.far(one, other)[:, None] for one, other in zip(got, wanted)))
+        return _what_is_wrong(rows, far, got, wanted)._replace(beside=neighbour)
+
+    found = [beside(neighbour) for neighbour in _neighbours(rows.logits.shape[-1], rounding)]
+    return next((one for one in found if one.broken.any()), found[-1])
 
 
 @law("sums_to_one")

@@ -10,6 +10,9 @@ the maximum, a part of it, or nothing. The other forms follow by algebra.
 * *weights*: the quotient; the product with the reciprocal of the sum; or $e^{z_i - \log s}$, where s is the sum.
 * *log*: $z_i - \log s$, whose exponential is not taken.
 * *divided*: a product with values comes first. It is linear, so $(\sum_i e_i v_i) / s = \sum_i (e_i / s) v_i$.
+  The product may be a `dot_general`, or an elementwise product and a sum.
+* *masked after*: $m_i e^{z_i - \log s}$, where $s = \sum_j m_j e^{z_j}$. The mask lets only those entries through whose
+  logits are in the sum.
 * An *extra logit* $z_0$ adds $e^{c (z_0 - m)}$ to s: the softmax of a row with one more entry, whose weight is dropped.
 
 The weights depend only on the logits of their row, and nothing else of the exponentials reaches the result.
@@ -40,6 +43,8 @@ from softmax_jax.transforms.program import LAID, MOVED, SAME, Frame, Node, Progr
 Form = Literal["weights", "log", "divided"]
 SMALL = 1e-3
 """A constant at most this is added to a divisor only to keep it from 0."""
+LOW = -100.0
+"""A constant at most this, chosen by a predicate, hides a logit."""
 UNKNOWN = 7
 """Stands for the size of an axis that is symbolic, as in `jax.export`, or has no entries."""
 UNIFORM = np.random.default_rng(0).random((64, 48))
@@ -92,6 +97,8 @@ class Softmax:
     """Says whether `node` returns weights, their logarithms, or a product with them."""
     node: Node
     """The equation to replace."""
+    total: Node
+    """The equation that sums the exponentials."""
     exponents: Exponents
     axes: tuple[int, ...]
     """The axes of the sum."""
@@ -100,6 +107,11 @@ class Softmax:
     extra: Extra | None
     steps: tuple[Step, ...]
     """What the model makes of the exponentials until they are divided, less masks that the sum has too."""
+
+    @property
+    def exponentials(self) -> Value:
+        """The exponentials that are summed."""
+        return chain(self.total.inputs[0])[0]
 
     @property
     def logits(self) -> Value:
@@ -288,6 +300,12 @@ def _keeps_divisor(node: Node, position: int) -> bool:
     return node.name == "abs"
 
 
+def _fails_only(node: Node, position: int) -> bool:
+    """Says whether an equation chooses NaN in the place of some numbers, as for the logarithm of a negative sum."""
+    others = [constant(case) for case in node.inputs[1:] if case is not node.inputs[position]]
+    return position > 0 and all(number is not None and math.isnan(number) for number in others)
+
+
 def _from_maximum(value: Value) -> bool:
     """Says whether a value is the maximum of rows, or of these and something else, laid out to be subtracted."""
     node = back(value, MOVED).producer
@@ -296,7 +314,7 @@ def _from_maximum(value: Value) -> bool:
     return node.name == "reduce_max" or any(map(_from_maximum, node.inputs[-2:]))
 
 
-def _alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
+def same_steps(one: Value | None, other: Value | None, depth: int = 8) -> bool:
     """Says whether two values are the same, or the same few steps from the same: a program may compute one twice."""
     if one is other or one is None or other is None:
         return one is other
@@ -308,13 +326,13 @@ def _alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
         and first.name == second.name
         and first.name in MOVED | {"exp", "exp2", "sub", "mul", "div", "max", "reduce_max", "neg"}
         and first.params == second.params
-        and all(_alike(a, b, depth - 1) for a, b in zip(first.inputs, second.inputs))
+        and all(same_steps(a, b, depth - 1) for a, b in zip(first.inputs, second.inputs))
     )
 
 
 def _same_number(one: Value | None, other: Value | None) -> bool:
     """Says whether two values are the same, perhaps laid out otherwise."""
-    return _alike(one and back(one, MOVED), other and back(other, MOVED))
+    return same_steps(one and back(one, MOVED), other and back(other, MOVED))
 
 
 def _exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
@@ -331,7 +349,7 @@ def _exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
             if set(along(steps, shift.shape, range(len(start.shape)))) & set(axes):
                 break  # not the same along the axes
             number = constant(logits)
-            if number is not None:
+            if number is not None and (not axes or logits.shape != exponent.shape):
                 return None if axes else Exponents(number, factor, shift)
             if logits.shape == exponent.shape or not axes:
                 return Exponents(logits, factor, shift)
@@ -399,6 +417,8 @@ class _Sum(NamedTuple):
                         yield further._replace(stage="reciprocal")
                 case "sum", _ if _keeps_divisor(node, position):
                     yield further
+                case "log" | "log and shift", "select_n" if _fails_only(node, position):
+                    yield further
                 case "log", "add" if shift and _same_number(node.inputs[1 - position], shift):
                     yield further._replace(stage="log and shift")
                 case "sum", "add" if total.extra is None and self.unmoved(total):
@@ -438,17 +458,41 @@ class _Sum(NamedTuple):
         start, steps = chain(operand)
         if operand.shape != shape:
             return
-        if _alike(start, self.exponentials):
+        if same_steps(start, self.exponentials):
             if self.same_rows(steps, total, shape):
                 yield self.softmax("weights", node, total.extra, steps)
-        elif start.producer and start.producer.name == "dot_general" and _only_divided(start, steps):
-            for place, operand in enumerate(start.producer.inputs):
-                first, before = chain(operand)
-                whole = (*before, Step(start.producer, place, 0), *steps)
+        elif start.producer and start.producer.name in self.products(node) and _only_divided(start, steps):
+            for whole in self.weighing(start.producer):
+                way = (*whole, *steps)
                 # The product contracts all of a row: no entry of the result has a place within it.
-                weighs = _alike(first, self.exponentials) and not along(whole, shape, self.axes)
-                if weighs and self.same_rows(whole, total, shape):
-                    yield self.softmax("divided", node, total.extra, whole)
+                if not along(way, shape, self.axes) and self.same_rows(way, total, shape):
+                    yield self.softmax("divided", node, total.extra, way)
+
+    def products(self, divided: Node) -> tuple[str, ...]:
+        """Returns the primitives that end a product with the exponentials, for an equation that divides it.
+
+        The derivative of Σ exp(z), in the direction of dz, is Σ exp(z) dz: an elementwise product and a sum too. So
+        where a derivative is taken, a product in that form is not read.
+        """
+        return ("dot_general",) if divided.derived else ("dot_general", "reduce_sum")
+
+    def weighing(self, product: Node) -> Iterator[tuple[Step, ...]]:
+        """Yields the ways from the exponentials through a product that sums something under them.
+
+        With values of 3, `(e[..., None] * v).sum(-2)` broadcasts e to (4, 5, 3), multiplies, and sums axis 1: the
+        steps of a `dot_general`, one by one.
+        """
+        for place, operand in enumerate(product.inputs):
+            first, before = chain(operand)
+            last = (*before, Step(product, place, 0))
+            factors = first.producer
+            if same_steps(first, self.exponentials):
+                yield last
+            elif product.name == "reduce_sum" and factors and factors.name == "mul" and _only_divided(first, before):
+                for other, factor in enumerate(factors.inputs):
+                    start, laid = chain(factor)
+                    if same_steps(start, self.exponentials):
+                        yield (*laid, Step(factors, other, 0), *last)
 
     def exponential(self, node: Node, total: _Total) -> Iterator[Softmax]:
         """Yields the softmaxes that subtract the logarithm of the sum from their logits."""
@@ -459,14 +503,48 @@ class _Sum(NamedTuple):
         if isinstance(logits, Value) and abs(factor - 1) < 1e-6 and (total.stage == "log and shift" or not shift):
             sources |= {logits, back(logits)}
         if back(node.inputs[0]) in sources and self.same_rows((), total, node.outputs[0].shape):
-            through = reached(
-                node.outputs, lambda value: [user.outputs[0] for user, _ in value.users if user.name in SAME]
-            )
-            exps = [user for value in through for user, _ in value.users if user.name == "exp"]
+            exps = _exponentials_of(node)
             for exp in exps:
                 yield self.softmax("weights", exp, total.extra, ())
             if not exps:
                 yield self.softmax("log", node, total.extra, ())
+        else:
+            yield from self.masked_after(node, total, sources)
+
+    def masked_after(self, node: Node, total: _Total, sources: set[Value]) -> Iterator[Softmax]:
+        """Yields the softmaxes whose logits are masked for the sum, and whose exponentials are masked after it.
+
+        where(m, exp(z - log Σ_j m_j exp(z_j)), 0): the hidden entries of exp(z - log s) may be anything. So each
+        equation that uses them must mask them as the sum does, and is the one to replace.
+        """
+        bare = back(node.inputs[0])
+        hidden = [mask for source in sources if (mask := self.mask_above(source, bare))]
+        if not hidden or not self.same_rows((), total, node.outputs[0].shape):
+            return
+        for exp in _exponentials_of(node):
+            users = [user for user, _ in exp.outputs[0].users if not user.backward]
+            masks = [own[1] if (own := masking(user)) else None for user in users]
+            if all(mask and _same_mask(mask, hidden[0]) for mask in masks):
+                for user in users:
+                    yield dataclasses.replace(
+                        self.softmax("weights", user, total.extra, ()),
+                        exponents=self.exponents._replace(logits=bare),
+                        masks=(hidden[0],),
+                    )
+
+    def mask_above(self, masked: Value, bare: Value) -> Mask | None:
+        """Returns the mask that makes masked logits of bare ones, if the sum leaves out what it hides."""
+        node = back(masked).producer
+        if node is None or node.name != "select_n" or len(node.inputs) != 3:
+            return None
+        predicate, *cases = node.inputs
+        for place, case in enumerate(cases):
+            number = constant(cases[1 - place])
+            if number is not None and back(case) is bare:
+                mask = Mask(predicate, bool(place))
+                summed = any(_same_mask(mask, other) for other in self.masks)
+                return mask if number <= LOW or summed else None
+        return None
 
     def same_rows(self, steps: tuple[Step, ...], total: _Total, shape: tuple[int, ...]) -> bool:
         """Says whether each entry of a result, made by these steps, meets the sum of its own row."""
@@ -478,13 +556,13 @@ class _Sum(NamedTuple):
     def softmax(self, form: Form, node: Node, extra: Extra | None, steps: tuple[Step, ...]) -> Softmax:
         # A mask that the sum has is in the logits of a replacement; any other is one of the weights.
         own = tuple(step for step in steps if not self.repeats(step))
-        return Softmax(form, node, self.exponents, self.axes, self.masks, extra, own)
+        return Softmax(form, node, self.node, self.exponents, self.axes, self.masks, extra, own)
 
     def repeats(self, step: Step) -> bool:
         """Says whether a step is a mask that the sum has too."""
         _, own = masking(step.node) or (None, None)
         same = [mask for mask in self.masks if own and own.visible_if == mask.visible_if]
-        return any(own and _alike(own.predicate, mask.predicate) for mask in same)
+        return any(own and same_steps(own.predicate, mask.predicate) for mask in same)
 
 
 def _sum_of_exponentials(node: Node) -> _Sum | None:
@@ -497,6 +575,25 @@ def _sum_of_exponentials(node: Node) -> _Sum | None:
     if not (start.producer and start.producer.exponentiates and (exponents := _exponents(start, axes))):
         return None
     return _Sum(node, start, exponents, axes, tuple(dict.fromkeys(mask for _, mask in filter(None, masked))))
+
+
+def _exponentials_of(node: Node) -> list[Node]:
+    """Returns the equations that take the exponential of a result, perhaps in another type."""
+    through = reached(node.outputs, lambda value: [user.outputs[0] for user, _ in value.users if user.name in SAME])
+    return [user for value in through for user, _ in value.users if user.name == "exp"]
+
+
+def _same_mask(one: Mask, other: Mask) -> bool:
+    """Says whether two masks hide the same entries: of one predicate, perhaps turned into numbers and back."""
+
+    def source(value: Value) -> Value:
+        value = back(value)
+        compared = value.producer
+        if compared and compared.name == "ne" and constant(compared.inputs[1]) == 0:
+            return source(compared.inputs[0])
+        return value
+
+    return one.visible_if == other.visible_if and same_steps(source(one.predicate), source(other.predicate))
 
 
 def _only_divided(product: Value, steps: Iterable[Step]) -> bool:

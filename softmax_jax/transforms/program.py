@@ -24,6 +24,7 @@ from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.objects import Carried
 
 JAX_FOLDER = str(Path(jax.__file__).parent)
+JET = str(Path("jax", "experimental", "jet.py"))
 OWN_FOLDER = str(Path(__file__).parent)
 LAYERS = re.compile(
     r"[/\\](site|dist)-packages[/\\](flax|keras|keras_hub|equinox|haiku|jaxtyping|beartype|optax|chex|haliax)[/\\]"
@@ -103,6 +104,13 @@ class Node:
         """Says whether it belongs to the backward pass of a derivative."""
         caller = self.frame.caller
         return "transpose(" in str(self.equation.source_info.name_stack) or (caller is not None and caller.backward)
+
+    @property
+    def derived(self) -> bool:
+        """Says whether it was traced while a derivative was taken, by `jax.grad`, `jax.jvp` or `jet`."""
+        traceback, caller = self.equation.source_info.traceback, self.frame.caller
+        by_jet = traceback is not None and any(one.file_name.endswith(JET) for one in traceback.frames)
+        return "jvp(" in str(self.equation.source_info.name_stack) or by_jet or (caller is not None and caller.derived)
 
     @property
     def line(self) -> str:

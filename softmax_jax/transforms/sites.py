@@ -23,6 +23,7 @@ from softmax_jax.transforms.find import (
     at_hand,
     chain,
     inverts,
+    returned,
     same_steps,
     softmaxes,
     was_boolean,
@@ -197,7 +198,7 @@ def places(program: Program, fun: Any) -> list[Place]:
     forward = {total for total, use in unread.items() if use == "derivative"}
     derived = _derived(list(read.values()), forward)
     unread = {total: use for total, use in unread.items() if total not in {one.total for one in derived}}
-    unread |= dict.fromkeys(filter(_is_kernel, program.nodes), "kernel")
+    unread: dict[Node, Use] = {**unread, **dict.fromkeys(filter(_is_kernel, program.nodes), "kernel")}
     found = [node for node in program.nodes if node in read or node in unread]
     if not found:
         raise Refusal(_nothing(program, fun))
@@ -245,7 +246,7 @@ def _site_of_unread(index: int, node: Node, use: Use) -> Site:
     if use != "kernel":
         value = node.inputs[-1 if node.name == "scatter-add" else 0]
         axes = _from_the_end(node.params["axes"], value.shape) if node.name == "reduce_sum" else ()
-        what = "products of exponentials over their sum" if node.name == "dot_general" else "exponentials over a sum"
+        what = "products of exponentials over their sum" if node.name in SCORES else "exponentials over a sum"
         what = NAMES.get(use, what)
     scope = node.scope or f"site_{index}"
     return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what)
@@ -254,10 +255,13 @@ def _site_of_unread(index: int, node: Node, use: Use) -> Site:
 def _nothing(program: Program, fun: Any) -> str:
     bodies = sorted({node.name for node in program.nodes if node.frames})
     within = f", within {', '.join(bodies)} too" if bodies else ""
-    exponentials = sum(node.exponentiates for node in program.nodes)
+    exponentials = [node for node in program.nodes if node.exponentiates]
+    divided = "nothing is divided by their sum"
+    if any(node.derived for node in exponentials):
+        divided += " except by a derivative that the function takes itself: look at what is inside of it"
     return (
         f"there is no softmax in {checks.shown(fun)}: looked at {len(program.nodes)} equations{within}; "
-        f"{exponentials} take exponentials, and nothing is divided by their sum; "
+        f"{len(exponentials)} take exponentials, and {divided}; "
         "where another normalizer has been put in already, look at the original"
     )
 
@@ -520,7 +524,7 @@ def _unread(program: Program, read: Mapping[Node, Softmax]) -> dict[Node, Use]:
         if node in read or _only_masked(node, read) or not (node.exponentiates or any(operands)):
             continue
         if (divisor := _divisor(node, operands)) and not node.backward:
-            reasons |= {total: _reason(total, node, divisor.sums, totals) for total in divisor.sums}
+            reasons |= {total: _reason(total, node, divisor, totals) for total in divisor.sums}
         if state := _state(node, operands):
             summed: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
             own = frozenset([node]) if state in ("sum", "product") else summed
@@ -555,7 +559,9 @@ def _state(node: Node, operands: list[_Mark | None]) -> State | None:
             return "log"
         if name in ("div", "integer_pow", "pow") and inverts(node):
             return "reciprocal"
-        return "sum" if name in COMBINED or (scaled and not grown) else None
+        others = [one for state, one in zip(states, node.inputs) if state is None]
+        spread = name == "dot_general" and all(map(was_boolean, others)) and len(others) == 1
+        return "sum" if name in COMBINED or spread or (scaled and not grown) else None
     if "log" in states or "minus log" in states:
         if name in ("sub", "neg"):
             negated = states[-1] == "log" or (states[0] == "minus log" and name == "sub")
@@ -563,13 +569,23 @@ def _state(node: Node, operands: list[_Mark | None]) -> State | None:
         kept = name in COMBINED - TOTALS - {"abs"} or name in ("mul", "div")
         return ("minus log" if "minus log" in states else "log") if kept else None
     if "product" in states:
+        if inverts(node) and all(_of_exponentials(total) for mark in operands if mark for total in mark.sums):
+            return "reciprocal"
         return "product" if name in LAID or name == "mul" else None
     if name in TOTALS or (name == "scatter-add" and states[2]):
         return "sum"
-    if name == "dot_general":
+    if name in ("dot_general", "conv_general_dilated"):
         other = node.inputs[states.index(None)] if None in states else None
         return "sum" if other and (constant(other) is not None or was_boolean(other)) else "product"
-    return "exponentials" if name in PLACED or name == "mul" or (name == "div" and states[0]) else None
+    raised = name in ("add", "max") and any(constant(one) is not None for one in node.inputs)
+    kept = name in PLACED or name in ("mul", "abs") or raised or (name == "div" and states[0])
+    return "exponentials" if kept else None
+
+
+def _of_exponentials(product: Node) -> bool:
+    """Says whether an equation sums products of exponentials with exponentials, which are exponentials too."""
+    makers = [chain(one)[0].producer for one in product.inputs]
+    return all(maker is not None and maker.exponentiates for maker in makers)
 
 
 def _same_product(node: Node, first: _Mark | None, last: _Mark) -> bool:
@@ -580,18 +596,17 @@ def _same_product(node: Node, first: _Mark | None, last: _Mark) -> bool:
     if first is None or first.state != "product":
         return False
     operands = [[chain(one)[0] for total in mark.sums for one in total.inputs] for mark in (first, last)]
-    shared = [one for one in operands[0] for other in operands[1] if same_steps(one, other)]
-    return first == last or any(one.producer and one.producer.exponentiates for one in shared)
+    return first == last or any(same_steps(one, other) for one in operands[0] for other in operands[1])
 
 
 def _only_masked(node: Node, read: Mapping[Node, Softmax]) -> bool:
-    """Says whether every use of exponentials is a softmax that was read, whose mask comes after them."""
-    users = [user for user, _ in node.outputs[0].users if not user.backward] if node.exponentiates else []
-    return bool(users) and all(user in read for user in users)
+    """Says whether every use of results is a softmax that was read, whose mask comes after them."""
+    users = [user for value in node.outputs for user, _ in value.users if not user.backward]
+    return bool(users) and not returned(node) and all(user in read for user in users)
 
 
-def _reason(total: Node, divided: Node, parts: frozenset[Node], totals: set[Node]) -> Use:
-    """Returns why a sum, that with its parts divides something, is not read."""
+def _reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) -> Use:
+    """Returns why a sum, perhaps with others, divides something and is not read; `totals` are the sums that are."""
     if total.name == "scatter-add":
         return "segments"
     numerator = back(divided.inputs[0], LAID).producer
@@ -599,7 +614,8 @@ def _reason(total: Node, divided: Node, parts: frozenset[Node], totals: set[Node
     if divided.derived and (total in totals or tangent):
         return "derivative"
     on_devices = any(frame.caller and frame.caller.name == "shard_map" for frame in total.frame.around())
-    in_parts = on_devices or len(parts) > 1 or total.frame.home() is not divided.frame.home()
+    several = len(divisor.sums) > 1 and divisor.state in ("sum", "reciprocal")
+    in_parts = on_devices or several or total.frame.home() is not divided.frame.home()
     return "blocks" if in_parts else "unread"
 
 

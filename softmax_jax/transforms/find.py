@@ -10,6 +10,9 @@ the maximum, a part of it, or nothing. The other forms follow by algebra.
 * *weights*: the quotient; the product with the reciprocal of the sum; or $e^{z_i - \log s}$, where s is the sum.
 * *log*: $z_i - \log s$, whose exponential is not taken.
 * *divided*: a product with values comes first. It is linear, so $(\sum_i e_i v_i) / s = \sum_i (e_i / s) v_i$.
+  The product may be a `dot_general`, or an elementwise product and a sum.
+* *masked after*: $m_i e^{z_i - \log s}$, where $s = \sum_j m_j e^{z_j}$. The mask lets only those entries through whose
+  logits are in the sum.
 * An *extra logit* $z_0$ adds $e^{c (z_0 - m)}$ to s: the softmax of a row with one more entry, whose weight is dropped.
 
 The weights depend only on the logits of their row, and nothing else of the exponentials reaches the result.
@@ -38,8 +41,16 @@ from softmax_jax.normalizers import checks
 from softmax_jax.transforms.program import LAID, MOVED, SAME, Frame, Node, Program, Value, back, constant, reached
 
 Form = Literal["weights", "log", "divided"]
+PRODUCTS = ("dot_general", "mul", "div", "reduce_sum")
+"""The primitives of products with exponentials. Where a derivative is taken only the first counts: the derivative of
+Σ exp(z) is Σ exp(z) dz, an elementwise product and a sum too."""
 SMALL = 1e-3
 """A constant at most this is added to a divisor only to keep it from 0."""
+LOW = -100.0
+"""A constant at most this, chosen by a predicate, hides a logit."""
+REPEATED = frozenset({"exp", "exp2", "pow", "sub", "mul", "div", "max", "reduce_max", "neg"})
+REPEATED |= {"slice", "dot_general", "add", "select_n", "integer_pow", "sqrt", "rsqrt", "tanh"}
+"""The primitives, beside those that move numbers, that a program may repeat: exp(q k) over the sum of exp(q k)."""
 UNKNOWN = 7
 """Stands for the size of an axis that is symbolic, as in `jax.export`, or has no entries."""
 UNIFORM = np.random.default_rng(0).random((64, 48))
@@ -92,6 +103,8 @@ class Softmax:
     """Says whether `node` returns weights, their logarithms, or a product with them."""
     node: Node
     """The equation to replace."""
+    total: Node
+    """The equation that sums the exponentials."""
     exponents: Exponents
     axes: tuple[int, ...]
     """The axes of the sum."""
@@ -100,6 +113,11 @@ class Softmax:
     extra: Extra | None
     steps: tuple[Step, ...]
     """What the model makes of the exponentials until they are divided, less masks that the sum has too."""
+
+    @property
+    def exponentials(self) -> Value:
+        """The exponentials that are summed."""
+        return chain(self.total.inputs[0])[0]
 
     @property
     def logits(self) -> Value:
@@ -288,6 +306,12 @@ def _keeps_divisor(node: Node, position: int) -> bool:
     return node.name == "abs"
 
 
+def _fails_only(node: Node, position: int) -> bool:
+    """Says whether an equation chooses NaN in the place of some numbers, as for the logarithm of a negative sum."""
+    others = [constant(case) for case in node.inputs[1:] if case is not node.inputs[position]]
+    return position > 0 and all(number is not None and math.isnan(number) for number in others)
+
+
 def _from_maximum(value: Value) -> bool:
     """Says whether a value is the maximum of rows, or of these and something else, laid out to be subtracted."""
     node = back(value, MOVED).producer
@@ -296,7 +320,7 @@ def _from_maximum(value: Value) -> bool:
     return node.name == "reduce_max" or any(map(_from_maximum, node.inputs[-2:]))
 
 
-def _alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
+def same_steps(one: Value | None, other: Value | None, depth: int = 8) -> bool:
     """Says whether two values are the same, or the same few steps from the same: a program may compute one twice."""
     if one is other or one is None or other is None:
         return one is other
@@ -306,22 +330,24 @@ def _alike(one: Value | None, other: Value | None, depth: int = 8) -> bool:
     return (
         depth > 0
         and first.name == second.name
-        and first.name in MOVED | {"exp", "exp2", "sub", "mul", "div", "max", "reduce_max", "neg"}
+        and first.name in MOVED | REPEATED
         and first.params == second.params
-        and all(_alike(a, b, depth - 1) for a, b in zip(first.inputs, second.inputs))
+        and all(same_steps(a, b, depth - 1) for a, b in zip(first.inputs, second.inputs))
     )
 
 
 def _same_number(one: Value | None, other: Value | None) -> bool:
     """Says whether two values are the same, perhaps laid out otherwise."""
-    return _alike(one and back(one, MOVED), other and back(other, MOVED))
+    return same_steps(one and back(one, MOVED), other and back(other, MOVED))
 
 
 def _exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
     """Returns what exponentials are taken of, without a maximum that was subtracted and is the same along axes."""
     assert exponentials.producer
-    value = exponent = exponentials.producer.inputs[0]
-    factor = base = math.log(2) if exponentials.producer.name == "exp2" else 1.0
+    value = exponent = exponentials.producer.inputs[-1]
+    factor = base = exponentials.producer.base
+    assert base is not None
+    assert factor is not None
     while node := value.producer:
         if node.name == "neg" and not axes and _from_maximum(node.inputs[0]):
             return Exponents(0.0, factor, node.inputs[0])
@@ -331,7 +357,7 @@ def _exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
             if set(along(steps, shift.shape, range(len(start.shape)))) & set(axes):
                 break  # not the same along the axes
             number = constant(logits)
-            if number is not None:
+            if number is not None and (not axes or logits.shape != exponent.shape):
                 return None if axes else Exponents(number, factor, shift)
             if logits.shape == exponent.shape or not axes:
                 return Exponents(logits, factor, shift)
@@ -399,6 +425,8 @@ class _Sum(NamedTuple):
                         yield further._replace(stage="reciprocal")
                 case "sum", _ if _keeps_divisor(node, position):
                     yield further
+                case "log" | "log and shift", "select_n" if _fails_only(node, position):
+                    yield further
                 case "log", "add" if shift and _same_number(node.inputs[1 - position], shift):
                     yield further._replace(stage="log and shift")
                 case "sum", "add" if total.extra is None and self.unmoved(total):
@@ -425,7 +453,7 @@ class _Sum(NamedTuple):
             return Extra(math.log(number), 1, (), shape) if number > SMALL and shift is None else None
         start, steps = chain(other)
         assert self.exponentials.producer
-        same_base = start.producer and start.producer.name == self.exponentials.producer.name
+        same_base = start.producer and start.producer.base == self.exponentials.producer.base
         if not same_base or any(step.node.name not in MOVED for step in steps):
             return None
         exponents = _exponents(start, ())
@@ -438,35 +466,91 @@ class _Sum(NamedTuple):
         start, steps = chain(operand)
         if operand.shape != shape:
             return
-        if _alike(start, self.exponentials):
+        if same_steps(start, self.exponentials):
             if self.same_rows(steps, total, shape):
-                yield self.softmax("weights", node, total.extra, steps)
-        elif start.producer and start.producer.name == "dot_general" and _only_divided(start, steps):
-            for place, operand in enumerate(start.producer.inputs):
-                first, before = chain(operand)
-                whole = (*before, Step(start.producer, place, 0), *steps)
-                # The product contracts all of a row: no entry of the result has a place within it.
-                weighs = _alike(first, self.exponentials) and not along(whole, shape, self.axes)
-                if weighs and self.same_rows(whole, total, shape):
-                    yield self.softmax("divided", node, total.extra, whole)
+                yield from self.masked_after(self.softmax("weights", node, total.extra, steps), self.bare(steps))
+            return
+        for way in self.ways(operand, PRODUCTS[:1] if node.derived else PRODUCTS):
+            if self.same_rows(way, total, shape):
+                # A product that contracts all of a row: no entry of the result has a place within it.
+                form = "weights" if along(way, shape, self.axes) else "divided"
+                yield from self.masked_after(self.softmax(form, node, total.extra, way), self.bare(way))
+
+    def ways(self, value: Value, products: Sequence[str]) -> Iterator[tuple[Step, ...]]:
+        """Yields the ways from the exponentials to what is linear in them, through products that serve nothing else.
+
+        With values of 3, `(e[..., None] * v).sum(-2)` broadcasts e to (4, 5, 3), multiplies, and sums axis 1: the
+        steps of a `dot_general`, one by one. Dropout and gates multiply before.
+        """
+        start, steps = chain(value)
+        product = start.producer
+        if same_steps(start, self.exponentials):
+            yield steps
+        elif product and product.name in products and _only_divided(start, steps):
+            linear = product.inputs[:1] if product.name == "div" else product.inputs
+            befores = [[*self.ways(operand, products)] for operand in linear]
+            if product.name == "dot_general" or sum(map(bool, befores)) == 1:
+                for place, ways in enumerate(befores):
+                    yield from ((*before, Step(product, place, 0), *steps) for before in ways)
 
     def exponential(self, node: Node, total: _Total) -> Iterator[Softmax]:
         """Yields the softmaxes that subtract the logarithm of the sum from their logits."""
         assert self.exponentials.producer
         logits, factor, shift = self.exponents
-        exponent, base = self.exponentials.producer.inputs[0], self.exponentials.producer.name
-        sources = {back(exponent)} if base == "exp" and total.stage == "log" else set()
+        exponent, base = self.exponentials.producer.inputs[-1], self.exponentials.producer.base
+        sources = {back(exponent)} if base == 1 and total.stage == "log" else set()
         if isinstance(logits, Value) and abs(factor - 1) < 1e-6 and (total.stage == "log and shift" or not shift):
             sources |= {logits, back(logits)}
-        if back(node.inputs[0]) in sources and self.same_rows((), total, node.outputs[0].shape):
-            through = reached(
-                node.outputs, lambda value: [user.outputs[0] for user, _ in value.users if user.name in SAME]
-            )
-            exps = [user for value in through for user, _ in value.users if user.name == "exp"]
+        if not self.same_rows((), total, node.outputs[0].shape):
+            return
+        bare = back(node.inputs[0])
+        if bare in sources:
+            exps = _exponentials_of(node, [*self.masks, *_low_masks(logits)])
             for exp in exps:
                 yield self.softmax("weights", exp, total.extra, ())
             if not exps:
                 yield self.softmax("log", node, total.extra, ())
+        elif hidden := [mask for source in sources if (mask := self.mask_above(source, bare))]:
+            own = self._replace(exponents=self.exponents._replace(logits=bare), masks=(hidden[0],))
+            bare_exps = _exponentials_of(node, [])
+            for exp in _exponentials_of(node, hidden):
+                softmax = own.softmax("weights", exp, total.extra, ())
+                yield from own.masked_after(softmax, hidden if exp in bare_exps else [])
+
+    def masked_after(self, softmax: Softmax, bare: list[Mask]) -> Iterator[Softmax]:
+        """Yields a softmax whose sum has masks that its numerator lacks, where everything that uses it has them.
+
+        where(m, exp(z - log Σ_j m_j exp(z_j)), 0): the hidden entries of exp(z - log s) may be anything. So each
+        equation that uses them must mask them as the sum does, and is the one to replace.
+        """
+        if not bare:
+            yield softmax
+            return
+        users = [user for user, _ in softmax.node.outputs[0].users if not user.backward]
+        masks = [own[1] if (own := masking(user)) else None for user in users]
+        masked = all(mask and _same_mask(mask, other) for mask in masks for other in bare)
+        if masked and softmax.form == "weights" and not returned(softmax.node):
+            yield from (dataclasses.replace(softmax, node=user) for user in users)
+
+    def bare(self, steps: tuple[Step, ...]) -> list[Mask]:
+        """Returns the masks of the sum that a numerator, made by these steps, lacks in exponentials and logits."""
+        own = [mask[1] for step in steps if (mask := masking(step.node))]
+        own += _low_masks(self.exponents.logits)
+        return [mask for mask in self.masks if not any(_same_mask(mask, other) for other in own)]
+
+    def mask_above(self, masked: Value, bare: Value) -> Mask | None:
+        """Returns the mask that makes masked logits of bare ones, if the sum leaves out what it hides."""
+        node = back(masked).producer
+        if node is None or node.name != "select_n" or len(node.inputs) != 3:
+            return None
+        predicate, *cases = node.inputs
+        for place, case in enumerate(cases):
+            number = constant(cases[1 - place])
+            if number is not None and back(case) is bare:
+                mask = Mask(predicate, bool(place))
+                summed = any(_same_mask(mask, other) for other in self.masks)
+                return mask if number <= LOW or summed else None
+        return None
 
     def same_rows(self, steps: tuple[Step, ...], total: _Total, shape: tuple[int, ...]) -> bool:
         """Says whether each entry of a result, made by these steps, meets the sum of its own row."""
@@ -478,13 +562,13 @@ class _Sum(NamedTuple):
     def softmax(self, form: Form, node: Node, extra: Extra | None, steps: tuple[Step, ...]) -> Softmax:
         # A mask that the sum has is in the logits of a replacement; any other is one of the weights.
         own = tuple(step for step in steps if not self.repeats(step))
-        return Softmax(form, node, self.exponents, self.axes, self.masks, extra, own)
+        return Softmax(form, node, self.node, self.exponents, self.axes, self.masks, extra, own)
 
     def repeats(self, step: Step) -> bool:
         """Says whether a step is a mask that the sum has too."""
         _, own = masking(step.node) or (None, None)
         same = [mask for mask in self.masks if own and own.visible_if == mask.visible_if]
-        return any(own and _alike(own.predicate, mask.predicate) for mask in same)
+        return any(own and same_steps(own.predicate, mask.predicate) for mask in same)
 
 
 def _sum_of_exponentials(node: Node) -> _Sum | None:
@@ -499,14 +583,52 @@ def _sum_of_exponentials(node: Node) -> _Sum | None:
     return _Sum(node, start, exponents, axes, tuple(dict.fromkeys(mask for _, mask in filter(None, masked))))
 
 
+def returned(node: Node) -> bool:
+    """Says whether a body returns results of an equation."""
+    return any(value in node.frame.home().outputs for value in node.outputs)
+
+
+def _exponentials_of(node: Node, masks: Iterable[Mask]) -> list[Node]:
+    """Returns the equations that take the exponential of a result, perhaps hidden by these masks."""
+
+    def onward(value: Value) -> list[Value]:
+        results = [user.outputs[0] for user, _ in value.users if user.outputs]
+        hidden = [one for one in results if any(_same_mask(a, b) for a in _low_masks(one) for b in masks)]
+        return [*hidden, *(one for one in results if one.producer and one.producer.name in SAME)]
+
+    return [user for value in reached(node.outputs, onward) for user, _ in value.users if user.name == "exp"]
+
+
+def _low_masks(logits: Value | float) -> list[Mask]:
+    """Returns the mask by which a low number was chosen in the place of some logits, if any."""
+    node = back(logits).producer if isinstance(logits, Value) else None
+    if node is None or node.name != "select_n" or len(node.inputs) != 3:
+        return []
+    numbers = [constant(case) for case in node.inputs[1:]]
+    return [Mask(node.inputs[0], not at) for at, number in enumerate(numbers) if number is not None and number <= LOW]
+
+
+def _same_mask(one: Mask, other: Mask) -> bool:
+    """Says whether two masks hide the same entries: of one predicate, perhaps turned into numbers and back."""
+
+    def source(value: Value) -> Value:
+        value = back(value)
+        compared = value.producer
+        if compared and compared.name == "ne" and constant(compared.inputs[1]) == 0:
+            return source(compared.inputs[0])
+        return value
+
+    return one.visible_if == other.visible_if and same_steps(source(one.predicate), source(other.predicate))
+
+
 def _only_divided(product: Value, steps: Iterable[Step]) -> bool:
-    """Says whether a product, on the way to its division, is only moved and used for nothing else."""
+    """Says whether a product, on the way to its division, is only moved or masked, and used for nothing else."""
     for value in (product, *(step.node.outputs[step.result] for step in steps)):
         assert value.producer
         forward = [node for node, _ in value.users if not node.backward]
         if len(forward) != 1 or value in value.producer.frame.home().outputs:
             return False
-    return all(step.node.name in MOVED for step in steps)
+    return all(step.node.name in MOVED or masking(step.node) for step in steps)
 
 
 def _logaddexp(larger: Node) -> Value | None:

@@ -10,6 +10,7 @@ from logits to weights leads through calls. A value that changes while a loop ru
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.objects import Carried
 
 JAX_FOLDER = str(Path(jax.__file__).parent)
+JET = str(Path("jax", "experimental", "jet.py"))
 OWN_FOLDER = str(Path(__file__).parent)
 LAYERS = re.compile(
     r"[/\\](site|dist)-packages[/\\](flax|keras|keras_hub|equinox|haiku|jaxtyping|beartype|optax|chex|haliax)[/\\]"
@@ -40,7 +42,8 @@ MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transp
 """Primitives that return all numbers of their first operand, perhaps elsewhere."""
 LAID = MOVED | {"slice", "split"}
 """Primitives that return numbers of their first operand, perhaps elsewhere and not all."""
-EXPONENTIALS = ("exp", "exp2")
+BASES = {"exp": 1.0, "exp2": math.log(2)}
+"""The primitives that take exponentials, and the logarithms of their bases."""
 CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 Item = TypeVar("Item")
 
@@ -105,6 +108,13 @@ class Node:
         return "transpose(" in str(self.equation.source_info.name_stack) or (caller is not None and caller.backward)
 
     @property
+    def derived(self) -> bool:
+        """Says whether it was traced while a derivative was taken, by `jax.grad`, `jax.jvp` or `jet`."""
+        traceback, caller = self.equation.source_info.traceback, self.frame.caller
+        by_jet = traceback is not None and any(one.file_name.endswith(JET) for one in traceback.frames)
+        return "jvp(" in str(self.equation.source_info.name_stack) or by_jet or (caller is not None and caller.derived)
+
+    @property
     def line(self) -> str:
         """The file and line of the innermost call outside JAX and libraries of layers, as "model.py:12".
 
@@ -128,7 +138,15 @@ class Node:
     @property
     def exponentiates(self) -> bool:
         """Says whether it takes exponentials."""
-        return self.name in EXPONENTIALS
+        return self.base is not None
+
+    @property
+    def base(self) -> float | None:
+        """The logarithm of the base of the powers that it takes of its last operand; None for anything else."""
+        if self.name == "pow" and constant(self.inputs[1]) is None:
+            number = constant(self.inputs[0])
+            return math.log(number) if number and number > 0 and number != 1 else None
+        return BASES.get(self.name)
 
     @property
     def hides_exponentials(self) -> bool:
@@ -367,8 +385,7 @@ def _held(equation: Any) -> list[Any]:
 
 def _takes_exponentials(jaxpr: Any) -> bool:
     return any(
-        equation.primitive.name in EXPONENTIALS or any(map(_takes_exponentials, _held(equation)))
-        for equation in jaxpr.eqns
+        equation.primitive.name in BASES or any(map(_takes_exponentials, _held(equation))) for equation in jaxpr.eqns
     )
 
 

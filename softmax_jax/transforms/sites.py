@@ -7,18 +7,43 @@ sums of exponentials that could not be read as a softmax are sites too.
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, SupportsInt
 
 import jax.numpy as jnp
 
 from softmax_jax.normalizers import checks
 from softmax_jax.refusal import Refusal, WrongType
-from softmax_jax.transforms.find import Mask, Softmax, Step, along, at_hand, inverts, softmaxes, was_boolean
+from softmax_jax.transforms.find import (
+    LOW,
+    Mask,
+    Softmax,
+    Step,
+    along,
+    at_hand,
+    chain,
+    inverts,
+    returned,
+    same_steps,
+    softmaxes,
+    was_boolean,
+)
 from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached, trace
 
 Hides = Literal["none", "select", "values", "select and values"]
-Use = Literal["attention", "choice", "log", "expectation", "output", "other", "kernel", "blocks", "segments", "unread"]
+Use = Literal[
+    "attention",
+    "choice",
+    "log",
+    "expectation",
+    "output",
+    "other",
+    "kernel",
+    "blocks",
+    "segments",
+    "derivative",
+    "unread",
+]
 """What happens to weights.
 
 * attention: they enter a product that sums vectors over their axis.
@@ -26,8 +51,8 @@ Use = Literal["attention", "choice", "log", "expectation", "output", "other", "k
 * log: their logarithm is taken, for a likelihood.
 * expectation: a product sums numbers under them.
 * output: the function returns them, as a classifier does.
-* kernel, blocks, segments, unread: they cannot be read. A compiled kernel, rows that come in blocks, rows of their own
-  lengths, and anything else that is divided by a sum of exponentials.
+* kernel, blocks, segments, derivative, unread: they cannot be read. A compiled kernel, rows that come in blocks, rows
+  of their own lengths, the derivative of a sum of exponentials, and anything else that is divided by such a sum.
 """
 KERNELS = ("pallas", "triton", "custom_call", "ffi_call", "cudnn", "splash", "flash", "dot_product_attention")
 """Parts of the names of primitives that stand for a compiled kernel, whose inside cannot be read."""
@@ -35,11 +60,16 @@ UNREADABLE = {
     "kernel": "a kernel, whose inside cannot be read",
     "blocks": "of rows that never lie whole",
     "segments": "of rows of their own lengths",
+    "derivative": "which the function takes itself",
     "unread": "of a form that is not known",
 }
 """The uses that cannot be read, and why."""
-LOW = -100.0
-"""A constant at most this, chosen by a predicate, hides a logit."""
+NAMES: dict[Use, str] = {
+    "blocks": "softmax in blocks",
+    "segments": "softmax over segments",
+    "derivative": "the derivative of a sum of exponentials",
+}
+"""What the sites of these uses are called."""
 SCORES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 
 
@@ -62,11 +92,12 @@ class Site:
     mask: Hides
     """How the model hides logits: by a predicate that selects, by large negative values, or both."""
     use: Use
-    """What happens to the weights: "attention", if a product sums vectors under them. "kernel", "blocks", "segments"
-    and "unread" cannot be read."""
+    """What happens to the weights: "attention", if a product sums vectors under them. "kernel", "blocks", "segments",
+    "derivative" and "unread" cannot be read."""
     what: str = "softmax"
     """The form it has in the function; for a kernel, its name. Where a custom rule for derivatives lies around it that
-    JAX does not define, it is named, since a swap replaces it with the derivative of the new normalizer."""
+    JAX does not define, it is named, since a swap replaces it with the derivative of the new normalizer; and it is said
+    where the function takes the derivative of the softmax itself."""
 
     def matches(self, pattern: str | int) -> bool:
         """Says whether a pattern is its index, or fits its scope; `*` stands for anything."""
@@ -156,19 +187,25 @@ class Place(NamedTuple):
     site: Site
     softmax: Softmax | None
     hidden: Hidden
+    derived: bool = False
+    """Says whether the function takes its derivative too, which a swap of its value would leave."""
 
 
 def places(program: Program, fun: Any) -> list[Place]:
     """Returns the sites of a program, in order. Raises ValueError if there is none."""
     read = {softmax.node: softmax for softmax in softmaxes(program)}
-    unread: dict[Node, Use] = {**_unread(program, read), **dict.fromkeys(filter(_is_kernel, program.nodes), "kernel")}
+    unread = _unread(program, read)
+    forward = {total for total, use in unread.items() if use == "derivative"}
+    derived = _derived(list(read.values()), forward)
+    unread = {total: use for total, use in unread.items() if total not in {one.total for one in derived}}
+    unread: dict[Node, Use] = {**unread, **dict.fromkeys(filter(_is_kernel, program.nodes), "kernel")}
     found = [node for node in program.nodes if node in read or node in unread]
     if not found:
         raise Refusal(_nothing(program, fun))
     return [
         Place(_site_of_unread(index, node, unread[node]), None, Hidden())
         if node in unread
-        else _place(index, read[node], program)
+        else _place(index, read[node], program, read[node] in derived)
         for index, node in enumerate(found)
     ]
 
@@ -179,9 +216,9 @@ def _is_kernel(node: Node) -> bool:
     return (named and node.holder is None) or node.hides_exponentials
 
 
-def _place(index: int, softmax: Softmax, program: Program) -> Place:
+def _place(index: int, softmax: Softmax, program: Program, derived: bool) -> Place:
     node, shape, how = softmax.node, list(softmax.logits.shape), _hidden(softmax)
-    use: Use = "attention" if softmax.form == "divided" else "log"
+    use: Use = _use_of_product(softmax) if softmax.form == "divided" else "log"
     if softmax.form == "weights":
         weights = node.outputs[0]
         use = _use_of(weights, along(softmax.steps, weights.shape, softmax.axes), softmax.logits, program)
@@ -192,8 +229,10 @@ def _place(index: int, softmax: Softmax, program: Program) -> Place:
         shape[softmax.axes[0]] += 1
     if rule := node.custom_rule:
         what += f", whose {rule} a swap drops"
+    if derived:
+        what += ", whose derivative is taken here"
     own = (tuple(shape), axis, str(jnp.dtype(softmax.logits.dtype)), how.kind, use, what)
-    return Place(Site(index, node.scope or f"site_{index}", node.line, *own), softmax, how)
+    return Place(Site(index, node.scope or f"site_{index}", node.line, *own), softmax, how, derived)
 
 
 def _from_the_end(axes: Iterable[SupportsInt], shape: Sequence[int]) -> int | tuple[int, ...]:
@@ -207,7 +246,8 @@ def _site_of_unread(index: int, node: Node, use: Use) -> Site:
     if use != "kernel":
         value = node.inputs[-1 if node.name == "scatter-add" else 0]
         axes = _from_the_end(node.params["axes"], value.shape) if node.name == "reduce_sum" else ()
-        what = {"blocks": "softmax in blocks", "segments": "softmax over segments"}.get(use, "exponentials over a sum")
+        what = "products of exponentials over their sum" if node.name in SCORES else "exponentials over a sum"
+        what = NAMES.get(use, what)
     scope = node.scope or f"site_{index}"
     return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what)
 
@@ -215,10 +255,13 @@ def _site_of_unread(index: int, node: Node, use: Use) -> Site:
 def _nothing(program: Program, fun: Any) -> str:
     bodies = sorted({node.name for node in program.nodes if node.frames})
     within = f", within {', '.join(bodies)} too" if bodies else ""
-    exponentials = sum(node.exponentiates for node in program.nodes)
+    exponentials = [node for node in program.nodes if node.exponentiates]
+    divided = "nothing is divided by their sum"
+    if any(node.derived for node in exponentials):
+        divided += " except by a derivative that the function takes itself: look at what is inside of it"
     return (
         f"there is no softmax in {checks.shown(fun)}: looked at {len(program.nodes)} equations{within}; "
-        f"{exponentials} take exponentials, and nothing is divided by their sum; "
+        f"{len(exponentials)} take exponentials, and {divided}; "
         "where another normalizer has been put in already, look at the original"
     )
 
@@ -312,6 +355,14 @@ CHOICES = {"argmax": 0, "argmin": 0, "top_k": 1, "approx_top_k": 1, "sort": 1, "
 """The primitives that choose, and the first of their results that has indices."""
 
 
+MIXES = ("dot_general", "reduce_sum")
+"""The primitives that sum weights of several rows."""
+WINDOWS = frozenset({"reduce_window_sum", "reduce_window_max", "reduce_window_min", "rev"})
+"""The primitives whose results have the axes of their operand."""
+BENDING = frozenset({"exp", "exp2", "tanh", "logistic", "erf", "max", "rsqrt", "sin", "cos"})
+"""The primitives that bend sums of several rows: what follows is a layer, such as the next round, and no weights."""
+
+
 class _Tracked(NamedTuple):
     """A value that holds weights, and the axis along which they sum to one."""
 
@@ -342,6 +393,18 @@ def _use_of(weights: Value, axes: tuple[int, ...], logits: Value, program: Progr
     return next(use for use in ranked if use in uses or use == "other")
 
 
+def _use_of_product(softmax: Softmax) -> Use:
+    """Returns the use of weights of the form "divided": what the step does that sums along their axis."""
+    steps, spread = softmax.steps, False
+    for place, (node, position, _) in enumerate(steps):
+        operand = node.inputs[position]
+        for axis in along(steps[:place], operand.shape, softmax.axes):
+            if use := _used(node, position, _Tracked(operand, axis, spread)):
+                return use
+        spread = spread or math.prod(node.outputs[0].shape) > math.prod(operand.shape)
+    return "attention"
+
+
 def _used(node: Node, position: int, tracked: _Tracked) -> Use | None:
     """Returns what an equation does with weights: attention is a product over their axis, or the sum of one."""
     if node.name == "dot_general":
@@ -350,6 +413,8 @@ def _used(node: Node, position: int, tracked: _Tracked) -> Use | None:
             return None
         gone = len(contracted[1 - position]) + len(batch[1 - position])
         return "attention" if len(node.inputs[1 - position].shape) > gone else "expectation"
+    if node.name == "conv_general_dilated":
+        return "attention" if _convolved(node, position, tracked.axis) is None else None
     if node.name == "reduce_sum" and tracked.axis in node.params["axes"]:
         return "attention" if tracked.spread else "expectation"
     return "choice" if node.name in CHOICES else "log" if node.name == "log" else None
@@ -363,8 +428,9 @@ def _followed(tracked: _Tracked) -> Iterator[_Tracked]:
         if axis >= 0 and other.shape[axis] == before[tracked.axis]:
             yield tracked._replace(value=other, axis=axis)
     for node, position in tracked.value.users:
-        if node.outputs and not _used(node, position, tracked):
-            shape, mixes = node.outputs[0].shape, node.name in ("dot_general", "reduce_sum")
+        ends = tracked.mixed and node.name in BENDING
+        if node.outputs and not ends and not _used(node, position, tracked):
+            shape, mixes = node.outputs[0].shape, node.name in (*MIXES, "conv_general_dilated")
             spread = tracked.spread or math.prod(shape) > math.prod(before)
             for axis in _moved(node, position, tracked.axis):
                 if axis < len(shape):
@@ -376,11 +442,30 @@ def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
     before, shape = node.inputs[position].shape, node.outputs[0].shape
     if node.name in ("slice", "split", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"):
         return (axis,)
-    if node.name in LAID - SAME or node.name in ("dot_general", "reduce_sum"):
+    if node.name == "conv_general_dilated":
+        convolved = _convolved(node, position, axis)
+        return () if convolved is None else (convolved,)
+    if node.name in WINDOWS:
+        return (axis,)
+    if node.name in LAID - SAME or node.name in MIXES:
         moved = along([Step(node, position, 0)], shape, [axis])
         return moved if math.prod(shape[at] for at in moved) == before[axis] else ()
     entry_by_entry = all(one.shape == () or checks.broadcasts(one.shape, shape) for one in node.inputs)
     return (axis,) if entry_by_entry and (not node.frames or node.name in SAME) else ()
+
+
+def _convolved(node: Node, position: int, axis: int) -> int | None:
+    """Returns where an axis of an operand is in a convolution, or None if the convolution sums along it.
+
+    Weights convolved over queries and keys, or mixed over heads as channels, are weights of the same keys. As the
+    kernel of a convolution, weights sum the vectors in its windows.
+    """
+    numbers = node.params["dimension_numbers"]
+    own = (numbers.lhs_spec, numbers.rhs_spec)[position]
+    place = own.index(axis)  # batch, channels, windows; of a kernel: channels out, channels in, windows
+    if position == 1:
+        return numbers.out_spec[1] if place == 0 else None
+    return None if place == 1 and node.params["feature_group_count"] == 1 else numbers.out_spec[place]
 
 
 def _choices_behind(logits: Value) -> list[Node]:
@@ -413,6 +498,8 @@ State = Literal["exponentials", "product", "sum", "reciprocal", "log", "minus lo
 TOTALS = frozenset({"reduce_sum", "cumsum", "reduce_window_sum", "psum", "psum2", "psum_invariant"})
 PLACED = LAID | {"pad", "concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n"}
 PLACED |= {"all_gather", "ppermute", "rev"}
+LINEAR = LAID | {"neg", "sub", "add_any", "add", "reduce_sum"}
+"""The primitives between the products of the derivative of a softmax."""
 COMBINED = PLACED | TOTALS | {"add", "add_any", "max", "min", "abs", "sub"}
 
 
@@ -424,19 +511,20 @@ class _Mark(NamedTuple):
     """The equations that sum the exponentials."""
 
 
-def _unread(program: Program, read: Iterable[Node]) -> dict[Node, Use]:
+def _unread(program: Program, read: Mapping[Node, Softmax]) -> dict[Node, Use]:
     """Returns the sums of exponentials that divide something which is not in `read`, and why they are unread.
 
     Backward passes are left out: what they divide by was divided by before.
     """
     marks: dict[Value, _Mark] = {}
     reasons: dict[Node, Use] = {}
+    totals = {softmax.total for softmax in read.values()}
     for node in program.nodes:
         operands = [marks.get(value) for value in node.inputs]
-        if node in read or not (node.exponentiates or any(operands)):
+        if node in read or _only_masked(node, read) or not (node.exponentiates or any(operands)):
             continue
         if (divisor := _divisor(node, operands)) and not node.backward:
-            reasons |= {total: _reason(total, node) for total in divisor.sums}
+            reasons |= {total: _reason(total, node, divisor, totals) for total in divisor.sums}
         if state := _state(node, operands):
             summed: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
             own = frozenset([node]) if state in ("sum", "product") else summed
@@ -449,7 +537,7 @@ def _divisor(node: Node, operands: list[_Mark | None]) -> _Mark | None:
     """Returns the mark of the sum that an equation divides by."""
     first, last = operands[0], operands[-1]
     if node.name == "div" and last and not inverts(node):
-        return last if last.state == "sum" or (last.state == "product" and first == last) else None
+        return last if last.state == "sum" or (last.state == "product" and _same_product(node, first, last)) else None
     if node.exponentiates and first:
         return first if first.state == "minus log" else None
     inverse = [mark for mark in operands if mark and mark.state == "reciprocal"]
@@ -471,7 +559,9 @@ def _state(node: Node, operands: list[_Mark | None]) -> State | None:
             return "log"
         if name in ("div", "integer_pow", "pow") and inverts(node):
             return "reciprocal"
-        return "sum" if name in COMBINED or (scaled and not grown) else None
+        others = [one for state, one in zip(states, node.inputs) if state is None]
+        spread = name == "dot_general" and all(map(was_boolean, others)) and len(others) == 1
+        return "sum" if name in COMBINED or spread or (scaled and not grown) else None
     if "log" in states or "minus log" in states:
         if name in ("sub", "neg"):
             negated = states[-1] == "log" or (states[0] == "minus log" and name == "sub")
@@ -479,17 +569,107 @@ def _state(node: Node, operands: list[_Mark | None]) -> State | None:
         kept = name in COMBINED - TOTALS - {"abs"} or name in ("mul", "div")
         return ("minus log" if "minus log" in states else "log") if kept else None
     if "product" in states:
-        return "product" if name in LAID else None
+        if inverts(node) and all(_of_exponentials(total) for mark in operands if mark for total in mark.sums):
+            return "reciprocal"
+        return "product" if name in LAID or name == "mul" else None
     if name in TOTALS or (name == "scatter-add" and states[2]):
         return "sum"
-    if name == "dot_general":
+    if name in ("dot_general", "conv_general_dilated"):
         other = node.inputs[states.index(None)] if None in states else None
         return "sum" if other and (constant(other) is not None or was_boolean(other)) else "product"
-    return "exponentials" if name in PLACED or name == "mul" or (name == "div" and states[0]) else None
+    raised = name in ("add", "max") and any(constant(one) is not None for one in node.inputs)
+    kept = name in PLACED or name in ("mul", "abs") or raised or (name == "div" and states[0])
+    return "exponentials" if kept else None
 
 
-def _reason(total: Node, divided: Node) -> Use:
+def _of_exponentials(product: Node) -> bool:
+    """Says whether an equation sums products of exponentials with exponentials, which are exponentials too."""
+    makers = [chain(one)[0].producer for one in product.inputs]
+    return all(maker is not None and maker.exponentiates for maker in makers)
+
+
+def _same_product(node: Node, first: _Mark | None, last: _Mark) -> bool:
+    """Says whether an equation divides a product with exponentials by itself, or by one with the same exponentials.
+
+    exp(w) @ (exp(k) v) over exp(w) @ exp(k) is the softmax of w_ij + k_j, logits that are never added.
+    """
+    if first is None or first.state != "product":
+        return False
+    operands = [[chain(one)[0] for total in mark.sums for one in total.inputs] for mark in (first, last)]
+    return first == last or any(same_steps(one, other) for one in operands[0] for other in operands[1])
+
+
+def _only_masked(node: Node, read: Mapping[Node, Softmax]) -> bool:
+    """Says whether every use of results is a softmax that was read, whose mask comes after them."""
+    users = [user for value in node.outputs for user, _ in value.users if not user.backward]
+    return bool(users) and not returned(node) and all(user in read for user in users)
+
+
+def _reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) -> Use:
+    """Returns why a sum, perhaps with others, divides something and is not read; `totals` are the sums that are."""
     if total.name == "scatter-add":
         return "segments"
+    numerator = back(divided.inputs[0], LAID).producer
+    tangent = numerator is not None and numerator.name in ("reduce_sum", "add_any", "sub")
+    if divided.derived and (total in totals or tangent):
+        return "derivative"
     on_devices = any(frame.caller and frame.caller.name == "shard_map" for frame in total.frame.around())
-    return "blocks" if on_devices or total.frame.home() is not divided.frame.home() else "unread"
+    several = len(divisor.sums) > 1 and divisor.state in ("sum", "reciprocal")
+    in_parts = on_devices or several or total.frame.home() is not divided.frame.home()
+    return "blocks" if in_parts else "unread"
+
+
+# Softmaxes whose derivative the function takes itself
+#
+# A swap replaces the equation with the weights, y = e / s. A derivative that was taken within the function is computed
+# from e and s by JAX's rules, and would stay that of softmax. It shows in one of four ways:
+#
+#   in reverse     equations of the backward pass use e or s: ∂y/∂z, times a cotangent
+#   forward        a tangent is divided by s, which `_unread` has seen: dy = (de - y ds) / s
+#   a custom rule  only y is used, as y (dz - Σ y dz)
+#   a checkpoint   the backward pass computes e again, so the softmax is there twice, at the same line
+#
+# A derivative through the values alone multiplies by y once, and is right after a swap.
+
+
+def _derived(read: Sequence[Softmax], forward: set[Node]) -> set[Softmax]:
+    """Returns the softmaxes whose derivative is taken in the program; `forward` are the sums that divide a tangent."""
+    again = {softmax for softmax in read if softmax.total.backward}
+    lines = {softmax.node.line for softmax in again}
+    return again | {
+        softmax
+        for softmax in read
+        if softmax.total in forward or softmax.node.line in lines or _in_reverse(softmax) or _by_rule(softmax)
+    }
+
+
+def _copies(values: Iterable[Value]) -> set[Value]:
+    """Returns values and what they are elsewhere: in and out of bodies, laid out, or in another type."""
+
+    def onward(value: Value) -> list[Value]:
+        return [*value.also, *(one for node, _ in value.users if node.name in LAID for one in node.outputs)]
+
+    return set(reached(values, onward))
+
+
+def _in_reverse(softmax: Softmax) -> bool:
+    """Says whether a backward pass uses the exponentials or their sum."""
+    copies = _copies([softmax.exponentials, *softmax.total.outputs])
+    users = [user for value in copies for user, _ in value.users if user.backward]
+    return not softmax.node.backward and any(user.name not in LAID for user in users)
+
+
+def _by_rule(softmax: Softmax) -> bool:
+    """Says whether weights y enter y (t - Σ y t) while a derivative is taken."""
+    weights = _copies(softmax.node.outputs)
+
+    def onward(value: Value) -> list[Value]:
+        return [one for node, _ in value.users if node.name in LINEAR for one in node.outputs] + value.also
+
+    products = {user for value in weights for user, _ in value.users if user.name == "mul" and user.derived}
+    for product in products:
+        for value in reached(product.outputs, onward):
+            summed = value.producer is not None and value.producer.name == "reduce_sum"
+            if summed and any(user in products for one in reached([value], onward) for user, _ in one.users):
+                return True
+    return False

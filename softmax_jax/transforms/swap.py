@@ -26,6 +26,8 @@ Where = Callable[[Site], bool] | None
 Normalizers = NormalizerLike | Mapping[Any, NormalizerLike]
 """One for all chosen sites, or by index, or by scope, in which `*` stands for anything."""
 Empty = Literal["model", "zeros"]
+INSIDE = "swap inside, before the derivative is taken, as in jax.grad(sj.swap(f, ...))"
+"""What to do about a derivative in the function."""
 Values = dict[Value, Any]
 Records = dict[str, Any]
 Replace = Callable[[list[Any], Values], tuple[list[Any], Records]]
@@ -67,15 +69,16 @@ def swap(
     to softmax leaves a site as it is.
 
     The function is traced at every call, as under `jax.grad`: wrap the result in `jax.jit`. It composes with `jit`,
-    `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: in a gradient only the forward pass
-    would change. A custom rule for derivatives around a swapped softmax (`jax.custom_jvp`, `jax.custom_vjp`) gives way
-    to the derivative of the new normalizer; `sites` names a rule that JAX does not define. A normalizer that is an
-    argument of the compiled function may change without a new compilation. Objects of `flax.nnx` among the arguments
-    keep what `fun` writes to them, such as a cache.
+    `grad`, `vmap`, `scan` and `checkpoint`. Swap first and differentiate after: a function that takes the derivative
+    of a chosen softmax itself is refused, since only the forward pass would change. A custom rule for derivatives
+    around a swapped softmax (`jax.custom_jvp`, `jax.custom_vjp`) gives way to the derivative of the new normalizer;
+    `sites` names a rule that JAX does not define. A normalizer that is an argument of the compiled function may change
+    without a new compilation. Objects of `flax.nnx` among the arguments keep what `fun` writes to them, such as a
+    cache.
 
     Raises ValueError for a function without a softmax, a pattern that matches nothing, a chosen site that cannot be
-    read, numbers that do not fit a site, and an object of NNX that `fun` writes to and is not given; TypeError for what
-    is no function or normalizer.
+    read or whose derivative `fun` takes itself, numbers that do not fit a site, and an object of NNX that `fun` writes
+    to and is not given; TypeError for what is no function or normalizer.
 
     >>> import jax
     >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
@@ -118,6 +121,7 @@ def transform(
         chosen = choose(places(program, fun), normalizers, where)
         replacements = [Replacement(place, normalizer, empty, measure) for place, normalizer in chosen.items()]
         replacements = {one.softmax.node: one for one in replacements if one.changes or measure}
+        check_derivatives(replacements.values())
         changed = {node for node, one in replacements.items() if one.changes}
         needed = [value for one in replacements.values() for value in one.needed()]
         results, records = execute(program, replacements, changed, needed)
@@ -140,9 +144,10 @@ def choose(
             if not (where(site) if where else named or site.use in ("attention", *UNREADABLE)):
                 continue
             if site.use in UNREADABLE:
+                remedy = INSIDE if site.use == "derivative" else "choose the model's plain attention"
                 raise Refusal(
-                    f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: choose the model's "
-                    "plain attention, or leave the site as it is with where=lambda site: site.use == 'attention'"
+                    f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: {remedy}, or leave the "
+                    "site as it is with where=lambda site: site.use == 'attention'"
                 )
             chosen.setdefault(place, normalizer)
     if not chosen:
@@ -152,6 +157,17 @@ def choose(
             "swapped already, probe and swap the original"
         )
     return chosen
+
+
+def check_derivatives(replacements: "Iterable[Replacement]") -> None:
+    """Raises ValueError for weights that change while a derivative, taken in the function itself, would stay."""
+    for one in replacements:
+        if one.changes and one.place.derived:
+            site = one.place.site
+            raise Refusal(
+                f"site {site.index} at {site.line} is a softmax whose derivative the function takes itself, and a swap "
+                f"would leave: {INSIDE}"
+            )
 
 
 def _matching(found: list[Place], pattern: str | int) -> list[Place]:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the versions that made them."""
+"""Files that are read only where they end, files that are written whole or not at all, and what made them."""
 
 import ast
 import contextlib
@@ -12,9 +12,10 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 
@@ -24,17 +25,95 @@ PARTIAL = ".softmax_jax-partial"
 """How the name of a file or directory ends that is being written or deleted. A killed process leaves it behind."""
 
 
-def read_text(path: Path) -> str:
-    """Returns the text of a file, which is in UTF-8 whatever the locale."""
-    return path.read_text(encoding="utf-8")
+LARGEST = 2**28
+"""The most bytes of a text that is read, unless a reader says otherwise."""
+LARGEST_JSON = 2**26
+"""The same of JSON, which takes some thirty times as much memory as it has bytes."""
 
 
-def read_json(path: Path) -> Any:
-    """Returns what a file of JSON holds. Raises ValueError for anything but JSON."""
+@contextlib.contextmanager
+def opened(path: Path | str, limit: int = LARGEST) -> Iterator[BinaryIO]:
+    """Opens a regular file of at most `limit` bytes to read. Every file that somebody names is read through this.
+
+    A FIFO blocks whoever opens it and a device never ends, so what is opened is looked at before it is read: the
+    descriptor itself, because a name may lead elsewhere a moment later.
+
+    Raises Refusal, in one line, for anything but such a file: one that is absent, may not be read or is too large,
+    a directory, a FIFO, a device; and where reading it fails.
+    """
+    if "\0" in str(path):
+        raise Refusal(f"{str(path)!r} is no name of a file: it must have no null character, so name another")
     try:
-        return json.loads(path.read_bytes())
+        with open(path, "rb", opener=lambda name, _: _descriptor(name, limit)) as file:
+            yield file
+    except OSError as error:
+        raise not_read(path, error) from error
+
+
+def _descriptor(path: str, limit: int) -> int:
+    """Returns the descriptor of a regular file of at most `limit` bytes. Raises Refusal or OSError for others."""
+    # Without blocking, which says nothing for a regular file and returns at once for a FIFO.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return descriptor
+    os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal(f"{path} is {_kind_of_file(status.st_mode)}: it must be a regular file, so name another")
+    raise _too_large(path, f"{status.st_size:,} bytes", limit)
+
+
+def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
+    """Returns the content of a regular file of at most `limit` bytes. Raises Refusal as `opened` does."""
+    content = bytearray()
+    with opened(path, limit) as file:
+        while part := file.read(2**20):
+            content += part
+            if len(content) > limit:  # a file may grow while it is read, and those of /proc have the size 0
+                raise _too_large(path, f"more than {limit:,} bytes", limit)
+    return bytes(content)
+
+
+def read_text(path: Path | str, limit: int = LARGEST) -> str:
+    """Returns the text of a file, which is in UTF-8 whatever the locale, with newlines as Python has them.
+
+    Raises Refusal as `opened` does, and for other bytes than UTF-8.
+    """
+    content = read_bytes(path, limit)
+    try:
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{path} cannot be read as text: {error}; write it in UTF-8") from None
+
+
+def read_json(path: Path | str, limit: int = LARGEST_JSON) -> Any:
+    """Returns what a file of JSON holds. Raises Refusal as `opened` does, and for anything but JSON."""
+    content = read_bytes(path, limit)
+    try:
+        return json.loads(content)
     except RecursionError:
-        raise Refusal("it is nested too deeply") from None
+        raise Refusal(f"{path} cannot be read as JSON: it is nested too deeply") from None
+    except ValueError as error:  # of JSON, of Unicode, of a whole number of too many digits
+        raise Refusal(f"{path} cannot be read as JSON: {str(error).partition(';')[0]}") from None
+
+
+def not_read(path: Path | str, error: OSError) -> Refusal:
+    """Returns the refusal that says in one line which file could not be read, why, and what to do.
+
+    >>> not_read("table.csv", PermissionError(13, "Permission denied"))
+    Refusal('table.csv cannot be read: Permission denied; make it readable, or name another')
+    """
+    remedy = "make it readable, or name another" if isinstance(error, PermissionError) else "name another"
+    return Refusal(f"{path} cannot be read: {error.strerror or error}; {remedy}")
+
+
+def _too_large(path: Path | str, size: str, limit: int) -> Refusal:
+    return Refusal(f"{path} has {size}: a file of its kind may have at most {limit:,}, so name another")
+
+
+def _kind_of_file(mode: int) -> str:
+    """Returns what a file is that is no regular one, in words."""
+    return "a directory" if stat.S_ISDIR(mode) else "a FIFO" if stat.S_ISFIFO(mode) else "a device"
 
 
 def first_line_of_docstring(path: Path) -> str:

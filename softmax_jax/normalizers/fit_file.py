@@ -16,6 +16,8 @@ KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versi
 LARGEST_BETA = 64.0
 """No fit searches beyond this inverse temperature, so no polynomial should go there within its own range."""
 LARGEST_DEGREE = 10
+LARGEST_FILE = 2**20
+"""The most bytes of a fit's file."""
 
 
 def fitted_numbers(path: str) -> dict[str, tuple[float, ...]]:
@@ -39,12 +41,12 @@ def read_fit(path: Path) -> dict[str, Any]:
 
     Raises ValueError, in one line, for a file that is missing, is no valid fit, or is not as it was written.
     """
+    if not path.exists():
+        raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote")
     try:
-        content = read_json(path)
-    except FileNotFoundError:
-        raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote") from None
-    except (OSError, ValueError) as error:
-        raise Refusal(f"{path} cannot be read as JSON: {error}; run fit_temperature.py anew") from None
+        content = read_json(path, LARGEST_FILE)
+    except Refusal as refusal:
+        raise Refusal(f"{refusal}; run fit_temperature.py again") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
         raise Refusal(f"{path} is no temperature fit: it lacks {', '.join(missing)}; run fit_temperature.py anew")

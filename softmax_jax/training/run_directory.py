@@ -11,6 +11,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from softmax_jax.files import (
+    read_bytes,
     read_json,
     read_text,
     reason,
@@ -20,6 +21,7 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
+from softmax_jax.normalizers.checks import shown
 from softmax_jax.normalizers.registry import require_trust
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -44,6 +46,10 @@ SHIPPED = _OF_REPOSITORY if _OF_REPOSITORY.is_dir() else Path("checkpoints")
 """The trained models that come with the repository: the run of a preset under its name. The installed package lacks
 them; there they are looked for where it is used."""
 ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
+LARGEST_CONFIG = 2**20
+"""The most bytes of a config.json."""
+LARGEST_MODEL = 2**28
+"""The most bytes of a Flax msgpack file."""
 
 
 class RunDirectory:
@@ -222,10 +228,9 @@ def read_config(directory: Path | str) -> Config:
     path = Path(directory) / "config.json"
     if not path.exists():
         raise Refusal(f"{directory} holds no run (no config.json): name a directory that train.py made")
-    try:
-        settings = dict(read_json(path))
-    except (OSError, ValueError, TypeError) as error:
-        raise Refusal(f"{path} is not the config of a run: {reason(error)}") from None
+    settings = read_json(path, LARGEST_CONFIG)
+    if not isinstance(settings, dict):
+        raise Refusal(f"{path} is not the config of a run: it must hold settings by name, and holds {shown(settings)}")
     for setting in ("normalizer", "task"):
         require_trust(str(settings.get(setting)), path)
     try:
@@ -255,7 +260,7 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
         absent = "the trained models come with the repository, not with the package: run this there, or "
         raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     if path.is_file():
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(path.read_bytes()))
+        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path, LARGEST_MODEL)))
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
     path = path.absolute()
     config = read_config(path)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the versions that made them."""
+"""Files that are read only where they end, files that are written whole or not at all, and what made them."""
 
 import ast
 import contextlib
@@ -14,9 +14,10 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 
@@ -26,46 +27,109 @@ PARTIAL = ".softmax_jax-partial"
 """How the name of a file or directory ends that is being written or deleted. A killed process leaves it behind."""
 
 
-def read_bytes(path: Path) -> bytes:
-    """Returns the content of a file that a person named. Raises Refusal, with its name, if it cannot be read."""
+LARGEST = 2**28
+"""The most bytes of a text that is read, unless a reader says otherwise."""
+LARGEST_JSON = 2**26
+"""The same of JSON, which takes some thirty times as much memory as it has bytes."""
+LARGEST_HASHED = 2**36
+"""The same of a file of which only the SHA-256 is taken, in parts."""
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, limit: int = LARGEST) -> Iterator[BinaryIO]:
+    """Opens a regular file of at most `limit` bytes to read. Every file that somebody names is read through this.
+
+    A FIFO blocks whoever opens it and a device never ends, so what is opened is looked at before it is read: the
+    descriptor itself, because a name may lead elsewhere a moment later.
+
+    Raises Refusal, in one line, for anything but such a file: one that is absent, may not be read or is too large,
+    a directory, a FIFO, a device; and where reading it fails.
+    """
+    if "\0" in str(path):
+        raise Refusal(f"{str(path)!r} is no name of a file: it must have no null character, so name another")
     try:
-        return path.read_bytes()
+        with open(path, "rb", opener=lambda name, _: _descriptor(name, limit)) as file:
+            yield file
     except OSError as error:
         raise not_read(path, error) from error
 
 
-def read_text(path: Path) -> str:
-    """Returns the text of a file in UTF-8, whatever the locale. Raises Refusal, with its name, if it is not so."""
+def _descriptor(path: str, limit: int) -> int:
+    """Returns the descriptor of a regular file of at most `limit` bytes. Raises Refusal or OSError for others."""
+    # Without blocking, which says nothing for a regular file and returns at once for a FIFO.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return descriptor
+    os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal(f"{path} is {_kind_of_file(status.st_mode)}: it must be a regular file, so name another")
+    raise _too_large(path, f"{status.st_size:,} bytes", limit)
+
+
+def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
+    """Returns the content of a regular file of at most `limit` bytes. Raises Refusal as `opened` does."""
+    content = bytearray()
+    with opened(path, limit) as file:
+        while part := file.read(2**20):
+            content += part
+            if len(content) > limit:  # a file may grow while it is read, and those of /proc have the size 0
+                raise _too_large(path, f"more than {limit:,} bytes", limit)
+    return bytes(content)
+
+
+def read_text(path: Path | str, limit: int = LARGEST) -> str:
+    """Returns the text of a file, which is in UTF-8 whatever the locale, with newlines as Python has them.
+
+    Raises Refusal as `opened` does, and for other bytes than UTF-8.
+    """
+    content = read_bytes(path, limit)
     try:
-        return io.TextIOWrapper(io.BytesIO(read_bytes(path)), "utf-8").read()
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
     except UnicodeDecodeError as error:
-        raise Refusal(f"{path} is not text in UTF-8 ({problem(error)}): name another file, or convert it") from None
+        raise Refusal(f"{path} cannot be read as text: {error}; write it in UTF-8") from None
 
 
-def read_json(path: Path, *names: str) -> Any:
+def read_json(path: Path | str, *names: str, limit: int = LARGEST_JSON) -> Any:
     """Returns what a file of JSON holds: if any names are given, an object with at least these.
 
-    Raises Refusal, with the file's name, for anything else.
+    Raises Refusal, with the file's name, as `opened` does, and for anything else.
     """
-    data = read_bytes(path)
+    content = read_bytes(path, limit)
     try:
-        content = json.loads(data)
+        value = json.loads(content)
     except RecursionError:
         raise Refusal(f"{path} cannot be read as JSON: it is nested too deeply") from None
-    except ValueError as error:
-        raise Refusal(f"{path} cannot be read as JSON: {problem(error)}") from None
-    if lacking := [name for name in names if not isinstance(content, dict) or name not in content]:
+    except ValueError as error:  # of JSON, of Unicode, of a whole number of too many digits
+        raise Refusal(f"{path} cannot be read as JSON: {str(error).partition(';')[0]}") from None
+    if lacking := [name for name in names if not isinstance(value, dict) or name not in value]:
         raise Refusal(f"{path} lacks {', '.join(lacking)}: it is another file, or not as it was written")
-    return content
+    return value
+
+
+def not_read(path: Path | str, error: OSError) -> Refusal:
+    """Returns the refusal that says in one line which file could not be read, why, and what to do.
+
+    >>> not_read("table.csv", PermissionError(13, "Permission denied"))
+    Refusal('table.csv cannot be read: Permission denied; make it readable, or name another')
+    """
+    remedy = "make it readable, or name another" if isinstance(error, PermissionError) else "name another"
+    return Refusal(f"{path} cannot be read: {problem(error)}; {remedy}")
+
+
+def _too_large(path: Path | str, size: str, limit: int) -> Refusal:
+    return Refusal(f"{path} has {size}: a file of its kind may have at most {limit:,}, so name another")
+
+
+def _kind_of_file(mode: int) -> str:
+    """Returns what a file is that is no regular one, in words."""
+    return "a directory" if stat.S_ISDIR(mode) else "a FIFO" if stat.S_ISFIFO(mode) else "a device"
 
 
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file. Raises Refusal, with its name, if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise not_read(path, error) from error
+    with opened(path, LARGEST_HASHED) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def exists(path: Path) -> bool:
@@ -169,15 +233,6 @@ def remove_unfinished(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def not_read(path: Path, error: OSError) -> Refusal:
-    """Returns the refusal that says in one line which file could not be read, and why.
-
-    >>> not_read(Path("table.csv"), OSError(2, "No such file or directory"))
-    Refusal('table.csv cannot be read: No such file or directory: name another file, or restore it')
-    """
-    return Refusal(f"{path} cannot be read: {problem(error)}: name another file, or restore it")
 
 
 def not_written(path: Path, error: Exception) -> Refusal:

@@ -1,4 +1,6 @@
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +36,75 @@ def test_what_json_lacks_is_null(tmp_path):
         "a": [None, 1.5],
         "b": [None, "NaN"],
     }
+
+
+READERS = (files.read_bytes, files.read_text, files.read_json)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_only_a_regular_file_of_bounded_size_is_read(read, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 2**40)
+    (tmp_path / "link").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, problem in {
+        tmp_path / "fifo": "is a FIFO: it must be a regular file",
+        tmp_path / "link": "is a FIFO: it must be a regular file",
+        tmp_path: "is a directory: it must be a regular file",
+        Path("/dev/zero"): "is a device: it must be a regular file",
+        tmp_path / "large": "has 1,099,511,627,776 bytes: a file of its kind may have at most ",
+        tmp_path / "absent": "cannot be read: No such file or directory",
+        tmp_path / "loop": "cannot be read: Too many levels of symbolic links",
+        tmp_path / ("x" * 300): "cannot be read: File name too long",
+    }.items():
+        with pytest.raises(Refusal) as refusal:
+            read(path)
+        assert str(refusal.value).startswith(f"{path} {problem}")
+        assert str(refusal.value).endswith("name another")
+    with pytest.raises(Refusal, match=r"'a\\x00b' is no name of a file"):
+        read("a\0b")
+
+
+def test_a_file_that_grows_while_it_is_read_or_hides_its_size_is_bounded(tmp_path):
+    assert os.stat("/proc/self/status").st_size == 0  # so the size alone bounds nothing
+    with pytest.raises(Refusal, match="has more than 10 bytes: a file of its kind may have at most 10"):
+        files.read_bytes("/proc/self/status", 10)
+    (tmp_path / "ten").write_bytes(b"0123456789")
+    assert files.read_bytes(tmp_path / "ten", 10) == b"0123456789"
+    with pytest.raises(Refusal, match="has 10 bytes: a file of its kind may have at most 9"):
+        files.read_bytes(tmp_path / "ten", 9)
+
+
+def test_no_descriptor_is_left_of_what_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    before = os.listdir("/proc/self/fd")
+    for path in (tmp_path / "fifo", tmp_path):
+        with pytest.raises(Refusal):
+            files.read_bytes(path)
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff", "cannot be read as JSON: 'utf-8' codec can't decode"),
+        (b'{"a": 1', "cannot be read as JSON: Expecting ',' delimiter"),
+        (b"[" * 10**5, "cannot be read as JSON: it is nested too deeply"),
+        (b"1" * 10**4, "cannot be read as JSON: Exceeds the limit"),
+        (b"", "cannot be read as JSON: Expecting value"),
+    ],
+)
+def test_what_is_no_json_is_refused_by_the_name_of_its_file(content, problem, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(Refusal, match=r"^[^\n]+$") as refusal:
+        files.read_json(tmp_path / "file")
+    assert str(refusal.value).startswith(f"{tmp_path}/file {problem}")
+
+
+def test_a_text_is_in_utf_8_and_its_lines_end_as_python_has_them(tmp_path):
+    (tmp_path / "text").write_bytes("ä\r\nb\rc\n".encode())
+    assert files.read_text(tmp_path / "text") == "ä\nb\nc\n"
+    (tmp_path / "text").write_bytes("ä".encode("latin-1"))
+    with pytest.raises(Refusal, match=r"text cannot be read as text: 'utf-8' codec .*; write it in UTF-8"):
+        files.read_text(tmp_path / "text")

@@ -1,6 +1,7 @@
 """softmax-jax COMMAND: the command lines of an installed package."""
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -41,5 +42,15 @@ def main() -> None:
     command.main()
 
 
+def leave_out_directory() -> None:
+    """Takes the working directory off the path, where `python -m` puts it first, unless this package lies there.
+
+    Python itself has looked there for all that was imported so far: only `python -P -m` keeps it from that.
+    """
+    if sys.path[0] == os.getcwd() != str(Path(__file__).parents[2]):
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    leave_out_directory()
     main()

@@ -66,7 +66,6 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = 
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
     """
     print_any_letter()
-    _look_here_last()
     given_words = sys.argv[1:] if args is None else args
     words = [re.sub(r"^(--[\w-]+=)~(?=/|$)", rf"\1{Path.home()}", word) for word in given_words]
     names = [word.split("=")[0].replace("_", "-") for word in words if re.match(r"--[a-zA-Z]", word)]
@@ -147,19 +146,12 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
         if name not in PRESETS and ":" not in name:
             known = f"it must be a preset, one of {', '.join(summaries)}; one of your own is written my_module:CONFIG"
             raise Refusal(f"the first argument is {name}: {did_you_mean(name, summaries)}{known}")
-        _look_here_last()
         default = arguments(name)
     except Refusal as error:
         refuse(str(error))
     options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
     example = f"{program('train')} {name} --steps 2000 --workdir runs/x"
     return parse(type(default), others, example, default=default, **options)
-
-
-def _look_here_last() -> None:
-    """Lets my_module of my_module:relu be found in the working directory, after all other places."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
 
 
 def refuse(problem: str) -> NoReturn:

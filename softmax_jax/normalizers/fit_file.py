@@ -16,6 +16,8 @@ KEYS = ("coefficients", "entropy_range", "criterion", "lengths", "seeds", "versi
 LARGEST_BETA = 64.0
 """No fit searches beyond this inverse temperature, so no polynomial should go there within its own range."""
 LARGEST_DEGREE = 10
+LARGEST_FILE = 2**20
+"""The most bytes of a fit's file."""
 
 
 def fitted_numbers(path: str) -> dict[str, tuple[float, ...]]:
@@ -42,7 +44,7 @@ def read_fit(path: Path) -> dict[str, Any]:
     if not exists(path):
         raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote")
     try:
-        content = read_json(path)
+        content = read_json(path, limit=LARGEST_FILE)
     except Refusal as refusal:
         raise Refusal(f"{refusal}; run fit_temperature.py anew") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]

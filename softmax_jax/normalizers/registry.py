@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import importlib
 import inspect
 import re
 import traceback
@@ -15,7 +14,7 @@ from typing import Any, cast
 import jax
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks
+from softmax_jax.normalizers import checks, own_modules
 from softmax_jax.normalizers.maps import UNWRITTEN, Entry, Map, entry_of
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
@@ -225,13 +224,16 @@ def _method_around(name: str, value: Any) -> Method:
 def content_of(module: str, said: str) -> dict[str, Any]:
     """Imports a module that somebody typed and returns what it holds, by name.
 
+    It is sought where Python seeks all modules and last in the working directory, which no other import gains.
+
     Raises ValueError, in one line that starts with `said`, if the module cannot be imported.
     """
     try:
-        return vars(importlib.import_module(module))
+        return vars(own_modules.import_typed(module))
     except Exception as error:  # of many types, as the module is the user's
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-        places = [place for place in frames if "importlib" not in place and not place.startswith(__file__)]
+        ours = ("importlib", __file__, own_modules.__file__)
+        places = [place for place in frames if not any(name in place for name in ours)]
         problem = " ".join([f"{type(error).__name__}: {error}", *places[-1:]]).replace("\n", " ")
         raise Refusal(
             f"{said}: the module {module} cannot be imported ({problem}): name one that is installed, or a file in "

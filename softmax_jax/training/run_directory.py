@@ -24,6 +24,7 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
+from softmax_jax.normalizers.checks import shown
 from softmax_jax.normalizers.registry import require_trust
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
@@ -51,6 +52,10 @@ them; there they are looked for where it is used."""
 METRICS = "metrics.jsonl"
 """The file of a run with a line for each seed and chunk."""
 ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
+LARGEST_CONFIG = 2**20
+"""The most bytes of a config.json."""
+LARGEST_MODEL = 2**28
+"""The most bytes of a Flax msgpack file."""
 
 
 class RunDirectory:
@@ -235,9 +240,9 @@ def read_config(directory: Path | str) -> Config:
     path = Path(directory) / "config.json"
     if not exists(path):
         raise Refusal(f"{directory} holds no run (no config.json): name a directory that train.py made")
-    settings = read_json(path)
+    settings = read_json(path, limit=LARGEST_CONFIG)
     if not isinstance(settings, dict):
-        raise Refusal(f"{path} is not the config of a run: it must hold settings by name")
+        raise Refusal(f"{path} is not the config of a run: it must hold settings by name, and holds {shown(settings)}")
     for setting in ("normalizer", "task"):
         require_trust(str(settings.get(setting)), path)
     try:
@@ -267,7 +272,7 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
         absent = "the trained models come with the repository, not with the package: run this there, or "
         raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     if path.is_file():
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path)))
+        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path, LARGEST_MODEL)))
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
     check_coding(path)
     path = path.absolute()

@@ -501,21 +501,23 @@ class _Sum(NamedTuple):
         sources = {back(exponent)} if base == 1 and total.stage == "log" else set()
         if isinstance(logits, Value) and abs(factor - 1) < 1e-6 and (total.stage == "log and shift" or not shift):
             sources |= {logits, back(logits)}
-        if not self.same_rows((), total, node.outputs[0].shape):
-            return
         bare = back(node.inputs[0])
-        if bare in sources:
+        hidden = [mask for source in sources if (mask := self.mask_above(source, bare))]
+        whole = any(same_steps(bare, source) for source in sources)
+        if not (whole or hidden) or not self.same_rows((), total, node.outputs[0].shape):
+            return
+        if whole:
             exps = _exponentials_of(node, [*self.masks, *_low_masks(logits)])
             for exp in exps:
                 yield self.softmax("weights", exp, total.extra, ())
             if not exps:
                 yield self.softmax("log", node, total.extra, ())
-        elif hidden := [mask for source in sources if (mask := self.mask_above(source, bare))]:
-            own = self._replace(exponents=self.exponents._replace(logits=bare), masks=(hidden[0],))
-            bare_exps = _exponentials_of(node, [])
-            for exp in _exponentials_of(node, hidden):
-                softmax = own.softmax("weights", exp, total.extra, ())
-                yield from own.masked_after(softmax, hidden if exp in bare_exps else [])
+            return
+        own = self._replace(exponents=self.exponents._replace(logits=bare), masks=(hidden[0],))
+        bare_exps = _exponentials_of(node, [])
+        for exp in _exponentials_of(node, hidden):
+            softmax = own.softmax("weights", exp, total.extra, ())
+            yield from own.masked_after(softmax, hidden if exp in bare_exps else [])
 
     def masked_after(self, softmax: Softmax, bare: list[Mask]) -> Iterator[Softmax]:
         """Yields a softmax whose sum has masks that its numerator lacks, where everything that uses it has them.
@@ -610,15 +612,21 @@ def _low_masks(logits: Value | float) -> list[Mask]:
 
 def _same_mask(one: Mask, other: Mask) -> bool:
     """Says whether two masks hide the same entries: of one predicate, perhaps turned into numbers and back."""
+    (first, laid), (second, other_laid) = _predicate(one.predicate), _predicate(other.predicate)
+    return one.visible_if == other.visible_if and laid == other_laid and same_steps(first, second)
 
-    def source(value: Value) -> Value:
-        value = back(value)
-        compared = value.producer
-        if compared and compared.name == "ne" and constant(compared.inputs[1]) == 0:
-            return source(compared.inputs[0])
-        return value
 
-    return one.visible_if == other.visible_if and same_steps(source(one.predicate), source(other.predicate))
+def _predicate(value: Value) -> tuple[Value, list[Any]]:
+    """Returns what a mask was made of without leaving its entries, and how it was laid out on the way."""
+    laid: list[Any] = []
+    while node := value.producer:
+        turned_back = node.name == "ne" and constant(node.inputs[1]) == 0
+        if node.name not in MOVED and not turned_back:
+            break
+        if node.name in MOVED - SAME:
+            laid.append((node.name, node.params))
+        value = node.inputs[0]
+    return value, laid
 
 
 def _only_divided(product: Value, steps: Iterable[Step]) -> bool:

@@ -524,7 +524,8 @@ def _unread(program: Program, read: Mapping[Node, Softmax]) -> dict[Node, Use]:
         if node in read or _only_masked(node, read) or not (node.exponentiates or any(operands)):
             continue
         if (divisor := _divisor(node, operands)) and not node.backward:
-            reasons |= {total: _reason(total, node, divisor, totals) for total in divisor.sums}
+            open_sums = [total for total in divisor.sums if reasons.get(total) != "derivative"]
+            reasons |= {total: _reason(total, node, divisor, totals) for total in open_sums}
         if state := _state(node, operands):
             summed: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
             own = frozenset([node]) if state in ("sum", "product") else summed
@@ -609,9 +610,11 @@ def _reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) -> Us
     """Returns why a sum, perhaps with others, divides something and is not read; `totals` are the sums that are."""
     if total.name == "scatter-add":
         return "segments"
-    numerator = back(divided.inputs[0], LAID).producer
+    numerator = divided.inputs[0].producer
+    while numerator and numerator.name in LAID | {"neg", "select_n"}:  # the derivative of |s| chooses ds or -ds
+        numerator = numerator.inputs[-1 if numerator.name == "select_n" else 0].producer
     tangent = numerator is not None and numerator.name in ("reduce_sum", "add_any", "sub")
-    if divided.derived and (total in totals or tangent):
+    if divided.derived and (total in totals or (tangent and divided.name == "div")):
         return "derivative"
     on_devices = any(frame.caller and frame.caller.name == "shard_map" for frame in total.frame.around())
     several = len(divisor.sums) > 1 and divisor.state in ("sum", "reciprocal")

@@ -141,6 +141,56 @@ def divided_last(x):
     return weigh(e, x) / s
 
 
+def summed_product(x):
+    e, s = exponentials(scores(x))
+    return (e[..., None] * x[:, :, None]).sum(-2) / s
+
+
+GATE = jax.nn.sigmoid(normal(1, 3, 5, 5, seed=7))
+KEPT = jnp.asarray(np.random.default_rng(0).random((2, 3, 5, 5)) < 0.7)
+
+
+def gated_by_hand(x, softmax):
+    return weigh(softmax(scores(x)) * GATE, x)
+
+
+def dropped(w):
+    return jnp.where(KEPT, w / 0.7, 0)
+
+
+def gate_in_quotient(x):
+    e, s = exponentials(scores(x))
+    return weigh(e * GATE / s, x)
+
+
+def gate_before_division(x):
+    e, s = exponentials(scores(x))
+    return weigh(e * GATE, x) / s
+
+
+def dropout_before_division(x):
+    e, s = exponentials(scores(x))
+    return weigh(dropped(e), x) / s
+
+
+def power(z):
+    e = jnp.power(2.5, z)
+    return e / e.sum(-1, keepdims=True)
+
+
+def base_of(number: float):
+    return lambda x, softmax: weigh(softmax(jnp.float32(np.log(number)) * scores(x)), x)
+
+
+def computed_twice(x):
+    return weigh(jnp.exp(scores(x)) / jnp.exp(scores(x)).sum(-1, keepdims=True), x)
+
+
+def convolved(x, softmax=jax.nn.softmax):
+    """Multi-token attention, arXiv 2504.00927: weights are convolved over queries, keys and heads."""
+    return weigh(jax.lax.conv_general_dilated(softmax(scores(x)), normal(3, 3, 3, 3), (1, 1), "SAME"), x)
+
+
 FORMS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
     **{name: (lambda x, form=form: by_hand(x, form), by_hand) for name, form in SOFTMAXES.items()},
     "divided last": (divided_last, by_hand),
@@ -154,6 +204,16 @@ FORMS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
     "grouped under vmap": (jax.vmap(lambda x: grouped(jnp.stack([x, x]))[0]), grouped_by_hand),
     "grouped under remat": (jax.checkpoint(grouped), grouped_by_hand),
     "moved under jit": (jax.jit(moved_sum), moved_sum_by_hand),
+    "summed product": (summed_product, by_hand),
+    "gate in the quotient": (gate_in_quotient, gated_by_hand),
+    "gate before the division": (gate_before_division, gated_by_hand),
+    "dropout before the division": (
+        dropout_before_division,
+        lambda x, softmax: weigh(dropped(softmax(scores(x))), x),
+    ),
+    "powers of a constant": (lambda x: by_hand(x, power), base_of(2.5)),
+    "computed twice": (computed_twice, by_hand),
+    "convolved": (convolved, convolved),
 }
 
 
@@ -175,13 +235,19 @@ def swapped_as_edited(model, edited, names=("ssmax(s=0.7)",), atol: float = 2e-6
     return site
 
 
-@pytest.mark.parametrize("name", full_except(FORMS, "jax.nn.softmax", "log_sum_exp", "sum moved", "sliced"))
+AT_ONCE = ("jax.nn.softmax", "log_sum_exp", "sum moved", "sliced", "summed product", "convolved")
+WHOLE = {*SOFTMAXES, "quotient after a reshape", "powers of a constant", "computed twice", "convolved"}
+WHOLE |= {"gate in the quotient"}
+"""The forms that divide before the product with the values."""
+
+
+@pytest.mark.parametrize("name", full_except(FORMS, *AT_ONCE))
 def test_any_form_is_swapped_as_if_edited_by_hand(name: str):
     model, edited = FORMS[name]
     names = ("ssmax(s=0.7)", "hardmax", "entmax15")[: 3 if name in ("divided last", "base two") else 1]
     site = swapped_as_edited(model, edited, names, atol=2e-2 if name == "half" else 2e-6)
     assert site.mask == "none"
-    assert site.what == ("softmax" if name in (*SOFTMAXES, "quotient after a reshape") else "divided after the product")
+    assert site.what == ("softmax" if name in WHOLE else "divided after the product")
 
 
 def denominator(z, sink: Any = SINK):
@@ -319,6 +385,61 @@ def test_low_numbers_that_end_up_visible_hide_nothing():
         np.testing.assert_array_equal(rows.visible, 5)
 
 
+def log_sum_exp(z, **options):
+    return jax.nn.logsumexp(z, -1, keepdims=True, **options)
+
+
+MASKED: dict[str, Callable[[Any], Any]] = {
+    "select before and after": lambda z: jnp.where(SEEN, jnp.exp(z - log_sum_exp(jnp.where(SEEN, z, -1e9))), 0),
+    "where=": lambda z: jnp.where(SEEN, jnp.exp(z - log_sum_exp(z, where=SEEN)), 0),
+    "b=": lambda z: jnp.exp(z - log_sum_exp(z, b=SEEN.astype(z.dtype))) * SEEN.astype(z.dtype),
+    "select between": lambda z: jnp.exp(jnp.where(SEEN, z - log_sum_exp(z, where=SEEN), -jnp.inf)),
+    "select before and between": lambda z: jnp.exp(
+        jnp.where(SEEN, jax.nn.log_softmax(jnp.where(SEEN, z, -jnp.inf)), -jnp.inf)
+    ),
+    "sum alone": lambda z: jnp.where(SEEN, jnp.exp(z) / jnp.exp(z).sum(-1, where=SEEN, keepdims=True), 0),
+}
+
+
+@pytest.mark.parametrize("name", full_except(MASKED, "where=", "sum alone"))
+def test_a_mask_of_the_sum_may_come_after_the_exponentials(name: str):
+    model = lambda x: weigh(MASKED[name](scores(x)), x)  # noqa: E731
+    normalizer = sj.normalizer("ssmax(s=0.7)")
+    (site,) = sj.sites(model)(X)
+    assert (site.use, site.what) == ("attention", "softmax")
+    probe = sj.probe(model, also=lambda w: w.sum(-1))
+    by_hand = lambda x: weigh(normalizer(scores(x), where=SEEN), x)  # noqa: E731
+    got, wanted, (_, (rows,)) = run(lambda x: (sj.swap(model, normalizer)(x), by_hand(x), probe(x)), X)
+    close(got, wanted)
+    np.testing.assert_allclose(rows.also, 1, rtol=1e-6)
+    np.testing.assert_array_equal(rows.visible, jnp.broadcast_to(SEEN.sum(-1), (2, 3, 5)))
+
+
+@pytest.mark.parametrize("name", ["returned", "another mask", "no mask", "numbers"])
+def test_a_mask_of_the_sum_alone_is_not_read(name: str):
+    def model(x):
+        z = scores(x)
+        if name == "numbers":
+            return weigh(GATE * jnp.exp(z - log_sum_exp(z, b=GATE)), x)
+        w = jnp.exp(z - log_sum_exp(z, where=SEEN))
+        masks = {"returned": SEEN, "another mask": ~SEEN, "no mask": True}
+        return weigh(jnp.where(masks[name], w, 0), x), w if name == "returned" else 0
+
+    assert [site.use for site in sj.sites(model)(X)] == ["unread"]
+
+
+def test_a_row_of_one_constant_is_a_row():
+    def first_round_of_routing(x, softmax=jax.nn.softmax):
+        return jnp.einsum("bhqk,bhqd->bhkd", softmax(jnp.zeros((2, 3, 5, 4))), x)
+
+    (site,) = sj.sites(first_round_of_routing)(X)
+    assert (site.use, site.shape) == ("other", (2, 3, 5, 4))
+    normalizer = sj.normalizer("softpick")
+    close(
+        *run(lambda x: [sj.swap(first_round_of_routing, {0: normalizer})(x), first_round_of_routing(x, normalizer)], X)
+    )
+
+
 def e_over(total: Any):
     return lambda z, v: jnp.exp(z) / total(z, v)
 
@@ -331,6 +452,38 @@ def unrolled_blocks(z, v):
 def with_ones_appended(z, v):
     output = jnp.exp(z) @ jnp.concatenate([v, jnp.ones((4, 1))], -1)
     return output[:, :-1] / output[:, -1:]
+
+
+def attention_free(z, v, over=jnp.divide):
+    """AFT, arXiv 2105.14103: the softmax of z_ij + v_jc, logits that are never added."""
+    e = jnp.exp(v)
+    return over(jnp.exp(z) @ (e * v), jnp.exp(z) @ e)
+
+
+def three_blocks(z, v):
+    """Blocks with a maximum and a sum of their own row, as in GraphCast's tri-block-diagonal attention."""
+    parts = jnp.split(z, [1, 3], -1)
+    m = jnp.stack([part.max(-1, keepdims=True) for part in parts]).max(0)
+    e = [jnp.exp(part - m) for part in parts]
+    total = sum(part.sum(-1, keepdims=True) for part in e)
+    return sum(part / total @ values for part, values in zip(e, jnp.split(v, [1, 3])))
+
+
+def pooled(z, v):
+    """SoftPool, arXiv 2101.00440."""
+    pool = lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2), (1, 2), "VALID")  # noqa: E731
+    return pool(jnp.exp(z) * z) / pool(jnp.exp(z))
+
+
+def filtered(z, v):
+    kernel = jnp.exp(-(jnp.arange(-1.0, 2) ** 2))[None, None]
+    smooth = lambda x: jax.lax.conv_general_dilated(x[:, None], kernel, (1,), "SAME")  # noqa: E731
+    return smooth(jnp.exp(z) * z) / smooth(jnp.exp(z))
+
+
+def by_one_hot(z, v):
+    one_hot = jax.nn.one_hot(jnp.array([0, 0, 1, 1]), 2)
+    return (jnp.exp(z) @ one_hot) @ one_hot.T
 
 
 def sum_over_segments(z, v):
@@ -347,7 +500,16 @@ UNREAD = {
     "a product with ones": e_over(lambda z, v: (jnp.exp(z) @ jnp.ones(4))[:, None]),
     "ones appended": with_ones_appended,
     "blocks written out": unrolled_blocks,
-    "values summed by hand": lambda z, v: (jnp.exp(z)[..., None] * v[None]).sum(1) / jnp.exp(z).sum(-1)[:, None],
+    "three blocks": three_blocks,
+    "attention-free": attention_free,
+    "attention-free, by the reciprocal": lambda z, v: attention_free(z, v, lambda n, s: n * (1 / s)),
+    "pooled": pooled,
+    "filtered": filtered,
+    "segments by a product": e_over(by_one_hot),
+    "a norm": e_over(lambda z, v: jnp.abs(jnp.exp(z)).sum(-1, keepdims=True)),
+    "a number added before": lambda z, v: (jnp.exp(z) + 1e-8) / (jnp.exp(z) + 1e-8).sum(-1, keepdims=True),
+    "a mask that the sum alone has": e_over(lambda z, v: jnp.exp(z).sum(-1, where=z > 0, keepdims=True)),
+    "a weighted mean": lambda z, v: (jnp.exp(z) @ (v * v[:, :1])) / (jnp.exp(z) @ v[:, :1]),
     "a prior": lambda z, v: (v[:, :1] * jnp.exp(z)) / (v[:, :1] * jnp.exp(z)).sum(-1, keepdims=True),
     "a running sum": e_over(lambda z, v: jnp.cumsum(jnp.exp(z), -1)),
     "logarithms over parts": lambda z, v: jnp.exp(z - jax.nn.logsumexp(z.reshape(4, 2, 2), (1, 2))[:, None]),
@@ -361,7 +523,18 @@ UNREAD = {
 }
 
 
-@pytest.mark.parametrize("name", full_except(UNREAD, "another exponential", "the sum of another row", "segments"))
+REASONS = {"segments": "segments", "three blocks": "blocks", "blocks written out": "blocks", "two sums": "blocks"}
+UNREAD_AT_ONCE = (
+    "another exponential",
+    "the sum of another row",
+    "segments",
+    "three blocks",
+    "attention-free",
+    "filtered",
+)
+
+
+@pytest.mark.parametrize("name", full_except(UNREAD, *UNREAD_AT_ONCE))
 def test_an_exponential_whose_sum_divides_is_listed_and_refused(name: str):
     form = UNREAD[name]
 
@@ -371,7 +544,7 @@ def test_an_exponential_whose_sum_divides_is_listed_and_refused(name: str):
     z, v = normal(4, 4), normal(4, 3, seed=1)
     found = sj.sites(model)(z, v)
     assert found[0].use == "attention"
-    assert {site.use for site in found[1:]} == {"segments" if name == "segments" else "unread"}
+    assert {site.use for site in found[1:]} == {REASONS.get(name, "unread")}
     with pytest.raises(ValueError, match=r"site \d at test_forms.py:\d+ is .*: choose the model's plain attention"):
         jax.eval_shape(sj.swap(model, "hardmax"), z, v)
     left = sj.swap(model, "hardmax", where=lambda site: site.use == "attention")

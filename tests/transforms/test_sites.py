@@ -63,6 +63,53 @@ def attention_over_the_largest(z):
     return weigh(jax.nn.softmax(jnp.where(z >= jax.lax.top_k(z, 3)[0][..., -1:], z, -1e9)))
 
 
+def convolve(w, kernel, **options):
+    return jax.lax.conv_general_dilated(w, kernel, (1, 1), "SAME", **options)
+
+
+def convolved_over_the_last(z):
+    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    return weigh(convolve(jax.nn.softmax(z).transpose(0, 2, 3, 1), normal(3, 3, 3, 3), **options).transpose(0, 3, 1, 2))
+
+
+def smoothed(z):
+    window = jax.lax.reduce_window(jax.nn.softmax(z), 0.0, jax.lax.add, (1, 1, 1, 3), (1, 1, 1, 1), "SAME")
+    return weigh(window / 3)
+
+
+def dynamic_convolution(z):
+    """Weights are the kernel, arXiv 1901.10430."""
+    kernel = jnp.tile(jax.nn.softmax(z[0, 0, 0, :3])[None, None, None], (3, 1, 1, 1))
+    return convolve(z, kernel, feature_group_count=3)
+
+
+def dropped(z):
+    return weigh(jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, z.shape), jax.nn.softmax(z) / 0.5, 0))
+
+
+def slots(x, rounds=3, update=lambda s, u: jnp.tanh(s + u)):
+    """Slot attention, arXiv 2006.15055: softmax over the slots, then sums over the inputs, in rounds."""
+    s = X[:3]
+    for _ in range(rounds):
+        w = jax.nn.softmax(x @ (s / jnp.sqrt((s**2).sum(-1, keepdims=True))).T) + 1e-8
+        s = update(s, (w / w.sum(0, keepdims=True)).T @ x)
+    return s
+
+
+def capsules(x, rounds=3):
+    """Routing between capsules, arXiv 1710.09829."""
+    b, s, votes = jnp.zeros((4, 3)), X[:3], x[:, None] * W[None, :3]
+    for _ in range(rounds):
+        s = jnp.einsum("ij,ijd->jd", jax.nn.softmax(b), votes)
+        b = b + jnp.einsum("ijd,jd->ij", votes, s / (1 + (s**2).sum(-1, keepdims=True)))
+    return s
+
+
+def value_head(x, sum_of):
+    e = jnp.exp(x)
+    return sum_of(e) / e.sum(-1)
+
+
 def aligned(z):
     weights = jax.nn.softmax(z)
     return weigh(weights), weights.argmax(-1)
@@ -95,6 +142,23 @@ USES: dict[str, tuple[str, Any, Any]] = {
     "weights into a checkpoint": ("attention", lambda z: jax.checkpoint(weigh)(jax.nn.softmax(z)), Z),
     "product of the other axis": ("other", lambda x: jax.nn.softmax(x, 0) @ W, X),
     "classifier": ("output", jax.nn.softmax, X),
+    "convolved": ("attention", lambda z: weigh(convolve(jax.nn.softmax(z), normal(3, 3, 3, 3))), Z),
+    "convolved head by head": (
+        "attention",
+        lambda z: weigh(convolve(jax.nn.softmax(z), normal(3, 1, 3, 3), feature_group_count=3)),
+        Z,
+    ),
+    "convolved, heads last": ("attention", convolved_over_the_last, Z),
+    "smoothed": ("attention", smoothed, Z),
+    "kernel of a convolution": ("attention", dynamic_convolution, Z),
+    "dropout": ("attention", dropped, Z),
+    "learned gate": ("attention", lambda z: weigh(jax.nn.softmax(z) * jax.nn.sigmoid(Z)), Z),
+    "value head, divided after": ("expectation", lambda x: value_head(x, lambda e: e @ jnp.arange(8.0)), X),
+    "value head, summed and divided after": (
+        "expectation",
+        lambda x: value_head(x, lambda e: (e * jnp.arange(8.0)[None]).sum(-1)),
+        X,
+    ),
     "likelihood": ("log", lambda x: -jax.nn.log_softmax(x)[:, 0].mean(), X),
     "largest weights": ("choice", lambda x: jax.lax.top_k(jax.nn.softmax(x), 2), X),
     "sum over rows": ("other", lambda x: jax.nn.softmax(x).sum(0).max(), X),
@@ -118,6 +182,19 @@ def test_the_use_of_weights_that_meet_other_things_first(name: str):
     else:
         with pytest.raises(ValueError, match="no site is chosen"):
             jax.eval_shape(sj.swap(function, "entmax15"), x)
+
+
+ROUNDS: dict[str, Any] = {
+    "slots": slots,
+    "slots, added": lambda x: slots(x, update=lambda s, u: s + u),
+    "slots, in a decoder": lambda x: (jax.nn.relu(slots(x)) * W[:3]).sum(0),
+    "capsules": capsules,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_all_rounds_have_the_same_use(name: str):
+    assert [(site.use, site.axis) for site in sj.sites(ROUNDS[name])(X)] == [("other", -1)] * 3
 
 
 IDS = jnp.array([0, 0, 1, 2])

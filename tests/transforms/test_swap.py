@@ -1,4 +1,6 @@
+import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -334,6 +336,92 @@ def test_an_identity_with_a_rule_for_derivatives_keeps_it(name: str):
     swapped, probed, wanted = run(lambda x: [loss(x) for loss in losses], x)
     close((swapped, probed), (wanted, wanted), atol=1e-5)
     assert [site.use for site in sj.sites(model)(x)] == ["attention"]
+
+
+def with_jax_rule(z):
+    with jax.softmax_custom_jvp(True):
+        return jax.nn.softmax(z)
+
+
+def divided_after(x):
+    e = jnp.exp(x @ x.T)
+    return (e @ x) / e.sum(-1, keepdims=True)
+
+
+ENERGIES: dict[str, Callable[[Any], Any]] = {
+    "softmax": lambda x: jax.nn.softmax(x @ x.T) @ x,
+    "JAX's rule": lambda x: with_jax_rule(x @ x.T) @ x,
+    "log_sum_exp": lambda x: jnp.exp(x @ x.T - jax.nn.logsumexp(x @ x.T, -1, keepdims=True)) @ x,
+    "divided after": divided_after,
+    "scan": lambda x: jax.lax.scan(lambda c, _: (jax.nn.softmax(c @ c.T) @ c, None), x, None, 2)[0],
+    "checkpoint": jax.checkpoint(lambda x: jax.nn.softmax(x @ x.T) @ x),
+}
+DERIVATIVES: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "grad": jax.grad,
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](jnp.float32(1)),
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](x),
+    "grad of grad": lambda f: jax.grad(lambda x: (jax.grad(f)(x) ** 2).sum()),
+    "laplacian": lambda f: lambda x: jnp.einsum("ijij->", jax.hessian(f)(x)),
+    "local energy": lambda f: lambda x: jnp.einsum("ijij->", jax.hessian(f)(x)) + (jax.grad(f)(x) ** 2).sum() + f(x),
+    "compiled": lambda f: jax.jit(jax.grad(jax.jit(f))),
+}
+TAKEN = [("softmax", name) for name in DERIVATIVES] + [
+    (energy, name) for energy in ENERGIES for name in ("grad", "jvp") if energy != "softmax"
+]
+
+
+@pytest.mark.parametrize(("energy", "name"), TAKEN)
+def test_a_derivative_that_the_function_takes_itself_is_refused_and_not_left(energy: str, name: str):
+    f = lambda x: (ENERGIES[energy](x) ** 2).sum()  # noqa: E731
+    x, derivative = normal(3, 2), DERIVATIVES[name]
+    found = sj.sites(derivative(f))(x)
+    taken = [site.use == "derivative" or site.what.endswith(", whose derivative is taken here") for site in found]
+    assert taken == [True] * len(found) if name != "local energy" else sorted(taken) == [False, True, True]
+    with pytest.raises(ValueError, match="the function takes itself") as error:
+        jax.eval_shape(sj.swap(derivative(f), "ssmax"), x)
+    assert "swap inside, before the derivative is taken, as in jax.grad(sj.swap(f, ...))" in str(error.value)
+    assert "\n" not in str(error.value)
+    jax.eval_shape(derivative(sj.swap(f, "ssmax")), x)
+    if (energy, name) != ("divided after", "jvp"):  # whose product the tangent uses too
+        assert found[0].use == "attention"
+        jax.eval_shape(lambda x: sj.probe(derivative(f))(x)[0], x)
+        jax.eval_shape(sj.swap(derivative(f), "softmax"), x)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["jvp", "laplacian"])
+def test_a_softmax_that_is_probed_in_a_derivative_changes_nothing(name: str):
+    derivative = DERIVATIVES[name](lambda x: (ENERGIES["softmax"](x) ** 2).sum())
+    wanted, (got, (rows,)) = run(lambda x: (derivative(x), sj.probe(derivative)(x)), normal(3, 2))
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(rows.visible, 3)
+
+
+def test_the_derivative_of_a_sum_of_exponentials_is_named():
+    loss = lambda x: jax.jvp(lambda x: jax.nn.logsumexp(x, -1).sum(), (x,), (x,))[1]  # noqa: E731
+    (site,) = sj.sites(loss)(normal(3, 4))
+    assert (site.use, site.what) == ("derivative", "the derivative of a sum of exponentials")
+    with pytest.raises(ValueError, match="which the function takes itself: swap inside, before the derivative"):
+        jax.eval_shape(sj.swap(loss, "ssmax"), normal(3, 4))
+    with pytest.raises(ValueError, match="except by a derivative that the function takes itself"):
+        sj.sites(jax.grad(lambda x: jax.nn.logsumexp(x, -1).sum()))(normal(3, 4))
+
+
+def test_derivatives_that_lead_around_a_softmax_leave_it_to_be_swapped():
+    """Of the values alone, and of a layer after frozen attention."""
+    q, values = normal(4, 3), normal(4, 2, seed=1)
+
+    def of_values(q, v, softmax=jax.nn.softmax):
+        return jax.grad(lambda v: ((softmax(q @ q.T) @ v) ** 2).sum())(v)
+
+    def of_a_head(q, v, softmax=jax.nn.softmax):
+        return jax.grad(lambda w: jnp.tanh(softmax(q @ q.T) @ q @ w).sum())(v[:3])
+
+    normalizer = sj.normalizer("ssmax(s=0.7)")
+    for function in (of_values, of_a_head):
+        swapped, edited = sj.swap(function, normalizer), functools.partial(function, softmax=normalizer)
+        both(swapped, edited, q, values)
 
 
 def bad(*arguments: Any, **options: Any):

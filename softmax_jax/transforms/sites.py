@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from softmax_jax.normalizers import checks
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.find import Mask, Softmax, Step, along, at_hand, inverts, softmaxes, was_boolean
+from softmax_jax.transforms.merges import Merges
 from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached, trace
 
 Hides = Literal["none", "select", "values", "select and values"]
@@ -165,12 +166,29 @@ def places(program: Program, fun: Any) -> list[Place]:
     found = [node for node in program.nodes if node in read or node in unread]
     if not found:
         raise Refusal(_nothing(program, fun))
-    return [
-        Place(_site_of_unread(index, node, unread[node]), None, Hidden())
+    listed = {
+        node: Place(_site_of_unread(index, node, unread[node]), None, Hidden())
         if node in unread
         else _place(index, read[node], program)
         for index, node in enumerate(found)
-    ]
+    }
+    return list((listed | _merged(program, listed)).values())
+
+
+def _merged(program: Program, listed: dict[Node, Place]) -> dict[Node, Place]:
+    """Returns the places that are parts of a row, or that merge these: they cannot be read, whatever they look like."""
+    read = {node: place.softmax for node, place in listed.items() if place.softmax}
+    merges = Merges(program, {node: one for node, one in read.items() if listed[node].site.use in ("attention", "log")})
+    what: dict[Node, str] = {}
+    for node in listed if merges.merged else ():
+        if node not in read:
+            what |= {node: "softmax in blocks"} if any(map(merges.of_totals, node.outputs)) else {}
+        elif merges.of_totals(read[node].logits):
+            what[node] = "softmax that merges parts of rows"
+        elif merges.part(read[node]):
+            what[node] = "softmax of part of a row, which its log-sum-exp weighs"
+    sites = {node: dataclasses.replace(listed[node].site, use="blocks", what=one) for node, one in what.items()}
+    return {node: Place(site, None, Hidden()) for node, site in sites.items()}
 
 
 def _is_kernel(node: Node) -> bool:

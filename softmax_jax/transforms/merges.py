@@ -1,39 +1,44 @@
-r"""Finds the softmaxes of parts of a row, which a program merges into the row by their log-sum-exps.
+r"""Finds softmaxes of parts of a row, which a program merges into the row by their log-sum-exps.
 
 A row may be cut in parts P, each with a softmax of its own. With the sum $s_P$ of the exponentials of a part, its
 log-sum-exp $l_P = \log s_P$ and its output $o_P = \sum_{j \in P} e^{z_j} v_j / s_P$, the output of the row is
 
-$$o = \frac{\sum_j e^{z_j} v_j}{\sum_j e^{z_j}} = \sum_P \frac{s_P}{\sum_Q s_Q} o_P = \sum_P \operatorname{softmax}(l)_P\, o_P$$
+$$o = \frac{\sum_j e^{z_j} v_j}{\sum_j e^{z_j}} = \sum_P \frac{s_P}{\sum_Q s_Q} o_P
+    = \sum_P \operatorname{softmax}(l)_P o_P$$
 
-Flash decoding, ring attention, shared prefixes and hash rounds compute this. The factor has many forms: a softmax of the
-log-sum-exps, a sigmoid of the difference of two, $e^{l_P - \log(e^{l_P} + e^{l_Q})}$, $s_P e^{m_P - m} / s$ with maxima
-m, or the sum comes last. A sink that holds no value is a part too: its factor is $\sigma(l - z_0)$.
-All forms have this in common: **the output of a softmax is multiplied by a number computed from the sum of exponentials
-of its own logits.** Under another normalizer no such number merges the parts (the threshold of entmax depends on the
-whole row, the n of ssmax counts it), so neither the parts nor the softmax that merges them can be swapped.
+Flash decoding, ring attention, shared prefixes and hash rounds compute this. The factor of $o_P$ has many forms:
 
-So two things are followed through the program, from each softmax: its *output*, as long as it is only moved, added and
-multiplied; and the *totals* of its logits, the sums of their exponentials and what is computed from these. A product
-in which both meet is a merge. What varies along the row is no factor of its output, so `z - logsumexp(z)` in an entropy
-or a likelihood is no total.
+* a softmax of the log-sum-exps, or $e^{l_P - \log(e^{l_P} + e^{l_Q})}$; of two parts $\sigma(l_P - l_Q)$;
+* $s_P e^{m_P - m}$ with maxima m, where the sum of all divides later;
+* $\sigma(l - z_0)$ for a sink, a part without a value.
 
-Worked example, two parts of a row:
+All have in common that **the output of a softmax meets, in a product, a number computed from the sum of the
+exponentials of its own logits**. Under another normalizer no such number merges the parts: the threshold of entmax
+depends on the whole row, and the n of ssmax counts it. So neither the parts nor a softmax that merges them can be
+swapped.
 
-    w = softmax z1; o = dot_general w v1         output of the softmax of z1
-    s = reduce_sum (exp (sub z1 m)); l = add (log s) m    a total of z1
-    g = logistic (sub l l2)                      still a total, of z1 and z2
-    y = mul g o                                  a merge: both are of z1
+Two things are followed from each softmax: its *output*, while it is moved, added and multiplied; and the *totals* of
+its logits, the sums of their exponentials and what is computed from these alone or with other numbers. What varies
+along the row is no factor of its output, so $z - l$ in an entropy or a likelihood is no total.
 
-A gate of other numbers is no total of z1, nor is the log-sum-exp of other logits. A loss adds its totals to something.
+Worked example, a part of a row with logits z1:
+
+    w = softmax z1; o = dot_general w v1                an output of z1
+    s = reduce_sum (exp (sub z1 m)); l = add (log s) m  a total of z1
+    g = logistic (sub l l2)                             still a total of z1, and of the other part
+    y = mul g o                                         both are of z1: a merge
+
+A gate made of other numbers is no total of z1, nor is the log-sum-exp of other logits. A loss adds its totals.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from softmax_jax.transforms.find import Softmax, masking, sums
-from softmax_jax.transforms.program import LAID, SAME, Node, Program, Value, constant, reached
+from softmax_jax.transforms.find import Softmax, chain, masking, sums
+from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached
 
 SCORES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 MULTIPLIED = frozenset({"mul", "div", "dot_general"})
@@ -41,7 +46,7 @@ SUMMED = frozenset({"reduce_sum", "cumsum", "psum", "psum2", "psum_invariant"})
 CURVED = frozenset({"exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "erf", "sin", "cos", "sqrt", "rsqrt"})
 CURVED |= {"square", "integer_pow", "pow", "abs", "sign", "max", "min", "clamp", "sort", "top_k"}
 CURVED |= {"reduce_max", "reduce_min", "reduce_prod"}
-"""The primitives whose result is not linear in an operand. Others move, add or multiply, in this version of JAX or another."""
+"""The primitives whose result is not linear in an operand; all others are taken to move, add or multiply."""
 REDUCED = frozenset({"reduce_max", "reduce_min", "sort", "top_k", "gather"}) | SUMMED | SCORES
 """The primitives whose result no longer varies along the rows of an operand."""
 REPEATABLE = LAID | SCORES | {"exp", "exp2", "add", "sub", "mul", "div", "neg", "max", "min", "tanh", "integer_pow"}
@@ -126,6 +131,10 @@ class Merges:
             self.merged |= operands[0].merged_logs
         if node in self.sums:
             mark |= Mark(totals=frozenset([self.row(self.sums[node])]))
+        if node.name == "dot_general" and any(constant(value) is not None for value in node.inputs):
+            # A product of exponentials with ones is their sum.
+            summed = [self.marks.get(value, UNMARKED).entries for value in node.inputs if _are_exponentials(value)]
+            mark |= Mark(totals=NONE.union(*summed))
         if softmax := self.softmaxes.get(node):
             # It divides by its own total, which then is no factor.
             row = frozenset([self.row(softmax.logits)])
@@ -158,24 +167,27 @@ def _result(node: Node, operands: list[Mark]) -> Mark:
     return Mark(outputs, logs, merged, totals, entries)
 
 
+def _are_exponentials(value: Value) -> bool:
+    start, _ = chain(value)
+    return start.producer is not None and start.producer.exponentiates
+
+
 def _scores(logits: Value) -> Value:
     """Returns the numbers that a model masks, lays out and scales to make logits."""
     while node := logits.producer:
         if node.name in LAID:
             logits = node.inputs[0]
-        elif node.name in ("mul", "div", "select_n", "max"):
-            masked = masking(node)
-            varying = [masked[0]] if masked else [one for one in _cases(node) if constant(one) is None]
-            if len(varying) != 1:
+        elif node.name in ("mul", "div", "select_n", "max", "add", "sub"):
+            masked, whole = masking(node), math.prod(logits.shape)
+            operands = [masked[0]] if masked else node.inputs[1:] if node.name == "select_n" else node.inputs
+            # A bias, a shift or a number is the same for several entries.
+            scores = [one for one in operands if math.prod(back(one, MOVED).shape) == whole]
+            if len(scores) != 1:
                 break
-            logits = varying[0]
+            logits = scores[0]
         else:
             break
     return logits
-
-
-def _cases(node: Node) -> list[Value]:
-    return node.inputs[1:] if node.name == "select_n" else node.inputs
 
 
 def _numbered(program: Program) -> dict[Value, int]:

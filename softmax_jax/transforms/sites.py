@@ -24,17 +24,17 @@ Use = Literal["attention", "choice", "log", "expectation", "output", "other", "k
 
 * attention: they enter a product that sums vectors over their axis.
 * choice: the largest are chosen, as a router or a sampler does, even if vectors are summed under those.
-* log: their logarithm is taken, for a likelihood.
+* log: their logarithm is taken, for a likelihood; so are the quotients of a contrastive loss, which are not read.
 * expectation: a product sums numbers under them.
 * output: the function returns them, as a classifier does.
-* kernel, blocks, segments, unread: they cannot be read. A compiled kernel, rows that come in blocks, rows of their own
-  lengths, and anything else that is divided by a sum of exponentials.
+* kernel, blocks, segments, unread: they cannot be read. A compiled kernel; rows that come in blocks, or in parts that
+  are merged by their log-sum-exps; rows of their own lengths; anything else that is divided by a sum of exponentials.
 """
 KERNELS = ("pallas", "triton", "custom_call", "ffi_call", "cudnn", "splash", "flash", "dot_product_attention")
 """Parts of the names of primitives that stand for a compiled kernel, whose inside cannot be read."""
 UNREADABLE = {
     "kernel": "a kernel, whose inside cannot be read",
-    "blocks": "of rows that never lie whole",
+    "blocks": "of rows that never lie whole, so swap before they are cut",
     "segments": "of rows of their own lengths",
     "unread": "of a form that is not known",
 }
@@ -184,9 +184,9 @@ def _merged(program: Program, listed: dict[Node, Place]) -> dict[Node, Place]:
         if node not in read:
             what |= {node: "softmax in blocks"} if any(map(merges.of_totals, node.outputs)) else {}
         elif merges.of_totals(read[node].logits):
-            what[node] = "softmax that merges parts of rows"
+            what[node] = "softmax that merges parts"
         elif merges.part(read[node]):
-            what[node] = "softmax of part of a row, which its log-sum-exp weighs"
+            what[node] = "softmax over part of a row, merged by its log-sum-exp"
     sites = {node: dataclasses.replace(listed[node].site, use="blocks", what=one) for node, one in what.items()}
     return {node: Place(site, None, Hidden()) for node, site in sites.items()}
 
@@ -392,11 +392,15 @@ def _followed(tracked: _Tracked) -> Iterator[_Tracked]:
 def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
     """Returns where an axis is in the results of an equation: once, or in the axes of its blocks; else nowhere."""
     before, shape = node.inputs[position].shape, node.outputs[0].shape
+    if node.name == "stack":
+        return (axis + (axis >= node.params["axis"]),)
+    if node.name == "tile":
+        return (axis,) if node.params["reps"][axis] == 1 else ()
     if node.name in ("slice", "split", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"):
         return (axis,)
     if node.name in LAID - SAME or node.name in ("dot_general", "reduce_sum"):
         moved = along([Step(node, position, 0)], shape, [axis])
-        return moved if math.prod(shape[at] for at in moved) == before[axis] else ()
+        return moved if math.prod(shape[at] for at in moved) % before[axis] == 0 else ()
     entry_by_entry = all(one.shape == () or checks.broadcasts(one.shape, shape) for one in node.inputs)
     return (axis,) if entry_by_entry and (not node.frames or node.name in SAME) else ()
 
@@ -430,7 +434,7 @@ def _index_sources(indices: Value) -> list[Value]:
 State = Literal["exponentials", "product", "sum", "reciprocal", "log", "minus log"]
 TOTALS = frozenset({"reduce_sum", "cumsum", "reduce_window_sum", "psum", "psum2", "psum_invariant"})
 PLACED = LAID | {"pad", "concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n"}
-PLACED |= {"all_gather", "ppermute", "rev"}
+PLACED |= {"all_gather", "ppermute", "rev", "stack", "unstack", "tile"}
 COMBINED = PLACED | TOTALS | {"add", "add_any", "max", "min", "abs", "sub"}
 
 
@@ -454,7 +458,10 @@ def _unread(program: Program, read: Iterable[Node]) -> dict[Node, Use]:
         if node in read or not (node.exponentiates or any(operands)):
             continue
         if (divisor := _divisor(node, operands)) and not node.backward:
-            reasons |= {total: _reason(total, node) for total in divisor.sums}
+            reason: Use | None = "log" if _in_a_likelihood(node) else "blocks" if _in_parts(node, marks) else None
+            for total in divisor.sums:
+                if reasons.get(total, "log") == "log":  # what else divides by it counts more
+                    reasons[total] = reason or _reason(total, node)
         if state := _state(node, operands):
             summed: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
             own = frozenset([node]) if state in ("sum", "product") else summed
@@ -509,5 +516,53 @@ def _state(node: Node, operands: list[_Mark | None]) -> State | None:
 def _reason(total: Node, divided: Node) -> Use:
     if total.name == "scatter-add":
         return "segments"
+    around = set(divided.frame.around())
+    callers = [frame.caller.name for frame in total.frame.around() if frame.caller and frame not in around]
     on_devices = any(frame.caller and frame.caller.name == "shard_map" for frame in total.frame.around())
-    return "blocks" if on_devices or total.frame.home() is not divided.frame.home() else "unread"
+    return "blocks" if on_devices or {"scan", "while"}.intersection(callers) else "unread"
+
+
+def _in_a_likelihood(divided: Node) -> bool:
+    r"""Says whether the logarithm of a quotient is taken and no vectors are weighed by it.
+
+    So it is in a contrastive loss, $-\log(e^p / (e^p + \sum_j e^{n_j}))$ of a positive p and negatives n. A product
+    over an axis, or with a larger array, weighs vectors.
+    """
+
+    def weighs(node: Node, position: int, value: Value) -> bool:
+        others = [one for place, one in enumerate(node.inputs) if place != position]
+        if node.name in SCORES:
+            return not all(constant(one) is not None or was_boolean(one) for one in others)
+        return node.name == "mul" and math.prod(node.outputs[0].shape) > math.prod(value.shape)
+
+    def onward(value: Value) -> Iterator[Value]:
+        yield from value.also
+        for node, _ in value.users:
+            yield from () if node.backward or node.name == "log" else node.outputs
+
+    values = list(reached(divided.outputs, onward))
+    users = [(node, position, value) for value in values for node, position in value.users if not node.backward]
+    return any(node.name == "log" for node, *_ in users) and not any(weighs(*user) for user in users)
+
+
+def _in_parts(divided: Node, marks: dict[Value, _Mark]) -> bool:
+    r"""Says whether an equation divides a sum of products with exponentials by a sum of their sums.
+
+    So it ends a row whose parts are merged as they come, $(\sum_P e^{m_P - m} \sum_{j \in P} e^{z_j - m_P} v_j) /
+    \sum_P e^{m_P - m} s_P$. A sink is one more exponential of the divisor, for which nothing is added above.
+    """
+    if divided.name != "div":
+        return False
+
+    def makers(value: Value) -> list[Node]:
+        values = reached([value], lambda one: one.producer.inputs if one.producer and passes(one.producer) else ())
+        return [one.producer for one in values if one.producer]
+
+    def passes(node: Node) -> bool:
+        return node.name in COMBINED or node.name == "mul"
+
+    above, below = makers(divided.inputs[0]), makers(divided.inputs[-1])
+    added = {"add", "add_any", "reduce_sum"}
+    weighed = any(node.name in SCORES and any(one in marks for one in node.inputs) for node in above)
+    merged = [node for node in below if node.name in added and all(one in marks for one in node.inputs)]
+    return weighed and any(node.name in added for node in above) and len(merged) > 1

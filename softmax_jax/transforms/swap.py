@@ -138,9 +138,10 @@ def choose(
             site, named = place.site, isinstance(pattern, int)
             if not (where(site) if where else named or site.use in ("attention", *UNREADABLE)):
                 continue
-            if site.use in UNREADABLE:
+            if place.softmax is None:
+                why = UNREADABLE.get(site.use, UNREADABLE["unread"])
                 raise Refusal(
-                    f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: choose the model's "
+                    f"site {site.index} at {site.line} is {site.what}, {why}: choose the model's "
                     "plain attention, or leave the site as it is with where=lambda site: site.use == 'attention'"
                 )
             chosen.setdefault(place, normalizer)

@@ -358,6 +358,7 @@ UNREAD = {
     "a product used besides": lambda z, v: (lambda n: (n.max(), n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "a product returned too": lambda z, v: (lambda n: (n, n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "segments": sum_over_segments,
+    "stacked": lambda z, v: (lambda e: e / e.sum(0, keepdims=True))(jnp.stack([jnp.exp(z[:, 0]), jnp.exp(v[:, 0])])),
 }
 
 
@@ -371,7 +372,8 @@ def test_an_exponential_whose_sum_divides_is_listed_and_refused(name: str):
     z, v = normal(4, 4), normal(4, 3, seed=1)
     found = sj.sites(model)(z, v)
     assert found[0].use == "attention"
-    assert {site.use for site in found[1:]} == {"segments" if name == "segments" else "unread"}
+    use = {"segments": "segments", "blocks written out": "blocks"}.get(name, "unread")
+    assert {site.use for site in found[1:]} == {use}
     with pytest.raises(ValueError, match=r"site \d at test_forms.py:\d+ is .*: choose the model's plain attention"):
         jax.eval_shape(sj.swap(model, "hardmax"), z, v)
     left = sj.swap(model, "hardmax", where=lambda site: site.use == "attention")

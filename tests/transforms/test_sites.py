@@ -90,6 +90,8 @@ USES: dict[str, tuple[str, Any, Any]] = {
     "mean of heads": ("attention", lambda z: weigh(jax.nn.softmax(z).sum(1, keepdims=True)), Z),
     "split": ("attention", lambda z: [weigh(w) for w in jnp.split(jax.nn.softmax(z), [2], -1)], Z),
     "second of a split": ("attention", lambda z: weigh(jnp.split(jax.nn.softmax(z), [2], -1)[1]), Z),
+    "stacked": ("attention", lambda x: jnp.stack([jax.nn.softmax(x), jax.nn.softmax(x)], 2).mT @ W, X),
+    "tiled": ("attention", lambda x: jnp.tile(jax.nn.softmax(x), (2, 1)) @ W, X),
     "weights out of a map": ("attention", lambda z: weigh(jax.lax.map(jax.nn.softmax, z)), Z),
     "weights out of a branch": ("attention", lambda z: weigh(jax.lax.cond(True, jax.nn.softmax, jnp.sin, z)), Z),
     "weights into a checkpoint": ("attention", lambda z: jax.checkpoint(weigh)(jax.nn.softmax(z)), Z),

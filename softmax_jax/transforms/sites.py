@@ -390,7 +390,7 @@ def _followed(tracked: _Tracked) -> Iterator[_Tracked]:
 
 
 def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
-    """Returns where an axis is in the results of an equation: once, or in the axes of its blocks; else nowhere."""
+    """Returns where an axis is in the results of an equation: once, in its blocks, or joined; else nowhere."""
     before, shape = node.inputs[position].shape, node.outputs[0].shape
     if node.name == "stack":
         return (axis + (axis >= node.params["axis"]),)
@@ -400,7 +400,10 @@ def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
         return (axis,)
     if node.name in LAID - SAME or node.name in ("dot_general", "reduce_sum"):
         moved = along([Step(node, position, 0)], shape, [axis])
-        return moved if math.prod(shape[at] for at in moved) % before[axis] == 0 else ()
+        size, own = math.prod(shape[at] for at in moved), before[axis]
+        return (
+            moved if size == own or (own and size % own == 0) else ()
+        )  # beside other rows, where a reshape joins axes
     entry_by_entry = all(one.shape == () or checks.broadcasts(one.shape, shape) for one in node.inputs)
     return (axis,) if entry_by_entry and (not node.frames or node.name in SAME) else ()
 

@@ -153,6 +153,12 @@ def softmaxes(program: Program) -> list[Softmax]:
     return [found[node] for node in program.nodes if node in found]
 
 
+def sums(program: Program) -> dict[Node, Value]:
+    """Returns the equations that sum exponentials along rows, with the logits of each, except for a factor."""
+    totals = [total for node in program.nodes if node.name == "reduce_sum" and (total := _sum_of_exponentials(node))]
+    return {one.node: one.exponents.logits for one in totals if isinstance(one.exponents.logits, Value)}
+
+
 def at_hand(value: Value, frame: Frame) -> bool:
     """Says whether a value can be had where a body is executed: it comes from there, or from the program around it."""
     if value.producer is None:

@@ -93,6 +93,15 @@ class Node:
         return HOLDERS.get(self.equation.primitive.name)
 
     @property
+    def carried(self) -> "list[tuple[Value, Value]]":
+        """What a turn of a loop leaves, each with what the next one receives."""
+        if self.name not in ("scan", "while"):
+            return []
+        body = self.frames[-1]
+        number = _scan_sizes(self.params)[1] if self.name == "scan" else len(body.inputs)
+        return list(zip(body.outputs[:number], body.inputs))
+
+    @property
     def scope(self) -> str:
         """The named scopes around it, as in "Net/block_0"."""
         outer = self.frame.caller.scope if self.frame.caller else ""

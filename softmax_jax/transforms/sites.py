@@ -28,6 +28,7 @@ from softmax_jax.transforms.find import (
     softmaxes,
     was_boolean,
 )
+from softmax_jax.transforms.merges import Merges
 from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached, trace
 
 Hides = Literal["none", "select", "values", "select and values"]
@@ -48,17 +49,18 @@ Use = Literal[
 
 * attention: they enter a product that sums vectors over their axis.
 * choice: the largest are chosen, as a router or a sampler does, even if vectors are summed under those.
-* log: their logarithm is taken, for a likelihood.
+* log: their logarithm is taken, for a likelihood; so are the quotients of a contrastive loss, which are not read.
 * expectation: a product sums numbers under them.
 * output: the function returns them, as a classifier does.
-* kernel, blocks, segments, derivative, unread: they cannot be read. A compiled kernel, rows that come in blocks, rows
-  of their own lengths, the derivative of a sum of exponentials, and anything else that is divided by such a sum.
+* kernel, blocks, segments, derivative, unread: they cannot be read. A compiled kernel; rows that come in blocks, or in
+  parts that are merged by their log-sum-exps; rows of their own lengths; the derivative of a sum of exponentials;
+  anything else that is divided by such a sum.
 """
 KERNELS = ("pallas", "triton", "custom_call", "ffi_call", "cudnn", "splash", "flash", "dot_product_attention")
 """Parts of the names of primitives that stand for a compiled kernel, whose inside cannot be read."""
 UNREADABLE = {
     "kernel": "a kernel, whose inside cannot be read",
-    "blocks": "of rows that never lie whole",
+    "blocks": "of rows that never lie whole, so swap before they are cut",
     "segments": "of rows of their own lengths",
     "derivative": "which the function takes itself",
     "unread": "of a form that is not known",
@@ -202,12 +204,29 @@ def places(program: Program, fun: Any) -> list[Place]:
     found = [node for node in program.nodes if node in read or node in unread]
     if not found:
         raise Refusal(_nothing(program, fun))
-    return [
-        Place(_site_of_unread(index, node, unread[node]), None, Hidden())
+    listed = {
+        node: Place(_site_of_unread(index, node, unread[node]), None, Hidden())
         if node in unread
         else _place(index, read[node], program, read[node] in derived)
         for index, node in enumerate(found)
-    ]
+    }
+    return list((listed | _merged(program, listed)).values())
+
+
+def _merged(program: Program, listed: dict[Node, Place]) -> dict[Node, Place]:
+    """Returns the places that are parts of a row, or that merge these: they cannot be read, whatever they look like."""
+    read = {node: place.softmax for node, place in listed.items() if place.softmax}
+    merges = Merges(program, {node: one for node, one in read.items() if listed[node].site.use in ("attention", "log")})
+    what: dict[Node, str] = {}
+    for node in listed if merges.merged else ():
+        if node not in read:
+            what |= {node: "softmax in blocks"} if any(map(merges.of_totals, node.outputs)) else {}
+        elif merges.of_totals(read[node].logits):
+            what[node] = "softmax that merges parts"
+        elif merges.part(read[node]):
+            what[node] = "softmax over part of a row, merged by its log-sum-exp"
+    sites = {node: dataclasses.replace(listed[node].site, use="blocks", what=one) for node, one in what.items()}
+    return {node: Place(site, None, Hidden()) for node, site in sites.items()}
 
 
 def _is_kernel(node: Node) -> bool:
@@ -438,8 +457,12 @@ def _followed(tracked: _Tracked) -> Iterator[_Tracked]:
 
 
 def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
-    """Returns where an axis is in the results of an equation: once, or in the axes of its blocks; else nowhere."""
+    """Returns where an axis is in the results of an equation: once, in its blocks, or joined; else nowhere."""
     before, shape = node.inputs[position].shape, node.outputs[0].shape
+    if node.name == "stack":
+        return (axis + (axis >= node.params["axis"]),)
+    if node.name == "tile":
+        return (axis,) if node.params["reps"][axis] == 1 else ()
     if node.name in ("slice", "split", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"):
         return (axis,)
     if node.name == "conv_general_dilated":
@@ -449,7 +472,10 @@ def _moved(node: Node, position: int, axis: int) -> tuple[int, ...]:
         return (axis,)
     if node.name in LAID - SAME or node.name in MIXES:
         moved = along([Step(node, position, 0)], shape, [axis])
-        return moved if math.prod(shape[at] for at in moved) == before[axis] else ()
+        size, own = math.prod(shape[at] for at in moved), before[axis]
+        return (
+            moved if size == own or (own and size % own == 0) else ()
+        )  # beside other rows, where a reshape joins axes
     entry_by_entry = all(one.shape == () or checks.broadcasts(one.shape, shape) for one in node.inputs)
     return (axis,) if entry_by_entry and (not node.frames or node.name in SAME) else ()
 
@@ -497,7 +523,7 @@ def _index_sources(indices: Value) -> list[Value]:
 State = Literal["exponentials", "product", "sum", "reciprocal", "log", "minus log"]
 TOTALS = frozenset({"reduce_sum", "cumsum", "reduce_window_sum", "psum", "psum2", "psum_invariant"})
 PLACED = LAID | {"pad", "concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n"}
-PLACED |= {"all_gather", "ppermute", "rev"}
+PLACED |= {"all_gather", "ppermute", "rev", "stack", "unstack", "tile"}
 LINEAR = LAID | {"neg", "sub", "add_any", "add", "reduce_sum"}
 """The primitives between the products of the derivative of a softmax."""
 COMBINED = PLACED | TOTALS | {"add", "add_any", "max", "min", "abs", "sub"}
@@ -524,8 +550,12 @@ def _unread(program: Program, read: Mapping[Node, Softmax]) -> dict[Node, Use]:
         if node in read or _only_masked(node, read) or not (node.exponentiates or any(operands)):
             continue
         if (divisor := _divisor(node, operands)) and not node.backward:
-            open_sums = [total for total in divisor.sums if reasons.get(total) != "derivative"]
-            reasons |= {total: _reason(total, node, divisor, totals) for total in open_sums}
+            reason: Use | None = "log" if _in_a_likelihood(node) else "blocks" if _in_parts(node, marks) else None
+            for total in divisor.sums:
+                use = reason or _reason(total, node, divisor, totals)
+                # A derivative stays one; what else divides by a sum counts more than a likelihood.
+                if reasons.get(total) != "derivative" and (use != "log" or total not in reasons):
+                    reasons[total] = use
         if state := _state(node, operands):
             summed: frozenset[Node] = frozenset().union(*(mark.sums for mark in operands if mark))
             own = frozenset([node]) if state in ("sum", "product") else summed
@@ -616,10 +646,57 @@ def _reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) -> Us
     tangent = numerator is not None and numerator.name in ("reduce_sum", "add_any", "sub")
     if divided.derived and (total in totals or (tangent and divided.name == "div")):
         return "derivative"
+    around = set(divided.frame.around())
+    callers = [frame.caller.name for frame in total.frame.around() if frame.caller and frame not in around]
     on_devices = any(frame.caller and frame.caller.name == "shard_map" for frame in total.frame.around())
     several = len(divisor.sums) > 1 and divisor.state in ("sum", "reciprocal")
-    in_parts = on_devices or several or total.frame.home() is not divided.frame.home()
-    return "blocks" if in_parts else "unread"
+    return "blocks" if on_devices or several or {"scan", "while"}.intersection(callers) else "unread"
+
+
+def _in_a_likelihood(divided: Node) -> bool:
+    r"""Says whether the logarithm of a quotient is taken and no vectors are weighed by it.
+
+    So it is in a contrastive loss, $-\log(e^p / (e^p + \sum_j e^{n_j}))$ of a positive p and negatives n. A product
+    over an axis, or with a larger array, weighs vectors.
+    """
+
+    def weighs(node: Node, position: int, value: Value) -> bool:
+        others = [one for place, one in enumerate(node.inputs) if place != position]
+        if node.name in SCORES:
+            return not all(constant(one) is not None or was_boolean(one) for one in others)
+        return node.name == "mul" and math.prod(node.outputs[0].shape) > math.prod(value.shape)
+
+    def onward(value: Value) -> Iterator[Value]:
+        yield from value.also
+        for node, _ in value.users:
+            yield from () if node.backward or node.name == "log" else node.outputs
+
+    values = list(reached(divided.outputs, onward))
+    users = [(node, position, value) for value in values for node, position in value.users if not node.backward]
+    return any(node.name == "log" for node, *_ in users) and not any(weighs(*user) for user in users)
+
+
+def _in_parts(divided: Node, marks: dict[Value, _Mark]) -> bool:
+    r"""Says whether an equation divides a sum of products with exponentials by a sum of their sums.
+
+    So it ends a row whose parts are merged as they come, $(\sum_P e^{m_P - m} \sum_{j \in P} e^{z_j - m_P} v_j) /
+    \sum_P e^{m_P - m} s_P$. A sink is one more exponential of the divisor, for which nothing is added above.
+    """
+    if divided.name != "div":
+        return False
+
+    def makers(value: Value) -> list[Node]:
+        values = reached([value], lambda one: one.producer.inputs if one.producer and passes(one.producer) else ())
+        return [one.producer for one in values if one.producer]
+
+    def passes(node: Node) -> bool:
+        return node.name in COMBINED or node.name == "mul"
+
+    above, below = makers(divided.inputs[0]), makers(divided.inputs[-1])
+    added = {"add", "add_any", "reduce_sum"}
+    weighed = any(node.name in SCORES and any(one in marks for one in node.inputs) for node in above)
+    merged = [node for node in below if node.name in added and all(one in marks for one in node.inputs)]
+    return weighed and any(node.name in added for node in above) and len(merged) > 1
 
 
 # Softmaxes whose derivative the function takes itself

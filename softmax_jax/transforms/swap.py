@@ -143,10 +143,11 @@ def choose(
             site, named = place.site, isinstance(pattern, int)
             if not (where(site) if where else named or site.use in ("attention", *UNREADABLE)):
                 continue
-            if site.use in UNREADABLE:
+            if place.softmax is None:
+                why = UNREADABLE.get(site.use, UNREADABLE["unread"])
                 remedy = INSIDE if site.use == "derivative" else "choose the model's plain attention"
                 raise Refusal(
-                    f"site {site.index} at {site.line} is {site.what}, {UNREADABLE[site.use]}: {remedy}, or leave the "
+                    f"site {site.index} at {site.line} is {site.what}, {why}: {remedy}, or leave the "
                     "site as it is with where=lambda site: site.use == 'attention'"
                 )
             chosen.setdefault(place, normalizer)

@@ -520,6 +520,7 @@ UNREAD = {
     "a product used besides": lambda z, v: (lambda n: (n.max(), n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "a product returned too": lambda z, v: (lambda n: (n, n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "segments": sum_over_segments,
+    "stacked": lambda z, v: (lambda e: e / e.sum(0, keepdims=True))(jnp.stack([jnp.exp(z[:, 0]), jnp.exp(v[:, 0])])),
 }
 
 

@@ -1,0 +1,653 @@
+"""Attention to parts of a row that are merged by their log-sum-exps is refused; what looks like it is swapped."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import softmax_jax as sj
+from softmax_jax.refusal import Refusal
+from tests.tiers import full_except
+
+from .models import close, normal, run
+
+Q, K, V, K2, V2 = (normal(2, 3, 8, 4, seed=seed) for seed in range(5))
+W = normal(4, 3, seed=5)
+FIRST, LAST = slice(0, 4), slice(4, 8)
+LOW = -1e30
+NAMES = ("ssmax(s=0.9)", "entmax15", "hardmax")
+
+
+def scores(q, k):
+    return jnp.einsum("...qd,...kd->...qk", q, k)
+
+
+def weigh(w, v):
+    return jnp.einsum("...qk,...kd->...qd", w, v)
+
+
+def attend(q, k, v, softmax=jax.nn.softmax):
+    return weigh(softmax(scores(q, k)), v)
+
+
+def log_sum_exp(z, axis: int = -1):
+    return jax.nn.logsumexp(z, axis, keepdims=True)
+
+
+def part(q, k, v):
+    """Attention to some keys, and the log-sum-exp of its logits."""
+    z = scores(q, k)
+    return weigh(jax.nn.softmax(z), v), log_sum_exp(z)
+
+
+def halves(q, k, v):
+    return part(q, k[:, :, FIRST], v[:, :, FIRST]), part(q, k[:, :, LAST], v[:, :, LAST])
+
+
+def quarters(*arrays):
+    """Keys and values in four parts, these before all other axes."""
+    return tuple(one.reshape(2, 3, 4, 2, 4).transpose(2, 0, 1, 3, 4) for one in arrays)
+
+
+def merge(one, other):
+    """The merge of flash attention: both rescaled to the log-sum-exp of both."""
+    (o, lse), (o2, lse2) = one, other
+    new = jnp.logaddexp(lse, lse2)
+    return o * jnp.exp(lse - new) + o2 * jnp.exp(lse2 - new), new
+
+
+def flash_decoding(q, k, v):
+    k, v = (one.reshape(2, 3, 2, 4, 4) for one in (k, v))
+    z = jnp.einsum("bhqd,bhckd->bhcqk", q, k)
+    o = jnp.einsum("bhcqk,bhckd->bhcqd", jax.nn.softmax(z), v)
+    return (jax.nn.softmax(jax.nn.logsumexp(z, -1), 2)[..., None] * o).sum(2)
+
+
+def flash_decoding_by_einsum(q, k, v):
+    k, v = (one.reshape(2, 3, 2, 4, 4) for one in (k, v))
+    z = jnp.einsum("bhqd,bhckd->bhcqk", q, k)
+    o = jnp.einsum("bhcqk,bhckd->bhcqd", jax.nn.softmax(z), v)
+    return jnp.einsum("bhcq,bhcqd->bhqd", jax.nn.softmax(jax.nn.logsumexp(z, -1), 2), o)
+
+
+def exponential_of_difference(q, k, v):
+    o, lse = (jnp.stack(parts) for parts in zip(*halves(q, k, v)))
+    return (o * jnp.exp(lse - log_sum_exp(lse, 0))).sum(0)
+
+
+def sigmoid(q, k, v):
+    (o, lse), (o2, lse2) = halves(q, k, v)
+    share = jax.nn.sigmoid(lse - lse2)
+    return share * o + (1 - share) * o2
+
+
+def ring_update(q, k, v):
+    """As in ring-flash-attention: out - sigmoid(block_lse - lse) * (out - block_out)."""
+    (o, lse), (o2, lse2) = halves(q, k, v)
+    return o - jax.nn.sigmoid(lse2 - lse) * (o - o2)
+
+
+def ring(q, k, v):
+    q, k, v = (one.reshape(2, 3, 2, 4, 4) for one in (q, k, v))
+    turned = [part(q, jnp.roll(k, turn, 2), jnp.roll(v, turn, 2)) for turn in range(2)]
+    return merge(*turned)[0].reshape(2, 3, 8, 4)
+
+
+def normalized_after(q, k, v):
+    (o, lse), (o2, lse2) = halves(q, k, v)
+    top = jnp.maximum(lse, lse2)
+    e, e2 = jnp.exp(lse - top), jnp.exp(lse2 - top)
+    return (o * e + o2 * e2) / (e + e2)
+
+
+def normalized_after_without_maximum(q, k, v):
+    (o, lse), (o2, lse2) = halves(q, k, v)
+    return (o * jnp.exp(lse) + o2 * jnp.exp(lse2)) / (jnp.exp(lse) + jnp.exp(lse2))
+
+
+def maxima_and_sums(q, k, v):
+    def pair(some):
+        z = scores(q, k[:, :, some])
+        top = z.max(-1, keepdims=True)
+        e = jnp.exp(z - top)
+        total = e.sum(-1, keepdims=True)
+        return weigh(e, v[:, :, some]) / total, top, total
+
+    (o, m, s), (o2, m2, s2) = pair(FIRST), pair(LAST)
+    top = jnp.maximum(m, m2)
+    s, s2 = s * jnp.exp(m - top), s2 * jnp.exp(m2 - top)
+    return (o * s + o2 * s2) / (s + s2)
+
+
+def shares_of_sums(q, k, v):
+    def pair(some):
+        e = jnp.exp(scores(q, k[:, :, some]))
+        total = e.sum(-1, keepdims=True)
+        return weigh(e / total, v[:, :, some]), total
+
+    (o, s), (o2, s2) = pair(FIRST), pair(LAST)
+    return o / (1 + s2 / s) + o2 / (1 + s / s2)
+
+
+def summed_by_ones(q, k, v):
+    def pair(some):
+        z = scores(q, k[:, :, some])
+        return weigh(jax.nn.softmax(z), v[:, :, some]), jnp.exp(z - 2) @ jnp.ones((4, 1))
+
+    (o, s), (o2, s2) = pair(FIRST), pair(LAST)
+    return (o * s + o2 * s2) / (s + s2)
+
+
+def cascade(q, k, v):
+    """A shared prefix, in base 2, as flashinfer merges states."""
+
+    def state(some):
+        z = scores(q, k[:, :, some]) * np.log2(np.e).astype(np.float32)
+        top = z.max(-1, keepdims=True)
+        e = jnp.exp2(z - top)
+        total = e.sum(-1, keepdims=True)
+        return weigh(e, v[:, :, some]) / total, top + jnp.log2(total)
+
+    (o, lse), (o2, lse2) = state(FIRST), state(LAST)
+    top = jnp.maximum(lse, lse2)
+    s, s2 = jnp.exp2(lse - top), jnp.exp2(lse2 - top)
+    return o * (s / (s + s2)) + o2 * (s2 / (s + s2))
+
+
+def hydragen(q, k, v):
+    """A prefix of the first sequence for all, in one product with the queries of the batch."""
+    z, z2 = jnp.einsum("bhqd,hkd->bhqk", q, k[0, :, FIRST]), scores(q, k[:, :, LAST])
+    o, o2 = jnp.einsum("bhqk,hkd->bhqd", jax.nn.softmax(z), v[0, :, FIRST]), weigh(jax.nn.softmax(z2), v[:, :, LAST])
+    lse = jnp.stack([jax.nn.logsumexp(z, -1), jax.nn.logsumexp(z2, -1)])
+    e = jnp.exp(lse - lse.max(0, keepdims=True))[..., None]
+    return (o * e[0] + o2 * e[1]) / e.sum(0)
+
+
+def hydragen_whole(q, k, v):
+    shared = [
+        jnp.concatenate([jnp.broadcast_to(one[:1, :, FIRST], (2, 3, 4, 4)), one[:, :, LAST]], 2) for one in (k, v)
+    ]
+    return attend(q, *shared)
+
+
+def tree(q, k, v):
+    states = [part(q, *both) for both in zip(*quarters(k, v))]
+    return merge(merge(*states[:2]), merge(*states[2:]))[0]
+
+
+def associative_scan(q, k, v):
+    o, lse = jax.vmap(lambda k, v: part(q, k, v))(*quarters(k, v))
+    return lax.associative_scan(merge, (o, lse))[0][-1]
+
+
+NOTHING = jnp.zeros((2, 3, 8, 4)), jnp.full((2, 3, 8, 1), LOW)
+
+
+def scan(q, k, v):
+    return lax.scan(lambda state, both: (merge(state, part(q, *both)), None), NOTHING, quarters(k, v))[0][0]
+
+
+def scan_one_turn_late(q, k, v):
+    def step(state, both):
+        return (*merge(state[:2], state[2:]), *part(q, *both)), None
+
+    state, _ = lax.scan(step, (*NOTHING, *NOTHING), quarters(k, v))
+    return merge(state[:2], state[2:])[0]
+
+
+def while_one_turn_late(q, k, v):
+    k, v = quarters(k, v)
+
+    def body(turn, state):
+        return (*merge(state[:2], state[2:]), *part(q, k[turn], v[turn]))
+
+    state = lax.fori_loop(0, jnp.int32(4), body, (*NOTHING, *NOTHING))
+    return merge(state[:2], state[2:])[0]
+
+
+def buffers(q, k, v):
+    k, v = quarters(k, v)
+
+    def body(turn, state):
+        return [whole.at[turn].set(one) for whole, one in zip(state, part(q, k[turn], v[turn]))]
+
+    o, lse = lax.fori_loop(0, 4, body, [jnp.zeros((4, 2, 3, 8, 4)), jnp.zeros((4, 2, 3, 8, 1))])
+    return (o * jax.nn.softmax(lse, 0)).sum(0)
+
+
+def parts_in_a_map(q, k, v):
+    o, lse = lax.map(lambda both: part(q, *both), quarters(k, v))
+    return (o * jax.nn.softmax(lse, 0)).sum(0)
+
+
+def weights_merged_before_the_product(q, k, v):
+    z, z2 = scores(q, k[:, :, FIRST]), scores(q, k[:, :, LAST])
+    share = jax.nn.softmax(jnp.concatenate([log_sum_exp(z), log_sum_exp(z2)], -1))
+    return weigh(
+        jnp.concatenate([jax.nn.softmax(z) * share[..., :1], jax.nn.softmax(z2) * share[..., 1:]], -1),
+        v,
+    )
+
+
+def logarithms_of_weights(q, k, v):
+    z, z2 = scores(q, k[:, :, FIRST]), scores(q, k[:, :, LAST])
+    share = jax.nn.log_softmax(jnp.concatenate([log_sum_exp(z), log_sum_exp(z2)], -1))
+    logs = [jax.nn.log_softmax(z) + share[..., :1], jax.nn.log_softmax(z2) + share[..., 1:]]
+    return weigh(jnp.exp(jnp.concatenate(logs, -1)), v)
+
+
+def scores_computed_twice(q, k, v):
+    o, o2 = (attend(q, k[:, :, some], v[:, :, some]) for some in (FIRST, LAST))
+    lse = [log_sum_exp(scores(q, k[:, :, some]) - 1) + 1 for some in (FIRST, LAST)]
+    share = jax.nn.softmax(jnp.concatenate(lse, -1))
+    return o * share[..., :1] + o2 * share[..., 1:]
+
+
+def checkpoints(q, k, v):
+    states = [jax.checkpoint(part)(q, k[:, :, some], v[:, :, some]) for some in (FIRST, LAST)]
+    return jax.checkpoint(merge)(*states)[0]
+
+
+def average(q, k, v):
+    o, lse = (jnp.stack(parts) for parts in zip(*halves(q, k, v)))
+    return jnp.average(o, 0, jnp.broadcast_to(jnp.exp(lse - lse.max(0, keepdims=True)), o.shape))
+
+
+def two_masks(q, k, v):
+    """A window and what comes before it; softmax and log-sum-exp hide in other ways."""
+    z, near = scores(q, k), jnp.abs(jnp.arange(8)[:, None] - jnp.arange(8)[None]) < 3
+    near = jnp.broadcast_to(near[None, None], z.shape)
+    o = jnp.stack([weigh(jax.nn.softmax(jnp.where(seen, z, LOW)), v) for seen in (near, ~near)])
+    lse = jnp.stack([jax.nn.logsumexp(z, -1, where=seen, keepdims=True) for seen in (near, ~near)])
+    return (o * jax.nn.softmax(lse, 0)).sum(0)
+
+
+def projected_before(q, k, v):
+    (o, lse), (o2, lse2) = halves(q, k, v)
+    w = jnp.broadcast_to(jnp.eye(4)[None, None], (2, 3, 4, 4))
+    share = jax.nn.sigmoid(lse - lse2)
+    return share * (o @ w) + (1 - share) * (o2 @ w)
+
+
+def itself_apart(q, k, v):
+    """The logit of the entry itself beside attention to all others."""
+    z = jnp.where(jnp.eye(8, dtype=bool)[None, None], LOW, scores(q, k))
+    share = jax.nn.sigmoid((q * k).sum(-1, keepdims=True) - log_sum_exp(z))
+    return share * v + (1 - share) * weigh(jax.nn.softmax(z), v)
+
+
+def sink(q, k, v):
+    o, lse = part(q, k, v)
+    return o * jax.nn.sigmoid(lse - 0.3)
+
+
+def sink_whole(q, k, v):
+    z = jnp.concatenate([scores(q, k), jnp.full((2, 3, 8, 1), 0.3)], -1)
+    return weigh(jax.nn.softmax(z)[..., :8], v)
+
+
+def residual_of_jax(q, k, v):
+    def state(some):
+        q_, k_, v_ = (one.transpose(0, 2, 1, 3) for one in (q, k[:, :, some], v[:, :, some]))
+        o, lse = jax.nn.dot_product_attention(q_, k_, v_, scale=1.0, return_residual=True, implementation="xla")
+        return o.transpose(0, 2, 1, 3), lse.transpose(0, 2, 1)[..., None]
+
+    return merge(state(FIRST), state(LAST))[0]
+
+
+def hash_rounds(q, k, v):
+    """Reformer: in each round the entries of a bucket attend to each other."""
+    o, lse = [], []
+    for turn in range(2):
+        order = jnp.asarray(np.random.default_rng(turn).permutation(8))
+        back = jnp.argsort(order)
+        q_, k_, v_ = (one[:, :, order].reshape(2, 3, 2, 4, 4) for one in (q, k, v))
+        z = scores(q_, k_)
+        o.append(weigh(jnp.exp(z - log_sum_exp(z)), v_).reshape(2, 3, 8, 4)[:, :, back])
+        lse.append(log_sum_exp(z).reshape(2, 3, 8, 1)[:, :, back])
+    o, lse = jnp.stack(o), jnp.stack(lse)
+    return (o * jnp.exp(lse - log_sum_exp(lse, 0))).sum(0)
+
+
+def hash_rounds_whole(q, k, v):
+    """A key that is in the bucket of a query in two rounds counts twice."""
+    seen = jnp.zeros((8, 8))
+    for turn in range(2):
+        bucket = np.argsort(np.random.default_rng(turn).permutation(8)) // 4
+        seen += jnp.asarray(bucket[:, None] == bucket[None], jnp.float32)
+    return attend(q, k, v, lambda z: jax.nn.softmax(z + jnp.log(seen)[None, None]))
+
+
+def online(q, k, v):
+    top, total, o = jnp.full((2, 3, 8, 1), LOW), jnp.zeros((2, 3, 8, 1)), jnp.zeros((2, 3, 8, 4))
+    for keys, values in zip(*quarters(k, v)):
+        z = scores(q, keys)
+        new = jnp.maximum(top, z.max(-1, keepdims=True))
+        e, shrink = jnp.exp(z - new), jnp.exp(top - new)
+        top, total, o = new, total * shrink + e.sum(-1, keepdims=True), o * shrink + weigh(e, values)
+    return o / total
+
+
+def online_normalized(q, k, v):
+    """Flash attention 1: divided by the sum after every part."""
+    top, total, o = jnp.full((2, 3, 8, 1), LOW), jnp.zeros((2, 3, 8, 1)), jnp.zeros((2, 3, 8, 4))
+    for keys, values in zip(*quarters(k, v)):
+        z = scores(q, keys)
+        own = z.max(-1, keepdims=True)
+        e, new = jnp.exp(z - own), jnp.maximum(top, own)
+        both = jnp.exp(top - new) * total + jnp.exp(own - new) * e.sum(-1, keepdims=True)
+        o = (total * jnp.exp(top - new) * o + jnp.exp(own - new) * weigh(e, values)) / both
+        top, total = new, both
+    return o
+
+
+def memory_efficient(q, k, v, each=lax.map):
+    """Rabe and Staats, as flax, tokamax and keras-hub have it."""
+
+    @jax.checkpoint
+    def chunk(both):
+        z = scores(q, both[0])
+        top = lax.stop_gradient(z.max(-1, keepdims=True))
+        e = jnp.exp(z - top)
+        return weigh(e, both[1]), e.sum(-1, keepdims=True), top
+
+    o, total, top = each(chunk, quarters(k, v))
+    shrink = jnp.exp(top - top.max(0, keepdims=True))
+    return (o * shrink).sum(0) / (total * shrink).sum(0)
+
+
+def memory_efficient_by_vmap(q, k, v):
+    return memory_efficient(q, k, v, lambda chunk, both: jax.vmap(chunk)(both))
+
+
+PARTS: dict[str, Any] = {
+    "softmax of log-sum-exps": flash_decoding,
+    "softmax of log-sum-exps, in a product": flash_decoding_by_einsum,
+    "exponential of a difference": exponential_of_difference,
+    "sigmoid of a difference": sigmoid,
+    "update of a ring": ring_update,
+    "ring": ring,
+    "normalized after": normalized_after,
+    "normalized after, without a maximum": normalized_after_without_maximum,
+    "maxima and sums": maxima_and_sums,
+    "shares of sums": shares_of_sums,
+    "summed by ones": summed_by_ones,
+    "cascade": cascade,
+    "shared prefix": (hydragen, hydragen_whole),
+    "tree": tree,
+    "associative scan": associative_scan,
+    "scan": scan,
+    "scan, one turn late": scan_one_turn_late,
+    "loop, one turn late": while_one_turn_late,
+    "buffers": buffers,
+    "map": parts_in_a_map,
+    "weights merged": weights_merged_before_the_product,
+    "logarithms": logarithms_of_weights,
+    "scores computed twice": scores_computed_twice,
+    "checkpoints": checkpoints,
+    "average": average,
+    "two masks": two_masks,
+    "projected before": projected_before,
+    "itself apart": itself_apart,
+    "sink": (sink, sink_whole),
+    "residual of JAX": residual_of_jax,
+    "hash rounds": (hash_rounds, hash_rounds_whole),
+    "online": online,
+    "online, normalized": online_normalized,
+    "memory efficient": memory_efficient,
+    "memory efficient, by vmap": memory_efficient_by_vmap,
+}
+CUT = "softmax over part of a row, merged by its log-sum-exp"
+MERGED = "softmax that merges parts"
+
+
+def functions(name: str):
+    """A form that merges parts, and attention to the whole row."""
+    found = PARTS[name]
+    return found if isinstance(found, tuple) else (found, attend)
+
+
+@pytest.mark.parametrize(
+    "name",
+    full_except(
+        PARTS, "softmax of log-sum-exps", "sigmoid of a difference", "scan, one turn late", "logarithms", "hash rounds"
+    ),
+)
+def test_parts_that_are_merged_by_their_log_sum_exps_are_blocks(name: str):
+    merged, _ = functions(name)
+    assert {site.use for site in sj.sites(merged)(Q, K, V)} == {"blocks"}
+    for changed in (*(sj.swap(merged, name) for name in NAMES), sj.probe(merged)):
+        with pytest.raises(Refusal, match="of rows that never lie whole, so swap before they are cut: choose the"):
+            jax.eval_shape(changed, Q, K, V)
+    # What the message says can be done leaves the merge as it is, and swaps the attention beside it.
+    both = lambda q, k, v, softmax=jax.nn.softmax: (merged(q, k, v), attend(q, k2, v2, softmax))  # noqa: E731
+    k2, v2 = K2, V2
+    assert [site.use for site in sj.sites(both)(Q, K, V)].count("attention") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PARTS)
+def test_merged_parts_are_attention_to_the_row(name: str):
+    merged, whole = functions(name)
+    beside = sj.swap(lambda q, k, v: (merged(q, k, v), attend(q, K2, V2)), "hardmax", where=plain)
+    got, (kept, other) = run(lambda q, k, v: (whole(q, k, v), beside(q, k, v)), Q, K, V)
+    close((got, attend(Q, K2, V2, sj.hardmax)), (kept, other), atol=3e-6)
+
+
+def plain(site: Any) -> bool:
+    return site.use == "attention"
+
+
+def test_the_parts_and_their_merge_are_told_apart():
+    found = sj.sites(flash_decoding)(Q, K, V)
+    assert [(site.what, site.shape) for site in found] == [(CUT, (2, 3, 2, 8, 4)), (MERGED, (2, 3, 2, 8))]
+    assert [site.what for site in sj.sites(hash_rounds)(Q, K, V)] == [CUT, CUT, MERGED]
+    assert [site.what for site in sj.sites(logarithms_of_weights)(Q, K, V)] == [MERGED, CUT, CUT]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["summed", "gathered", "handed on"])
+def test_parts_on_several_devices_are_blocks(how: str):
+    mesh = jax.make_mesh((2,), ("keys",), axis_types=(jax.sharding.AxisType.Auto,))
+    shared = jax.P(None, None, "keys")
+
+    def each(q, k, v):
+        o, lse = part(q, k, v)
+        if how == "summed":
+            e = jnp.exp(lse - lax.pmax(lse, "keys"))
+            return lax.psum(o * e, "keys") / lax.psum(e, "keys")
+        if how == "gathered":
+            return (lax.all_gather(o, "keys") * jax.nn.softmax(lax.all_gather(lse, "keys"), 0)).sum(0)
+        return merge((o, lse), part(q, *(lax.ppermute(one, "keys", [(0, 1), (1, 0)]) for one in (k, v))))[0]
+
+    queries = shared if how == "handed on" else jax.P()
+    on_devices = jax.shard_map(each, mesh=mesh, check_vma=False, in_specs=(queries, shared, shared), out_specs=queries)
+    close(on_devices(Q, K, V), attend(Q, K, V), atol=3e-6)
+    assert {site.use for site in sj.sites(on_devices)(Q, K, V)} == {"blocks"}
+
+
+def learned_gate(q, k, v, softmax):
+    share = jax.nn.sigmoid((q @ W[None, None])[..., :1])
+    return share * attend(q, k, v, softmax) + (1 - share) * attend(q, K2, V2, softmax)
+
+
+def gate_of_other_log_sum_exps(q, k, v, softmax):
+    share = jax.nn.softmax(jnp.concatenate([log_sum_exp(q @ W[None, None]), log_sum_exp(k @ W[None, None])], -1))
+    return share[..., :1] * attend(q, k, v, softmax) + share[..., 1:] * attend(q, K2, V2, softmax)
+
+
+def mixture_of_attentions(q, k, v, softmax):
+    gate = jnp.exp(jax.nn.log_softmax(q @ W[None, None]))
+    top = jnp.where(gate == gate.max(-1, keepdims=True), gate, 0)
+    return sum(top[..., one, None] * attend(q, k, v * (one + 1), softmax) for one in range(3))
+
+
+def z_loss(q, k, v, softmax):
+    z = scores(q, k)
+    return (weigh(softmax(z), v) ** 2).mean() + 1e-3 * (log_sum_exp(z) ** 2).mean()
+
+
+def likelihood_with_z_loss(q, k, v, softmax):
+    z = attend(q, k, v, softmax) @ W[None, None]
+    total = log_sum_exp(z)
+    return jnp.exp((total - z[..., :1]).mean()), (-(z - total)[..., 0] + 1e-4 * total[..., 0] ** 2).mean()
+
+
+def perplexity(q, k, v, softmax):
+    z = attend(q, k, v, softmax) @ W[None, None]
+    logs = z - log_sum_exp(z)
+    return jnp.exp((-logs[..., :1] + 1e-4 * log_sum_exp(z) ** 2).mean())
+
+
+def entropy(q, k, v, softmax):
+    z = scores(q, k)
+    weights = softmax(z)
+    return weigh(weights, v), -(weights * (z - log_sum_exp(z))).sum(-1)
+
+
+def log_sum_exp_beside(q, k, v, softmax):
+    z = scores(q, k)
+    return weigh(softmax(z), v), log_sum_exp(z)
+
+
+def rows_without_entries(q, k, v, softmax):
+    z = jnp.where(jnp.tril(jnp.ones((8, 8), bool), -1)[None, None], scores(q, k), LOW)
+    return weigh(softmax(z), v) * (log_sum_exp(z) > LOW).astype(z.dtype)
+
+
+def layers_in_a_scan(q, k, v, softmax):
+    def layer(x, w):
+        z = scores(x @ w[None, None], x)
+        return x + weigh(softmax(z), x), (log_sum_exp(z) ** 2).mean()
+
+    x, totals = lax.scan(layer, q, normal(3, 4, 4, seed=9) / 4)
+    return x, totals.sum()
+
+
+def window_and_global_in_one_row(q, k, v, softmax):
+    """Longformer and BigBird: one softmax over both."""
+    weights = softmax(jnp.concatenate([scores(q, k[:, :, LAST]), scores(q, k[:, :, FIRST])], -1))
+    return weigh(weights[..., :4], v[:, :, LAST]) + weigh(weights[..., 4:], v[:, :, FIRST])
+
+
+def mean_of_rounds(q, k, v, softmax):
+    return sum(attend(q, k[:, :, turn::2], v[:, :, turn::2], softmax) for turn in range(2)) / 2
+
+
+def temperature_by_entropy(q, k, v, softmax):
+    logs = jax.nn.log_softmax(scores(q, k))
+    entropies = -(jnp.exp(logs) * logs).sum(-1, keepdims=True)
+    return weigh(softmax(scores(q, k) * (1 + entropies)), v)
+
+
+def linear_memory_beside(q, k, v, softmax):
+    """Infini-attention: a learned share of attention, and of a memory that is divided by a sum of its own."""
+    share, keys, queries = jax.nn.sigmoid(W[0, 0]), jax.nn.elu(k) + 1, jax.nn.elu(q) + 1
+    memory = weigh(queries, jnp.einsum("bhkd,bhke->bhde", keys, v)) / (queries * keys.sum(2, keepdims=True)).sum(
+        -1, keepdims=True
+    )
+    return share * attend(q, k, v, softmax) + (1 - share) * memory
+
+
+CONTROLS = [
+    learned_gate,
+    gate_of_other_log_sum_exps,
+    mixture_of_attentions,
+    z_loss,
+    likelihood_with_z_loss,
+    perplexity,
+    entropy,
+    log_sum_exp_beside,
+    rows_without_entries,
+    layers_in_a_scan,
+    window_and_global_in_one_row,
+    mean_of_rounds,
+    temperature_by_entropy,
+    linear_memory_beside,
+]
+
+
+@pytest.mark.parametrize("model", full_except(CONTROLS, z_loss, gate_of_other_log_sum_exps, likelihood_with_z_loss))
+def test_what_does_not_merge_parts_is_attention(model: Any):
+    original = lambda q, k, v: model(q, k, v, jax.nn.softmax)  # noqa: E731
+    for function in (original, jax.grad(lambda *qkv: sum(one.sum() for one in jax.tree.leaves(original(*qkv))))):
+        uses = [site.use for site in sj.sites(function)(Q, K, V)]
+        assert "attention" in uses
+        assert not {"blocks", "unread"}.intersection(uses)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", CONTROLS)
+def test_what_does_not_merge_parts_is_swapped_as_if_edited_by_hand(model: Any):
+    swapped = {name: sj.swap(lambda q, k, v: model(q, k, v, jax.nn.softmax), name, where=plain) for name in NAMES}
+    pairs = run(lambda *qkv: [(swapped[name](*qkv), model(*qkv, sj.normalizer(name))) for name in NAMES], Q, K, V)
+    for got, wanted in pairs:
+        close(got, wanted, atol=3e-6)
+
+
+ONE, OTHER = normal(4, 4, seed=10), normal(4, 4, seed=11)
+OFF = 1 - jnp.eye(4)
+
+
+def info_nce(a, b):
+    e = jnp.exp(a @ b.T)
+    positive = jnp.diag(e)
+    return -jnp.log(positive / (positive + (e * OFF).sum(-1))).mean()
+
+
+def focal(a, b):
+    positive, negative = jnp.exp((a * b).sum(-1)), (jnp.exp(a @ b.T) * OFF).sum(-1)
+    share = positive / (positive + negative)
+    return -((1 - share) ** 2 * jnp.log(share + 1e-8)).mean()
+
+
+def nt_xent(a, b):
+    x = jnp.concatenate([a, b])
+    e = jnp.where(jnp.eye(8, dtype=bool), 0, jnp.exp(x @ x.T / 0.5))
+    positive = jnp.exp((a * b).sum(-1) / 0.5)
+    return -jnp.log(jnp.concatenate([positive, positive]) / e.sum(-1)).mean()
+
+
+def debiased(a, b):
+    positive, negative = jnp.exp((a * b).sum(-1)), (jnp.exp(a @ b.T) * OFF).sum(-1)
+    estimate = jnp.maximum((negative - 0.3 * positive) / 0.9, 3 * jnp.exp(-2.0))
+    return -jnp.log(positive / (positive + estimate)).mean()
+
+
+def both_sides(a, b):
+    e = jnp.exp(a @ b.T)
+    return -jnp.log(jnp.diag(e) / (e.sum(0) + e.sum(1))).mean()
+
+
+def negatives_of_each(a, b):
+    def pair(x, positive, negatives):
+        e = jnp.exp(x @ positive)
+        return -jnp.log(e / (e + jnp.exp(negatives @ x).sum()))
+
+    return jax.vmap(pair, (0, 0, None))(a, b, b).mean()
+
+
+@pytest.mark.parametrize(
+    "loss", full_except([info_nce, focal, nt_xent, debiased, both_sides, negatives_of_each], info_nce)
+)
+def test_a_contrastive_loss_is_a_likelihood_and_refuses_nothing(loss: Any):
+    model = lambda a, b, softmax=jax.nn.softmax: (loss(a, b), attend(a, b, b, softmax))  # noqa: E731
+    for function in (model, jax.grad(lambda a, b: loss(a, b) + attend(a, b, b).sum())):
+        found = sj.sites(function)(ONE, OTHER)
+        assert {site.use for site in found} == {"log", "attention"}
+        assert [site.what for site in found if site.use == "attention"] == ["softmax"]
+    close(*run(lambda a, b: (sj.swap(model, "entmax15")(a, b), model(a, b, sj.entmax15)), ONE, OTHER))
+    with pytest.raises(Refusal, match=r"site 0 at .* is exponentials over a sum, of a form that is not known"):
+        jax.eval_shape(sj.swap(model, {0: "entmax15"}), ONE, OTHER)
+
+
+def test_a_quotient_that_weighs_vectors_is_unread_though_its_logarithm_is_taken_too():
+    def model(a, b):
+        e = jnp.exp(a @ b.T)
+        weights = e / (jnp.exp(2 * a @ b.T)).sum(-1, keepdims=True)
+        return attend(a, b, b), weights @ b, jnp.log(weights)
+
+    assert [site.use for site in sj.sites(model)(ONE, OTHER)] == ["unread", "attention"]

@@ -125,8 +125,7 @@ class Merges:
         mark = _result(node, operands)
         if node.name in MULTIPLIED:
             first, last = operands[0], operands[-1]
-            self.merged |= first.outputs & last.totals
-            self.merged |= last.outputs & first.totals if node.name != "div" else NONE
+            self.merged |= first.outputs & last.totals | last.outputs & first.totals
         if node.exponentiates:
             self.merged |= operands[0].merged_logs
         if node in self.sums:

@@ -191,21 +191,22 @@ def scan(q, k, v):
 
 
 def scan_one_turn_late(q, k, v):
+    """Every turn merges the part of the turn before; that of the last turn is not needed."""
+
     def step(state, both):
         return (*merge(state[:2], state[2:]), *part(q, *both)), None
 
-    state, _ = lax.scan(step, (*NOTHING, *NOTHING), quarters(k, v))
-    return merge(state[:2], state[2:])[0]
+    turns = tuple(jnp.concatenate([one, one[:1]]) for one in quarters(k, v))
+    return lax.scan(step, (*NOTHING, *NOTHING), turns)[0][0]
 
 
 def while_one_turn_late(q, k, v):
     k, v = quarters(k, v)
 
     def body(turn, state):
-        return (*merge(state[:2], state[2:]), *part(q, k[turn], v[turn]))
+        return (*merge(state[:2], state[2:]), *part(q, k[turn % 4], v[turn % 4]))
 
-    state = lax.fori_loop(0, jnp.int32(4), body, (*NOTHING, *NOTHING))
-    return merge(state[:2], state[2:])[0]
+    return lax.fori_loop(0, jnp.int32(5), body, (*NOTHING, *NOTHING))[0]
 
 
 def buffers(q, k, v):
@@ -247,8 +248,10 @@ def scores_computed_twice(q, k, v):
 
 
 def checkpoints(q, k, v):
-    states = [jax.checkpoint(part)(q, k[:, :, some], v[:, :, some]) for some in (FIRST, LAST)]
-    return jax.checkpoint(merge)(*states)[0]
+    keep = jax.checkpoint
+    parts = [(k[:, :, some], v[:, :, some]) for some in (FIRST, LAST)]
+    states = [(keep(attend)(q, *both), keep(lambda q, k: log_sum_exp(scores(q, k)))(q, both[0])) for both in parts]
+    return keep(merge)(*states)[0]
 
 
 def average(q, k, v):

@@ -8,6 +8,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax import temperature
+from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import GRID_SIZE, LOG_THETA, SPACING, Rows, fit, search
 
 TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
@@ -257,6 +258,31 @@ def test_no_flat_row_no_fit(rows):
     peaked = rows._replace(entropy=0 * rows.entropy)
     with pytest.raises(ValueError, match="0 points with an optimum inside the range are too few for degree 0"):
         fit({ITEMS: peaked}, {ITEMS: rows}, seeds=range(8))
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "said"), [([-90.0], "β = -90 at H = 0.5 nats"), ([80.0, 20.0], "β = 180 at H = 2 nats")]
+)
+def test_a_curve_that_no_reader_would_accept_is_refused_with_what_to_type(coefficients, said):
+    """Before anything else is computed from it, and without a word on the order of its coefficients."""
+    steep = temperature.Polynomial(np.array(coefficients), (0.5, 2.0), lambda copies: None)
+    with pytest.raises(
+        Refusal, match=rf"^the fit by the criterion target reaches {said}, and .* is at most 64: so few"
+    ) as it:
+        temperature.check_steepness(steep, "target")
+    assert "give more --sets, more --lengths, a lower --degree" in str(it.value)
+    assert "highest power" not in str(it.value)
+    temperature.check_steepness(steep._replace(coefficients=np.array([64.0])), "target")
+
+
+def test_a_fit_is_checked_for_steepness_before_its_intervals(monkeypatch):
+    numbers, by_theta = np.ones((2, 9), np.float32), np.ones((2, 9, 3), np.float32)
+    rows = {4: Rows(numbers, numbers, numbers > 1, numbers, by_theta, by_theta, numbers)}
+    steep = temperature.Polynomial(np.array([100.0]), (0.5, 2.0), lambda copies: None)
+    monkeypatch.setattr(temperature, "fit_polynomial", lambda *arguments: steep)
+    monkeypatch.setattr(temperature, "bootstrap", None)
+    with pytest.raises(Refusal, match="reaches β = 100"):
+        fit(rows, rows, seeds=[0, 1])
 
 
 def test_a_saved_fit_is_an_argument_of_the_adaptive_method(found, tmp_path):

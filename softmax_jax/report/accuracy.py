@@ -134,7 +134,7 @@ def print_evaluation(
 ) -> None:
     """Prints every measure for readers at every length, the published rows under them; gains are over the baseline."""
     lengths = summary["n"].unique().sort().to_list()
-    printed = {name: measure for name, measure in EVALUATION.items() if measure.tables != "none"}
+    printed = {name: measure for name, measure in EVALUATION.items() if measure.tables != "none" and name in summary}
     (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
     gains = [("gain", "gain", "+.2f"), ("±gain", "gain_interval", ".2f"), ("p", "p_value", ".1g")]
     groups = groups_of(summary, [accuracy, ("±", "interval", ".2f"), *others, *gains])

@@ -71,7 +71,7 @@ def panel(frame: pl.DataFrame, measure: str, title: str, called: str, least: flo
     drawn = pl.concat([bounds, measured])
     names = bounds["normalizer"].unique(maintain_order=True).to_list()
     strokes = {name: [1, 0] for name in measured["normalizer"]} | dict(zip(names, STROKES))
-    linear = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, 1.05 * max(drawn["value"])]))
+    linear = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, 1.05 * max(drawn["value"]) or 1.0]))
     return charts.named_lines(
         drawn,
         charts.length_axis(sorted(set(frame["n"]))),

@@ -20,13 +20,13 @@ class Drawer:
     """A process that calls functions of vl_convert; it starts with the first call, and again after it has ended."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
         """Returns what vl_convert's function of that name gives. Raises Refusal if the process ends instead."""
         with self._lock:
-            process = self._process = self._process or self._started()
+            process = self.process = self.process or self._started()
             requests, answers = ends_of(process)
             try:
                 pickle.dump((name, arguments, keywords), requests)
@@ -34,11 +34,11 @@ class Drawer:
                 right, answer = pickle.load(answers)
             except (BrokenPipeError, EOFError, pickle.UnpicklingError):
                 raise Refusal(
-                    f"the drawing library vl_convert was ended {self._end()}, as under a limit of virtual memory "
+                    f"the drawing library vl_convert was ended {self.end()}, as under a limit of virtual memory "
                     "(ulimit -v): lift it and repeat the command"
                 ) from None
             except BaseException:
-                self._end()  # or the next call would read this one's answer
+                self.end()  # or the next call would read this one's answer
                 raise
         if not right:
             raise RuntimeError(f"vl_convert.{name} failed:\n{answer}")
@@ -50,14 +50,14 @@ class Drawer:
                 "charts need vl_convert: pip install 'softmax-jax[experiment]'", name="vl_convert"
             )
         command = [sys.executable, "-P", str(DRAWER)]  # -P: no module beside that file is taken for another
-        atexit.register(self._end)
+        atexit.register(self.end)
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
-    def _end(self) -> str:
+    def end(self) -> str:
         """Ends the process, if there is one; returns by what it had ended."""
-        process, self._process = self._process, None
-        atexit.unregister(self._end)
+        process, self.process = self.process, None
+        atexit.unregister(self.end)
         if process is None:
             return ""
         requests, answers = ends_of(process)

@@ -176,13 +176,13 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
         density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest),
         *(charts.band(of_fit, x, y, colour) for of_fit in bands),
     ]
-    statement, own = "The best temperature by entropy", "grey: each row's own optimum (at the edges: none in the range)"
+    statement = "nothing is fitted to these models yet"
+    notes = ["grey: each row's own optimum (at the top and bottom edge: none inside the range)"]
     if fits:
         name, widest = max(fits.items(), key=lambda named: len(named[1].lengths))
-        statement, own = f"{statement}: {name}, {kind(widest)}", f"{own}; bands: 95 % over seeds"
-    else:
-        statement = f"{statement}: nothing is fitted to these models yet, so only the published curve is drawn"
-    title = charts.chart_title(statement, own, *([charts.FAIR] if fitting.ALL_LENGTHS in fits else []))
+        statement = f"{name}, {kind(widest)}"
+        notes = [f"{notes[0]}; bands: 95 % over seeds", *([charts.FAIR] if fitting.ALL_LENGTHS in fits else [])]
+    title = charts.chart_title(f"The best temperature by entropy: {statement}", *notes)
     return charts.named_lines(
         pl.concat(frames), x, y, title, field="curve", colours=colours, under=under, point=False, width=520, height=380
     )

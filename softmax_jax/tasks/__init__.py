@@ -27,7 +27,7 @@ def task_class(name: str) -> type[Task]:
     Raises ValueError for a name that is not in the table, for a module that holds no such class, and for a task that
     stands beside the package where only the package is installed.
     """
-    if not isinstance(name, str) or (name not in TASKS and not OF_A_MODULE.fullmatch(name)):
+    if name not in TASKS and not OF_A_MODULE.fullmatch(name):
         known = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
         raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}")
     module, _, attribute = TASKS.get(name, name).partition(":")

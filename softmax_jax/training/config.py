@@ -108,6 +108,8 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
     Raises ValueError for an unknown setting, for a value of another type than the default's, and as `task_class`.
     """
     name = settings.get("task", MaxRetrieval.name)
+    if not isinstance(name, str):
+        raise Refusal(f"the task is {name!r}: it must be a name")
     kind = task_class(name)
     fields = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     given = {name: value for name, value in settings.items() if name != "task" and (name, value) not in DROPPED.items()}

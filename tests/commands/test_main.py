@@ -4,6 +4,7 @@ from importlib import import_module
 
 import pytest
 
+from softmax_jax import configs, tasks
 from softmax_jax.commands import __main__ as program
 
 
@@ -37,6 +38,15 @@ def test_a_command_gets_the_other_words_and_says_its_own_name(monkeypatch, capsy
     first, _, usage = capsys.readouterr().out.split("\n", 2)
     assert first.startswith("example: softmax-jax evaluate --normalizers softmax ")
     assert usage.startswith("usage: softmax-jax evaluate [-h]")
+
+
+def test_a_preset_is_listed_only_where_its_task_stands(tmp_path, monkeypatch):
+    everywhere = configs.preset_summaries()
+    assert list(everywhere) == list(configs.PRESETS)
+    monkeypatch.setattr(tasks, "_ROOT", tmp_path)  # as in a wheel
+    for name in ("clrs_text", "clrs_text_100m"):
+        monkeypatch.delitem(sys.modules, f"softmax_jax.configs.{name}", raising=False)
+    assert everywhere.keys() - configs.preset_summaries().keys() == {"clrs_text", "clrs_text_100m"}
 
 
 def test_without_the_extra_it_says_what_to_install():

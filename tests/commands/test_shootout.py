@@ -3,14 +3,17 @@ import io
 import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from softmax_jax.commands.shootout import compete, write_outcomes
+from softmax_jax.commands.shootout import Arguments, compete, write_outcomes
 from softmax_jax.configs import load_preset
 from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.refusal import Refusal
+from softmax_jax.tasks import TASKS, task_class
 from softmax_jax.tasks.signal import Signal
 from softmax_jax.training.config import Config, changed
 from softmax_jax.training.run import Interrupted
@@ -24,6 +27,42 @@ NAMES = ("softmax", "ssmax")
 
 def fought(directory, config=CONFIG, names=NAMES, lengths=(16,)):
     return compete(config, names, lengths, directory, Console(file=io.StringIO()))
+
+
+OWN = [name for name in TASKS if not task_class(name).evaluation]
+
+
+@pytest.mark.parametrize("name", [*OWN, *(name.replace("_", "-") for name in OWN if name != "max_retrieval"), "signal"])
+def test_every_task_of_the_table_is_taken_by_its_name(name):
+    config = Arguments(task=name).config()
+    assert config.task == task_class(name.replace("-", "_"))()
+    assert (config.seeds, config.steps % config.chunk) == (5, 0)
+
+
+def test_a_task_of_ones_own_is_trained_as_those_of_the_small_transformer(tmp_path, monkeypatch):
+    code = "from softmax_jax.tasks.retrieval import Sort\nclass Mine(Sort):\n    name = 'mine'\n"
+    (tmp_path / "tasks_of_mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = Arguments(task="tasks_of_mine:Mine", length=8, epochs=2)
+    config, like = asked.config(), load_preset("transformer_max_retrieval")
+    assert (type(config.task).__name__, config.task.longest) == ("Mine", 8)
+    assert (config.steps, config.learning_rate) == (2 * like.chunk, like.learning_rate)
+    assert asked.runs == Path("runs/shootout/tasks-of-mine-mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sigal", "did you mean 'signal'"),
+        ("max-retrieval", "must be transformer-max-retrieval"),
+        ("clrs_text", "has tables of its own: type python"),
+        ("nowhere:Mine", "cannot be imported"),
+        ("math:pi", "must hold a class of that name that derives from Task"),
+    ],
+)
+def test_any_other_task_is_refused(name, words):
+    with pytest.raises(Refusal, match=words):
+        Arguments(task=name)
 
 
 @pytest.fixture(scope="module")

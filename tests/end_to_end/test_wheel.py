@@ -15,10 +15,9 @@ HELP = """
 import contextlib, io, sys
 from importlib.metadata import entry_points
 from softmax_jax.commands.__main__ import COMMANDS
-from softmax_jax.configs import preset_summaries
+from softmax_jax.configs import PRESETS
 (script,) = entry_points(group="console_scripts", name="softmax-jax")
-presets = list(preset_summaries())
-for words in [], *([name] for name in COMMANDS), *(["train", preset] for preset in presets):
+for words in [], *([name] for name in COMMANDS), *(["train", preset] for preset in PRESETS):
     sys.argv, said = ["softmax-jax", *words, "--help"], io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
         script.load()()
@@ -79,6 +78,9 @@ def test_every_command_and_every_preset_has_its_help(run):
             assert "run this in a checkout" in line
         else:
             assert line.startswith(("example: softmax-jax", "usage: softmax-jax COMMAND")), words
+    listed = run("-m", "softmax_jax.commands", "train", "--help")
+    assert "  transformer_max_retrieval" in listed
+    assert "clrs_text" not in listed
 
 
 @pytest.mark.full

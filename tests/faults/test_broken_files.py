@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from softmax_jax import temperature as fits
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.notebook import to_bytes
 from softmax_jax.temperature import TemperatureFit
-from softmax_jax.training import run_directory
+from softmax_jax.training import checkpoint, run_directory
 from softmax_jax.training.checkpoint import SUMS
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
@@ -72,7 +73,7 @@ def same(found, expected):
 
 def refused(load, *words):
     """Whatever `load` raises is one line with these words."""
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+    with pytest.raises(Refusal, match=r"^[^\n]+$") as error:
         load()
     assert all(str(word) in str(error.value) for word in words), error.value
 
@@ -135,6 +136,48 @@ def test_damaged_settings_of_a_run_are_refused(copy, canary, kind):
 def test_settings_that_are_not_those_of_the_checkpoints_are_refused(copy):
     (copy / "config.json").write_text(json.dumps(settings_of(CONFIG) | {"l2": 0.5}))
     refused(lambda: load_checkpoint(copy), "l2=0.001, not 0.5")
+
+
+def test_a_name_that_is_not_in_utf8_is_refused_before_its_checkpoint_is_called_damaged(tmp_path):
+    path = tmp_path / "l\udcc3\udca4ufe"  # as Python reads läufe where the locale knows ASCII only
+    path.mkdir()
+    for use in (load_checkpoint, lambda path: RunDirectory(path, CONFIG)):
+        with pytest.raises(Refusal, match=rf"^{tmp_path}/läufe must be a name in UTF-8, and Python reads names in"):
+            use(path)
+    assert list(path.iterdir()) == []
+
+
+def test_too_little_memory_is_no_damage_of_a_checkpoint(copy, monkeypatch):
+    def load(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(checkpoint.ocp, "load", load)
+    with pytest.raises(MemoryError):
+        load_checkpoint(copy)
+
+
+def test_a_defect_in_saving_is_not_told_as_a_disk_that_cannot_be_written(tmp_path, monkeypatch):
+    def save(*arguments):
+        raise ValueError("boom")
+
+    monkeypatch.setattr(checkpoint.ocp, "save", save)
+    with pytest.raises(ValueError, match="boom") as raised:
+        checkpoint.write_checkpoint(tmp_path / "1", {}, {})
+    assert not isinstance(raised.value, Refusal)
+
+
+@pytest.mark.parametrize("line", ["not json}", "{}", "[1]}", '{"step": "x"}'])
+def test_metrics_that_no_run_wrote_are_refused_by_name(copy, line):
+    (copy / "metrics.jsonl").write_text(line + "\n")
+    refused(lambda: resumed(copy), copy / "metrics.jsonl", "is damaged", "remove that file")
+
+
+@pytest.mark.parametrize(
+    "settings", [[1], 3, None, "x", {"task": 3}, {"task": ["sort"]}, {"steps": [1]}, {"lengths": 1}]
+)
+def test_settings_of_a_wrong_kind_are_refused(copy, settings):
+    (copy / "config.json").write_text(json.dumps(settings))
+    refused(lambda: load_checkpoint(copy), copy / "config.json", "is not the config of a run")
 
 
 @every_kind

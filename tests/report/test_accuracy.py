@@ -1,9 +1,16 @@
+import json
+import re
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
 
+from softmax_jax.measures.evaluation import Measured, values_of as values_of_set
 from softmax_jax.measures.runs import lengths_to_show
+from softmax_jax.measures.table import EVALUATION, Measure, Seen
 from softmax_jax.report.accuracy import (
     ACCURACY,
     accuracy_chart,
@@ -15,7 +22,8 @@ from softmax_jax.report.accuracy import (
     remarks,
     verdict,
 )
-from softmax_jax.report.findings import Evaluated, accuracy_table, show
+from softmax_jax.report.findings import Evaluated, accuracy_table, show, write
+from softmax_jax.report.page import result_table
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from tests.report.charts import printed, values_of
 
@@ -106,6 +114,40 @@ def test_the_mean_gain_is_one_test_over_the_published_lengths():
         f"p = {p:.1g}, 3 of 3 seeds gain"
     )
     assert mean_gain(frame.filter(normalizer="softmax"), PUBLISHED) is None
+
+
+SECOND = Measure(lambda seen: -jnp.sort(-seen.weights)[1], "Second largest weight", "of 1", ".2f")
+
+
+def test_a_new_measure_is_one_entry_that_reaches_every_file_and_table(tmp_path, monkeypatch):
+    """A second weight, measured of sets; loss and calibration stay in the full table alone."""
+    monkeypatch.setitem(EVALUATION, "second", SECOND)
+    row = jnp.array([0.5, 0.25, 0.125, 0.125])
+    seen = Seen(row, jnp.int32(0), row[0], row[0], weights=row, where=row > 0)
+    assert values_of_set(["second"], seen, jax.tree.map(lambda leaf: leaf[None], seen))["second"].tolist() == [0.25]
+    frame = FRAME.with_columns(loss=0.5, second=pl.col("seed") / 10 + (pl.col("normalizer") == "hardmax"))
+    measured = [Measured(16, (), (), {"loss": np.ones((1, 4))})]
+    run = Evaluated("x", MaxRetrieval(), ("softmax", "hardmax"), measured, frame)
+    write(tmp_path, {"lengths": ()}, [run])
+    assert pl.read_csv(tmp_path / "evaluation.csv")["second"].to_list() == frame["second"].to_list()
+    assert json.loads((tmp_path / "evaluation.json").read_text())["summary"][0]["second"] == pytest.approx(0.1)
+    shown = [line.split() for line in printed(show, [run]).splitlines()]
+    of_second = [["second", "0.10", "0.10"], ["second", "1.10", "1.10"]]
+    assert [line for line in shown if line[:1] == ["second"]] == of_second
+    assert "second: Second largest weight, of 1" in printed(show, [run])
+    assert not [line for line in shown if line[:1] == ["loss"]]
+    # In full, without the calibration that this task has not.
+    full = [line.split() for line in printed(show, [run], (), True).splitlines()]
+    assert [line for line in full if line[:1] == ["second"]] == of_second
+    assert [line for line in full if line[:1] == ["loss"]] == [["loss", "0.500", "0.500"]] * 2
+    page = result_table([run])
+    assert re.findall(r'scope="row">(.*?, second)</th>\s*<td>(.*?)</td>', page) == [
+        ("softmax, second", "0.10"),
+        ("hardmax, second", "1.10"),
+    ]
+    monkeypatch.setitem(EVALUATION, "second", SECOND._replace(tables="none"))
+    assert ["second", "0.10", "0.10"] not in [line.split() for line in printed(show, [run]).splitlines()]
+    assert ", second<" not in result_table([run])
 
 
 def shares(logits, axis=-1, where=None):

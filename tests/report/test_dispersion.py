@@ -19,6 +19,16 @@ def measured(name, n, seed):
 
 
 FRAME = pl.DataFrame([measured(name, n, seed) for name in NAMES for n in LENGTHS for seed in SEEDS])
+
+
+def test_a_measure_that_is_0_everywhere_has_an_axis():
+    """As the entropy under hardmax alone."""
+    frame = FRAME.filter(normalizer="hardmax").with_columns(entropy=0.0)
+    drawn = dispersion.panel(frame, "entropy", "entropy", "Entropy", least=0.0)
+    assert values_of(drawn)[0]["value"] == 0
+    assert '"domain": [0, 1.0]' in drawn.to_json(indent=None)
+
+
 MAPS = AttentionMaps(
     NAMES, LENGTHS, 7, np.linspace(0, 1, 2 * 3 * 4 * 16).reshape(2, 3, 4, 16), np.linspace(1, 0, 192).reshape(3, 4, 16)
 )

@@ -108,6 +108,15 @@ def test_every_section_says_what_was_measured_of_a_small_study():
 
 
 @pytest.mark.full
+def test_a_run_that_nothing_was_fitted_to_has_every_section():
+    run, study = small_study()
+    sections = report_sections([run], study._replace(fits={}))
+    assert [section.name for section in sections] == ["result", "dispersion", "maps", "temperature", "resolution"]
+    (curves,) = [part for part in sections[3].parts if isinstance(part, Figure)]
+    assert "nothing is fitted to these models yet" in curves.chart.to_dict()["title"]["text"]
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10³⁰⁸ items")])
 def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread, words):
     with np.errstate(over="ignore"):

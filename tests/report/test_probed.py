@@ -5,7 +5,9 @@ import polars as pl
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.refusal import Refusal
 from softmax_jax.report import probed
+from softmax_jax.transforms.probe import Probed
 
 from .charts import texts_of
 
@@ -33,6 +35,17 @@ def found_in(fun):
 @pytest.fixture(scope="module")
 def found():
     return found_in(attend)
+
+
+@pytest.mark.parametrize("rows", [{}, {8: Probed([])}])
+@pytest.mark.parametrize(
+    "use", [probed.of_heads, probed.critical_betas, lambda rows: probed.model_page(rows, "page", "mine")]
+)
+def test_no_rows_are_refused_with_the_rows_to_give(rows, use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refusal, match=r"no rows of attention: give \{n: rows\} .* as softmax_jax\.probe gives them"):
+        use(rows)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.full

@@ -74,6 +74,18 @@ def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_ba
     assert cells["holds the published"] == ["–", "yes", "no", "no", "–", "–", "–", "–", "–"]
 
 
+def test_a_run_without_fits_is_drawn_with_the_published_curve_alone():
+    numbers = np.full((2, 5), 0.75)
+    searched = {
+        32: temperature.Rows(numbers, numbers, numbers > 1, numbers, numbers[..., None], numbers[..., None], numbers)
+    }
+    chart = report.entropy_chart(searched, {})
+    title = chart.to_dict()["title"]
+    assert title["text"] == "The best temperature by entropy: nothing is fitted to these models yet"
+    assert title["subtitle"] == ["grey: each row's own optimum (at the top and bottom edge: none inside the range)"]
+    assert {row["curve"] for row in values_of(chart) if "curve" in row} == {"adaptive"}
+
+
 def test_a_fit_that_is_a_constant_or_softmax_is_called_so():
     fit = temperature.TemperatureFit.load(SHIPPED / "paper" / "temperature.json")
     fit = dataclasses.replace(fit, entropy_range=[1.0, 2.0], coefficients=[6.5])

@@ -23,6 +23,7 @@ from benchmarks import costs
 from projects.clrs_text.task import ClrsText
 from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training import distributed, run as run_module, trainer as training
 from softmax_jax.training.config import Config
@@ -141,6 +142,15 @@ def test_options_that_do_not_go_together_are_one_line_and_alone_nothing_is_asked
         distributed.join(cluster)
 
 
+def test_what_a_scheduler_says_wrongly_is_not_taken_for_running_alone(monkeypatch):
+    def fail(*arguments, **options):
+        raise ValueError("invalid literal for int() with base 10: 'x'")
+
+    monkeypatch.setattr(jax.distributed, "initialize", fail)
+    with pytest.raises(Refusal, match="each other: invalid literal for int"):
+        distributed.join()
+
+
 def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
     def fail(*arguments, **options):
         raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: nobody there\nat line 1")
@@ -169,7 +179,7 @@ def test_shares_use_what_divides_evenly(seeds, sets, count, processes, least_set
 
 def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"file/run cannot be used: (File exists|Not a directory)"):
+    with pytest.raises(ValueError, match=r"file/run/checkpoints cannot be written: (File exists|Not a directory)"):
         RunDirectory(tmp_path / "file" / "run", TINY)
     monkeypatch.setattr(distributed, "any_process", lambda flag: True)
     with pytest.raises(ValueError, match="another process cannot go on"):

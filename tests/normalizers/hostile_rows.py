@@ -106,3 +106,19 @@ def broken_laws(name: str, form: Form, rows: Rows, dtype: str) -> dict[str, set[
     if unmarked.any():
         broken["NaN or +inf makes the output of its row NaN"] = set(np.array(both.kinds)[unmarked])
     return broken
+
+
+def changed_by_others(name: str, form: Form, dtype: str, n: int) -> dict[str, list[int]]:
+    """Places of ordinary rows that change with the rows beside them, by what changes: derivatives or the output."""
+    rows, rounding = laws.ordinary(n, 20), Rounding.of(dtype)
+
+    def changed(part: str) -> list[int]:
+        def weigh_all(asked: Rows) -> Weighed:
+            found = weighed(name, form, asked._replace(logits=asked.logits.astype(jnp.dtype(dtype))))
+            shown = getattr(found, part)
+            return Weighed(found.weights, np.broadcast_to(shown.reshape(len(asked.logits), -1), found.weights.shape))
+
+        return np.flatnonzero(laws.alone(weigh_all, rows, rounding).broken).tolist()
+
+    parts = ["gradient", "output", *(["second"] if form == "dense" else [])]
+    return {part: places for part in parts if (places := changed(part))}

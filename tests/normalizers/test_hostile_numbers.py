@@ -10,7 +10,8 @@ from softmax_jax.attention.fused import rides
 from softmax_jax.normalizers.laws import hostile, joined
 from tests.tiers import HEART
 
-from .hostile_rows import DTYPES, broken_laws
+from . import hostile_rows
+from .hostile_rows import DTYPES, broken_laws, changed_by_others
 
 WIDTH = 40
 """Wide enough that a row is summed in blocks; the masks make rows of every shorter length."""
@@ -47,6 +48,28 @@ def test_no_number_breaks_a_law_on_a_fused_kernel(name):
 )
 def test_no_number_of_the_other_types_breaks_a_law(name, form, dtype):
     assert broken_laws(name, form, hostile(dtype, WIDTH, 200, 3), dtype) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "dtype"),
+    [
+        ("softmax", "dense", "float32"),
+        *(pytest.param(name, "dense", "float32", marks=pytest.mark.full) for name in sj.METHODS if name != "softmax"),
+        *(pytest.param(name, "xla", "float32", marks=pytest.mark.full) for name in FUSED),
+        *(pytest.param("adaptive", form, "bfloat16", marks=pytest.mark.full) for form in ("dense", "xla")),
+    ],
+)
+def test_a_row_is_weighed_by_itself_in_attention(name, form, dtype):
+    assert changed_by_others(name, form, dtype, WIDTH) == {}
+
+
+def test_a_row_that_sees_the_batch_is_found_in_attention(monkeypatch):
+    def of_the_whole_batch(normalizer, logits, where, *, form, keys):
+        weights = jax.nn.softmax(logits, where=where)
+        return weights.sum(-1), weights, weights, weights * jnp.mean(logits)
+
+    monkeypatch.setattr(hostile_rows, "weigh", of_the_whole_batch)
+    assert list(changed_by_others("softmax", "dense", "float32", WIDTH)) == ["second"]
 
 
 LENGTHS = {1: 1000, 2: 1000, 3: 1000, 16: 3000, 257: 3000, 4096: 960, 65536: 40}

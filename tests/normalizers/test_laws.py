@@ -182,10 +182,10 @@ def test_no_mask_equals_a_mask_that_hides_nothing(name, dtype):
 def test_gradients_equal_central_differences(name, row):
     """In the logits, and then in the numbers."""
     with jax.enable_x64(True):
-        forward, reverse, moved = jacobians(sj.normalizer(name), jnp.asarray(row))
-    np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(forward[:, :6], moved[:, :6], atol=1e-8)
-    np.testing.assert_allclose(forward, moved, atol=1e-7)
+        found = jacobians(sj.normalizer(name), jnp.asarray(row))
+    np.testing.assert_allclose(found.forward, found.reverse, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found.forward[:, :6], found.moved[:, :6], atol=1e-8)
+    np.testing.assert_allclose(found.forward, found.moved, atol=1e-7)
 
 
 @every_method

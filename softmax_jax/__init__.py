@@ -45,6 +45,7 @@ from softmax_jax.normalizers.registry import METHODS as METHODS, normalizer as n
 from softmax_jax.normalizers.row import Row as Row, entropy as entropy
 from softmax_jax.normalizers.sampling import (
     gumbel_softmax as gumbel_softmax,
+    min_p_mask as min_p_mask,
     sample as sample,
     straight_through as straight_through,
     top_k_mask as top_k_mask,

@@ -165,6 +165,16 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
         raise Refusal(f"{name} is {value}; it must be {bounds}, such as {example}")
 
 
+def whole_each(name: str, value: Any, least: int, example: int) -> None:
+    """Raises TypeError for what is no whole number or array of them, ValueError for one that is known and too small."""
+    if not (is_array(value) and jnp.issubdtype(jnp.result_type(value), jnp.integer)):
+        whole(name, value, least, example)
+    elif is_jax(value):
+        return
+    for number in np.ravel(np.asarray(value)).tolist():
+        whole(name, number, least, example)
+
+
 def plain(name: str, array: Any) -> None:
     """Raises TypeError for a masked array of numpy."""
     if isinstance(array, np.ma.MaskedArray):

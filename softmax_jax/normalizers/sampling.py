@@ -1,6 +1,7 @@
 """Sampling: what to draw from, drawing from it, and drawing in a way that has a gradient.
 
-`top_k_mask` and `top_p_mask` narrow a mask, which then goes to any map as `where`; `sample` draws from the weights:
+`top_k_mask`, `top_p_mask` and `min_p_mask` narrow a mask, which then goes to any map as `where`; each takes one number
+for all rows or one for each. `sample` draws from the weights:
 
 >>> logits = jnp.array([2.0, 1.0, 0.0, -1.0])
 >>> weights = softmax(logits, where=top_p_mask(logits, 0.9))
@@ -26,28 +27,36 @@ from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 def top_k_mask(
-    logits: Float[Array, "*shape"], k: int, axis: AnyAxis = -1, where: AnyMask = None
+    logits: Float[Array, "*shape"], k: ArrayLike, axis: AnyAxis = -1, where: AnyMask = None
 ) -> Bool[Array, "*shape"]:
     """Mask of the k largest visible logits of each row.
 
     Logits that tie with the k-th largest are all kept, so there may be more than k: the result does not depend on
-    the order of the row. With fewer than k visible, all are kept. What is hidden is never kept.
+    the order of the row. With fewer than k visible, all are kept. What is hidden is never kept. `k` is a whole number
+    of at least 1, or an array of them that broadcasts against the logits, with size 1 along `axis`; one below 1 in an
+    array of JAX, whose numbers are not read, counts as 1.
 
-    Raises ValueError for a k below 1 and for several axes.
+    Raises ValueError for another k and for several axes, TypeError for a k that is not whole.
 
     >>> top_k_mask(jnp.array([3.0, 1.0, 2.0, 2.0]), 2)
     Array([ True, False,  True,  True], dtype=bool)
+    >>> top_k_mask(jnp.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]]), jnp.array([[1], [2]]))
+    Array([[ True, False, False],
+           [ True, False,  True]], dtype=bool)
     """
-    checks.whole("k", k, 1, 10)
-    axis, where = masking.axis_and_mask(logits, axis, where)
+    checks.whole_each("k", k, 1, 10)
+    axis, where = masking.axis_and_mask(logits, axis, where, k=k)
     axis = checks.one_axis(axis)
 
-    def of_rows(logits: Array, where: Mask) -> Array:
+    def of_rows(logits: Array, where: Mask, k: ArrayLike) -> Array:
         z = masking.visible_or_lowest(logits, masking.unless_low(logits, axis, where))
-        least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), whole_ranks(k))
+        ranks = whole_ranks(k)
+        if ranks.ndim:
+            ranks = jnp.moveaxis(jnp.expand_dims(ranks, tuple(range(z.ndim - ranks.ndim))), axis, -1)
+        least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), ranks)
         return masking.reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
 
-    return as_one(of_rows, logits, where, out=spec_of(logits))
+    return as_one(of_rows, logits, where, k, out=spec_of(logits))
 
 
 def top_p_mask(
@@ -87,6 +96,41 @@ def top_p_mask(
         return masking.reaches(z, smallest) & (z != -jnp.inf)
 
     return as_one(of_rows, logits, where, p, out=spec_of(logits))
+
+
+def min_p_mask(
+    logits: Float[Array, "*shape"], p_base: ArrayLike, axis: AnyAxis = -1, where: AnyMask = None
+) -> Bool[Array, "*shape"]:
+    r"""Mask of the entries of each row whose softmax is at least `p_base` times the largest of the row.
+
+    $$\text{kept}_i \iff \operatorname{softmax}(z)_i \ge p_\text{base} \max_j \operatorname{softmax}(z)_j
+    \iff z_i - \max_j z_j \ge \log p_\text{base}$$
+
+    So it keeps few entries where the model is sure, and many where it is not. The largest are kept for any p_base: at 1
+    they alone are, at 0 all that is visible is. What is hidden is never kept. `p_base` is a number from 0 to 1, or an
+    array of them that broadcasts against the logits, with size 1 along `axis`.
+
+    Raises ValueError for another p_base and for several axes.
+
+    Source: Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", arXiv
+    2407.01082.
+
+    >>> min_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.3)
+    Array([False,  True, False,  True], dtype=bool)
+    """
+    require("p_base", p_base, "from 0 to 1, such as 0.1", lambda p: 0 <= p <= 1)
+    axis, where = masking.axis_and_mask(logits, axis, where, p_base=p_base)
+    axis = checks.one_axis(axis)
+
+    def of_rows(logits: Array, where: Mask, p_base: ArrayLike) -> Array:
+        z = masking.visible_or_lowest(logits, masking.unless_low(logits, axis, where))
+        kept = masking.centre(z, axis, None) >= jnp.log(against(p_base, z))
+        largest = jnp.max(z, axis, keepdims=True, initial=-jnp.inf)
+        # By the smallest logit that is kept, so that what ties with it is too, however a compiler rounds the gap.
+        smallest = jnp.min(jnp.where(kept, z, largest), axis, keepdims=True, initial=jnp.inf)
+        return masking.reaches(z, smallest) & (z != -jnp.inf)
+
+    return as_one(of_rows, logits, where, p_base, out=spec_of(logits))
 
 
 def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Int[Array, "..."]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
@@ -539,7 +540,13 @@ def whole_ranks(k: ArrayLike) -> Int[Array, "..."]:
     if checks.is_array(k) and not jnp.issubdtype(jnp.result_type(k), jnp.integer):
         raise WrongType(f"k is {checks.shown(k)}; it must be whole: call .astype('int32') on it")
     most = jnp.iinfo(jnp.int32).max  # which no row is longer than
-    return jnp.asarray(min(int(k), most) if isinstance(k, int | float) else k, jnp.int32)
+    if isinstance(k, int | float):
+        k = min(int(k), most)
+    elif not checks.is_jax(k):
+        k = np.minimum(k, np.int64(most))
+    elif jnp.iinfo(jnp.result_type(k)).max > most:
+        k = jnp.minimum(k, most)
+    return jnp.asarray(k, jnp.int32)
 
 
 @jax.jit

@@ -16,7 +16,7 @@ import numpy as np
 
 import softmax_jax as sj
 from softmax_jax.normalizers.masking import reaches
-from softmax_jax.normalizers.sampling import top_k_mask, top_p_mask
+from softmax_jax.normalizers.sampling import min_p_mask, top_k_mask, top_p_mask
 from softmax_jax.normalizers.sparse import TopKSoftmax
 
 ROWS, N, SIZE = 12, 64, 8
@@ -143,6 +143,7 @@ MASKS = {
     "mask of the three largest": keeping(functools.partial(top_k_mask, k=3)),
     "mask of the nucleus": keeping(functools.partial(top_p_mask, p=0.3)),
     "mask of the smallest nucleus": keeping(functools.partial(top_p_mask, p=1e-6)),
+    "mask of the largest by min-p": keeping(functools.partial(min_p_mask, p_base=1.0)),
 }
 EXACT = {name for name in (*BY_COMPARISON, *MASKS) if "three largest at" not in name}
 """What the last bit of a logit changes in no row here."""

@@ -33,6 +33,7 @@ READERS = {
     "softmax_jvp": lambda z, where: sj.softmax_jvp(z, z, where=where),
     "top_k_mask": lambda z, where: sj.top_k_mask(z, 3, where=where),
     "top_p_mask": lambda z, where: sj.top_p_mask(z, 1.0, where=where),
+    "min_p_mask": lambda z, where: sj.min_p_mask(z, 0.0, where=where),
     "gumbel_softmax": lambda z, where: sj.gumbel_softmax(jax.random.key(0), z, where=where, temperature=1e6),
     "critical_beta": lambda z, where: critical_beta(z, where),
     "theory": lambda z, where: theory.critical_beta(np.asarray(z), where),

@@ -18,11 +18,18 @@ DRAWS = 20_000
 
 every_dtype = pytest.mark.parametrize("dtype", full_except(["float32", "bfloat16", "float64"], "float32"))
 every_mask = pytest.mark.parametrize(
-    "mask", [lambda z, where: sj.top_k_mask(z, 3, -1, where), lambda z, where: sj.top_p_mask(z, 0.7, -1, where)]
+    "mask",
+    [
+        lambda z, where: sj.top_k_mask(z, 3, -1, where),
+        lambda z, where: sj.top_p_mask(z, 0.7, -1, where),
+        lambda z, where: sj.min_p_mask(z, 0.3, -1, where),
+    ],
 )
 
 
+TOP_K = jax.jit(lambda z, k, where: sj.top_k_mask(z, k, where=where))
 TOP_P = jax.jit(lambda z, p, where: sj.top_p_mask(z, p, where=where))
+MIN_P = jax.jit(lambda z, p, where: sj.min_p_mask(z, p, where=where))
 
 
 def kept_by_k(row, k):
@@ -34,6 +41,12 @@ def kept_by_p(row, p):
     """Entries with less than p in larger ones, in float64."""
     weights = references.softmax(row)
     return np.array([weights[row > z].sum() < p for z in row], bool)
+
+
+def kept_by_min_p(row, p):
+    """Entries with at least p of the largest weight, in float64."""
+    weights = references.softmax(row)
+    return weights >= p * weights.max()
 
 
 def by_row(keep, logits, where, number):
@@ -59,9 +72,42 @@ def test_masks_equal_their_definitions(dtype):
         by_k = [(k, sj.top_k_mask(z, k, where=where)) for k in (1, 2, 3, 8, 9, 100)]
         # A number is traced, as it is where it may change: all in one program.
         by_p = [(p, TOP_P(z, p, where)) for p in (1e-9, 0.1, 0.5, 0.9, 0.999, 1.0)]
-    for keep, kept in (kept_by_k, by_k), (kept_by_p, by_p):
+        by_min_p = [(p, MIN_P(z, p, where)) for p in (0.0, 1e-9, 0.1, 0.5, 0.9, 1.0)]
+    for keep, kept in (kept_by_k, by_k), (kept_by_p, by_p), (kept_by_min_p, by_min_p):
         for number, mask in kept:
             np.testing.assert_array_equal(mask, by_row(keep, LOGITS, WHERE, number), err_msg=str(number))
+
+
+def test_each_row_has_a_number_of_its_own():
+    """Traced or known, of any whole type, along any axis, under vmap: as one row at a time."""
+    z, where = jnp.asarray(LOGITS[:6], jnp.float32), jnp.asarray(WHERE[:6])
+    ks, ps = np.array([1, 2, 3, 5, 9, 2**31 - 1]), np.array([0.0, 0.01, 0.1, 0.5, 0.9, 1.0], np.float32)
+    by_k = np.stack([by_row(kept_by_k, LOGITS[i : i + 1], WHERE[i : i + 1], k)[0] for i, k in enumerate(ks)])
+    by_p = np.stack([by_row(kept_by_min_p, LOGITS[i : i + 1], WHERE[i : i + 1], p)[0] for i, p in enumerate(ps)])
+    np.testing.assert_array_equal(TOP_K(z, jnp.asarray(ks, jnp.int32)[:, None], where), by_k)
+    np.testing.assert_array_equal(MIN_P(z, jnp.asarray(ps)[:, None], where), by_p)
+    for k in ks[:, None], (ks + 2**40 * (ks > 100))[:, None], ks.astype(np.uint32)[:, None]:
+        np.testing.assert_array_equal(sj.top_k_mask(z, k, where=where), by_k)
+    np.testing.assert_array_equal(sj.top_k_mask(z.T, ks, 0, where.T), by_k.T)
+    mapped = jax.vmap(lambda z, k, p, where: (sj.top_k_mask(z, k, 0, where), sj.min_p_mask(z, p, 0, where)))
+    for kept, wanted in zip(mapped(z, jnp.asarray(ks, jnp.int32), jnp.asarray(ps), where), (by_k, by_p)):
+        np.testing.assert_array_equal(kept, wanted)
+
+
+def test_a_k_below_1_that_cannot_be_read_counts_as_1():
+    z = jnp.array([[1.0, 2.0], [1.0, 2.0], [2.0, 2.0]])
+    kept = TOP_K(z, jnp.array([[0], [-1], [1]]), jnp.ones((3, 2), bool))
+    np.testing.assert_array_equal(kept, [[False, True], [False, True], [True, True]])
+
+
+def test_min_p_at_its_boundary():
+    z = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
+    wanted = {0.0: 4, 0.24: 4, 0.26: 2, 0.5: 2, 0.51: 1, 1.0: 1}
+    kept = sj.min_p_mask(jnp.tile(z, (len(wanted), 1)), jnp.array([*wanted])[:, None])
+    np.testing.assert_array_equal(kept, np.arange(4) < np.array([*wanted.values()])[:, None])
+    z = jnp.array([1e4, 1e4 - 500, 1e4, -INF, -2e4])
+    np.testing.assert_array_equal(sj.min_p_mask(z, 0.0), [True, True, True, False, False])  # the last is hidden
+    np.testing.assert_array_equal(sj.min_p_mask(z, 1.0), [True, False, True, False, False])
 
 
 @pytest.mark.full
@@ -96,6 +142,7 @@ def test_empty_rows_and_infinite_logits_keep_nothing(mask):
 def test_logits_of_any_size(row):
     np.testing.assert_array_equal(sj.top_k_mask(jnp.array(row), 2), kept_by_k(np.array(row), 2))
     np.testing.assert_array_equal(sj.top_p_mask(jnp.array(row), 0.7), kept_by_p(np.array(row), 0.7))
+    np.testing.assert_array_equal(sj.min_p_mask(jnp.array(row), 0.3), kept_by_min_p(np.array(row), 0.3))
 
 
 @pytest.mark.full
@@ -107,6 +154,7 @@ def test_axis_vmap_and_jit(axis):
     for mask in (
         lambda z, where, axis: sj.top_k_mask(z, 3, axis, where),
         lambda z, where, axis: sj.top_p_mask(z, 0.7, axis, where),
+        lambda z, where, axis: sj.min_p_mask(z, 0.3, axis, where),
     ):
         together = mask(z, where, axis)
         rows = 1 - axis % 2

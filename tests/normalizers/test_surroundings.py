@@ -25,6 +25,10 @@ OTHERS = {
     "log_softmax": lambda logits, where: jnp.where(where, sj.log_softmax(logits, where=where), 0),
     "top_k_mask": lambda logits, where: sj.top_k_mask(logits, 3, where=where),
     "top_p_mask": lambda logits, where: sj.top_p_mask(logits, 0.9, where=where),
+    "top_k_mask of each row": lambda logits, where: sj.top_k_mask(
+        logits, 1 + where.sum(-1, dtype=jnp.int32, keepdims=True) // 8, where=where
+    ),
+    "min_p_mask": lambda logits, where: sj.min_p_mask(logits, 0.3, where=where),
     "sample": lambda logits, where: sj.sample(KEY, jnp.where(where, jnp.abs(logits), 0)),
     "gumbel_softmax": lambda logits, where: sj.gumbel_softmax(KEY, logits, where=where),
 }

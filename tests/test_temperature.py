@@ -156,6 +156,21 @@ def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
     np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
 
 
+def test_few_seeds_have_the_t_interval_of_their_mean():
+    """Draws with replacement from three vary by 2/3 of the variance of their mean, whose interval is 4.30 wide."""
+    numbers = np.array([1.0, 2.0, 6.0])
+
+    def by_copies(copies):
+        return temperature.Points(np.arange(2.0), np.full(2, copies @ numbers / 3), np.ones(2), (0.0, 1.0))
+
+    intervals, band = temperature.bootstrap(by_copies, 0, 3, np.array([0.5]))
+    assert intervals is not None
+    assert band is not None
+    half = 4.3027 * np.std(numbers, ddof=1) / 3**0.5
+    np.testing.assert_allclose(intervals, [[3 - half, 3 + half]], atol=0.07 * half)
+    np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
+
+
 def rows_alike(losses, errors, count=300):
     """Rows of one seed and of one entropy, all with these losses and errors on the grid."""
     at = np.full((1, count), 1.02)

@@ -158,6 +158,25 @@ def test_every_number_of_a_key_draws_other_sets_and_0_the_usual_ones():
     assert len(np.unique(usual.reshape(-1, 2), axis=0)) == 4 * len(SEEDS)
 
 
+def test_sets_of_every_length_seed_and_place_have_a_key_of_their_own():
+    keys = [np.asarray(jax.random.key_data(evaluation.set_keys(SEEDS, length, 4))) for length in (16, 17, 1024)]
+    assert len(np.unique(np.reshape(keys, (-1, 2)), axis=0)) == 3 * len(SEEDS) * 4
+
+
+def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, monkeypatch):
+    """Each set has a number of its own, drawn from its key in the place of a loss."""
+    drawn = lambda models, key_and_length, normalizers: {"loss": jax.random.uniform(key_and_length[0], (1,))}  # noqa: E731
+    monkeypatch.setattr(evaluation, "measuring", lambda *_: drawn)
+    done: list[float] = []
+    options = {"seeds": SEEDS, "lengths": (9,), "sets": 8, "measures": ("loss",)}
+    (whole,) = evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
+    monkeypatch.setattr(evaluation, "ITEMS_TO_DIVIDE", 1)
+    (in_parts,) = evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, done=done.append, **options)
+    np.testing.assert_array_equal(in_parts.values["loss"], whole.values["loss"])
+    assert len(np.unique(whole.values["loss"])) == 8 * len(SEEDS)
+    assert done == [9 / evaluation.PARTS] * evaluation.PARTS
+
+
 @pytest.mark.full
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
     task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)

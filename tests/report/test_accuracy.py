@@ -15,7 +15,7 @@ from softmax_jax.report.accuracy import (
     remarks,
     verdict,
 )
-from softmax_jax.report.findings import Evaluated, accuracy_table, show
+from softmax_jax.report.findings import Evaluated, accuracy_table, falls, show
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from tests.report.charts import printed, values_of
 
@@ -193,6 +193,25 @@ def test_a_run_that_was_trained_under_another_normalizer_is_about_that_and_holds
     text = printed(show, [run])
     assert "attention with ssmax answers 90.1 %" in text
     assert "The paper" not in text
+
+
+def test_a_star_stands_at_the_gains_whose_p_is_below_5_percent():
+    run = run_of({"softmax": (0.0, 0.1, 0.3), "ssmax": (2.0, 2.1, 2.2), "entmax15": (1.0, 2.6, 0.4)})
+    rows, _ = accuracy_table([run], [16, 64])
+    p = {row["normalizer"]: row["p_value"] for row in run.summary.to_dicts()}
+    assert p["ssmax"] < 0.05 < p["entmax15"] < 1
+    assert [cell.endswith("*") for cell in rows["ssmax, gain"]] == [True] * 2
+    assert [cell.endswith("*") for cell in rows["entmax15, gain"]] == [False] * 2
+
+
+def test_what_falls_is_said_from_the_longest_length_of_training_on():
+    accuracies = {"softmax": (9.0, 9.0, 9.0)}
+    rows = [*run_of(accuracies, (4, 8)).frame.rows(), *run_of({"softmax": (5.0, 5.0, 5.0)}, (16,)).frame.rows()]
+    rows += run_of({"softmax": (-40.0, -40.0, -40.0)}, (64,)).frame.rows()
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    run = Evaluated("x", MaxRetrieval(), ("softmax",), [], frame)
+    assert MaxRetrieval().longest == 16
+    assert falls(run).endswith("answers 95.0 % of the sets of 16 items right, and 50.0 % of those of 64.")
 
 
 def test_softmax_alone_at_one_length_has_nothing_that_helps():

@@ -113,6 +113,18 @@ def test_a_finished_run_stays_as_it_is(uninterrupted):
     assert identical(load_checkpoint(uninterrupted)[1], before[1])
 
 
+def test_a_line_of_metrics_that_a_crash_cut_short_is_dropped(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + whole.splitlines()[0][:-5])
+    directory = RunDirectory(tmp_path / "run", SMALL)
+    step, _ = directory.resume()
+    directory.close()
+    assert step == 50
+    assert path.read_text() == whole
+
+
 @pytest.mark.full
 def test_a_finished_run_goes_on_to_more_steps_as_if_they_had_been_meant(uninterrupted, tmp_path, monkeypatch, capsys):
     run(changed(SMALL, steps=30), tmp_path, quiet())

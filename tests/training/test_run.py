@@ -201,6 +201,24 @@ def starting_from(path, **settings):
     return changed(SMALL, start_from=str(path), **settings)
 
 
+def test_a_run_from_the_models_of_a_third_leaves_out_the_batches_of_both_before(tmp_path):
+    second = changed(SMALL, first_batch=70)
+    (tmp_path / "config.json").write_text(json.dumps(settings_of(second)))
+    assert started(starting_from(tmp_path)).first_batch == 70 + second.steps
+    assert started(starting_from(tmp_path, first_batch=9)).first_batch == 9
+
+
+def test_a_run_continued_within_a_chunk_ends_that_chunk_first(tmp_path, monkeypatch):
+    """So that its lines are those of a run that was never stopped."""
+    done = run_module.Metrics(*[jnp.zeros(2)] * 3, jnp.full(2, -1))
+    state = run_module.TrainState((), (), jnp.arange(2))
+    monkeypatch.setattr(run_module, "compiled_chunk", lambda *_: lambda state, step: (state, done))
+    directory = RunDirectory(tmp_path / "run", SMALL)
+    reached = [step for step, *_ in run_module._chunks(SMALL, directory, 25, state, quiet())]
+    directory.close()
+    assert reached == [30, 40, 50]
+
+
 @pytest.mark.full
 def test_a_run_may_start_from_the_models_of_another(uninterrupted, tmp_path):
     config = starting_from(uninterrupted, steps=10, seeds=1, first_seed=1, normalizer="ssmax")

@@ -129,7 +129,6 @@ def test_a_known_polynomial_is_recovered(found):
     assert found.r_squared > 0.5
 
 
-@pytest.mark.full
 def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, held_out, found):
     low, high = found.entropy_range
     by_rule = held_out.entropy <= temperature.THRESHOLD
@@ -154,6 +153,21 @@ def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
     assert band is not None
     off = 1.96 * numbers.std() / 10
     np.testing.assert_allclose(intervals, [[49.5 - off, 49.5 + off]], atol=0.07 * off)
+    np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
+
+
+def test_few_seeds_have_the_t_interval_of_their_mean():
+    """Draws with replacement from three vary by 2/3 of the variance of their mean, whose interval is 4.30 wide."""
+    numbers = np.array([1.0, 2.0, 6.0])
+
+    def by_copies(copies):
+        return temperature.Points(np.arange(2.0), np.full(2, copies @ numbers / 3), np.ones(2), (0.0, 1.0))
+
+    intervals, band = temperature.bootstrap(by_copies, 0, 3, np.array([0.5]))
+    assert intervals is not None
+    assert band is not None
+    half = 4.3027 * np.std(numbers, ddof=1) / 3**0.5
+    np.testing.assert_allclose(intervals, [[3 - half, 3 + half]], atol=0.07 * half)
     np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
 
 
@@ -182,6 +196,26 @@ def test_a_row_alone_is_worth_its_curvature_in_beta_as_often_as_its_seed_counts(
     inside = ~two.border & (two.curvature > 0) & (two.entropy > temperature.THRESHOLD)
     worth = two.curvature * two.theta**2 * np.array([[1], [3]])
     np.testing.assert_allclose(found.weight, worth[inside], rtol=1e-5)
+
+
+def test_a_row_with_a_true_item_counts_as_often_as_its_seed(rows):
+    two = Rows(*(column[:2, :50] for column in rows))._replace(target=np.full((2, 50), 1.5))
+    found = temperature.points(two, "target")(np.array([1.0, 3.0]))
+    inside = two.entropy > temperature.THRESHOLD
+    np.testing.assert_array_equal(found.weight, np.broadcast_to([[1], [3]], inside.shape)[inside])
+
+
+def test_a_row_is_on_the_border_where_its_loss_is_least_at_either_end():
+    best = jnp.array([LOG_THETA[0] - 1, LOG_THETA[20], LOG_THETA[-1] + 1], jnp.float32)
+
+    def at(log_theta):
+        losses = (log_theta - best[:, None]) ** 2
+        return losses, losses
+
+    found = jax.jit(lambda entropies: temperature.search_at(at, entropies))(jnp.ones(3))
+    assert found.border.tolist() == [True, False, True]
+    np.testing.assert_allclose(found.theta[1], np.exp(LOG_THETA[20]), rtol=1e-4)
+    np.testing.assert_allclose(found.curvature, 2, rtol=1e-2)
 
 
 def test_a_bin_on_the_border_joins_the_next():

@@ -61,7 +61,7 @@ def _flat(array: Array, axis: Axis) -> Shaped[Array, "rows items"]:
     moved = jnp.moveaxis(array, axes, range(-len(axes), 0))
     flat = moved.reshape(-1, math.prod(moved.shape[-len(axes) :]))
     step = -(-len(flat) // ROWS)
-    return flat[step - 1 :: step]
+    return flat[(len(flat) - 1) % step :: step]
 
 
 def in_passes(alone: bool, weigher: Callable[[Any], Weigh], points: Any, scores: Callable[[], Any], look: Look) -> Any:

@@ -279,7 +279,10 @@ class Replacement:
         if self.place.hidden.one_number:  # softmax weighs them equally, and need not be computed
             size = math.prod(logits.shape[one] for one in (axis if isinstance(axis, tuple) else (axis,)))
             return jnp.where(kept, jnp.asarray(1 / size, weights.dtype), weights)
-        return jnp.where(kept, rows.original().astype(weights.dtype), weights)
+        # From the logits, unless exponentials are masked: the model's own equations divide a row of only -inf by NaN,
+        # and would send NaN back to its logits, though the choice leaves that row out.
+        original = rows.original() if self.softmax.masks else maps.softmax.weigh(logits, axis, None)
+        return jnp.where(kept, original.astype(weights.dtype), weights)
 
 
 def _lookup(value: Value, values: Values) -> Any:

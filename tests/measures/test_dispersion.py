@@ -138,6 +138,7 @@ def test_where_the_largest_weight_falls():
     assert varying["nearest"] is not None
     assert 4 < varying["nearest"] < 16
     assert dispersion.crossing([4, 16], [0.9, 0.6], 0.5) is None
+    assert dispersion.crossing([4, 16, 64, 256], [0.9, 0.4, 0.6, 0.2], 0.5) == pytest.approx(64 * 4**0.25)  # for good
     assert dispersion.crossing([4, 16], [0.3, 0.2], 0.5) is None
     assert dispersion.crossing([4, 16], [0.9, 0.4], 0.5) == pytest.approx(4 * 4**0.8)  # four fifths of the way in log n
 

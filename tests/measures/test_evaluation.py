@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from flax import nnx
 
-from softmax_jax.measures import evaluation
+from softmax_jax.measures import evaluation, heads
 from softmax_jax.measures.heads import attended
 from softmax_jax.measures.statistics import corrected, half_width, paired_p_value
 from softmax_jax.measures.table import EVALUATION, calibration_error
@@ -158,6 +158,38 @@ def test_every_number_of_a_key_draws_other_sets_and_0_the_usual_ones():
     assert np.array_equal(others[0], usual)
     assert len({one.tobytes() for one in others}) == 3
     assert len(np.unique(usual.reshape(-1, 2), axis=0)) == 4 * len(SEEDS)
+
+
+def test_lengths_share_the_program_of_the_longest_up_to_256_or_1024_items():
+    rooms = evaluation.rooms_of(TASK, (2, 256, 257, 1024, 1025))
+    assert rooms == {2: 256, 256: 256, 257: 1024, 1024: 1024, 1025: 1025}
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 130, 320])
+def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
+    rows = heads._flat(jnp.arange(count)[:, None], -1)[:, 0]
+    assert len(rows) <= heads.ROWS < 2 * len(rows) or len(rows) == count
+    assert rows[-1] == count - 1
+    assert len(np.unique(np.diff(rows))) <= 1
+
+
+def test_sets_of_every_length_seed_and_place_have_a_key_of_their_own():
+    keys = [np.asarray(jax.random.key_data(evaluation.set_keys(SEEDS, length, 4))) for length in (16, 17, 1024)]
+    assert len(np.unique(np.reshape(keys, (-1, 2)), axis=0)) == 3 * len(SEEDS) * 4
+
+
+def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, monkeypatch):
+    """Each set has a number of its own, drawn from its key in the place of a loss."""
+    drawn = lambda models, key_and_length, normalizers: {"loss": jax.random.uniform(key_and_length[0], (1,))}  # noqa: E731
+    monkeypatch.setattr(evaluation, "measuring", lambda *_: drawn)
+    done: list[float] = []
+    options = {"seeds": SEEDS, "lengths": (9,), "sets": 8, "measures": ("loss",)}
+    (whole,) = evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
+    monkeypatch.setattr(evaluation, "ITEMS_TO_DIVIDE", 1)
+    (in_parts,) = evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, done=done.append, **options)
+    np.testing.assert_array_equal(in_parts.values["loss"], whole.values["loss"])
+    assert len(np.unique(whole.values["loss"])) == 8 * len(SEEDS)
+    assert done == [9 / evaluation.PARTS] * evaluation.PARTS
 
 
 @pytest.mark.full

@@ -68,6 +68,15 @@ def test_a_constant_is_chosen_for_what_it_is_measured_by():
     assert found == [("constant", 8, 7, 75, 10), (refit.BEST_FOR_SET, 8, 7, 75, 0)]
 
 
+def test_a_constant_is_chosen_by_smoothed_errors_not_where_few_sets_have_none_by_chance():
+    grid = np.arange(len(LOG_THETA))
+    lone, valley = grid == 10, np.abs(grid - 40) < 5
+    chosen_on = rows_alike(grid * 1.0, np.select([lone, valley], [0.0, 0.25], 1.0))
+    fresh = rows_alike(grid * 1.0, np.where(valley, 0.25, 1.0))
+    constant, _ = refit.oracles(8, {"constant": chosen_on}, fresh, (7,)).rows()
+    assert constant == ("constant", 8, 7, 75, 0)
+
+
 @pytest.mark.full
 def test_oracles_know_the_length_or_the_answer(found):
     n, rows, fresh = found[0]

@@ -88,6 +88,10 @@ def test_numbers_of_clipped_and_elastic_softmax():
     np.testing.assert_allclose(sj.elastic_softmax(jnp.array(z), tau=0.5), wanted, rtol=1e-5)
 
 
+def test_elastic_softmax_gives_a_logit_of_minus_infinity_nothing_where_it_adds_to_the_weights():
+    np.testing.assert_allclose(sj.elastic_softmax(jnp.array([0.0, -INF, 0.0]), tau=0.5), [0.75, 0, 0.75])
+
+
 @pytest.mark.parametrize("sink", [-3e38, 3e38])
 @pytest.mark.parametrize("row", [[3e38, -3e38], [3e38, 3e38], [-3e38, -3e38]], ids=str)
 def test_a_sink_of_any_size_is_finite(sink, row):

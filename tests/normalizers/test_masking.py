@@ -78,6 +78,17 @@ def test_a_low_number_hides_in_every_type(dtype, low):
             np.testing.assert_array_equal(weigh(z + added), weigh(z, where=SEEN))
 
 
+@pytest.mark.parametrize(
+    ("row", "hidden"),
+    [([2.0, -9000.0], True), ([2.0, -8999.0], False), ([-1000.0, -9000.0], True), ([-1001.0, -9000.0], False)],
+    ids=str,
+)
+def test_a_logit_hides_from_minus_9000_on_and_8000_below_the_largest_on(row, hidden):
+    weights = sj.signed_l1(jnp.array(row))
+    assert (weights[1] == 0) == hidden
+    np.testing.assert_allclose(weights, sj.signed_l1(jnp.array(row), where=jnp.array([True, not hidden])))
+
+
 @pytest.mark.full
 def test_rows_that_are_low_throughout_are_weighed_as_they_stand():
     likelihoods = jnp.asarray(np.random.default_rng(0).normal(-1e5, 3.0, (3, 9)), jnp.float32)

@@ -205,6 +205,14 @@ def test_threshold_and_floor():
     assert beta(sj.EntropyPolynomial((0.2,), floor=0.5), high) == 0.5
 
 
+def test_an_entropy_at_the_threshold_is_not_above_it_and_one_at_an_end_of_the_range_not_beyond():
+    alone = uniform(1)  # whose entropy is 0
+    assert beta(sj.EntropyPolynomial((3.0,), threshold=0.0), alone) == 1
+    for ends, beyond in (((-1.0, 0.0), False), ((0.0, 1.0), False), ((0.5, 1.0), True), ((-1.0, -0.5), True)):
+        scale = sj.EntropyPolynomial((1.0,), threshold=-2.0, entropy_range=ends)
+        assert scale.extrapolates(alone, -1, None) == beyond
+
+
 def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
     scale = sj.EntropyPolynomial(entropy_range=(1.5, 4.0))
     for n, h in (2, 1.5), (20, math.log(20)), (1000, 4.0):

@@ -182,6 +182,15 @@ def test_finite_for_any_size_with_ties_and_gradients(name):
 
 
 @pytest.mark.full
+def test_the_slope_of_small_weights_is_finite_at_a_large_alpha():
+    """Sixteen equal logits have the weight 1/16 and, at alpha = 40, the slope 16^38, which float32 does not hold."""
+    gradient = jax.grad(lambda z: sj.entmax(z, alpha=40.0)[0])(jnp.zeros(16))
+    assert gradient[0] > 0
+    assert np.isfinite(gradient).all()
+    np.testing.assert_allclose(gradient[1:], -gradient[0] / 15, rtol=1e-5)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(("dtype", "wider"), [("float32", np.float64), ("float64", np.longdouble)])
 def test_log1p_keeps_its_digits(dtype, wider):
     sizes = np.exp(np.linspace(-45, 0, 20_000))

@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from softmax_jax.measures.evaluation import Measured, values_of as values_of_set
+from softmax_jax.measures.evaluation import TRUE_ITEM, Measured, values_of as values_of_set
 from softmax_jax.measures.runs import lengths_to_show
+from softmax_jax.measures.statistics import detectable
 from softmax_jax.measures.table import EVALUATION, Measure, Seen
 from softmax_jax.report.accuracy import (
     ACCURACY,
@@ -22,7 +23,7 @@ from softmax_jax.report.accuracy import (
     remarks,
     verdict,
 )
-from softmax_jax.report.findings import Evaluated, accuracy_table, show, write
+from softmax_jax.report.findings import Evaluated, accuracy_table, falls, helps, show, why, write
 from softmax_jax.report.page import result_table
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from tests.report.charts import printed, values_of
@@ -150,6 +151,13 @@ def test_a_new_measure_is_one_entry_that_reaches_every_file_and_table(tmp_path, 
     assert ", second<" not in result_table([run])
 
 
+def test_a_seed_that_gains_nothing_is_not_counted_as_one_that_gains():
+    rows = [("softmax", 16, seed, 50.0) for seed in range(3)]
+    rows += [("adaptive", 16, seed, 50.0 + gain) for seed, gain in enumerate((0.0, 2.0, 3.5))]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    assert str(mean_gain(frame, PUBLISHED)).endswith("2 of 3 seeds gain")
+
+
 def shares(logits, axis=-1, where=None):
     """Weights in proportion to logits above 0."""
     above = jnp.where(logits > 0 if where is None else where, jnp.maximum(logits, 0), 0)
@@ -235,6 +243,44 @@ def test_a_run_that_was_trained_under_another_normalizer_is_about_that_and_holds
     text = printed(show, [run])
     assert "attention with ssmax answers 90.1 %" in text
     assert "The paper" not in text
+
+
+def test_a_star_stands_at_the_gains_whose_p_is_below_5_percent():
+    run = run_of({"softmax": (0.0, 0.1, 0.3), "ssmax": (2.0, 2.1, 2.2), "entmax15": (1.0, 2.6, 0.4)})
+    rows, _ = accuracy_table([run], [16, 64])
+    p = {row["normalizer"]: row["p_value"] for row in run.summary.to_dicts()}
+    assert p["ssmax"] < 0.05 < p["entmax15"] < 1
+    assert [cell.endswith("*") for cell in rows["ssmax, gain"]] == [True] * 2
+    assert [cell.endswith("*") for cell in rows["entmax15, gain"]] == [False] * 2
+
+
+def test_what_is_lost_where_hardmax_does_worse_is_lost_by_the_key_and_the_value():
+    run = run_of({"softmax": (-40.0,) * 3, "hardmax": (-50.0,) * 3, TRUE_ITEM: (0.0,) * 3})
+    assert (
+        "All weight on the largest logit (hardmax) does no better: nothing is lost to dispersion. The key, which gives "
+        "another item the largest logit, loses 40.0 points, and the value, which is misread under any weights, 10.0."
+    ) in why(run)
+
+
+def test_what_helps_is_said_of_weights_that_depend_on_no_offset():
+    run = run_of({"softmax": (0.0, 0.1, 0.3), "softpick": (8.0, 8.1, 8.2), "ssmax": (2.0, 2.1, 2.2)})
+    assert "ssmax wins back most: 2.0 points" in str(helps(run))
+
+
+def test_what_would_have_been_found_is_the_gain_that_the_test_finds_under_each_normalizer():
+    run = run_of({"softmax": (0.0, 0.1, 0.3), "ssmax": (0.2, 0.0, 0.3), "entmax15": (3.0, -3.0, 1.0)})
+    least = max(detectable(gains) or 0 for gains in ([0.2, -0.1, 0.0], [3.0, -3.1, 0.7]))
+    assert f"A gain of {least:.1f} points at one length would have been found in 4 of 5 tests." in str(helps(run))
+
+
+def test_what_falls_is_said_from_the_longest_length_of_training_on():
+    accuracies = {"softmax": (9.0, 9.0, 9.0)}
+    rows = [*run_of(accuracies, (4, 8)).frame.rows(), *run_of({"softmax": (5.0, 5.0, 5.0)}, (16,)).frame.rows()]
+    rows += run_of({"softmax": (-40.0, -40.0, -40.0)}, (64,)).frame.rows()
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    run = Evaluated("x", MaxRetrieval(), ("softmax",), [], frame)
+    assert MaxRetrieval().longest == 16
+    assert falls(run).endswith("answers 95.0 % of the sets of 16 items right, and 50.0 % of those of 64.")
 
 
 def test_softmax_alone_at_one_length_has_nothing_that_helps():

@@ -59,6 +59,13 @@ def test_answer_is_the_class_of_the_largest_visible_item(items):
         assert features[largest, 1:].argmax() == answer
 
 
+def test_every_block_of_a_long_set_has_items_of_its_own():
+    batch = sample(KEY, 1, 2 * BLOCK)
+    (first, second) = np.asarray(batch.items[0]).reshape(2, BLOCK, -1)
+    assert len(np.intersect1d(first[:, 0], second[:, 0])) < 5
+    assert 0.05 < np.mean(first[:, 1:].argmax(1) == second[:, 1:].argmax(1)) < 0.2
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("nearest_of", [1, 16])
 def test_near_ties_are_the_nearest_of_so_many_draws(nearest_of):

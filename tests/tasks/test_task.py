@@ -13,7 +13,7 @@ from softmax_jax.tasks import TASKS, task_class
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.retrieval import Sort
 from softmax_jax.tasks.signal import Signal
-from softmax_jax.tasks.task import Task
+from softmax_jax.tasks.task import Task, data_key, dropout_key, parameter_key, sequence_key
 from softmax_jax.training.trainer import build_model
 from tests.tiers import methods
 
@@ -56,6 +56,12 @@ def test_test_sets_are_functions_of_their_key(task):
     assert len(once.answer) == 4
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(again)))
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
+
+
+def test_every_purpose_and_seed_has_a_key_of_its_own():
+    keys = [key(jnp.int32(seed)) for seed in (0, 1, 2) for key in (parameter_key, data_key, sequence_key)]
+    keys += [dropout_key(jnp.int32(seed), jnp.int32(step)) for seed in (0, 1, 2) for step in (0, 1, 2)]
+    assert len(np.unique(jax.random.key_data(jnp.stack(keys)), axis=0)) == len(keys)
 
 
 @pytest.mark.full
@@ -114,4 +120,5 @@ def test_long_sequences_are_fewer_and_read_in_batches_that_leave_memory():
     assert sets == sorted(sets, reverse=True)
     assert sets[0] >= 200
     assert sets[-1] >= 4
+    assert Sort().test_sets(2**14) == 8
     assert all(Sort().at_once(length) * length**2 <= 2**24 for length in (64, 1024, 4096))

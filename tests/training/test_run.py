@@ -114,6 +114,18 @@ def test_a_finished_run_stays_as_it_is(uninterrupted):
     assert identical(load_checkpoint(uninterrupted)[1], before[1])
 
 
+def test_a_line_of_metrics_that_a_crash_cut_short_is_dropped(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + whole.splitlines()[0][:-5])
+    directory = RunDirectory(tmp_path / "run", SMALL)
+    step, _ = directory.resume()
+    directory.close()
+    assert step == 50
+    assert path.read_text() == whole
+
+
 @pytest.mark.full
 def test_a_finished_run_goes_on_to_more_steps_as_if_they_had_been_meant(uninterrupted, tmp_path, monkeypatch, capsys):
     run(changed(SMALL, steps=30), tmp_path, quiet())
@@ -188,6 +200,24 @@ def test_a_second_ctrl_c_stops_at_once_and_the_run_continues(tmp_path, uninterru
 
 def starting_from(path, **settings):
     return changed(SMALL, start_from=str(path), **settings)
+
+
+def test_a_run_from_the_models_of_a_third_leaves_out_the_batches_of_both_before(tmp_path):
+    second = changed(SMALL, first_batch=70)
+    (tmp_path / "config.json").write_text(json.dumps(settings_of(second)))
+    assert started(starting_from(tmp_path)).first_batch == 70 + second.steps
+    assert started(starting_from(tmp_path, first_batch=9)).first_batch == 9
+
+
+def test_a_run_continued_within_a_chunk_ends_that_chunk_first(tmp_path, monkeypatch):
+    """So that its lines are those of a run that was never stopped."""
+    done = run_module.Metrics(*[jnp.zeros(2)] * 3, jnp.full(2, -1))
+    state = run_module.TrainState((), (), jnp.arange(2))
+    monkeypatch.setattr(run_module, "compiled_chunk", lambda *_: lambda state, step: (state, done))
+    directory = RunDirectory(tmp_path / "run", SMALL)
+    reached = [step for step, *_ in run_module._chunks(SMALL, directory, 25, state, quiet())]
+    directory.close()
+    assert reached == [30, 40, 50]
 
 
 @pytest.mark.full

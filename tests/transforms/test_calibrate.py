@@ -84,3 +84,18 @@ def test_sites_of_fewer_axes_have_one_number():
     found = calibrate(pool, loss=lambda apply, q: (apply(q) ** 2).sum(), batches=[normal(3)])
     numbers: Any = found[0].scale
     assert numbers.s.shape == ()
+
+
+def test_a_row_that_sees_nothing_is_as_empty_says():
+    """The loss is a product with what that row attends to: nothing is learned where this is 0."""
+    seen = jnp.array([[True] * 3, [False] * 3])
+    attend = lambda z, v: jax.nn.softmax(jnp.where(seen, z, -1e30)) @ v  # noqa: E731
+    loss = lambda apply, batch: jnp.prod(apply(*batch))  # noqa: E731
+    batch, options = (jnp.array([[1.0, 0.0, 0.0]] * 2), jnp.array([[1.0], [2.0], [3.0]])), {"optimizer": optax.sgd(0.1)}
+    as_the_model, zeros = (
+        calibrate(attend, loss=loss, batches=[batch], heads=None, empty=empty, **options)[0].scale
+        for empty in ("model", "zeros")
+    )
+    initial: Any = sj.normalizer("ssmax").scale
+    assert zeros.s == initial.s
+    assert as_the_model.s > initial.s + 0.01

@@ -59,6 +59,12 @@ def switch_router(g):
     return jnp.einsum("te,ted->td", weights * jax.nn.one_hot(weights.argmax(-1), 8), EXPERTS)
 
 
+def dense_and_switched(g):
+    weights = jax.nn.softmax(g)
+    routed = weights * jax.nn.one_hot(weights.argmax(-1), 8)
+    return jnp.einsum("te,ted->td", weights, EXPERTS) + jnp.einsum("te,ted->td", routed, EXPERTS)
+
+
 def attention_over_the_largest(z):
     return weigh(jax.nn.softmax(jnp.where(z >= jax.lax.top_k(z, 3)[0][..., -1:], z, -1e9)))
 
@@ -126,6 +132,7 @@ USES: dict[str, tuple[str, Any, Any]] = {
     "value head": ("expectation", lambda x: jax.nn.softmax(x) @ jnp.arange(8.0), X),
     "value head, summed": ("expectation", lambda x: (jax.nn.softmax(x) * jnp.arange(8.0)[None]).sum(-1), X),
     "distillation": ("expectation", lambda x: jnp.einsum("bv,bv->b", jax.nn.softmax(x), x @ W), X),
+    "dense mixture beside a routed one": ("attention", dense_and_switched, X),
     "head mask": ("attention", lambda z: weigh(jnp.einsum("bhqk,h->bhqk", jax.nn.softmax(z), jnp.ones(3))), Z),
     "talking heads": ("attention", lambda z: weigh(jnp.einsum("bhqk,hg->bgqk", jax.nn.softmax(z), W[:3, :3])), Z),
     "talking heads last": (
@@ -234,6 +241,29 @@ def test_what_is_no_softmax_is_not_listed_and_not_refused(name: str):
 def test_a_body_that_is_not_read_and_takes_exponentials_is_listed():
     model = lambda x: jax.lax.reduce(jax.nn.softmax(x) @ W, -jnp.inf, jnp.logaddexp, (1,))  # noqa: E731
     assert [(site.use, site.what) for site in sj.sites(model)(X)] == [("attention", "softmax"), ("kernel", "reduce")]
+
+
+def strided(exponentials, totals):
+    return lambda z: (e := jnp.exp(z))[exponentials] / e.sum(-1)[totals, None]
+
+
+@pytest.mark.parametrize(
+    "divide",
+    [
+        lambda z: (e := jnp.exp(z)) / (e.sum(-1, keepdims=True) + -1.0),
+        lambda z: (e := jnp.exp(z)) / (e.sum(-1, keepdims=True) + -1e-3),
+        strided(slice(None, None, 2), slice(2)),
+        strided(slice(2), slice(None, None, 2)),
+    ],
+    ids=["1 taken off", "a little taken off", "every second row", "sums of every second row"],
+)
+def test_a_divisor_that_is_not_the_sum_of_the_row_is_unread(divide: Any):
+    assert [(site.use, site.what) for site in sj.sites(divide)(X)] == [("unread", "exponentials over a sum")]
+
+
+def test_every_second_row_over_its_own_sum_is_a_softmax():
+    every_second = strided(slice(None, None, 2), slice(None, None, 2))
+    close(*run(lambda z: (sj.swap(every_second, {0: "hardmax"})(z), sj.hardmax(z)[::2]), X))
 
 
 def test_the_line_is_that_of_the_call_of_a_layer_and_the_scope_that_of_the_user():

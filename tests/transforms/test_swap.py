@@ -85,8 +85,8 @@ def masked_exponentials(z):
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def multiplied_exponentials(z):
-    exponentials = jnp.exp(z) * CAUSAL.astype(z.dtype)
+def multiplied_exponentials(z, seen=CAUSAL):
+    exponentials = jnp.exp(z) * seen.astype(z.dtype)
     return exponentials / (exponentials.sum(-1, keepdims=True) + 1e-9)
 
 
@@ -152,6 +152,46 @@ def test_a_row_that_two_masks_empty_together(name: str):
     close(np.delete(as_the_model, 1, 2), np.delete(by_where, 1, 2))
     close(zeros, by_where)
     assert not np.any(zeros[:, :, 1])
+
+
+def test_a_row_of_only_minus_infinity_gets_0_and_sends_nothing_back():
+    """The model gives it NaN, whether -inf is chosen or added."""
+    seen = CAUSAL.at[..., 2, :].set(False)
+    hides = (lambda z: jnp.where(seen, z, -jnp.inf), lambda z: z + jnp.where(seen, 0.0, -jnp.inf))
+
+    def weights_and_gradients(q):
+        swapped = [lambda q, h=h: sj.swap(attention, "ssmax")(q, QKV[1], IDENTITY, hide=h) for h in hides]
+        return [(f(q), jax.grad(lambda q, f=f: (f(q) ** 2).sum())(q)) for f in swapped]
+
+    for weights, gradient in run(weights_and_gradients, QKV[0]):
+        assert not np.any(weights[:, :, 2])
+        np.testing.assert_allclose(np.delete(weights, 2, 2).sum(-1), 1, rtol=1e-6)
+        assert np.isfinite(gradient).all()
+
+
+FIRST = jnp.broadcast_to(jnp.arange(LENGTH) < 2, CAUSAL.shape)
+HIDDEN_FIRST = jnp.ones(CAUSAL.shape, bool).at[..., 2, :2].set(False)
+LOW = jnp.where(HIDDEN_FIRST, 0.0, -1e9)
+EMPTIED = {
+    "one mask, and low numbers of an argument": lambda z, low: jax.nn.softmax(jnp.where(FIRST, z + low, -1e30)),
+    "two masks": lambda z, low: jax.nn.softmax(jnp.where(FIRST, jnp.where(HIDDEN_FIRST, z, -1e9), -1e30)),
+    "a mask of the exponentials": lambda z, low: multiplied_exponentials(z, FIRST & HIDDEN_FIRST),
+}
+"""Softmaxes that show the first two entries of a row, and in one row none."""
+
+
+def test_an_empty_row_is_as_the_model_has_it_unless_one_low_number_hides_all():
+    def of_all(q, low):
+        weights = []
+        for softmax in EMPTIED.values():
+            model = lambda q, low, softmax=softmax: attention(q, QKV[1], IDENTITY, softmax=lambda z: softmax(z, low))  # noqa: E731
+            weights.append((sj.swap(model, "ssmax")(q, low), model(q, low)))
+        return weights
+
+    for name, (swapped, model) in zip(EMPTIED, run(of_all, QKV[0], LOW)):
+        close(swapped[:, :, 2], model[:, :, 2])
+        assert not np.allclose(model[:, :, 2, :2], 1 / LENGTH), name
+        assert not np.allclose(swapped[:, :, 3], model[:, :, 3]), name
 
 
 FACTORS = (

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -166,7 +167,7 @@ def test_few_seeds_have_the_t_interval_of_their_mean():
     intervals, band = temperature.bootstrap(by_copies, 0, 3, np.array([0.5]))
     assert intervals is not None
     assert band is not None
-    half = 4.3027 * np.std(numbers, ddof=1) / 3**0.5
+    half = float(4.3027 * np.std(numbers, ddof=1) / 3**0.5)
     np.testing.assert_allclose(intervals, [[3 - half, 3 + half]], atol=0.07 * half)
     np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
 
@@ -299,7 +300,8 @@ def test_no_flat_row_no_fit(rows):
 )
 def test_a_curve_that_no_reader_would_accept_is_refused_with_what_to_type(coefficients, said):
     """Before anything else is computed from it, and without a word on the order of its coefficients."""
-    steep = temperature.Polynomial(np.array(coefficients), (0.5, 2.0), lambda copies: None)
+    never: Any = None
+    steep = temperature.Polynomial(np.array(coefficients), (0.5, 2.0), never)
     with pytest.raises(
         Refusal, match=rf"^the fit by the criterion target reaches {said}, and .* is at most 64: so few"
     ) as it:
@@ -312,7 +314,8 @@ def test_a_curve_that_no_reader_would_accept_is_refused_with_what_to_type(coeffi
 def test_a_fit_is_checked_for_steepness_before_its_intervals(monkeypatch):
     numbers, by_theta = np.ones((2, 9), np.float32), np.ones((2, 9, 3), np.float32)
     rows = {4: Rows(numbers, numbers, numbers > 1, numbers, by_theta, by_theta, numbers)}
-    steep = temperature.Polynomial(np.array([100.0]), (0.5, 2.0), lambda copies: None)
+    never: Any = None
+    steep = temperature.Polynomial(np.array([100.0]), (0.5, 2.0), never)
     monkeypatch.setattr(temperature, "fit_polynomial", lambda *arguments: steep)
     monkeypatch.setattr(temperature, "bootstrap", None)
     with pytest.raises(Refusal, match="reaches β = 100"):

@@ -266,11 +266,12 @@ def described(found: Found, row: int = 0) -> str:
 
 def _of_entries(found: Found, row: int, places: np.ndarray) -> str:
     """Says a row at some of its entries, in as many digits as it takes to tell what it got from what was wanted."""
-    logits, where, got, wanted = found.rows.logits[row], found.rows.where[row], found.got[row], found.wanted
+    logits, where, got = found.rows.logits[row], found.rows.where[row], found.got[row]
+    wanted: Any = found.wanted
     others = np.delete(where, places).sum()
     given = _listed(logits[places]) + (f" and {others} more" if others else "")
     given += "" if where[places].all() else f", visible {where[places].astype(int).tolist()}"
-    texts = [_listed(got[places]), wanted]
+    texts: list[str] = [_listed(got[places]), str(wanted)]
     for digits in (6, 9, 17) if not isinstance(wanted, str) else ():
         texts = [_listed(numbers[places], digits) for numbers in (got, wanted[row])]
         if texts[0] != texts[1]:

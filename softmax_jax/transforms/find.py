@@ -629,7 +629,10 @@ def _predicate(value: Value) -> tuple[Value, list[Any]]:
         turned_back = node.name == "ne" and constant(node.inputs[1]) == 0
         if node.name not in MOVED and not turned_back:
             break
-        if node.name in MOVED - SAME:
+        repeated = node.name == "broadcast_in_dim" and len(node.inputs[0].shape) == len(
+            value.shape
+        )  # a product does too
+        if node.name in MOVED - SAME and not repeated:
             laid.append((node.name, node.params))
         value = node.inputs[0]
     return value, laid

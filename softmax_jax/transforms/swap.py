@@ -281,7 +281,7 @@ class Replacement:
             return jnp.where(kept, jnp.asarray(1 / size, weights.dtype), weights)
         # From the logits, unless exponentials are masked: the model's own equations divide a row of only -inf by NaN,
         # and would send NaN back to its logits, though the choice leaves that row out.
-        original = rows.original() if self.softmax.masks else maps.softmax.weigh(logits, axis, None)
+        original = rows.original() if self.softmax.masks else weigh(maps.softmax, logits, axis)
         return jnp.where(kept, original.astype(weights.dtype), weights)
 
 

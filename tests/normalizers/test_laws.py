@@ -183,6 +183,8 @@ def test_gradients_equal_central_differences(name, row):
     """In the logits, and then in the numbers."""
     with jax.enable_x64(True):
         found = jacobians(sj.normalizer(name), jnp.asarray(row))
+    assert found.forward is not None
+    assert found.reverse is not None
     np.testing.assert_allclose(found.forward, found.reverse, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.forward[:, :6], found.moved[:, :6], atol=1e-8)
     np.testing.assert_allclose(found.forward, found.moved, atol=1e-7)

@@ -211,7 +211,7 @@ def test_a_run_from_the_models_of_a_third_leaves_out_the_batches_of_both_before(
 
 def test_a_run_continued_within_a_chunk_ends_that_chunk_first(tmp_path, monkeypatch):
     """So that its lines are those of a run that was never stopped."""
-    done = run_module.Metrics(*[jnp.zeros(2)] * 3, jnp.full(2, -1))
+    done = run_module.Metrics(jnp.zeros(2), jnp.zeros(2), jnp.zeros(2), jnp.full(2, -1))
     state = run_module.TrainState((), (), jnp.arange(2))
     monkeypatch.setattr(run_module, "compiled_chunk", lambda *_: lambda state, step: (state, done))
     directory = RunDirectory(tmp_path / "run", SMALL)

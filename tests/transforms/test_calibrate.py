@@ -92,10 +92,11 @@ def test_a_row_that_sees_nothing_is_as_empty_says():
     attend = lambda z, v: jax.nn.softmax(jnp.where(seen, z, -1e30)) @ v  # noqa: E731
     loss = lambda apply, batch: jnp.prod(apply(*batch))  # noqa: E731
     batch, options = (jnp.array([[1.0, 0.0, 0.0]] * 2), jnp.array([[1.0], [2.0], [3.0]])), {"optimizer": optax.sgd(0.1)}
-    as_the_model, zeros = (
+    scales: Any = (
         calibrate(attend, loss=loss, batches=[batch], heads=None, empty=empty, **options)[0].scale
         for empty in ("model", "zeros")
     )
+    as_the_model, zeros = scales
     initial: Any = sj.normalizer("ssmax").scale
     assert zeros.s == initial.s
     assert as_the_model.s > initial.s + 0.01

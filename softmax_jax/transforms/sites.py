@@ -215,7 +215,8 @@ def places(program: Program, fun: Any) -> list[Place]:
 
 def _merged(program: Program, listed: dict[Node, Place]) -> dict[Node, Place]:
     """Returns the places that are parts of a row, or that merge these: they cannot be read, whatever they look like."""
-    read = {node: place.softmax for node, place in listed.items() if place.softmax}
+    # The quotient rule multiplies weights by the slope of their own sum, which is no merge.
+    read = {node: place.softmax for node, place in listed.items() if place.softmax and not place.derived}
     merges = Merges(program, {node: one for node, one in read.items() if listed[node].site.use in ("attention", "log")})
     what: dict[Node, str] = {}
     for node in listed if merges.merged else ():

@@ -8,7 +8,7 @@ import pytest
 import softmax_jax as sj
 from projects.language_models import decoder
 from projects.language_models.decoder import Sizes, hidden, losses, scores, weigh_by
-from projects.language_models.loading import ARRAYS
+from projects.language_models.arrays import ARRAYS
 from tests.projects.plain_llama import TINY, logits_of, softmax, tiny_arrays
 
 SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)

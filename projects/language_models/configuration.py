@@ -7,7 +7,6 @@ refused. A key whose value is null says nothing.
 import dataclasses
 import fnmatch
 import json
-import math
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -470,11 +469,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def check_regular(path: Path, most: float = math.inf) -> None:
+def check_regular(path: Path, most: int | None = None) -> None:
     """Raises Refusal for anything but a regular file of a bounded size, such as a directory, a FIFO or a device."""
     if not path.is_file():
         raise Refusal(f"{path} is no regular file: it must be one that was downloaded whole")
-    if (size := path.stat().st_size) > most:
+    if most is not None and (size := path.stat().st_size) > most:
         raise Refusal(f"{path} has {size:,} bytes: a file of its kind may have at most {most:,}, so name another")
 
 

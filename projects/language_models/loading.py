@@ -10,7 +10,7 @@ import importlib.util
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,7 +282,7 @@ def _directory_arrays(path: Path) -> dict[str, Stored]:
     return arrays
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path) -> Iterable[Path]:
     """Returns the files with the arrays, as transformers chooses them: one, or those of an index; else all there are.
 
     Parts without an index are all parts that their names count.
@@ -303,7 +303,7 @@ def _files(path: Path) -> list[Path]:
         return [path / name for name in sorted(names)]
     found = sorted(path.glob("*.safetensors"))
     if part := next((match for file in found if (match := SHARD.fullmatch(file.name))), None):
-        return [path / f"{part[1]}-{number:05}-of-{part[3]}.safetensors" for number in range(1, int(part[3]) + 1)]
+        return (path / f"{part[1]}-{number:05}-of-{part[3]}.safetensors" for number in range(1, int(part[3]) + 1))
     return found
 
 

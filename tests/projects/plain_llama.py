@@ -45,8 +45,13 @@ def normed(x, scale, epsilon=1e-5):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * scale
 
 
-def turned(x, base, pairs):
-    """Rotates (positions, heads, size): features (2i, 2i + 1) together if `pairs`, else (i, i + half)."""
+def turned(x, base, pairs, rotary=None):
+    """Rotates (positions, heads, size): features (2i, 2i + 1) together if `pairs`, else (i, i + half).
+
+    With `rotary`, this is done to so many features of a head, the first.
+    """
+    if rotary is not None:
+        return np.concatenate([turned(x[..., :rotary], base, pairs), x[..., rotary:]], -1)
     half = x.shape[-1] // 2
     angles = np.arange(len(x))[:, None, None] * base ** (-np.arange(half) / half)
     first, second = (x[..., 0::2], x[..., 1::2]) if pairs else (x[..., :half], x[..., half:])
@@ -54,10 +59,21 @@ def turned(x, base, pairs):
     return np.stack(both, -1).reshape(x.shape) if pairs else np.concatenate(both, -1)
 
 
-def logits_of(arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weigh=softmax):
-    """Logits of every token after every position."""
+def logits_of(
+    arrays,
+    tokens,
+    heads,
+    key_heads,
+    base=10_000.0,
+    pairs=False,
+    weigh=softmax,
+    windows=None,
+    rotary=None,
+    scale=None,
+):
+    """Logits of every token after every position; `windows` has the keys that each layer sees at most, or None."""
     x: Any = arrays["token_embd.weight"][tokens].astype(np.float64)
-    hidden = ~np.tri(len(tokens), dtype=bool)
+    places = np.arange(len(tokens))
     for layer in range(sum(name.endswith("ffn_up.weight") for name in arrays)):
         own = {name.split(".", 2)[2]: array for name, array in arrays.items() if name.startswith(f"blk.{layer}.")}
         inputs: Any = normed(x, own["attn_norm.weight"])
@@ -66,9 +82,12 @@ def logits_of(arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weig
             outputs = inputs @ own[f"attn_{name}.weight"].T + own.get(f"attn_{name}.bias", 0)
             return outputs.reshape(len(tokens), by, -1)
 
-        query, key = turned(projected("q", heads), base, pairs), turned(projected("k", key_heads), base, pairs)
+        query, key = (turned(projected(*one), base, pairs, rotary) for one in (("q", heads), ("k", key_heads)))
         key, value = (np.repeat(one, heads // key_heads, 1) for one in (key, projected("v", key_heads)))
-        logits = np.einsum("qhs,nhs->hqn", query, key) / np.sqrt(query.shape[-1])
+        logits = np.einsum("qhs,nhs->hqn", query, key) * (scale or query.shape[-1] ** -0.5)
+        window = windows[layer] if windows and windows[layer] else len(tokens)
+        behind = places[:, None] - places[None]
+        hidden = (behind < 0) | (behind >= window)
         weights = weigh(np.where(hidden, -np.inf, logits))
         x = x + np.einsum("hqn,nhs->qhs", weights, value).reshape(len(tokens), -1) @ own["attn_output.weight"].T
         inputs = normed(x, own["ffn_norm.weight"])

@@ -1,5 +1,7 @@
 """The decoder of pretrained models, on random arrays, beside plain numpy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 
 import softmax_jax as sj
 from projects.language_models import decoder
+from projects.language_models.arrays import ARRAYS
 from projects.language_models.decoder import Sizes, hidden, losses, scores, weigh_by
-from projects.language_models.loading import ARRAYS
 from tests.projects.plain_llama import TINY, logits_of, softmax, tiny_arrays
 
 SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)
@@ -105,6 +107,26 @@ def test_every_normalizer_sees_the_row_of_its_position():
     expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, weigh=ssmax)
     found = all_scores(as_parameters(arrays), TOKENS, weigh_by("ssmax(s=0.4)"))
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_windows_of_layers_a_rotary_part_and_a_scale_are_those_of_numpy():
+    arrays = tiny_arrays(50)
+    of_layers, part = {"window": 3, "windowed": (False, True)}, {"rotary": 4, "scale": 0.5}
+    sizes = dataclasses.replace(SIZES, **of_layers, **part)
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=(None, 3), **part)
+    np.testing.assert_allclose(all_scores(as_parameters(arrays), TOKENS, sizes=sizes), expected, atol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("windowed", [None, (True, False)])
+def test_windows_behind_a_cache_are_those_of_the_whole(windowed):
+    arrays, windows = tiny_arrays(50), (3, 3 if windowed is None else None)
+    sizes = dataclasses.replace(SIZES, window=3, windowed=windowed)
+    parameters, tokens = as_parameters(arrays), jnp.asarray(TOKENS)
+    _, before = hidden(parameters, sizes, tokens[:15])
+    after, _ = hidden(parameters, sizes, tokens[15:], before=before)
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=windows)
+    np.testing.assert_allclose(scores(parameters, after), expected[15:], atol=1e-4)
 
 
 @pytest.mark.full

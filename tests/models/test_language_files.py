@@ -1,0 +1,449 @@
+"""Files of pretrained language models: what transformers and llama.cpp read in them, and those that are refused."""
+
+import json
+import os
+import re
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from projects.language_models.configuration import Keys, architecture_of, described_by_config
+from projects.language_models.loading import load
+from softmax_jax.refusal import Refusal
+from tests.models.written import (
+    TEXT,
+    gguf,
+    safetensors,
+    scores_of,
+    tokenizers,
+    vocabulary,
+    write_directory,
+    write_gguf,
+)
+from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
+
+pytestmark = pytest.mark.models
+ARRAYS = tiny_arrays(len(vocabulary()[0]))
+HEADS = TINY["heads"], TINY["key_heads"]
+QWEN2 = {"architecture": "Qwen2ForCausalLM"}
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reference"),
+    [
+        ({"sliding_window": 3}, {}),
+        ({"architecture": "MistralForCausalLM", "sliding_window": 3}, {"windows": (3, 3)}),
+        (QWEN2 | {"sliding_window": 3}, {}),
+        (QWEN2 | {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1}, {"windows": (None, 3)}),
+        ({"partial_rotary_factor": 0.5}, {"rotary": 4}),
+    ],
+)
+def test_keys_that_change_the_computation_are_computed(tmp_path, changes, reference):
+    write_directory(tmp_path / "x", ARRAYS, **changes)
+    model = load(str(tmp_path / "x"))
+    tokens = model.encode(TEXT)[:20]
+    expected = logits_of(ARRAYS, tokens, *HEADS, base=500.0, **reference)
+    np.testing.assert_allclose(scores_of(model, tokens), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "reference"),
+    [
+        ("qwen2", {"qwen2.rope.dimension_count": 4}, {"rotary": 4}),
+        ("llama", {"llama.attention.scale": 0.125}, {"scale": 0.125}),
+    ],
+)
+def test_metadata_that_change_the_computation_are_computed(tmp_path, architecture, more, reference):
+    write_gguf(tmp_path / "x.gguf", ARRAYS, architecture, more=more)
+    model = load(str(tmp_path / "x.gguf"))
+    tokens = model.encode(TEXT)[:20]
+    expected = logits_of(ARRAYS, tokens, *HEADS, base=500.0, **reference)
+    np.testing.assert_allclose(scores_of(model, tokens), expected, atol=1e-4)
+
+
+def test_a_llama_with_a_window_in_its_file_is_that_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": len(vocabulary()[0]), "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = transformers.LlamaConfig(**sizes, **heads, rms_norm_eps=1e-5, sliding_window=3)
+    module = transformers.FlaxLlamaForCausalLM(config, seed=0)
+    path = tmp_path / "x"
+    write_directory(path, ARRAYS)
+    (path / "config.json").write_text(json.dumps(json.loads(config.to_json_string()) | QUIET))
+    flat = {}
+    for names, array in flatten(module.params):
+        array = np.asarray(array)
+        flat[".".join(names[:-1]) + ".weight"] = np.ascontiguousarray(array.T if names[-1] == "kernel" else array)
+    safetensors.save_file(flat, path / "model.safetensors")
+    tokens = np.arange(20, dtype=np.int32) * 7 % 200
+    expected = module(jnp.asarray(tokens)[None]).logits[0]
+    np.testing.assert_allclose(scores_of(load(str(path)), tokens), expected, atol=1e-5)
+
+
+QUIET = {"architectures": ["LlamaForCausalLM"]}
+
+
+def flatten(tree, names=()):
+    for name, part in tree.items():
+        if isinstance(part, dict):
+            yield from flatten(part, (*names, name))
+        else:
+            yield (*names, name), part
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2"])
+@pytest.mark.parametrize("window", [{}, {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}])
+def test_the_keys_that_transformers_writes_are_known_and_mean_the_same(tmp_path, name, window):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4}
+    window = window if name == "Qwen2" else {"sliding_window": 8} if window else {}
+    theirs = getattr(transformers, f"{name}Config")(**sizes, **window, architectures=[f"{name}ForCausalLM"])
+    theirs.save_pretrained(tmp_path)
+    values = {key: one for key, one in theirs.to_dict().items() if one is not None}  # with all defaults
+    for told in (json.loads((tmp_path / "config.json").read_text()), values):
+        config = Keys(tmp_path, told)
+        ours = described_by_config(config, architecture_of(config), 64).sizes
+        types = {"Llama": [], "Mistral": ["sliding_attention"] * 4}.get(name) or getattr(theirs, "layer_types", [])
+        windowed = tuple(one == "sliding_attention" for one in types)
+        assert ours.window == (theirs.sliding_window if any(windowed) else None)
+        assert ours.windowed == (windowed if any(windowed) and not all(windowed) else None)
+        assert (ours.heads, ours.key_heads, ours.context) == (8, 4, theirs.max_position_embeddings)
+        assert (ours.base, ours.epsilon) == (theirs.rope_theta, theirs.rms_norm_eps)
+
+
+def test_a_tokenizer_cuts_and_fills_no_text(tmp_path):
+    write_directory(tmp_path / "x", ARRAYS)
+    path = str(tmp_path / "x" / "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=100)
+    tokenizer.save(path)
+    model = load(str(tmp_path / "x"))
+    assert model.decode(model.encode(TEXT)) == TEXT
+
+
+def test_tokens_that_the_file_defines_are_found_in_a_text(tmp_path):
+    tokens, _ = vocabulary()
+    named = [*tokens, "<tool>"]
+    kinds = [3] + [1] * (len(tokens) - 1) + [4]
+    more = {"tokenizer.ggml.tokens": named, "tokenizer.ggml.token_type": kinds}
+    write_gguf(tmp_path / "x.gguf", tiny_arrays(len(named)), more=more)
+    model = load(str(tmp_path / "x.gguf"))
+    assert model.encode("a <tool>b").tolist()[-2] == len(tokens)
+    assert model.decode(model.encode("a <tool>b")) == "a <tool>b"
+
+
+def test_parts_of_a_model_are_put_together(tmp_path):
+    write_directory(tmp_path / "x", ARRAYS)
+    whole = tmp_path / "x" / "model.safetensors"
+    arrays = safetensors.load_file(whole)
+    expected = load(str(tmp_path / "x")).parameters
+    whole.unlink()
+    names = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    halves = [{name: arrays[name] for name in list(arrays)[part::2]} for part in (0, 1)]
+    for name, half in zip(names, halves):
+        safetensors.save_file(half, tmp_path / "x" / name)
+    for index in (False, True):
+        if index:
+            safetensors.save_file(arrays, tmp_path / "x" / "consolidated.safetensors")  # which is not in the index
+            weights = {name: file for file, half in zip(names, halves) for name in half}
+            (tmp_path / "x" / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+        found = load(str(tmp_path / "x")).parameters
+        np.testing.assert_array_equal(found["layers"]["up"], expected["layers"]["up"])
+        np.testing.assert_array_equal(found["embed"], expected["embed"])
+
+
+def changed(name, content):
+    """Replaces a file of the directory, or removes it."""
+
+    def change(path):
+        if content is None:
+            (path / name).unlink()
+        else:
+            (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return change
+
+
+def halved(name):
+    return lambda path: (path / name).write_bytes((path / name).read_bytes()[:-100])
+
+
+def moved(name, other):
+    return lambda path: (path / name).rename(path / other)
+
+
+def replaced(name, make):
+    def change(path):
+        (path / name).unlink()
+        make(path / name)
+
+    return change
+
+
+def with_arrays(**arrays):
+    """Replaces arrays of model.safetensors, or removes them, by their names with underscores for points."""
+
+    def change(path):
+        file = path / "model.safetensors"
+        kept = safetensors.load_file(file)
+        for name, array in arrays.items():
+            kept.pop(name.replace("__", "."), None)
+            if array is not None:
+                kept[name.replace("__", ".")] = array
+        safetensors.save_file(kept, file)
+
+    return change
+
+
+def with_vocabulary(vocabulary, merges=()):
+    model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
+    return changed("tokenizer.json", json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+
+
+def with_config(**more):
+    def change(path):
+        file = path / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+
+    return change
+
+
+def with_float8(path):
+    """Makes the header tell of another type of the same size, as no writer here has it."""
+    file = path / "model.safetensors"
+    kept = safetensors.load_file(file)
+    kept["model.norm.weight"] = np.zeros(24, np.int8)
+    safetensors.save_file(kept, file)
+    content = file.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = content[8 : 8 + size].replace(b'"I8"', b'"F8_E4M3"').rstrip()
+    file.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
+
+
+INDEXED = '{"weight_map": {"model.norm.weight": "%s"}}'
+NORM = "model__norm__weight"
+UP = "model__layers__1__mlp__up_proj__weight"
+DIRECTORIES = {
+    "no layers": (with_config(num_hidden_layers=0), "num_hidden_layers is 0"),
+    "layers below zero": (with_config(num_hidden_layers=-1), "num_hidden_layers is -1"),
+    "layers as text": (with_config(num_hidden_layers="2"), "num_hidden_layers is '2'"),
+    "many layers": (with_config(num_hidden_layers=10**8), "num_hidden_layers is 100000000"),
+    "more layers than arrays": (with_config(num_hidden_layers=3), "has arrays of 2 layers and tells of 3"),
+    "fewer layers than arrays": (with_config(num_hidden_layers=1), "has arrays of 2 layers and tells of 1"),
+    "heads that do not divide": (with_config(num_attention_heads=5), "num_attention_heads is 5"),
+    "key heads that do not divide": (with_config(num_key_value_heads=3), "4 heads and 3 by num_key_value_heads"),
+    "a width below zero": (with_config(hidden_size=-24), "hidden_size is -24"),
+    "another width": (with_config(intermediate_size=41), "intermediate_size is 41, and its arrays have 40"),
+    "NaN for epsilon": (with_config(rms_norm_eps=float("nan")), "rms_norm_eps is nan"),
+    "theta 0": (with_config(rope_parameters={"rope_theta": 0}), "rope_theta is 0"),
+    "scaled positions": (with_config(rope_scaling={"type": "linear", "factor": 2}), "scales the rotary positions"),
+    "an activation": (with_config(hidden_act="gelu"), "hidden_act is 'gelu'"),
+    "an architecture": (with_config(architectures=["GemmaForCausalLM"]), "holds the architecture 'GemmaForCausalLM'"),
+    "code of its own": (with_config(auto_map={"AutoModelForCausalLM": "m.M"}), "auto_map .* never run"),
+    "quantized": (with_config(quantization_config={"bits": 4}), "quantization_config .* the weights are quantized"),
+    "an unknown key": (with_config(embedding_multiplier=12.0), "embedding_multiplier is 12.0: this decoder does not"),
+    "untied without scores": (with_config(tie_word_embeddings=False), "needs the array lm_head.weight"),
+    "a list for config.json": (changed("config.json", "[1]"), "config.json holds .1.: it must be an object"),
+    "config.json cut off": (halved("config.json"), "config.json cannot be read"),
+    "a key twice": (changed("config.json", '{"a": 1, "a": 2}'), "it has the key 'a' twice"),
+    "config.json is a directory": (replaced("config.json", Path.mkdir), "config.json is no regular file"),
+    "config.json is a FIFO": (replaced("config.json", os.mkfifo), "config.json is no regular file"),
+    "tokenizer.json is a FIFO": (replaced("tokenizer.json", os.mkfifo), "tokenizer.json is no regular file"),
+    "tokenizer.json is a directory": (replaced("tokenizer.json", Path.mkdir), "tokenizer.json is no regular file"),
+    "the weights are a directory": (replaced("model.safetensors", Path.mkdir), "model.safetensors is no regular"),
+    "tokenizer.json of {}": (changed("tokenizer.json", "{}"), "tokenizer.json cannot be read: Model missing"),
+    "tokenizer.json cut off": (halved("tokenizer.json"), "tokenizer.json cannot be read"),
+    "a token below zero": (with_vocabulary({"a": -1}), "tokenizer.json cannot be read"),
+    "a token without a row": (with_vocabulary({"a": 0, "b": 4_000_000_000}), "the token 'b' is number 4000000000"),
+    "a merge of no tokens": (with_vocabulary({"a": 0}, [["x", "y"]]), "tokenizer.json cannot be read"),
+    "no tokens": (with_vocabulary({}), "tokenizer.json has no tokens"),
+    "a download cut off": (halved("model.safetensors"), "model.safetensors cannot be read"),
+    "a pointer of git-lfs": (
+        changed("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"),
+        "model.safetensors is a pointer of git-lfs",
+    ),
+    "an empty file": (changed("model.safetensors", ""), "model.safetensors cannot be read"),
+    "a header of 2^60 bytes": (changed("model.safetensors", struct.pack("<Q", 2**60)), "safetensors cannot be read"),
+    "a part missing": (moved("model.safetensors", "model-00001-of-00002.safetensors"), "00002.* is missing"),
+    "many parts": (moved("model.safetensors", "model-00001-of-99999.safetensors"), "00002-of-99999.* is missing"),
+    "an index of an absent file": (
+        lambda path: [
+            moved("model.safetensors", "a.safetensors")(path),
+            changed(INDEX, INDEXED % "b.safetensors")(path),
+        ],
+        "b.safetensors is missing: download all parts",
+    ),
+    "an index of a file outside": (
+        lambda path: [
+            moved("model.safetensors", "a.safetensors")(path),
+            changed(INDEX, INDEXED % "../x/a.safetensors")(path),
+        ],
+        "weight_map must name files of the directory",
+    ),
+    "an index that is a list": (
+        lambda path: [moved("model.safetensors", "a.safetensors")(path), changed(INDEX, "[]")(path)],
+        "index.json holds .*: it must be an object",
+    ),
+    "an array twice": (
+        lambda path: [
+            moved("model.safetensors", "a.safetensors")(path),
+            (path / "b.safetensors").write_bytes((path / "a.safetensors").read_bytes()),
+        ],
+        "both hold the array",
+    ),
+    "an array missing": (with_arrays(**{UP: None}), "has no array model.layers.1.mlp.up_proj.weight"),
+    "no embedding": (with_arrays(model__embed_tokens__weight=None), "has no array model.embed_tokens.weight"),
+    "an array of another shape": (with_arrays(**{UP: np.ones((40, 23), np.float32)}), r"\(40, 23\): it must have"),
+    "an array of one axis": (
+        with_arrays(model__layers__0__self_attn__q_proj__weight=np.ones(768, np.float32)),
+        r"has the shape \(768,\)",
+    ),
+    "a number for an array": (
+        with_arrays(model__embed_tokens__weight=np.ones((), np.float32)),
+        r"has the shape \(\): it must have two axes",
+    ),
+    "an array of NaN": (with_arrays(**{UP: np.full((40, 24), np.nan, np.float32)}), "up_proj.weight has entries that"),
+    "whole numbers": (with_arrays(**{UP: np.ones((40, 24), np.int8)}), "up_proj.weight' is of type I8, which is no"),
+    "an array of float8": (with_float8, "'model.norm.weight' is of type F8_E4M3, which is no weight by itself"),
+    "scales of quantized weights": (
+        with_arrays(**{UP + "_scale": np.ones(40, np.float32)}),
+        "up_proj.weight_scale', of which this decoder knows no use",
+    ),
+    "a bias of a llama": (
+        with_arrays(model__layers__0__self_attn__q_proj__bias=np.ones(32, np.float32)),
+        "q_proj.bias', of which this decoder knows no use",
+    ),
+    "other scores though tied": (
+        with_arrays(lm_head__weight=np.ones((len(vocabulary()[0]), 24), np.float32)),
+        "tie_word_embeddings is true, and lm_head.weight is another array",
+    ),
+}
+
+
+def refusal_of(path):
+    """Returns the one line that a file is refused with, before anything large is made."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        with pytest.raises(Refusal) as caught:
+            load(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+        assert time.perf_counter() - start < 10
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", DIRECTORIES)
+def test_a_hostile_directory_is_refused(tmp_path, case):
+    change, said = DIRECTORIES[case]
+    write_directory(tmp_path / "x", ARRAYS)
+    change(tmp_path / "x")
+    assert re.search(said, refusal_of(tmp_path / "x"))
+
+
+TOKENS, MERGES = vocabulary()
+
+
+def with_key(**more):
+    return {"more": {key.replace("__", "."): value for key, value in more.items()}}
+
+
+GGUFS = {
+    "no layers": (with_key(llama__block_count=0), "llama.block_count is 0"),
+    "layers below zero": (with_key(llama__block_count=-1), "llama.block_count is -1"),
+    "layers as text": (with_key(llama__block_count="2"), "llama.block_count is '2'"),
+    "many layers": (with_key(llama__block_count=10**8), "llama.block_count is 100000000"),
+    "more layers than arrays": (with_key(llama__block_count=3), "has arrays of 2 layers and tells of 3"),
+    "heads that do not divide": (with_key(llama__attention__head_count=5), "llama.attention.head_count is 5"),
+    "key heads that do not divide": (with_key(llama__attention__head_count_kv=3), "4 heads and 3 by"),
+    "NaN for epsilon": (with_key(llama__attention__layer_norm_rms_epsilon=float("nan")), "rms_epsilon is nan"),
+    "theta 0": (with_key(llama__rope__freq_base=0.0), "llama.rope.freq_base is 0.0"),
+    "part of the head turned": (with_key(llama__rope__dimension_count=4), "llama.rope.dimension_count is 4"),
+    "an unknown key": (with_key(llama__logit_scale=0.5), "llama.logit_scale is 0.5: this decoder does not know"),
+    "a part of several": (with_key(split__count=2), "split.count is 2"),
+    "an architecture as a number": (with_key(general__architecture=7), "holds the architecture 7"),
+    "another vocabulary": (with_key(llama__vocab_size=99), "llama.vocab_size is 99, and its arrays have"),
+    "tokens that are numbers": (with_key(tokenizer__ggml__tokens=[1, 2]), "tokenizer.ggml.tokens is .1, 2."),
+    "a token for tokens": (with_key(tokenizer__ggml__tokens="a"), "tokenizer.ggml.tokens is 'a'"),
+    "a token twice": (
+        with_key(tokenizer__ggml__tokens=[*TOKENS[:-1], TOKENS[0]]),
+        "tokenizer.ggml.tokens has a token twice",
+    ),
+    "a token without a row": (
+        with_key(tokenizer__ggml__tokens=[*TOKENS, "x y"], tokenizer__ggml__token_type=None),
+        "the token 'x y' is number",
+    ),
+    "merges without a blank": (with_key(tokenizer__ggml__merges=["ab"]), "tokenizer.ggml.merges has 'ab'"),
+    "merges of no tokens": (with_key(tokenizer__ggml__merges=["日 本"]), "tokenizer.ggml.merges cannot be read"),
+    "types of other tokens": (with_key(tokenizer__ggml__token_type=[1]), "token_type must have a type from 1 to 6"),
+    "an unknown type": (with_key(tokenizer__ggml__token_type=[9] * len(TOKENS)), "token_type must have a type"),
+    "another tokenizer": (with_key(tokenizer__ggml__model="llama"), "holds the tokenizer 'llama' .'smollm'."),
+    "another cut": ({"pre": "tekken"}, "holds the tokenizer 'gpt2' .'tekken'.: only byte-level ones"),
+    "a cut that is a list": (with_key(tokenizer__ggml__pre=[1]), "holds the tokenizer 'gpt2'"),
+    "another architecture": ({"architecture": "mamba"}, "holds the architecture 'mamba': it must be one of llama"),
+    "a bias that is not added": (
+        {"arrays": {"blk.0.attn_output.bias": np.zeros(24, np.float32)}},
+        "holds the array 'blk.0.attn_output.bias', of which this decoder knows no use",
+    ),
+    "scaled positions": ({"arrays": {"rope_freqs.weight": np.ones(4, np.float32)}}, "scales its rotary positions"),
+    "an array of NaN": (
+        {"arrays": {"blk.1.ffn_up.weight": np.full((40, 24), np.nan, np.float32)}},
+        "blk.1.ffn_up.weight has entries that are not finite",
+    ),
+    "an array of another shape": ({"arrays": {"blk.1.ffn_up.weight": np.ones((40, 23), np.float32)}}, "it must have"),
+    "whole numbers": ({"arrays": {"blk.1.ffn_up.weight": np.ones((40, 24), np.int8)}}, "the quantization I8, which"),
+    "an array missing": ({"arrays": {"output_norm.weight": None}}, "has no array output_norm.weight"),
+    "no embedding": ({"arrays": {"token_embd.weight": None}}, "has no array token_embd.weight"),
+    "cut off": ({"cut": -100}, "is cut off: the array"),
+    "cut off in its header": ({"cut": 2000}, "do not fit into its 2,000 bytes"),
+    "a type of arrays that gguf does not know": ({"bytes": "type"}, "is of type 255, which gguf does not know"),
+    "arrays in the same bytes": ({"bytes": "start"}, "two arrays have bytes in common"),
+    "a shape of 2^60": ({"bytes": "shape"}, "is cut off: the array 'output_norm.weight' ends at byte"),
+    "an array of 2^60 entries": ({"bytes": "entries"}, "an array claims 1,152,921,504,606,846,976 entries"),
+}
+
+
+def overwrite(path, place):
+    """Writes another number into the header: of the norm's array, or of the entries of the list of tokens."""
+    content = bytearray(path.read_bytes())
+    name = b"tokenizer.ggml.tokens" if place == "entries" else b"output_norm.weight"
+    start = content.index(name) + len(name)
+    form, offset, value = {
+        "entries": ("<Q", 8, 2**60),  # behind the types of the value and of its entries
+        "shape": ("<Q", 4, 2**60),  # behind the number of axes
+        "type": ("<I", 12, 255),
+        "start": ("<Q", 16, 0),
+    }[place]
+    struct.pack_into(form, content, start + offset, value)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("case", GGUFS)
+def test_a_hostile_gguf_is_refused(tmp_path, case):
+    change, said = GGUFS[case]
+    arrays = {name: one for name, one in (ARRAYS | change.get("arrays", {})).items() if one is not None}
+    path = tmp_path / "x.gguf"
+    written = {key: value for key, value in change.items() if key in ("more", "architecture", "pre")}
+    write_gguf(path, arrays, **written)
+    if "cut" in change:
+        path.write_bytes(path.read_bytes()[: change["cut"]])
+    if "bytes" in change:
+        overwrite(path, change["bytes"])
+    assert re.search(said, refusal_of(path))
+
+
+def test_a_file_of_many_texts_is_refused_without_reading_them(tmp_path):
+    header = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 8, 2**60)
+    (tmp_path / "x.gguf").write_bytes(header + bytes(2**16))
+    assert "an array claims" in refusal_of(tmp_path / "x.gguf")
+    assert struct.unpack("<I", header[:4])[0] == gguf.GGUF_MAGIC

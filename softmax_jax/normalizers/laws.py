@@ -186,8 +186,7 @@ def lowest(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
 def _added(weigh: Weigh, rows: Rows, rounding: Rounding, low: np.ndarray) -> Found:
     """Compares rows that hide by a number with the same rows under a mask; those that are empty are left out."""
     added = Rows(np.where(rows.where, rows.logits, low), np.ones_like(rows.where), rows.kinds)
-    got, wanted = weigh(added), weigh(rows)
-    counts = np.asarray(rows.where.any(-1))
+    got, wanted, counts = weigh(added), weigh(rows), np.asarray(rows.where.any(-1))
     far = (counts & rounding.far(one, other) for one, other in zip(got, wanted))
     hidden = (counts[:, None] & ~rows.where & np.asarray(numbers != 0) for numbers in got)
     wrong = Weighed(*(entries | row[:, None] for entries, row in zip(hidden, far)))

@@ -254,10 +254,12 @@ def described(found: Found, row: int = 0) -> str:
     Of a row that is still long it says the entries that are furthest off.
     """
     z, where, got = found.rows.logits[row], found.rows.where[row], found.got[row]
-    wrong = ~where & ((got != 0) | (z != 0))
+    wanted = np.zeros_like(got) if isinstance(found.wanted, str) else found.wanted[row]
+    with np.errstate(invalid="ignore"):  # of equal infinities
+        off = np.where((got == wanted) | (np.isnan(got) & np.isnan(wanted)), 0, np.abs(got - wanted))
+    wrong = ~where & ((off != 0) if (off[~where] != 0).any() else (z != 0))
     kept = where | (wrong & (np.cumsum(wrong) == 1))
     places = np.flatnonzero(kept if kept.any() else np.arange(z.size) == 0)
-    off = np.abs(got if isinstance(found.wanted, str) else got - found.wanted[row])
     furthest = places[np.argsort(-np.nan_to_num(off[places], nan=np.inf), kind="stable")]
     counts = places.size, *(count for count in (8, 4, 2, 1) if count < places.size)
     texts = [_of_entries(found, row, np.sort(furthest[:count])) for count in counts]
@@ -266,21 +268,20 @@ def described(found: Found, row: int = 0) -> str:
 
 def _of_entries(found: Found, row: int, places: np.ndarray) -> str:
     """Says a row at some of its entries, in as many digits as it takes to tell what it got from what was wanted."""
-    logits, where, got = found.rows.logits[row], found.rows.where[row], found.got[row]
-    wanted: Any = found.wanted
+    logits, where, got, wanted = found.rows.logits[row], found.rows.where[row], found.got[row], found.wanted
     others = np.delete(where, places).sum()
     given = _listed(logits[places]) + (f" and {others} more" if others else "")
     given += "" if where[places].all() else f", visible {where[places].astype(int).tolist()}"
-    texts: list[str] = [_listed(got[places]), str(wanted)]
-    for digits in (6, 9, 17) if not isinstance(wanted, str) else ():
-        texts = [_listed(numbers[places], digits) for numbers in (got, wanted[row])]
-        if texts[0] != texts[1]:
-            break
+    if isinstance(wanted, str):
+        got_said, wanted_said = _listed(got[places]), wanted
+    else:
+        pairs = [[_listed(numbers[places], digits) for numbers in (got, wanted[row])] for digits in (6, 9, 17)]
+        got_said, wanted_said = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
     if found.beside is not None:
         given += f" beside {_listed(found.beside.logits[0, places]) if found.beside.where.any() else 'a masked row'}"
-        texts[1] += ", as alone"
+        wanted_said += ", as alone"
     kind = "the gradient " if np.broadcast_to(found.gradient, len(found.got))[row] else ""
-    return f"logits {given} got {kind}{texts[0]}; wanted {texts[1]}"
+    return f"logits {given} got {kind}{got_said}; wanted {wanted_said}"
 
 
 def _listed(numbers: np.ndarray, digits: int = 6) -> str:
@@ -545,8 +546,9 @@ def of_surroundings(normalizer: Normalizer) -> Iterator[Promise]:
     wanted = np.asarray(whole_rows, np.float64)
     for name, weights in found.items():
         got = np.asarray(weights, np.float64)
-        far = Rounding.of("float32").far(got, wanted) if got.shape == wanted.shape else np.ones(len(wanted), bool)
-        if far.any():
+        if got.shape != wanted.shape:
+            said[name] = f"got the shape {got.shape}; wanted {wanted.shape}"
+        elif (far := Rounding.of("float32").far(got, wanted)).any():
             said[name] = described(Found(far, rows, got, wanted), int(far.argmax()))
     for name in (*forms, *alone):
         yield Promise(f"The same {name}", name not in said, said.get(name, ""), claimed=name not in absent)

@@ -88,6 +88,12 @@ def test_no_row_breaks_a_law(name, dtype, logits, where):
     assert {promise: rows.logits[found.broken] for promise, found in found} == {}
 
 
+def test_a_nan_is_far_from_a_number_and_equal_infinities_are_near():
+    got = np.array([[np.nan, 1], [np.nan, 1], [np.inf, 1], [1, 1]])
+    wanted = np.array([[1, 1], [np.nan, 1], [np.inf, 1], [np.nan, 1]])
+    assert Rounding.of("float32").far(got, wanted).tolist() == [True, False, False, True]
+
+
 @pytest.mark.parametrize("name", methods())
 def test_every_promise_is_kept(name):
     assert sj.check(name).broken == []

@@ -53,7 +53,6 @@ def test_the_critical_beta_is_that_of_the_theory():
         np.testing.assert_array_equal(found, critical_beta(jnp.where(where, logits, -jnp.inf)))
 
 
-@pytest.mark.full
 def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
     z = jnp.array(
         [[1.0, 1.0, 0.0], [1.0, -INF, -INF], [-INF] * 3, [NAN, 0.0, 1.0], [INF, 0.0, 1.0], [3e38, -3e38, -1e38]]

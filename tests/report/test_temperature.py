@@ -58,7 +58,8 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
         headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
         assert [int(n) for header in headers for n in header] == lengths
     assert re.search(r"adaptive_refit +accuracy.*\n.*\n.*\n +share( +67)+ *\n +p ", text)
-    rows = [(name, 4, seed, 99.0, 0.1) for name in ("softmax", BEST_FOR_LENGTH) for seed in (0, 1)]
+    near = {"softmax": 99.0, "adaptive": 99.5, BEST_FOR_LENGTH: 99.9}  # less than a point to gain
+    rows = [(name, 4, seed, value, 0.1) for name, value in near.items() for seed in (0, 1)]
     assert " share " not in printed(report.print_comparison, compared_frame(rows)).split("accuracy: %")[0]
 
 

@@ -66,8 +66,7 @@ def test_every_block_of_a_long_set_has_items_of_its_own():
     assert 0.05 < np.mean(first[:, 1:].argmax(1) == second[:, 1:].argmax(1)) < 0.2
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("nearest_of", [1, 16])
+@pytest.mark.parametrize("nearest_of", full_except([1, 16], 16))
 def test_near_ties_are_the_nearest_of_so_many_draws(nearest_of):
     items, visible = 8, 5
     batch = sample_near_ties(KEY, 2000, items, nearest_of, jnp.array([visible]))

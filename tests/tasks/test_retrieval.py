@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from softmax_jax.tasks.retrieval import CODE, POSITIONS, Copy, MultiQuery, Sort, TransformerMaxRetrieval
+from tests.tiers import full_except
 
 SEED = 5
 CLASSES = 10
@@ -58,8 +59,7 @@ def asked_for(kind, codes, queries):
     return [same_code(codes, query) for query in queries]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", full_except(KINDS, Sort))
 def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
     task = made(kind)
     for batch in (*trained_on(task), drawn(task, 3 * LENGTH, 8)):
@@ -119,8 +119,7 @@ def test_queries_go_through_ascending_places(kind):
             assert (np.diff(places(kind, codes)) > 0).all()
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", full_except(KINDS, Sort))
 def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
     """In training; in tests the length is the one asked for."""
     task = made(kind)

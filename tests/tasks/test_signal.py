@@ -52,7 +52,6 @@ def test_no_two_sequences_are_alike_in_training_or_tests_or_between_seeds():
     assert len(set(every)) == len(every) == 800
 
 
-@pytest.mark.full
 def test_classes_and_places_are_balanced():
     """As evenly as fair dice fall: chi-square on 4000 sequences."""
     task = Signal(length=6, features=16)
@@ -93,7 +92,6 @@ def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length
     assert scipy.stats.kstest(np.concatenate(rests).ravel(), scipy.stats.norm(0, NOISE).cdf).pvalue > CHANCE
 
 
-@pytest.mark.full
 def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
     task = Signal(length=8, features=16, sequences=60, sets=20)
     first, second = ([row for batch in epoch_of(task, epoch) for row in batch] for epoch in range(2))

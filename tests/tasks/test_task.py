@@ -51,6 +51,13 @@ def test_training_batches_are_functions_of_seed_and_step(task):
     assert not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
 
 
+def test_a_batch_serves_as_many_steps_as_asked():
+    task = MaxRetrieval(sets=6, min_items=2, max_items=5, width=8, steps_per_batch=10)
+    first, last, next_one = (training_batch(task, SEED, jnp.int32(step)).query for step in (20, 29, 30))
+    assert np.array_equal(first, last)
+    assert not np.array_equal(last, next_one)
+
+
 def test_test_sets_are_functions_of_their_key(task):
     once, again, other = (fresh_batch(task, key_of(draw), 5, 4) for draw in (1, 1, 2))
     assert len(once.answer) == 4

@@ -169,6 +169,12 @@ def test_a_row_of_only_minus_infinity_gets_0_and_sends_nothing_back():
         assert np.isfinite(gradient).all()
 
 
+def test_a_number_hides_from_minus_9000_on():
+    attend = lambda z: jax.nn.softmax(z) @ jnp.eye(2)  # noqa: E731
+    weights = run(sj.swap(attend, "signed_l1"), jnp.array([[1.0, -9000.0], [1.0, -8999.0]]))
+    np.testing.assert_allclose(weights, [[0.5, 0], [1 / 9001, -8999 / 9001]], rtol=1e-6)
+
+
 FIRST = jnp.broadcast_to(jnp.arange(LENGTH) < 2, CAUSAL.shape)
 HIDDEN_FIRST = jnp.ones(CAUSAL.shape, bool).at[..., 2, :2].set(False)
 LOW = jnp.where(HIDDEN_FIRST, 0.0, -1e9)

@@ -278,13 +278,16 @@ def test_every_module_has_a_place_in_the_api():
 INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
+        "measures.frames",
+        "report.assets.draw",
+        "report.drawing",
         "report.page",
         "training.progress",
-        *(f"transforms.{name}" for name in ("find", "objects", "program")),
+        *(f"transforms.{name}" for name in ("find", "merges", "objects", "program")),
         "files",
         "normalizers.surroundings",
     )
-} | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "learned")}
+} | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "own_modules")}
 """Modules that only the project itself calls."""
 
 

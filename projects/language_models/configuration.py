@@ -147,7 +147,7 @@ def shown(value: Any) -> str:
     """Returns a value of a file in a line: its start and end where it is long.
 
     >>> shown("a tale of many words " * 10**6), shown(list(range(10**6)))
-    ("'a tale of many words a tale...le of many words '", '[0, 1, 2, 3, 4, 5, ...]')
+    ("'a tale of many words a tale... words a tale of many words '", '[0, 1, 2, 3, 4, 5, ...]')
     """
     return SHORT.repr(value)
 
@@ -323,8 +323,8 @@ def _head_size(keys: Keys, heads_key: str, query_rows: int, size: int | None, wi
 def _check_groups(keys: Keys, key: str, heads: int, key_heads: int) -> None:
     if heads % key_heads:
         raise Refusal(
-            f"{keys.path}: {heads} heads and {key_heads} by {keys.prefix}{key}: these must divide those; choose another "
-            "model"
+            f"{keys.path}: {heads} heads and {key_heads} by {keys.prefix}{key}: these must divide those; "
+            "choose another model"
         )
 
 

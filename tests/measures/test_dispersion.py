@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from softmax_jax import theory
 from softmax_jax.measures import dispersion
 from softmax_jax.measures.dispersion import resolution
 from softmax_jax.measures.evaluation import TRUE_ITEM, evaluate, frame_of, set_keys
-from softmax_jax.measures.table import MEASURES
+from softmax_jax.measures.table import MEASURES, Seen, rank
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.training.trainer import build_model
@@ -117,6 +119,13 @@ def test_measured_weights_keep_to_the_bounds_and_beta_is_that_of_the_scale(measu
             beta = 1 if row["normalizer"] == "softmax" else np.log(row["n"]) / np.log(16)
             np.testing.assert_allclose(row["beta"], beta, rtol=1e-5)
             assert row["spread"] <= row["largest_reach"] / beta + 1e-4
+
+
+def test_equal_weights_share_their_mean_rank():
+    weights, rho = jnp.array([0.2, 0.1, 0.2, 0.3, 0.2]), jnp.array([0.9, 0.8, 0.1, 0.2, -jnp.inf])
+    unread: Any = None
+    seen = Seen(*[unread] * 4, where=rho > -jnp.inf, weights=weights, rho=rho)
+    assert rank(seen) == scipy.stats.rankdata(-np.asarray(weights)[:4])[0] == 2.5
 
 
 def made(*rows):

@@ -110,7 +110,6 @@ def test_min_p_at_its_boundary():
     np.testing.assert_array_equal(sj.min_p_mask(z, 1.0), [True, False, True, False, False])
 
 
-@pytest.mark.full
 def test_top_p_at_its_boundary():
     z = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
     wanted = {0.5: 1, 0.500001: 2, 0.75: 2, 0.750001: 4, 0.875: 4, 1.0: 4, 1e-30: 1}

@@ -220,6 +220,12 @@ def test_a_run_continued_within_a_chunk_ends_that_chunk_first(tmp_path, monkeypa
     assert reached == [30, 40, 50]
 
 
+def test_a_run_from_the_models_of_another_takes_each_seed_from_its_own(uninterrupted):
+    config = started(starting_from(uninterrupted, seeds=1, first_seed=1))
+    own = jax.tree.map(lambda leaf: leaf[1:], load_checkpoint(uninterrupted)[1])
+    assert identical(first_state(config).parameters, own)
+
+
 @pytest.mark.full
 def test_a_run_may_start_from_the_models_of_another(uninterrupted, tmp_path):
     config = starting_from(uninterrupted, steps=10, seeds=1, first_seed=1, normalizer="ssmax")

@@ -83,6 +83,14 @@ def test_the_loss_is_that_of_the_answers_under_the_training_normalizer_plus_the_
     assert all_close(penalty, jax.tree.map(lambda leaf: 2 * config.l2 * leaf, parameters), atol=1e-6)
 
 
+def test_the_penalty_has_its_own_gradient():
+    weights = {"kernel": jnp.array([[1.0, -2.0], [3.0, 0.5]]), "bias": jnp.array([4.0])}
+    penalty, gradient = training.penalized(SMALL, weights, jnp.float32(0), jax.tree.map(jnp.zeros_like, weights))
+    expected, slope = jax.value_and_grad(lambda w: SMALL.l2 * sum((leaf**2).sum() for leaf in w.values()))(weights)
+    np.testing.assert_allclose(penalty, expected, rtol=1e-6)
+    assert all_close(gradient, slope, rtol=1e-6)
+
+
 class Numbered(MaxRetrieval):
     """Whose batches are the number of their step, and their seed."""
 
@@ -128,6 +136,12 @@ def test_any_optax_optimizer_and_schedule():
     one_cycle: Any = build_schedule(changed(SMALL, schedule="cosine_onecycle_schedule"))
     with jax.numpy_dtype_promotion("standard"):  # as training calls it
         assert np.isclose(max(float(one_cycle(step)) for step in range(SMALL.steps)), 1e-3, rtol=0.05)
+
+
+def test_a_schedule_that_warms_up_starts_at_0_and_ends_at_the_learning_rate():
+    rate: Any = build_schedule(changed(SMALL, schedule="warmup_constant_schedule(warmup_steps=4)"))
+    with jax.numpy_dtype_promotion("standard"):  # as training calls it
+        np.testing.assert_allclose([rate(0), rate(2), rate(4), rate(40)], [0, 5e-4, 1e-3, 1e-3], rtol=1e-6)
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 
@@ -32,7 +32,7 @@ LARGEST_JSON = 2**26
 
 
 @contextlib.contextmanager
-def opened(path: Path | str, limit: int = LARGEST) -> Iterator[BinaryIO]:
+def opened(path: Path | str, limit: int = LARGEST) -> Iterator[io.BufferedReader]:
     """Opens a regular file of at most `limit` bytes to read. Every file that somebody names is read through this.
 
     A FIFO blocks whoever opens it and a device never ends, so what is opened is looked at before it is read: the

@@ -23,7 +23,7 @@ from softmax_jax.report.shootout import Outcomes
 from softmax_jax.training.config import Config, changed, settings_of
 from softmax_jax.training.progress import plain_console
 from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import load_checkpoint
+from softmax_jax.training.run_directory import load_checkpoint, read_metrics
 
 CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling", "causal")
 """Options that are settings of the preset."""
@@ -103,7 +103,7 @@ def compete(
         how: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
         measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **how)
         tests.append(frame_of(measured))
-        metrics = pl.read_ndjson((workdir / "metrics.jsonl").read_bytes()).with_columns(
+        metrics = pl.DataFrame(read_metrics(workdir)).with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
         losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))

@@ -44,7 +44,7 @@ def read_fit(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise Refusal(f"{path} does not exist: name a file that fit_temperature.py wrote")
     try:
-        content = read_json(path, LARGEST_FILE)
+        content = read_json(path, limit=LARGEST_FILE)
     except Refusal as refusal:
         raise Refusal(f"{refusal}; run fit_temperature.py again") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]

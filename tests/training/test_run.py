@@ -257,7 +257,7 @@ def test_directories_without_a_run_or_of_other_settings_are_refused(uninterrupte
     for content, words in (
         (None, r"no config\.json"),
         (json.dumps(settings_of(SMALL)), "no checkpoint yet"),
-        ("{", "is not the config of a run"),
+        ("{", r"config\.json cannot be read as JSON"),
     ):
         if content:
             (tmp_path / "config.json").write_text(content)

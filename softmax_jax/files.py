@@ -31,8 +31,6 @@ LARGEST = 2**28
 """The most bytes of a text that is read, unless a reader says otherwise."""
 LARGEST_JSON = 2**26
 """The same of JSON, which takes some thirty times as much memory as it has bytes."""
-LARGEST_HASHED = 2**36
-"""The same of a file of which only the SHA-256 is taken, in parts."""
 
 
 @contextlib.contextmanager
@@ -126,9 +124,9 @@ def _kind_of_file(mode: int) -> str:
     return "a directory" if stat.S_ISDIR(mode) else "a FIFO" if stat.S_ISFIFO(mode) else "a device"
 
 
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file. Raises Refusal, with its name, if it cannot be read."""
-    with opened(path, LARGEST_HASHED) as file:
+def sha256_of(path: Path, limit: int) -> str:
+    """Returns the SHA-256 of a regular file of at most `limit` bytes. Raises Refusal as `opened` does."""
+    with opened(path, limit) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

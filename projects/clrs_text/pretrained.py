@@ -329,7 +329,7 @@ def saved_state(run: Path, start: State) -> tuple[State, list[tuple[Any, ...]], 
     remove_unfinished(run / STEPS)
     if not (checkpoints := step_checkpoints(run)):
         return start, [], False
-    verify(checkpoints[0])
+    verify(checkpoints[0], start)
     known = read_json(checkpoints[0] / "config.json", "rows", "cools")
     return read_arrays(checkpoints[0], start), [tuple(row) for row in known["rows"]], known["cools"]
 

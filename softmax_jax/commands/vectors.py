@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from softmax_jax.commands import options
-from softmax_jax.files import write_whole
+from softmax_jax.files import read_text, write_whole
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.normalizers.vectors import text_of
 
@@ -27,7 +27,7 @@ def write_vectors(asked: Arguments) -> None:
     options.check_directory("the directory", asked.directory)
     for name in METHODS:
         write_whole(asked.directory / f"{name}.json", text_of(name))
-    write_whole(asked.directory / RUNNER.name, RUNNER.read_text(encoding="utf-8"))
+    write_whole(asked.directory / RUNNER.name, read_text(RUNNER))
     print(f"wrote {options.counted(len(METHODS), 'method')} and {RUNNER.name} to {options.shown(asked.directory)}")
 
 

@@ -146,9 +146,11 @@ def require(name: str, number: Any, rule: str, holds: Callable[[float], bool]) -
         return
     for value in np.ravel(np.asarray(number)).tolist():
         if not (abs(value) < math.inf and holds(value)):
-            raise Refusal(f"{name} is {value!r}; it must be a finite number {rule}")
+            raise Refusal(f"{name} is {shown(value)}; it must be a finite number {rule}")
         if abs(value) > LARGEST:
-            raise Refusal(f"{name} is {value!r}; it must be at most {LARGEST:g} in size, and a finite number {rule}")
+            raise Refusal(
+                f"{name} is {shown(value)}; it must be at most {LARGEST:g} in size, and a finite number {rule}"
+            )
 
 
 def finite(name: str, number: Any) -> None:
@@ -162,7 +164,7 @@ def whole(name: str, value: Any, least: int, example: int, most: int | None = No
     if not is_whole(value):
         raise WrongType(f"{name} is {shown(value)}; it must be a whole number {bounds}, such as {example}")
     if value < least or (most is not None and value > most):
-        raise Refusal(f"{name} is {value}; it must be {bounds}, such as {example}")
+        raise Refusal(f"{name} is {shown(operator.index(value))}; it must be {bounds}, such as {example}")
 
 
 def whole_each(name: str, value: Any, least: int, example: int) -> None:

@@ -171,9 +171,9 @@ def method_of(spec: NormalizerLike, **numbers: Any) -> tuple[Method, dict[str, A
     if not isinstance(spec, str):
         return _method_around("normalizer", spec), numbers
     module, text = match.groups() if (match := OF_A_MODULE.fullmatch(spec)) else (None, spec)
-    if module:
-        trust(spec)
     name, positional, written = _parse(text)
+    if module or "fit" in written:
+        trust(spec)
     method = _imported(module, name) if module else METHODS.get(name)
     if method is None:
         near = checks.did_you_mean(name, METHODS)
@@ -262,7 +262,7 @@ def _problem_of(map: Any) -> str | None:
 
 
 def trust(*texts: str) -> None:
-    """Lets the files that are read in this process name these objects of modules; `ANY` lets them name all.
+    """Lets the files that are read in this process name these objects of modules, and fits; `ANY` lets them name all.
 
     Objects are normalizers and tasks. For what somebody typed: on the command line, or in code, where `normalizer`
     and `Config` do it. Importing a module runs it.
@@ -277,6 +277,22 @@ def require_trust(text: str, file: Path) -> None:
         raise Refusal(
             f"{file} names {checks.shown(text)}, and importing {named[1]} would run its code: if you trust it, "
             "type that name yourself, as in --normalizers or softmax_jax.normalizer(...), or give --trust-code"
+        )
+
+
+def require_fit_within(text: str, run: Path) -> None:
+    """Raises ValueError if a run names a normalizer with a fit outside of its directory by a text that nobody typed.
+
+    A file that came with a run would else have others of this machine opened.
+    """
+    match = OF_A_MODULE.fullmatch(text)
+    fit = _parse(match[2] if match else text)[2].get("fit")
+    if fit is None or not _trusted.isdisjoint({text, ANY}):
+        return
+    if "\0" in str(fit) or not Path(str(fit)).resolve().is_relative_to(run.resolve()):
+        raise Refusal(
+            f"the fit {checks.shown(str(fit))} does not lie within {run}: if you trust it, type {checks.shown(text)} "
+            "yourself, as in --normalizers or softmax_jax.normalizer(...)"
         )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from softmax_jax.normalizers.checks import did_you_mean, finite, require, whole
+from softmax_jax.normalizers.checks import did_you_mean, finite, require, shown, whole
 from softmax_jax.normalizers.registry import trust
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks import name_of, task_class
@@ -109,23 +109,40 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
     """
     name = settings.get("task", MaxRetrieval.name)
     if not isinstance(name, str):
-        raise Refusal(f"the task is {name!r}: it must be a name")
+        raise Refusal(f"task is {shown(name)}; it must be a text, as {MaxRetrieval.name!r}")
     kind = task_class(name)
     fields = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     given = {name: value for name, value in settings.items() if name != "task" and (name, value) not in DROPPED.items()}
     defaults = settings_of(Config(kind()))
     for setting, value in list(given.items()):
         if setting not in defaults:
-            raise Refusal(f"{setting} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
-        default = defaults[setting]
-        if isinstance(default, tuple) and isinstance(value, list):  # as JSON has them
-            value = given[setting] = tuple(value)
-            if default and not {*map(type, value)} <= {*map(type, default)}:
-                raise Refusal(f"{setting} is {value!r}: each must be of the type of {default[0]!r}")
-        if type(value) is not type(default) and not (type(value) is int and type(default) is float):
-            raise Refusal(f"{setting} is {value!r}, not of type {type(default)}")
+            unknown = setting if setting.isidentifier() else shown(setting)
+            raise Refusal(f"{unknown} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
+        given[setting] = _of_type(setting, value, defaults[setting])
     task = kind(**{name: value for name, value in given.items() if name in fields})
     return Config(task, **{name: value for name, value in given.items() if name not in fields})
+
+
+def _of_type(setting: str, value: Any, default: Any) -> Any:
+    """Returns a value in the type of its setting's default. Raises ValueError for one of another type."""
+    rule = f"of the type of {shown(default)}"
+    match default:
+        case tuple():
+            value = tuple(value) if isinstance(value, list) else value  # as JSON has them
+            kinds = {type(part) for part in default}
+            fits = isinstance(value, tuple) and (not kinds or kinds.issuperset(map(type, value)))
+        case dict():
+            rule = "a number by each name"
+            fits = isinstance(value, dict) and all(
+                name.isidentifier() and type(number) in (int, float) for name, number in value.items()
+            )
+        case float():
+            fits = type(value) in (int, float)
+        case _:
+            fits = type(value) is type(default)
+    if not fits:
+        raise Refusal(f"{setting} is {shown(value)}; it must be {rule}")
+    return value
 
 
 def changed(config: Config, **settings: Any) -> Config:

@@ -25,7 +25,7 @@ from softmax_jax.files import (
     write_whole,
 )
 from softmax_jax.normalizers.checks import shown
-from softmax_jax.normalizers.registry import require_trust
+from softmax_jax.normalizers.registry import require_fit_within, require_trust
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.notebook import from_bytes
@@ -37,6 +37,7 @@ from softmax_jax.training.checkpoint import (
     check_name,
     drop_older_checkpoints,
     read_arrays,
+    require_finite,
     step_checkpoints,
     verify,
     write_checkpoint,
@@ -54,6 +55,8 @@ METRICS = "metrics.jsonl"
 ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
 LARGEST_CONFIG = 2**20
 """The most bytes of a config.json."""
+LARGEST_METRICS = 2**30
+"""The most bytes of a metrics.jsonl."""
 LARGEST_MODEL = 2**28
 """The most bytes of a Flax msgpack file."""
 
@@ -116,7 +119,7 @@ class RunDirectory:
         newest = step_checkpoints(self.path)[:1]
         if newest:
             step = self._saved = int(newest[0].name)
-            arrays = read_checkpoint(newest[0], self.config, state_shapes(self.config))
+            arrays = read_checkpoint(self.path, newest[0], self.config, state_shapes(self.config))
             state = distributed.placed(arrays, state_sharding(self.config))
         else:
             step, state = 0, first_state(self.config)
@@ -146,16 +149,32 @@ class RunDirectory:
         """Drops the lines that a resumed run will write again, and any that a crash cut short."""
         path = self.path / METRICS
         if path.exists():
-            whole = [line for line in read_text(path).splitlines(keepends=True) if line.endswith("}\n")]
-            try:
-                kept = [line for line in whole if json.loads(line)["step"] <= step]
-            except (ValueError, KeyError, TypeError) as error:  # a line that no run wrote
-                raise Refusal(f"{path} is damaged: {error!r}: remove that file, or restore it from a copy") from None
-            write_whole(path, "".join(kept))
+            lines = (line for line in read_metrics(self.path) if line["step"] <= step)
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def close(self) -> None:
         """Lets others open the directory."""
         self._lock.release()
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Returns the lines of metrics of a run, less one that a crash cut short.
+
+    Raises ValueError, in one line, for a file that holds anything else.
+    """
+    path, lines = run / "metrics.jsonl", []
+    for number, text in enumerate(read_text(path, limit=LARGEST_METRICS).splitlines(keepends=True), 1):
+        if not text.endswith("}\n"):
+            continue
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if not (isinstance(line, dict) and all(type(line.get(key)) is int for key in ("step", "seed"))):
+            problem = f"line {number} holds no metrics of a step and a seed"
+            raise Refusal(f"{path} is damaged: {problem}: remove that file, or restore it from a copy")
+        lines.append(line)
+    return lines
 
 
 def _require_same(path: Path, there: Config, here: Config) -> None:
@@ -231,11 +250,11 @@ def first_state(config: Config) -> TrainState:
     return TrainState(parameters, optimizer, state.seed)
 
 
-def read_config(directory: Path | str) -> Config:
-    """Returns the settings of the run in a directory.
+def read_config(directory: Path | str, run: Path | str | None = None) -> Config:
+    """Returns the settings of the run in a directory, or of its checkpoint in one, where `run` is that of the run.
 
-    Raises ValueError, in one line, if there is none, it cannot be read, or it names code. A normalizer or a task can
-    be somebody's own; optimizer and schedule are those of optax.
+    Raises ValueError, in one line, if there is none, it cannot be read, it names code or a fit outside of the run. A
+    normalizer or a task can be somebody's own; optimizer and schedule are those of optax.
     """
     path = Path(directory) / "config.json"
     if not exists(path):
@@ -246,18 +265,24 @@ def read_config(directory: Path | str) -> Config:
     for setting in ("normalizer", "task"):
         require_trust(str(settings.get(setting)), path)
     try:
-        return from_settings(settings)
+        config = from_settings(settings)
+        require_fit_within(config.normalizer, Path(run or directory))
+        return config
     except Refusal as refusal:
-        raise Refusal(f"{path} is not the config of a run: {refusal}") from None
+        raise _no_config(path, refusal) from None
 
 
-def read_checkpoint(path: Path, config: Config, shapes: Any) -> Any:
+def _no_config(path: Path, refusal: Refusal) -> Refusal:
+    return Refusal(f"{path} is not the config of a run: {refusal}")
+
+
+def read_checkpoint(run: Path, path: Path, config: Config, shapes: Any) -> Any:
     """Returns the arrays of a checkpoint of a run with these settings, whole on this process's first device.
 
     Raises ValueError, in one line, unless every file is as it was written, for a run of these settings.
     """
-    verify(path)
-    _require_same(path, read_config(path), config)
+    verify(path, shapes)
+    _require_same(path, read_config(path, run), config)
     return read_arrays(path, shapes)
 
 
@@ -272,20 +297,29 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
         absent = "the trained models come with the repository, not with the package: run this there, or "
         raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
     if path.is_file():
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path, LARGEST_MODEL)))
+        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path, limit=LARGEST_MODEL)))
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
     check_coding(path)
     path = path.absolute()
     config = read_config(path)
-    if (path / PARAMETERS).exists():
-        return config, read_checkpoint(path / PARAMETERS, config, state_shapes(config).parameters)
+    try:
+        shapes = state_shapes(config)
+    except Refusal as refusal:  # of normalizer, optimizer or schedule, which nobody typed
+        raise _no_config(path / "config.json", refusal) from None
+    trained = path / PARAMETERS
+    if trained.exists():
+        parameters = read_checkpoint(path, trained, config, shapes.parameters)
+        require_finite(trained, parameters)
+        return config, parameters
     newest = step_checkpoints(path)[:1]
     if not newest:
         raise Refusal(f"{path} has no checkpoint yet: let train.py reach its first one")
     if distributed.is_leader():
         step = f"step {newest[0].name} of {config.steps}"
         print(f"warning: {path} is not trained to its end: this is {step}", file=sys.stderr)
-    return config, read_checkpoint(newest[0], config, state_shapes(config)).parameters
+    parameters = read_checkpoint(path, newest[0], config, shapes).parameters
+    require_finite(newest[0], parameters)
+    return config, parameters
 
 
 def state_shapes(config: Config) -> TrainState:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pickle
 import runpy
 import shutil
@@ -12,14 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from softmax_jax import temperature as fits
+from softmax_jax.normalizers import registry
 from softmax_jax.refusal import Refusal
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.notebook import to_bytes
 from softmax_jax.temperature import TemperatureFit
 from softmax_jax.training import checkpoint, run_directory
-from softmax_jax.training.checkpoint import SUMS
+from softmax_jax.training.checkpoint import SUMS, sign
 from softmax_jax.training.config import Config, settings_of
 from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.faults import damage
@@ -27,6 +30,7 @@ from tests.faults import damage
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
 CONFIG = Config(MaxRetrieval(sets=8, min_items=2, max_items=3, width=4), steps=20, seeds=2, first_seed=3, chunk=10)
+TRACED = run_directory.state_shapes
 every_kind = pytest.mark.parametrize("kind", damage.KINDS)
 
 
@@ -76,6 +80,7 @@ def refused(load, *words):
     with pytest.raises(Refusal, match=r"^[^\n]+$") as error:
         load()
     assert all(str(word) in str(error.value) for word in words), error.value
+    assert len(str(error.value)) < 1500
 
 
 def files_of(directory):
@@ -166,18 +171,158 @@ def test_a_defect_in_saving_is_not_told_as_a_disk_that_cannot_be_written(tmp_pat
     assert not isinstance(raised.value, Refusal)
 
 
-@pytest.mark.parametrize("line", ["not json}", "{}", "[1]}", '{"step": "x"}'])
-def test_metrics_that_no_run_wrote_are_refused_by_name(copy, line):
-    (copy / "metrics.jsonl").write_text(line + "\n")
-    refused(lambda: resumed(copy), copy / "metrics.jsonl", "is damaged", "remove that file")
-
-
 @pytest.mark.parametrize(
     "settings", [[1], 3, None, "x", {"task": 3}, {"task": ["sort"]}, {"steps": [1]}, {"lengths": 1}]
 )
 def test_settings_of_a_wrong_kind_are_refused(copy, settings):
     (copy / "config.json").write_text(json.dumps(settings))
     refused(lambda: load_checkpoint(copy), copy / "config.json", "is not the config of a run")
+
+
+def signed_with(run, **changes):
+    """The run with changed settings in each of its files, and sums that fit, as somebody hands it over."""
+    settings = settings_of(CONFIG) | changes
+    (run / "config.json").write_text(json.dumps(settings))
+    for path in (run / "parameters", *(run / "checkpoints").iterdir()):
+        sign(path, settings)
+
+
+@pytest.mark.parametrize("setting", damage.SETTINGS)
+def test_a_run_of_settings_that_no_run_has_is_refused_in_few_words(copy, monkeypatch, setting):
+    if setting.strip() in ("normalizer", "optimizer", "schedule"):
+        monkeypatch.setattr(run_directory, "state_shapes", TRACED)  # where these are read
+    value, words = damage.SETTINGS[setting]
+    signed_with(copy, **{setting.strip(" "): value})
+    refused(lambda: load_checkpoint(copy), copy / "config.json", words)
+
+
+@pytest.mark.parametrize("kind", damage.UNREADABLE)
+@pytest.mark.parametrize("name", ["config.json", "parameters/config.json", "parameters/more", f"parameters/{SUMS}"])
+def test_no_file_of_a_run_is_waited_for_or_read_to_no_end(copy, kind, name):
+    make, words = damage.UNREADABLE[kind]
+    make(copy / name)
+    if kind == "directory" and name.startswith("parameters"):
+        (copy / name / "file").touch()
+        words = "more/file has another SHA-256" if name.endswith("more") else "config.json is missing"
+    if kind == "large" and name.startswith("parameters"):
+        words = "have more than 67,"  # bytes: all together
+    if name.endswith(SUMS):
+        words = f"it has no {SUMS} that can be read"
+    if (kind, name) == ("loop", "config.json"):
+        words = "holds no run"  # as there is no such file
+    refused(lambda: load_checkpoint(copy), words)
+
+
+@pytest.mark.parametrize("kind", damage.UNREADABLE)
+def test_nor_are_metrics_fits_and_models(copy, tmp_path, kind):
+    make, words = damage.UNREADABLE[kind]
+    if kind != "loop":  # which is as no file
+        make(copy / "metrics.jsonl")
+        refused(lambda: resumed(copy), copy / "metrics.jsonl", words)
+        make(tmp_path / "fit.json")
+        refused(lambda: TemperatureFit.load(tmp_path / "fit.json"), tmp_path / "fit.json", words)
+    if kind == "large":
+        make(tmp_path / "x.msgpack")
+        refused(lambda: load_checkpoint(tmp_path / "x.msgpack"), words)
+
+
+NO_OBJECT = ("[" * 10**5, '{"a":' * 10**5, '"text"', "null", "[[1, 2]]", "1" * 10**4)
+
+
+@pytest.mark.parametrize("content", NO_OBJECT, ids=lambda text: text[:5])
+def test_what_is_no_object_of_json_is_no_config(copy, content):
+    (copy / "config.json").write_text(content)
+    refused(lambda: load_checkpoint(copy), copy / "config.json")
+
+
+def test_a_directory_that_is_a_link_is_no_part_of_a_checkpoint(copy, tmp_path):
+    """Its files have no sums."""
+    (copy / "parameters" / "state" / "d").rename(tmp_path / "d")
+    (copy / "parameters" / "state" / "d").symlink_to(tmp_path / "d")
+    refused(lambda: load_checkpoint(copy), copy / "parameters" / "state" / "d", "is a directory")
+
+
+def first_of(change):
+    """The change of one array of a tree, the bias of the keys."""
+
+    def of_tree(tree):
+        layer = tree["attention_key"]
+        return tree | {"attention_key": layer | {"bias": change(layer["bias"])}}
+
+    return of_tree
+
+
+ARRAYS = {
+    "fewer columns": (first_of(lambda a: a[:, 1:]), "attention_key/bias has shape (2, 3) and type float32"),
+    "more seeds": (first_of(lambda a: jnp.concatenate([a, a])), "attention_key/bias has shape (4, 4)"),
+    "no axes": (first_of(lambda a: a[0, 0]), "attention_key/bias has shape ()"),
+    "whole numbers": (first_of(lambda a: a.astype(jnp.int32)), "and type int32"),
+    "half precision": (first_of(lambda a: a.astype(jnp.bfloat16)), "and type bfloat16"),
+    "NaN": (first_of(lambda a: a.at[0, 0].set(jnp.nan)), "attention_key/bias holds NaN or an infinite number"),
+    "infinity": (first_of(lambda a: a.at[0, 0].set(jnp.inf)), "attention_key/bias holds NaN or an infinite number"),
+    "one fewer": (lambda tree: {name: tree[name] for name in tree if name != "read_in"}, "read_in/bias is missing"),
+    "one more": (lambda tree: tree | {"more": jnp.ones(3)}, "more is no array of such a run"),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_that_are_not_those_of_the_settings_are_refused_by_name(whole, copy, kind):
+    change, words = ARRAYS[kind]
+    shutil.rmtree(copy / "parameters")
+    ocp.save(copy / "parameters", change(whole[1][1].parameters))
+    sign(copy / "parameters", settings_of(CONFIG))
+    refused(lambda: load_checkpoint(copy), copy / "parameters", words)
+
+
+def test_a_random_key_of_an_optimizer_is_read_back(tmp_path):
+    tree = {"key": jax.random.split(jax.random.key(3), 2), "count": jnp.int32(7)}
+    checkpoint.write_checkpoint(tmp_path / "1", tree, {})
+    checkpoint.verify(tmp_path / "1", tree)
+    found = checkpoint.read_arrays(tmp_path / "1", jax.eval_shape(lambda: tree))
+    np.testing.assert_array_equal(jax.random.key_data(found["key"]), jax.random.key_data(tree["key"]))
+    assert found["count"] == 7
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its tasks outlive their loop
+@pytest.mark.parametrize("name", ["_METADATA", "manifest.ocdbt", "array_metadatas/*", "d/*"])
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"a": 1}', b"[" * 10**5], ids=lambda content: str(content[:3]))
+def test_damage_of_orbax_files_that_have_their_sums_is_refused(copy, caplog, name, content):
+    path = next((copy / "parameters" / "state").glob(name))
+    path.write_bytes(content)
+    sign(copy / "parameters", settings_of(CONFIG))
+    if name == "array_metadatas/*" and content == b'{"a": 1}':
+        load_checkpoint(copy)  # which needs nothing of it
+        return
+    refused(lambda: load_checkpoint(copy), copy / "parameters")
+    assert caplog.messages == []  # of Orbax and of its tasks
+
+
+METRICS = ("not json}", "{}", "[1]}", '{"step": "x", "seed": 0}', '{"step": 1}', "[" * 10**5 + "}")
+
+
+@pytest.mark.parametrize("line", METRICS, ids=lambda line: line[:9])
+def test_metrics_that_no_run_wrote_are_refused(copy, line):
+    (copy / "metrics.jsonl").write_text('{"step": 1, "seed": 0}\n' + line + "\n")
+    refused(lambda: resumed(copy), copy / "metrics.jsonl", "is damaged: line 2 holds no metrics", "remove that file")
+
+
+def test_a_run_names_no_fit_outside_of_its_directory(copy, tmp_path, monkeypatch):
+    """By any path, also by a link within it, unless somebody typed the same text."""
+    monkeypatch.setattr(registry, "_trusted", set())
+    monkeypatch.chdir(tmp_path)
+    for directory in (tmp_path, copy):
+        shutil.copy(PAPER / "temperature.json", directory / "fit.json")
+    (copy / "link.json").symlink_to("../fit.json")
+    os.mkfifo(tmp_path / "fifo")
+    for path in ("fit.json", "run/../fit.json", "run/link.json", tmp_path / "fit.json", "/dev/zero", "fifo", ""):
+        signed_with(copy, normalizer=f"adaptive(fit={str(path)!r})")
+        refused(lambda: load_checkpoint(copy), copy / "config.json", f" does not lie within {copy}: if you trust it")
+    for path in (copy / "fit.json", "run/fit.json"):
+        signed_with(copy, normalizer=(text := f"adaptive(fit={str(path)!r})"))
+        assert load_checkpoint(copy)[0].normalizer == text
+    signed_with(copy, normalizer=(text := f"adaptive(fit={str(tmp_path / 'fit.json')!r})"))
+    registry.normalizer(text)
+    assert load_checkpoint(copy)[0].normalizer == text
 
 
 @every_kind

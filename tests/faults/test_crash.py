@@ -147,3 +147,18 @@ def test_nothing_is_written_but_by_the_functions_that_write_whole_files():
     ]
     assert [line for line in lines if not any(whole in line for whole in WHOLE)] == []
     assert all(any(whole in line for line in lines) for whole in WHOLE)
+
+
+READERS = (".open(", " open(", ".read_text(", ".read_bytes(", "np.load", "pl.read_", "pl.scan_", "json.load(")
+OTHERWISE = ('.open("a"', 'files[name].read_text(encoding="utf-8")', "pl.read_csv(data", "pl.read_ndjson(data")
+"""What appends; the script that goes with the vectors, which runs without this package; what was read by `files`."""
+
+
+def test_nothing_is_read_but_by_the_functions_that_read_regular_files_alone():
+    lines = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "softmax_jax").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if path.name != "files.py" and any(word in line for word in READERS) and ">>>" not in line
+    ]
+    assert [line for line in lines if not any(one in line for one in OTHERWISE)] == []

@@ -474,8 +474,10 @@ def fit_polynomial(rows: Mapping[int, Rows], criterion: str = "bins", degree: in
 
     The degree is lowered until there are `POINTS_PER_COEFFICIENT` points for each coefficient, because rows of short
     sets span so few entropies that a quartic through their points would be noise. Raises ValueError for an unknown
-    criterion and for too few points.
+    criterion, for no rows and for too few points.
     """
+    if not rows:
+        raise Refusal("there are no rows to fit to: give lengths within the limit")
     joined = join(rows.values())
     by_copies = points(joined, criterion)
     best = by_copies(np.ones(len(joined.entropy)))

@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from softmax_jax.measures.evaluation import evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.tasks.retrieval import Sort
-from softmax_jax.temperature import LOG_THETA, checkpoint_sha256
+from softmax_jax.temperature import LOG_THETA, Rows, checkpoint_sha256
 from softmax_jax.training.trainer import build_model
 from tests.test_temperature import rows_alike
 
@@ -87,6 +88,21 @@ def test_oracles_know_the_length_or_the_answer(found):
         assert for_length["loss"][index] == pytest.approx(fresh.losses[index, :, constant].mean())
         assert for_set["loss"][index] <= for_length["loss"][index]
         assert for_set["accuracy"][index] >= 100 - 100 * fresh.errors[index].mean(0).min() - 1e-3
+
+
+def test_a_constant_for_one_half_of_the_seeds_is_that_of_the_other_half(monkeypatch):
+    """At a length beyond those of training, to which nothing is fitted then."""
+    grid = np.arange(len(LOG_THETA)) * 1.0
+    first, second = (rows_alike((grid - best) ** 2, grid) for best in (10, 30))
+    rows, fresh = Rows(*map(np.concatenate, zip(first, second))), rows_alike(grid, grid)
+    types = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64, "loss": pl.Float64}
+    nothing = SimpleNamespace(n=8, frame=lambda: pl.DataFrame(schema=types))
+    monkeypatch.setattr(refit, "evaluate", lambda *_, **__: [nothing])
+    options: dict[str, Any] = {"seeds": (7, 9), "sets": 2, "key": KEYS[0], "task": MaxRetrieval(width=8)}
+    both = Rows(*(np.concatenate([column, column]) for column in fresh))
+    compared = pl.concat(refit.compare({}, {8: rows}, {8: both}, 5, **options))
+    chosen = compared.filter(normalizer=refit.BEST_FOR_LENGTH).select("seed", "loss").rows()
+    assert chosen == [(7, 30), (9, 10)]
 
 
 @pytest.mark.full

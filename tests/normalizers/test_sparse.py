@@ -172,6 +172,13 @@ def test_the_kth_largest_is_reached_by_the_entries_that_sorting_puts_first(n):
         np.testing.assert_array_equal(rows >= found, rows >= least)
 
 
+def test_neighbouring_floats_are_told_apart():
+    below = np.nextafter(np.float32(1), np.float32(0))
+    row = jnp.array([below, 1.0, np.nextafter(below, np.float32(0)), -1.0])
+    least = kth_largest(jnp.tile(row, (4, 1)), jnp.arange(1, 5)[:, None])
+    np.testing.assert_array_equal((row[None] >= least).sum(1), [1, 2, 3, 4])
+
+
 @pytest.mark.full
 @other_numbers
 def test_finite_for_any_size_with_ties_and_gradients(name):

@@ -100,7 +100,7 @@ def test_a_tilde_is_the_home_of_the_user_and_what_cannot_be_read_is_one_line(mon
     with pytest.raises(SystemExit), one_line_errors():
         read_bytes(Path("not_there.txt"))
     said = capsys.readouterr().err
-    assert said == "error: not_there.txt cannot be read: No such file or directory: name another file, or restore it\n"
+    assert said == "error: not_there.txt cannot be read: No such file or directory; name another\n"
 
 
 DEFECTS = (ValueError, OSError, KeyError, TypeError, ZeroDivisionError, FloatingPointError, RuntimeError, UnicodeError)

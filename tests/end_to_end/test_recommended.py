@@ -48,7 +48,6 @@ def test_every_command_that_is_recommended_can_be_typed(trained, tmp_path):
     assert "nothing is fitted" not in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.full
 def test_a_locale_that_knows_no_umlaut_is_named_and_the_checkpoint_is_not(tmp_path, monkeypatch):
     """Nobody is told to remove a checkpoint that is whole."""
     done = script("train.py", "quick", *TINY, "--workdir", RUN, cwd=tmp_path)

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import traceback
 from collections import Counter
@@ -232,8 +233,8 @@ def content_of(module: str, said: str) -> dict[str, Any]:
         return vars(own_modules.import_typed(module))
     except Exception as error:  # of many types, as the module is the user's
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-        ours = ("importlib", __file__, own_modules.__file__)
-        places = [place for place in frames if not any(name in place for name in ours)]
+        imported = itertools.dropwhile(lambda place: "importlib" not in place, frames)  # less those that asked for it
+        places = [place for place in imported if "importlib" not in place]
         problem = " ".join([f"{type(error).__name__}: {error}", *places[-1:]]).replace("\n", " ")
         raise Refusal(
             f"{said}: the module {module} cannot be imported ({problem}): name one that is installed, or a file in "

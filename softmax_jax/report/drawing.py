@@ -1,8 +1,9 @@
 """Draws in a process of its own: under a limit of memory the drawing library ends whatever process it is in."""
 
 import atexit
+import base64
 import contextlib
-import pickle
+import json
 import signal
 import subprocess
 import sys
@@ -29,10 +30,10 @@ class Drawer:
             process = self.process = self.process or self._started()
             requests, answers = ends_of(process)
             try:
-                pickle.dump((name, arguments, keywords), requests)
+                requests.write(f"{json.dumps((name, arguments, keywords))}\n".encode())
                 requests.flush()
-                right, answer = pickle.load(answers)
-            except (BrokenPipeError, EOFError, pickle.UnpicklingError):
+                answer = json.loads(answers.readline())
+            except (BrokenPipeError, json.JSONDecodeError):  # of no line, or of the start of one
                 raise Refusal(
                     f"the drawing library vl_convert was ended {self.end()}, as under a limit of virtual memory "
                     "(ulimit -v): lift it and repeat the command"
@@ -40,9 +41,9 @@ class Drawer:
             except BaseException:
                 self.end()  # or the next call would read this one's answer
                 raise
-        if not right:
-            raise RuntimeError(f"vl_convert.{name} failed:\n{answer}")
-        return answer
+        if error := answer.get("error"):
+            raise RuntimeError(f"vl_convert.{name} failed:\n{error}")
+        return answer["text"] if "text" in answer else base64.b64decode(answer["base64"])
 
     def _started(self) -> "subprocess.Popen[bytes]":
         if find_spec("vl_convert") is None:

@@ -12,8 +12,8 @@ from softmax_jax.report.drawing import Drawer
 
 SPEC = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
 DYING = """
-import os, pickle, signal, sys
-pickle.load(sys.stdin.buffer)
+import os, signal, sys
+sys.stdin.buffer.readline()
 os.kill(os.getpid(), signal.SIGTRAP)
 """
 

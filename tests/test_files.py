@@ -92,10 +92,10 @@ def test_what_json_lacks_is_null(tmp_path):
     }
 
 
-READERS = (files.read_bytes, files.read_text, files.read_json)
+GATES = (files.read_bytes, files.read_text, files.read_json)
 
 
-@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("read", GATES)
 def test_only_a_regular_file_of_bounded_size_is_read(read, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "large").touch()

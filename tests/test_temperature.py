@@ -265,7 +265,9 @@ def test_no_flat_row_no_fit(rows):
 )
 def test_a_curve_that_no_reader_would_accept_is_refused_with_what_to_type(coefficients, said):
     """Before anything else is computed from it, and without a word on the order of its coefficients."""
-    steep = temperature.Polynomial(np.array(coefficients), (0.5, 2.0), lambda copies: pytest.fail())
+    steep = temperature.Polynomial(
+        np.array(coefficients), (0.5, 2.0), lambda copies: pytest.fail("no points are needed")
+    )
     with pytest.raises(
         Refusal, match=rf"^the fit by the criterion target reaches {said}, and .* is at most 64: so few"
     ) as it:
@@ -278,7 +280,7 @@ def test_a_curve_that_no_reader_would_accept_is_refused_with_what_to_type(coeffi
 def test_a_fit_is_checked_for_steepness_before_its_intervals(monkeypatch):
     numbers, by_theta = np.ones((2, 9), np.float32), np.ones((2, 9, 3), np.float32)
     rows = {4: Rows(numbers, numbers, numbers > 1, numbers, by_theta, by_theta, numbers)}
-    steep = temperature.Polynomial(np.array([100.0]), (0.5, 2.0), lambda copies: pytest.fail())
+    steep = temperature.Polynomial(np.array([100.0]), (0.5, 2.0), lambda copies: pytest.fail("no points are needed"))
     monkeypatch.setattr(temperature, "fit_polynomial", lambda *arguments: steep)
     monkeypatch.setattr(temperature, "bootstrap", None)
     with pytest.raises(Refusal, match="reaches β = 100"):

@@ -158,7 +158,7 @@ class Reader(NamedTuple):
     def __call__(
         self, tokens: Int[Array, "rows width"], mask: Bool[Array, "rows width width"], *_: Any
     ) -> Float[Array, "rows width hidden"]:
-        def weigh(logits: Array, visible: Array, numbers: Any, mask: Array) -> Array:
+        def weigh_seen(logits: Array, visible: Array, numbers: Any, mask: Array) -> Array:
             places, keys = visible.sum(-1) - 1, visible.shape[-1]  # a query sees all up to its own place
             seen = jnp.take(mask, places, 0, mode="fill", fill_value=False)[:, :keys]
             seen = jnp.pad(seen, ((0, 0), (0, keys - seen.shape[1])))
@@ -166,7 +166,9 @@ class Reader(NamedTuple):
             return weigh(normalizer, logits, -1, (seen & visible)[None])
 
         def of_row(tokens: Array, mask: Array) -> Array:
-            return hidden(self.parameters, self.sizes, tokens, functools.partial(weigh, mask=mask), self.numbers)[0]
+            return hidden(self.parameters, self.sizes, tokens, functools.partial(weigh_seen, mask=mask), self.numbers)[
+                0
+            ]
 
         return jax.vmap(of_row)(tokens, mask)
 

@@ -11,7 +11,7 @@ from softmax_jax.commands import options, program
 from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS
 from softmax_jax.measures.table import TOP
 from softmax_jax.refusal import Refusal
-from softmax_jax.report.page import make_report
+from softmax_jax.report.page import sections_of, write_page
 from softmax_jax.training.run_directory import SHIPPED
 
 
@@ -48,8 +48,9 @@ def report(asked: Arguments) -> None:
     """Measures, draws, writes."""
     start, remark = time.perf_counter(), " A quick look, of few sets." * asked.quick
     with options.results_of("report", asked.output) as output:
+        sections, note = sections_of(asked.runs, asked.normalizers, asked.lengths, asked.sets)
         settings = options.write_settings(output, asked)  # before charts, whose drawing may fail
-        paths = make_report(asked.runs, asked.normalizers, asked.lengths, asked.sets, output, asked.paper, remark)
+        paths = write_page(output, "How far attention reaches", sections, note + remark, asked.paper)
         paths.append(settings)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 

@@ -123,24 +123,17 @@ def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], 
     return Study(run, searched, fits, resolution)
 
 
-def make_report(
-    paths: Sequence[Path],
-    specs: Sequence[str],
-    lengths: Sequence[int],
-    sets: int,
-    output: Path,
-    paper: Paper | None = None,
-    remark: str = "",
-) -> list[Path]:
-    """Measures the runs, looks closer at the first, and writes every figure and the page that shows them."""
+def sections_of(
+    paths: Sequence[Path], specs: Sequence[str], lengths: Sequence[int], sets: int
+) -> tuple[list[Section], str]:
+    """Measures the runs and looks closer at the first; returns the sections that show them, and what made them."""
     start = time.perf_counter()
     first, *_ = all_loaded = load_runs(paths, specs)
     fits = {name: TemperatureFit.load(file) for name, file in fits_beside(first.path, first.parameters).items()}
     runs = [evaluated(run, lengths, sets) for run in all_loaded]
     study = look_closer(runs[0], first, fits, sets)
     sections = [*report_sections(runs, study), playground_section(first.normalizers)]
-    note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s.{remark}"
-    return write_page(output, "How far attention reaches", sections, note, paper)
+    return sections, f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s."
 
 
 def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:

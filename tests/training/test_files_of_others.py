@@ -151,13 +151,13 @@ def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, mon
     (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
     monkeypatch.setattr(page, "evaluated", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="is no whole temperature fit"):
-        page.make_report([run], ["softmax"], [16], 8, run / "report")
+        page.sections_of([run], ["softmax"], [16], 8)
 
 
 def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):
     monkeypatch.setattr(page, "evaluated", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="absent does not exist"):
-        page.make_report([run, run / "absent"], ["softmax"], [16], 8, run / "report")
+        page.sections_of([run, run / "absent"], ["softmax"], [16], 8)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from softmax_jax.files import read_json, remove_unfinished, versions, write_csv,
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.numbers import with_numbers
+from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import NotFiniteError, Refusal
 from softmax_jax.tasks.task import sequence_key
 from softmax_jax.training.checkpoint import (

@@ -144,9 +144,16 @@ class Merges:
                 self.add(value, mark)
 
     def mark(self, value: Value) -> Mark:
-        """Returns the mark of a value, which may be the logits of rows."""
+        """Returns the mark of a value, which may be the logits of rows.
+
+        Logits that are linear in weights of their own rows are those of the next layer, in a scan over layers: the
+        weights are of the turn before, and their rows are others.
+        """
         mark, number = self.marks.get(value, UNMARKED), self.numbers.get(value)
-        return mark | Mark(entries=frozenset([number])) if number in self.rows else mark
+        if number not in self.rows:
+            return mark
+        own = frozenset([number])
+        return dataclasses.replace(mark, outputs=mark.outputs - own) | Mark(entries=own)
 
 
 def _result(node: Node, operands: list[Mark]) -> Mark:

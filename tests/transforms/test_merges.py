@@ -546,6 +546,15 @@ def temperature_by_entropy(q, k, v, softmax):
     return weigh(softmax(scores(q, k) * (1 + entropies)), v)
 
 
+def temperature_by_entropy_in_a_scan(q, k, v, softmax):
+    """The logits of a layer are linear in the weights of the one before, which are of other rows."""
+
+    def layer(x, w):
+        return x + temperature_by_entropy(x @ w[None, None], x, x, softmax), None
+
+    return lax.scan(layer, q, normal(3, 4, 4, seed=9) / 4)[0]
+
+
 def linear_memory_beside(q, k, v, softmax):
     """Infini-attention: a learned share of attention, and of a memory that is divided by a sum of its own."""
     share, keys, queries = jax.nn.sigmoid(W[0, 0]), jax.nn.elu(k) + 1, jax.nn.elu(q) + 1
@@ -569,11 +578,14 @@ CONTROLS = [
     window_and_global_in_one_row,
     mean_of_rounds,
     temperature_by_entropy,
+    temperature_by_entropy_in_a_scan,
     linear_memory_beside,
 ]
 
 
-@pytest.mark.parametrize("model", full_except(CONTROLS, z_loss, gate_of_other_log_sum_exps, likelihood_with_z_loss))
+@pytest.mark.parametrize(
+    "model", full_except(CONTROLS, z_loss, gate_of_other_log_sum_exps, temperature_by_entropy_in_a_scan)
+)
 def test_what_does_not_merge_parts_is_attention(model: Any):
     original = lambda q, k, v: model(q, k, v, jax.nn.softmax)  # noqa: E731
     for function in (original, jax.grad(lambda *qkv: sum(one.sum() for one in jax.tree.leaves(original(*qkv))))):

@@ -26,7 +26,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Shaped
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 Axis = int | tuple[int, ...]
 Mask = Bool[Array, "*#shape"] | None
@@ -51,18 +50,6 @@ def axis_and_mask(logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask,
     """
     axis = checks.row(logits, axis, **numbers)
     return axis, checks.mask(where, jnp.shape(logits), ADD)
-
-
-def unless_low(logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Mask:
-    """The mask less the logits that a number added to them hides."""
-
-    def of_rows(logits: Array, where: Mask) -> Array:
-        z = visible_or_lowest(logits, where)
-        largest = jax.lax.stop_gradient(jnp.max(z, axis, keepdims=True, initial=-jnp.inf))
-        high = ~is_low(z, largest)
-        return high if where is None else high & where
-
-    return as_one(of_rows, logits, where, out=spec_of(logits))
 
 
 def is_low(logits: Any, largest: Any) -> Any:

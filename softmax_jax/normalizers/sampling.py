@@ -20,7 +20,7 @@ from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Mask
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.row import Row, weigh
 from softmax_jax.normalizers.scales import ConstantTemperature
 from softmax_jax.normalizers.sparse import kth_largest, whole_ranks
 from softmax_jax.normalizers.surroundings import as_one, spec_of
@@ -49,7 +49,7 @@ def top_k_mask(
     axis = checks.one_axis(axis)
 
     def of_rows(logits: Array, where: Mask, k: ArrayLike) -> Array:
-        z = masking.visible_or_lowest(logits, masking.unless_low(logits, axis, where))
+        z = Row.of(logits, axis, where).logits
         ranks = whole_ranks(k)
         if ranks.ndim:
             ranks = jnp.moveaxis(jnp.expand_dims(ranks, tuple(range(z.ndim - ranks.ndim))), axis, -1)
@@ -123,7 +123,7 @@ def min_p_mask(
     axis = checks.one_axis(axis)
 
     def of_rows(logits: Array, where: Mask, p_base: ArrayLike) -> Array:
-        z = masking.visible_or_lowest(logits, masking.unless_low(logits, axis, where))
+        z = Row.of(logits, axis, where).logits
         kept = masking.centre(z, axis, None) >= jnp.log(against(p_base, z))
         largest = jnp.max(z, axis, keepdims=True, initial=-jnp.inf)
         # By the smallest logit that is kept, so that what ties with it is too, however a compiler rounds the gap.
@@ -186,7 +186,7 @@ def gumbel_softmax(
     axis, where = masking.axis_and_mask(logits, axis, where)
 
     def of_rows(normalizer: Normalizer, key: Array, logits: Array, where: Mask) -> Array:
-        where = masking.unless_low(logits, axis, where)
+        where = Row.of(logits, axis, where).where
         z = masking.visible_logits(logits, where)
         # Centred first, or the noise would be rounded away in large logits.
         noisy = masking.centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)

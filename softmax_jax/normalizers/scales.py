@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.fit_file import fitted_numbers
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask, unless_low
+from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask
 from softmax_jax.normalizers.numbers import Numbers, number
 from softmax_jax.normalizers.row import Row, entropy
 from softmax_jax.refusal import Refusal
@@ -34,7 +34,7 @@ class Scale(Numbers, abc.ABC):
 
     def __call__(self, logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask) -> Float[Array, "..."]:
         axis, where = axis_and_mask(logits, axis, where)
-        return self.of_row(Row.of(logits, axis, unless_low(logits, axis, where)))
+        return self.of_row(Row.of(logits, axis, where))
 
 
 class ConstantTemperature(Scale):

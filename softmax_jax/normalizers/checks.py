@@ -81,7 +81,7 @@ def shown(value: Any) -> str:
     ('a float32 array of shape (2, 3)', "' a\\nb'", 'the function shown')
     """
     if is_array(value):
-        dtype = str(jnp.result_type(value))
+        dtype = str(value.dtype if hasattr(value, "dtype") else jnp.result_type(value))
         return f"{'an' if dtype[0] in 'aeiou' else 'a'} {dtype} array of shape {jnp.shape(value)}"
     if isinstance(value, type):
         return f"the class {value.__name__}"

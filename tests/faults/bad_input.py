@@ -178,7 +178,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("evaluate.py --checkpoint " + 300 * "a", "cannot be read: File name too long", "name another"),
     ("evaluate.py --checkpoint .", " holds no run", "name a directory that train.py made"),
     ("evaluate.py --checkpoint /dev/null/run", "/dev/null/run does not exist"),
-    ("evaluate.py --normalizers adaptive(fit=.)", ". cannot be read: Is a directory", "fit_temperature.py"),
+    ("evaluate.py --normalizers adaptive(fit=.)", ". is a directory: it must be a regular file", "fit_temperature.py"),
     ("evaluate.py --normalizers adaptive(fit=a.txt)", "a.txt cannot be read as JSON", "fit_temperature.py"),
     ("train.py quick --workdir run --start-from .", ". holds no run"),
     ("studies.ablation --page none.md", "none.md cannot be read: No such file", "name another"),

@@ -18,7 +18,9 @@ import pytest
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-jaxtyping.install_import_hook(["softmax_jax", "projects", "studies"], "beartype.beartype")
+jaxtyping.install_import_hook(["softmax_jax", "studies"], "beartype.beartype")
+
+import studies  # noqa: E402, F401  names tasks and presets of its own
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
 for profile, examples in {"default": 10, "full": 30}.items():
@@ -26,7 +28,7 @@ for profile, examples in {"default": 10, "full": 30}.items():
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
-EXPERIMENT = {"tasks", "temperature", "training", "measures", "report", "studies", "projects", "clrs_text"}
+EXPERIMENT = {"experiment", "studies", "temperature.py"}
 """Folders and modules whose examples wait for the full tier, as most compile a model; those of the library do not."""
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
@@ -39,8 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks as `full` what no test can say itself: examples in docstrings, and with `-m full` drawn laws once more."""
-    names = {item.path.parent.name, item.path.stem}
-    example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(names)
+    example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(item.path.parts)
     drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
     if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("slow")):
         item.add_marker("full")

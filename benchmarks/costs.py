@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from benchmarks.timing import timed
-from projects.clrs_text.task import ClrsText
-from softmax_jax.commands.options import one_device_per_core
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, MaxRetrieval
-from softmax_jax.training.distributed import SEEDS, device_mesh
+from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES, MaxRetrieval
+from softmax_jax.experiment.training.distributed import SEEDS, device_mesh
+from studies.clrs_text.task import ClrsText
 
 PRODUCTS = 32
 """In a turn, on each device: enough that the first milliseconds of a core that has waited do not count."""

@@ -28,16 +28,16 @@ from benchmarks import table
 from benchmarks.all import RESULTS
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
-from softmax_jax.commands.options import KEPT, check_directory, one_line_errors, parse, within
-from softmax_jax.configs import load_preset
+from softmax_jax.experiment.commands.options import KEPT, check_directory, one_line_errors, parse, within
+from softmax_jax.experiment.configs import load_preset
+from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.config import changed
+from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.files import read_json, write_json
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training.config import changed
-from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests" / "gpu"

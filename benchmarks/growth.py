@@ -16,10 +16,10 @@ import jax
 import softmax_jax as sj
 from benchmarks.costs import products_alone, step_multiply_adds
 from benchmarks.timing import Grown, Result, contest, processes_in_turn, timed
-from softmax_jax.commands.options import one_device_per_core
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import trainer
-from softmax_jax.training.config import Config
+from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training import trainer
+from softmax_jax.experiment.training.config import Config
 
 FACTOR, STEPS, SETS = 4, 20, 128
 STEP = "a training step of all seeds"

@@ -17,10 +17,10 @@ import numpy as np
 import tyro
 
 from benchmarks.timing import duration
-from softmax_jax.commands.options import each_once, one_line_errors, parse
+from softmax_jax.experiment.commands.options import each_once, one_line_errors, parse
+from softmax_jax.experiment.report.tables import markdown_table, put_into
 from softmax_jax.files import read_json, read_text, write_csv, write_whole
 from softmax_jax.refusal import Refusal
-from softmax_jax.report.tables import markdown_table, put_into
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCALING = DOCS / "scaling.md"

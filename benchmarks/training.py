@@ -35,11 +35,11 @@ from flax import linen
 
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
-from softmax_jax.commands.options import one_device_per_core
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES, Batch, MaxRetrieval, sample
-from softmax_jax.training import trainer as training
-from softmax_jax.training.config import Config
-from softmax_jax.training.optimizers import build_optimizer
+from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES, Batch, MaxRetrieval, sample
+from softmax_jax.experiment.training import trainer as training
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.optimizers import build_optimizer
 
 NOTEBOOK_ITEMS = 4096
 OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port", "PyTorch"

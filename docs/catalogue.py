@@ -3,9 +3,9 @@
 import re
 
 from softmax_jax.attention.fused import rides
+from softmax_jax.experiment.report.tables import markdown_table
 from softmax_jax.normalizers.maps import UNWRITTEN, Map
 from softmax_jax.normalizers.registry import METHODS, Method
-from softmax_jax.report.tables import markdown_table
 
 PICTURES = "images/normalizers"
 """Where the pictures of the entries lie, seen from the page."""

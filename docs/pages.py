@@ -13,17 +13,17 @@ from pathlib import Path
 from softmax_jax.files import read_text, write_whole
 
 ROOT = Path(__file__).parents[1]
-EVERYWHERE = ("softmax_jax.report.charts",)
+EVERYWHERE = ("softmax_jax.experiment.report.charts",)
 """What every chart is made with."""
-IMPORT = re.compile(r"^from (softmax_jax\.report[\w.]*) import (.*)$", re.MULTILINE)
+IMPORT = re.compile(r"^from (softmax_jax\.experiment\.report[\w.]*) import (.*)$", re.MULTILINE)
 SIGNATURE = re.compile(r"\n<!-- pictures by (\w+) -->\n\Z")
 
 
 def chart_modules(source: str) -> list[str]:
     r"""The modules of charts and tables that the source of a notebook imports, and those of every chart.
 
-    >>> chart_modules("from softmax_jax.report import looks\nfrom softmax_jax.report.tables import print_groups")[-2:]
-    ['softmax_jax.report.looks', 'softmax_jax.report.tables']
+    >>> chart_modules("from softmax_jax.experiment.report import looks")
+    ['softmax_jax.experiment.report.charts', 'softmax_jax.experiment.report.looks']
     """
     found: set[str] = set(EVERYWHERE)
     for package, names in IMPORT.findall(source):
@@ -36,7 +36,7 @@ def chart_modules(source: str) -> list[str]:
 
 def signature(name: str) -> str:
     """The fingerprint of the code that draws the pictures of a notebook's page."""
-    source = read_text(ROOT / "notebooks" / f"{name}.py")
+    source = read_text(ROOT / "examples" / "notebooks" / f"{name}.py")
     paths = [ROOT / f"{module.replace('.', '/')}.py" for module in chart_modules(source)]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 

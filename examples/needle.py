@@ -33,14 +33,22 @@ from rich.console import Console
 
 import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
-from softmax_jax.commands.options import RESULTS, PaperOption, check_directory, each_within, parse, results_of, within
+from softmax_jax.experiment.commands.options import (
+    RESULTS,
+    PaperOption,
+    check_directory,
+    each_within,
+    parse,
+    results_of,
+    within,
+)
+from softmax_jax.experiment.measures.evaluation import summarize
+from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.report import charts
+from softmax_jax.experiment.report.charts import by_size, save_chart
+from softmax_jax.experiment.report.tables import new_table
 from softmax_jax.files import write_csv
-from softmax_jax.measures.evaluation import summarize
-from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.normalizers.numbers import initial_numbers
-from softmax_jax.report import charts
-from softmax_jax.report.charts import by_size, save_chart
-from softmax_jax.report.tables import new_table
+from softmax_jax.normalizers.parameters import initial_numbers
 
 KINDS = (
     ("The lighthouse at {} was painted green last spring.", "What colour is the lighthouse at {}?"),

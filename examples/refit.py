@@ -14,7 +14,7 @@ from flax import nnx
 from jax import Array
 
 import softmax_jax as sj
-from softmax_jax.tasks.max_retrieval import sample
+from softmax_jax.experiment.tasks.max_retrieval import sample
 from softmax_jax.temperature import Rows, fit, search
 
 

@@ -5,6 +5,7 @@ import types
 import typing
 
 from softmax_jax.attention.attention import dot_product_attention as dot_product_attention
+from softmax_jax.laws.checker import check as check
 from softmax_jax.normalizers.calculus import (
     cross_entropy as cross_entropy,
     log_softmax as log_softmax,
@@ -40,7 +41,7 @@ from softmax_jax.normalizers.methods import (
 )
 from softmax_jax.normalizers.naming import name_bad_rows as name_bad_rows
 from softmax_jax.normalizers.normalizer import Normalizer as Normalizer
-from softmax_jax.normalizers.numbers import number as number
+from softmax_jax.normalizers.parameters import number as number
 from softmax_jax.normalizers.registry import METHODS as METHODS, normalizer as normalizer, register as register
 from softmax_jax.normalizers.row import Row as Row, entropy as entropy
 from softmax_jax.normalizers.sampling import (
@@ -72,7 +73,6 @@ from softmax_jax.normalizers.sparse import (
     top_k_softmax as top_k_softmax,
 )
 from softmax_jax.transforms.calibrate import calibrate as calibrate
-from softmax_jax.transforms.check import check as check
 from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
 from softmax_jax.transforms.swap import swap as swap
@@ -83,15 +83,15 @@ if typing.TYPE_CHECKING:
         NnxAttention as NnxAttention,
         attention_fn as attention_fn,
     )
-    from softmax_jax.report.show import show as show
+    from softmax_jax.display import show as show
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _FROM_EXTRAS = {
     "LinenAttention": ("flax", "softmax_jax.attention.flax_layers"),
     "NnxAttention": ("flax", "softmax_jax.attention.flax_layers"),
     "attention_fn": ("flax", "softmax_jax.attention.flax_layers"),
-    "show": ("experiment", "softmax_jax.report.show"),
+    "show": ("experiment", "softmax_jax.display"),
 }
 """Names that are loaded when they are asked for: the extra that they need, and their module."""
 

@@ -13,24 +13,24 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.commands.options import UnlessGiven, check_directory, each_within, within
-from softmax_jax.commands.shootout import directory_name
-from softmax_jax.configs import load_preset, preset_summaries
+from softmax_jax.experiment.commands.options import UnlessGiven, check_directory, each_within, within
+from softmax_jax.experiment.commands.shootout import directory_name
+from softmax_jax.experiment.configs import load_preset, preset_summaries
+from softmax_jax.experiment.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of
+from softmax_jax.experiment.report import charts, tables
+from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, reader_name
+from softmax_jax.experiment.report.tables import with_interval
+from softmax_jax.experiment.tasks import rounded_products as products
+from softmax_jax.experiment.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.experiment.training.config import Config, changed, settings_of
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.refusal import NotFiniteError
-from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import BASELINE, BY_CAUSE, reader_name
-from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks import precision as products
-from softmax_jax.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
 from softmax_jax.temperature import checkpoint_sha256
-from softmax_jax.training.config import Config, changed, settings_of
-from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.common import (
     SOFT_TO_SHARP,
     TEMPERATURES,

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from softmax_jax.commands.options import (
+from softmax_jax.experiment.commands.options import (
     KEPT,
     RESULTS,
     PaperOption,
@@ -22,14 +22,14 @@ from softmax_jax.commands.options import (
     run,
     within,
 )
+from softmax_jax.experiment.report.charts import Chart, save_chart
+from softmax_jax.experiment.report.tables import put_into
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.refusal import Refusal
-from softmax_jax.report.charts import Chart, save_chart
-from softmax_jax.report.tables import put_into
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training.config import Config
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.training.trainer import Parameters
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]

@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from softmax_jax.commands.options import TrustCode, each_within, within
-from softmax_jax.measures.dispersion import HARDMAX, Resolution, resolution
-from softmax_jax.measures.evaluation import evaluate, frame_of, summarize
+from softmax_jax.experiment.commands.options import TrustCode, each_within, within
+from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution, resolution
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of, summarize
+from softmax_jax.experiment.report.tables import new_table, number_or_dash
+from softmax_jax.experiment.tasks.rounded_products import SPACING
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.tables import new_table, number_or_dash
-from softmax_jax.tasks.precision import SPACING
-from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import CHECKPOINTS, max_retrieval_of, start
 
 RARE = 40.0

@@ -22,19 +22,19 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.commands.options import TrustCode, check_directory, each_within, within
+from softmax_jax.experiment.commands.options import TrustCode, check_directory, each_within, within
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.report import charts, tables
+from softmax_jax.experiment.report.charts import by_size
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.files import versions
-from softmax_jax.measures.evaluation import evaluate, frame_of
-from softmax_jax.measures.statistics import over_seeds
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import by_size
 from softmax_jax.temperature import checkpoint_sha256
-from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, max_retrieval_of, start
 from studies.sharpest import at_training_length, sharpest
 

@@ -24,21 +24,21 @@ import polars as pl
 from jaxtyping import Float
 from rich.console import Console
 
-from softmax_jax.commands.options import check_directory, each_within, within
-from softmax_jax.configs import load_preset
-from softmax_jax.measures.evaluation import evaluate
-from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.experiment.commands.options import check_directory, each_within, within
+from softmax_jax.experiment.configs import load_preset
+from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.report import charts, tables
+from softmax_jax.experiment.report.charts import by_size
+from softmax_jax.experiment.report.tables import with_interval
+from softmax_jax.experiment.tasks.max_retrieval import NEEDLE, QUANTILES
+from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
-from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import by_size
-from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks.max_retrieval import NEEDLE, QUANTILES
-from softmax_jax.training.config import Config, changed
-from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import load_checkpoint
 from studies.common import Options, start
 
 BETAS = tuple(2.0 ** (power / 2) for power in range(-24, 33))

@@ -14,12 +14,12 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.report import tables
+from softmax_jax.experiment.report.tables import with_interval
+from softmax_jax.experiment.tasks.rounded_products import FLOAT32
+from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import tables
-from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks.precision import FLOAT32
-from softmax_jax.training.run_directory import SHIPPED
 from studies.common import BEST, SOFT_TO_SHARP, RunOptions, best_of_others, load_runs, start
 
 ROUNDED = "bfloat16"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from projects.language_models.decoder import Logits, Visible
+from softmax_jax.experiment.language_models.decoder import Logits, Visible
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyPolynomial
 

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import softmax_jax as sj
-from projects.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, scores
-from projects.language_models.loading import Model
+from softmax_jax.experiment.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, scores
+from softmax_jax.experiment.language_models.loading import Model
 from softmax_jax.refusal import Refusal
 from studies.head_numbers import HeadNumbers, by_numbers, scaled
 

@@ -20,23 +20,23 @@ import polars as pl
 from jaxtyping import Array, Key
 
 from softmax_jax import temperature
-from softmax_jax.commands.options import UnlessGiven
-from softmax_jax.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
-from softmax_jax.measures.heads import attended
-from softmax_jax.measures.refit import beta_of_true_item
+from softmax_jax.experiment.commands.options import UnlessGiven
+from softmax_jax.experiment.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
+from softmax_jax.experiment.measures.heads import attended
+from softmax_jax.experiment.measures.refit import beta_of_true_item
+from softmax_jax.experiment.report import charts, tables
+from softmax_jax.experiment.report.charts import palette
+from softmax_jax.experiment.report.temperature import PUBLISHED_AT, curve_frame, holds
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.rounded_products import FLOAT32
+from softmax_jax.experiment.training.progress import with_progress
+from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
-from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import palette
-from softmax_jax.report.temperature import PUBLISHED_AT, curve_frame, holds
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.tasks.precision import FLOAT32
 from softmax_jax.temperature import Rows, TemperatureFit
-from softmax_jax.training.progress import with_progress
-from softmax_jax.training.run_directory import load_checkpoint
-from softmax_jax.training.trainer import Parameters
 from studies.common import CHECKPOINTS, RunOptions, load_runs, max_retrieval_of, start
 
 PUBLISHED = "published"

@@ -28,17 +28,13 @@ import polars as pl
 from jaxtyping import Array, Bool, Float, Key
 from scipy.optimize import least_squares
 
-from softmax_jax.commands.options import UnlessGiven
-from softmax_jax.files import read_json
-from softmax_jax.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
-from softmax_jax.measures.frames import read_csv
-from softmax_jax.measures.statistics import over_seeds
-from softmax_jax.measures.table import KEYS
-from softmax_jax.normalizers.masking import reaches
-from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.refusal import Refusal
-from softmax_jax.report import charts, tables
-from softmax_jax.report.accuracy import (
+from softmax_jax.experiment.commands.options import UnlessGiven
+from softmax_jax.experiment.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
+from softmax_jax.experiment.measures.frames import read_csv
+from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.table import KEYS
+from softmax_jax.experiment.report import charts, tables
+from softmax_jax.experiment.report.accuracy import (
     ACCURACY,
     LENGTHS,
     MARGIN,
@@ -48,10 +44,14 @@ from softmax_jax.report.accuracy import (
     published_cells,
     verdict,
 )
-from softmax_jax.report.charts import BASELINE, palette
-from softmax_jax.tasks import precision as products
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training.run_directory import SHIPPED
+from softmax_jax.experiment.report.charts import BASELINE, palette
+from softmax_jax.experiment.tasks import rounded_products as products
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.run_directory import SHIPPED
+from softmax_jax.files import read_json
+from softmax_jax.normalizers.masking import reaches
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.refusal import Refusal
 from studies.ablation import BASE, PRECISION
 from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, start
 

@@ -27,14 +27,14 @@ import optax
 import polars as pl
 from jaxtyping import Array, Float, Int
 
-from projects.language_models import measures
-from projects.language_models.decoder import hidden, losses, weigh_by
-from projects.language_models.loading import Model, load
-from projects.units import Unit, compute, read, slug
-from softmax_jax.commands import options
+from softmax_jax.experiment.commands import options
+from softmax_jax.experiment.language_models import measures
+from softmax_jax.experiment.language_models.decoder import hidden, losses, weigh_by
+from softmax_jax.experiment.language_models.loading import Model, load
+from softmax_jax.experiment.measures.units import Unit, compute, read, slug
+from softmax_jax.experiment.report.tables import markdown_table, put_into
 from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
 from softmax_jax.refusal import Refusal
-from softmax_jax.report.tables import markdown_table, put_into
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from studies.needles import Needles, Oracle, answer, make_needles
 

@@ -18,14 +18,14 @@ from typing import Any
 import polars as pl
 from jaxtyping import Array, Key
 
-from softmax_jax.commands.options import TrustCode, within
-from softmax_jax.measures.evaluation import Draw, evaluate, frame_of, key_of
-from softmax_jax.measures.statistics import over_seeds
+from softmax_jax.experiment.commands.options import TrustCode, within
+from softmax_jax.experiment.measures.evaluation import Draw, evaluate, frame_of, key_of
+from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.report.tables import new_table
+from softmax_jax.experiment.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report.tables import new_table
-from softmax_jax.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
-from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies.common import SOFT_TO_SHARP, max_retrieval_of, start
 
 TOLERANCE = 0.1

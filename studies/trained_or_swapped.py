@@ -24,23 +24,23 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 from rich.console import Console
 
-from softmax_jax.commands.options import check_directory
-from softmax_jax.configs import load_preset
+from softmax_jax.experiment.commands.options import check_directory
+from softmax_jax.experiment.configs import load_preset
+from softmax_jax.experiment.measures.evaluation import on_every_set, set_by_set, set_keys
+from softmax_jax.experiment.measures.frames import read_csv
+from softmax_jax.experiment.measures.significance import corrected, paired_p_value
+from softmax_jax.experiment.report import charts, tables
+from softmax_jax.experiment.report.charts import palette, reader_name
+from softmax_jax.experiment.report.tables import with_interval
+from softmax_jax.experiment.tasks.sequences import Sequences, SequenceTask
+from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.trainer import Parameters, build_model
 from softmax_jax.files import write_csv
-from softmax_jax.measures.evaluation import on_every_set, set_by_set, set_keys
-from softmax_jax.measures.frames import read_csv
-from softmax_jax.measures.statistics import corrected, paired_p_value
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.report import charts, tables
-from softmax_jax.report.charts import palette, reader_name
-from softmax_jax.report.tables import with_interval
-from softmax_jax.tasks.sequences import Sequences, SequenceTask
-from softmax_jax.training.config import Config, changed
-from softmax_jax.training.progress import plain_console
-from softmax_jax.training.run import run
-from softmax_jax.training.run_directory import load_checkpoint
-from softmax_jax.training.trainer import Parameters, build_model
 from softmax_jax.transforms.calibrate import calibrate
 from softmax_jax.transforms.swap import Normalizers, swap
 from studies.common import Options, start

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from softmax_jax.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES
 
 FLOAT = 4
 """Bytes of a number: parameters, gradients and measures are float32."""

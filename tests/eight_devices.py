@@ -13,11 +13,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from softmax_jax.measures import evaluation
+from softmax_jax.experiment.measures import evaluation
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training import distributed, run, trainer as training
+from softmax_jax.experiment.training.config import Config
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import distributed, run, trainer as training
-from softmax_jax.training.config import Config
 from tests import communication
 
 TASK = MaxRetrieval(sets=128, min_items=3, max_items=3, width=8)

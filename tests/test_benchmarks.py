@@ -19,11 +19,11 @@ import pytest
 from benchmarks import all as all_benchmarks, table
 from benchmarks.costs import step_multiply_adds
 from benchmarks.timing import Result, device_name
+from softmax_jax.experiment.report.tables import put_into
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training import trainer as training
+from softmax_jax.experiment.training.config import Config
 from softmax_jax.files import write_csv
-from softmax_jax.report.tables import put_into
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import trainer as training
-from softmax_jax.training.config import Config
 
 RESULT = Result("a step", "a port", ours=(1e-3, 2e-3, 4e-3), peers=(6e-3, 8e-3, 6e-3), unit="s per step")
 

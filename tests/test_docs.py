@@ -16,7 +16,7 @@ import pytest
 
 import softmax_jax
 from docs import pages
-from softmax_jax.measures.statistics import half_width
+from softmax_jax.experiment.measures.significance import half_width
 from tests.models.zoo import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ def test_the_example_of_refitting_refits_a_stock_model(monkeypatch: pytest.Monke
 
 def cells(notebook: str) -> list[tuple[bool, str]]:
     """Of each cell of a notebook in percent format: whether it is prose, and its text."""
-    parts = re.split(r"^# %%", (ROOT / "notebooks" / notebook).read_text(), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^# %%", (ROOT / "examples" / "notebooks" / notebook).read_text(), flags=re.MULTILINE)[1:]
     heads_and_bodies = [part.split("\n", 1) for part in parts]
     return [("[markdown]" in head, body.strip()) for head, body in heads_and_bodies]
 
@@ -49,7 +49,7 @@ def run_notebook(name: str, monkeypatch: pytest.MonkeyPatch, **sizes: int | str)
     variables: dict[str, Any] = {}
     for prose, text in cells(name):
         if not prose:
-            exec(compile(text, f"notebooks/{name}", "exec"), variables)
+            exec(compile(text, f"examples/notebooks/{name}", "exec"), variables)
     return variables
 
 
@@ -87,7 +87,7 @@ def test_the_tour_of_any_model_runs(monkeypatch: pytest.MonkeyPatch):
     assert sorted(variables["numbers"]) == [0, 1]
 
 
-NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.py"))
+NOTEBOOKS = sorted(path.name for path in (ROOT / "examples" / "notebooks").glob("*.py"))
 IMAGES = {"max_retrieval.py": 3, "shootout.py": 5}
 """The notebooks that are pages too, with the number of their pictures."""
 
@@ -113,7 +113,7 @@ def test_the_pictures_of_a_page_are_drawn_by_the_code_as_it_is(notebook: str):
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)
 def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
-    content = json.loads((ROOT / "notebooks" / notebook).with_suffix(".ipynb").read_text())
+    content = json.loads((ROOT / "examples" / "notebooks" / notebook).with_suffix(".ipynb").read_text())
     made = [(cell["cell_type"] == "markdown", "".join(cell["source"])) for cell in content["cells"]]
     bare = [(prose, re.sub(r"^# ?", "", text, flags=re.M) if prose else text) for prose, text in cells(notebook)]
     assert made == bare
@@ -278,22 +278,23 @@ def test_every_module_has_a_place_in_the_api():
 INTERNAL = {
     f"softmax_jax.{name}"
     for name in (
-        "measures.frames",
-        "report.assets.draw",
-        "report.drawing",
-        "report.page",
-        "training.progress",
-        *(f"transforms.{name}" for name in ("find", "merges", "objects", "program")),
+        "experiment.measures.frames",
+        "experiment.report.assets.draw",
+        "experiment.report.drawing",
+        "experiment.report.page",
+        "experiment.training.progress",
+        *(f"transforms.{name}" for name in ("find", "merges", "nnx_state", "program")),
         "files",
-        "normalizers.surroundings",
+        "laws.assets.check_vectors",
+        "normalizers.execution",
     )
 } | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "own_modules")}
 """Modules that only the project itself calls."""
 
 
 def modules() -> set[str]:
-    """The modules of the package, of studies and of projects, less packages, private ones, presets and commands."""
-    folders = ("softmax_jax", "studies", "projects")
+    """The modules of the package and of studies, less packages, private ones, presets and commands."""
+    folders = ("softmax_jax", "studies")
     paths = (path.relative_to(ROOT).with_suffix("") for name in folders for path in (ROOT / name).rglob("*.py"))
-    shown = (path for path in paths if not path.name.startswith("_") and path.parts[1] not in ("configs", "commands"))
+    shown = (path for path in paths if not path.name.startswith("_") and {"configs", "commands"}.isdisjoint(path.parts))
     return {".".join(path.parts) for path in shown}

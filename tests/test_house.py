@@ -12,21 +12,31 @@ import pytest
 import softmax_jax as sj
 
 PACKAGE = Path(sj.__file__).parent
+ROOT = PACKAGE.parent
 FLOORS = (
     ("files", "normalizers", "refusal"),
     ("attention", "temperature", "theory", "transforms"),
-    ("tasks",),
-    ("training",),
-    ("configs", "measures"),
-    ("report",),
-    ("commands",),
+    ("display", "laws"),
+    ("experiment",),
+    ("experiment.tasks",),
+    ("experiment.training",),
+    ("experiment.configs", "experiment.measures"),
+    ("experiment.report",),
+    ("experiment.language_models",),
+    ("experiment.commands",),
 )
-LIBRARY = {name for floor in FLOORS[:2] for name in floor}
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+LIBRARY = {name for floor in FLOORS[:3] for name in floor}
+
+
+def room_of(module: str) -> str:
+    """The folder or file of the package that a module is or lies in."""
+    _, *parts = module.split(".")
+    return ".".join(parts[: 2 if parts[:1] == ["experiment"] else 1])
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The parts of the package that a module imports, wherever in it, but for the types alone."""
+    """The modules that a file imports, wherever in it, but for the types alone."""
     tree = ast.parse(path.read_text())
     skipped = {
         id(inner)
@@ -35,10 +45,12 @@ def imported(path: Path) -> Iterator[str]:
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
-            parts = (node.module or "").split(".")
-            if parts[0] == "softmax_jax":
-                yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and id(node) not in skipped:
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules = [name for name in inside if room_of(name) in FLOOR_OF]
+            yield from modules if room_of(node.module) not in FLOOR_OF or modules else [node.module]
 
 
 def test_imports_point_down():
@@ -46,15 +58,31 @@ def test_imports_point_down():
     for path in PACKAGE.rglob("*.py"):
         if path.name == "__main__.py" or path == PACKAGE / "__init__.py":  # a program; the names for users
             continue
-        own = FLOOR_OF[path.relative_to(PACKAGE).with_suffix("").parts[0]]
-        upward += [f"{path.relative_to(PACKAGE)}: {part}" for part in imported(path) if FLOOR_OF[part] > own]
+        own = FLOOR_OF[room_of(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))]
+        rooms = [room_of(module) for module in imported(path) if module.startswith("softmax_jax.")]
+        upward += [f"{path.relative_to(PACKAGE)}: {room}" for room in rooms if FLOOR_OF[room] > own]
     assert not upward
 
 
 def test_the_package_imports_nothing_that_stands_beside_it():
-    """A task of the table is imported by its name, when somebody asks for it."""
-    beside = re.compile(r"^\s*(?:from|import) (?:benchmarks|docs|projects|studies|tests)\b", re.MULTILINE)
-    assert [path for path in PACKAGE.rglob("*.py") if beside.search(path.read_text())] == []
+    """A study adds its task and its preset by `register_task` and `register_preset`."""
+    beside = ("benchmarks", "configs", "docs", "examples", "studies", "tests")
+    assert not [path for path in PACKAGE.rglob("*.py") for name in imported(path) if name.split(".")[0] in beside]
+    assert not [path for path in PACKAGE.rglob("*.py") if re.search(r"[\"'](studies|projects)\b", path.read_text())]
+
+
+def test_no_file_hides_a_module_of_python():
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "configs").glob("*.py"), *(ROOT / "studies").rglob("*.py")]
+    assert not [path for path in files if path.stem in sys.stdlib_module_names]
+
+
+def test_the_top_of_the_repository_can_be_read_aloud():
+    listed = subprocess.run(("git", "ls-files"), cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    folders = {line.split("/")[0] for line in listed if "/" in line and not line.startswith(".")}
+    assert folders == {
+        *("benchmarks", "checkpoints", "configs", "docs", "examples"),
+        *("requirements", "softmax_jax", "studies", "tests"),
+    }
 
 
 def test_the_public_names_are_those_that_are_listed():
@@ -66,6 +94,7 @@ def test_the_public_names_are_those_that_are_listed():
 def test_the_root_holds_little():
     assert sorted(path.stem for path in PACKAGE.glob("*.py")) == [
         "__init__",
+        "display",
         "files",
         "refusal",
         "temperature",
@@ -86,7 +115,7 @@ def test_the_import_loads_the_library_alone():
 
 
 def test_measuring_waits_for_nothing_that_draws_charts():
-    loaded = run("import sys, softmax_jax.commands.evaluate; print(*sys.modules)").split()
+    loaded = run("import sys, softmax_jax.experiment.commands.evaluate; print(*sys.modules)").split()
     assert {"altair", "scipy.optimize", "scipy.special", "scipy.stats", "vl_convert"}.isdisjoint(loaded)
 
 

@@ -9,14 +9,14 @@ import re
 import polars as pl
 import pytest
 
-from projects.clrs_text.answers import evaluate_answers
-from projects.clrs_text.task import ClrsText
-from softmax_jax.configs import load_preset
-from softmax_jax.measures.evaluation import evaluate
+from softmax_jax.experiment.configs import load_preset
+from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.training.checkpoint import verify
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint, read_config
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.temperature import ALL_LENGTHS, fits_beside
-from softmax_jax.training.checkpoint import verify
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint, read_config
+from studies.clrs_text.answers import evaluate_answers
+from studies.clrs_text.task import ClrsText
 
 TEXTS = SHIPPED / "clrs_text"
 RUNS = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
@@ -39,7 +39,7 @@ def retrieval(request):
 
 def score(shipped):
     """The line on the score in the docstring of its preset."""
-    docstring = importlib.import_module(f"softmax_jax.configs.{shipped.name}").__doc__ or ""
+    docstring = importlib.import_module(f"softmax_jax.experiment.configs.{shipped.name}").__doc__ or ""
     (line,) = re.findall(r"^Score: +(.*?)\.$", docstring, re.MULTILINE | re.DOTALL)
     return line
 

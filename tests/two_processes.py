@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from softmax_jax.report import findings
-from softmax_jax.training import run, trainer as training
-from softmax_jax.training.distributed import gathered
+from softmax_jax.experiment.report import findings
+from softmax_jax.experiment.training import run, trainer as training
+from softmax_jax.experiment.training.distributed import gathered
 from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]

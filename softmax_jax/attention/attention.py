@@ -8,14 +8,14 @@ from jax.lax import PrecisionLike
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from softmax_jax.attention import logits as checked
+from softmax_jax.attention import inputs as checked
 from softmax_jax.attention.by_queries import LEAST_QUERIES, attend_by_queries, queries_of_block
 from softmax_jax.attention.fused import check_rides, ride
-from softmax_jax.attention.logits import Given, Inputs, Keys, Options, Outputs, Queries, Values, Weights
+from softmax_jax.attention.inputs import Given, Inputs, Keys, Options, Outputs, Queries, Values, Weights
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.execution import as_one, is_known, spec_of
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
-from softmax_jax.normalizers.surroundings import as_one, is_known, spec_of
 from softmax_jax.refusal import Refusal
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]

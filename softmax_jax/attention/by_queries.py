@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from softmax_jax.attention.logits import Inputs, Outputs
+from softmax_jax.attention.inputs import Inputs, Outputs
+from softmax_jax.normalizers.execution import is_known, on_cpu
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.numbers import Numbers
-from softmax_jax.normalizers.surroundings import is_known, on_cpu
+from softmax_jax.normalizers.parameters import Numbers
 
 BLOCK_ENTRIES = 2**19
 """Logits of a block on CPUs, where they are those of `LEAST_QUERIES` or more. A backward pass holds about ten such

@@ -17,10 +17,10 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array
 
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.logits import Given, Keys, Outputs, Queries, Values, Weights, bias_and_mask, weighted_values
+from softmax_jax.attention.inputs import Given, Keys, Outputs, Queries, Values, Weights, bias_and_mask, weighted_values
 from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
+from softmax_jax.normalizers.parameters import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.attention.logits import Bias, Inputs, Keys, Options, Outputs, Queries
+from softmax_jax.attention.inputs import Bias, Inputs, Keys, Options, Outputs, Queries
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, Softmax1, SoftmaxN
 from softmax_jax.normalizers.masking import at_least, at_most

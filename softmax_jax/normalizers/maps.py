@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks, masking
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
-from softmax_jax.normalizers.numbers import Numbers, number
+from softmax_jax.normalizers.parameters import Numbers, number
 from softmax_jax.normalizers.row import Row, weigh
 
 

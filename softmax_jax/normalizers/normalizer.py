@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import DISPERSES, Map, soft_cap, softmax
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
-from softmax_jax.normalizers.numbers import ByNumbers, Numbers, number
+from softmax_jax.normalizers.parameters import ByNumbers, Numbers, number
 from softmax_jax.normalizers.row import Row, weigh
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 from softmax_jax.refusal import WrongType

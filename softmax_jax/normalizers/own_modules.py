@@ -5,10 +5,12 @@ the path, such as one with a run that was handed over, runs whatever it holds un
 """
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import FrameType, ModuleType
 
 
@@ -37,6 +39,23 @@ class OwnModules:
         finally:
             self._typed = None
 
+    def import_file(self, file: Path) -> ModuleType:
+        """Imports a file that somebody typed, by its own name. It finds modules that lie beside it."""
+        name, directory = file.stem, str(file.resolve().parent)
+        if self._directories.get(name) == directory:
+            return sys.modules[name]
+        taken = importlib.util.find_spec(name)
+        if taken and Path(str(taken.origin)).resolve() != file.resolve():
+            raise ImportError(f"{name} is the name of another module: rename the file")
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)
+        self._directories[name] = directory
+        try:
+            return importlib.import_module(name)
+        except BaseException:
+            del self._directories[name]
+            raise
+
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """Returns where a module is, None where it is none of these, as the import system asks it."""
         if path is not None:  # of a package, which knows its own directory
@@ -64,5 +83,6 @@ def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-import_typed = OwnModules().import_typed
+_OWN = OwnModules()
 """The one of this process."""
+import_typed, import_file = _OWN.import_typed, _OWN.import_file

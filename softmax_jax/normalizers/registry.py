@@ -19,7 +19,7 @@ from softmax_jax.normalizers import checks, own_modules
 from softmax_jax.normalizers.maps import UNWRITTEN, Entry, Map, entry_of
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
-from softmax_jax.normalizers.numbers import LEARN, OF_QUERY, fields_of, marked
+from softmax_jax.normalizers.parameters import LEARN, OF_QUERY, fields_of, marked
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 from softmax_jax.refusal import Refusal, WrongType
 
@@ -223,13 +223,15 @@ def _method_around(name: str, value: Any) -> Method:
 
 
 def content_of(module: str, said: str) -> dict[str, Any]:
-    """Imports a module that somebody typed and returns what it holds, by name.
+    """Imports a module, or a file as `path/to/mine.py`, that somebody typed and returns what it holds, by name.
 
     It is sought where Python seeks all modules and last in the working directory, which no other import gains.
 
     Raises ValueError, in one line that starts with `said`, if the module cannot be imported.
     """
     try:
+        if module.endswith(".py"):
+            return vars(own_modules.import_file(Path(module)))
         return vars(own_modules.import_typed(module))
     except Exception as error:  # of many types, as the module is the user's
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]

@@ -15,9 +15,9 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import masking
 from softmax_jax.normalizers.checks import against
+from softmax_jax.normalizers.execution import as_one, spec_of
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask
 from softmax_jax.normalizers.naming import name_rows
-from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,13 +17,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks, masking
 from softmax_jax.normalizers.checks import against, require
+from softmax_jax.normalizers.execution import as_one, spec_of
 from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Mask
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import Row, weigh
 from softmax_jax.normalizers.scales import ConstantTemperature
 from softmax_jax.normalizers.sparse import kth_largest, whole_ranks
-from softmax_jax.normalizers.surroundings import as_one, spec_of
 
 
 def top_k_mask(

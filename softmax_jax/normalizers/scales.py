@@ -14,7 +14,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask
-from softmax_jax.normalizers.numbers import Numbers, number
+from softmax_jax.normalizers.parameters import Numbers, number
 from softmax_jax.normalizers.row import Row, entropy
 from softmax_jax.refusal import Refusal
 

@@ -27,11 +27,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.execution import is_known, varying
 from softmax_jax.normalizers.maps import DISPERSES, Map, softmax
 from softmax_jax.normalizers.masking import Axis, below, reaches, row_sum, settled, times_row
-from softmax_jax.normalizers.numbers import number
+from softmax_jax.normalizers.parameters import number
 from softmax_jax.normalizers.row import Row
-from softmax_jax.normalizers.surroundings import is_known, varying
 from softmax_jax.refusal import WrongType
 
 LINEAR, SQUARED = "→ min(δ, 1)", "→ min(δ/2, 1)²"

@@ -7,10 +7,10 @@ import jax
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.numbers import initial_numbers, with_numbers
+from softmax_jax.normalizers.parameters import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
-from softmax_jax.transforms.objects import OUTSIDE, refusing, transformations
+from softmax_jax.transforms.nnx_state import OUTSIDE, refusing, transformations
 from softmax_jax.transforms.program import trace
 from softmax_jax.transforms.sites import Site, check_callable, places
 from softmax_jax.transforms.swap import Empty, Where, choose, swap

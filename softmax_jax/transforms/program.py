@@ -2,7 +2,7 @@
 
 A traced program is a list of equations. Each has a primitive, operands, results and parameters; some hold programs
 of their own, called bodies here. How parameters name the bodies, and how an equation is executed again, changes
-between versions of JAX. `tests/transforms/test_program.py` names what a new version changed.
+between versions of JAX. `tests/library/transforms/test_program.py` names what a new version changed.
 
 The graph goes through bodies: what `jit` receives and returns are the values of the program around it, so a path
 from logits to weights leads through calls. A value that changes while a loop runs has no producer.
@@ -22,7 +22,7 @@ from jax.extend.core import Literal
 
 from softmax_jax.normalizers import checks
 from softmax_jax.refusal import Refusal
-from softmax_jax.transforms.objects import Carried
+from softmax_jax.transforms.nnx_state import Carried
 
 JAX_FOLDER = str(Path(jax.__file__).parent)
 JET = str(Path("jax", "experimental", "jet.py"))

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softmax_jax.experiment.report.page import Figure, page, playground_section, report_sections
+from softmax_jax.experiment.report.playground import POSITIONS, SLIDERS, playground_numbers
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.report.page import Figure, page, playground_section, report_sections
-from softmax_jax.report.playground import POSITIONS, SLIDERS, playground_numbers
-from tests.report.studies import small_study
+from tests.experiment.report.studies import small_study
 
 pytestmark = pytest.mark.browser
 playwright: Any = importlib.import_module("playwright.sync_api")

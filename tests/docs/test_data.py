@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.temperature import checkpoint_sha256
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs" / "data"

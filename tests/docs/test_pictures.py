@@ -10,7 +10,7 @@ import pytest
 
 import softmax_jax as sj
 from docs.pictures import DOCS, PICTURES, causes_chart, of_normalizer
-from softmax_jax.report.charts import (
+from softmax_jax.experiment.report.charts import (
     BY_CAUSE,
     BY_NORMALIZER,
     STYLE,
@@ -20,7 +20,7 @@ from softmax_jax.report.charts import (
     specification,
     svg,
 )
-from softmax_jax.report.looks import SCORES
+from softmax_jax.experiment.report.looks import SCORES
 from tests.tiers import full_except
 
 IMAGES = DOCS / "images"

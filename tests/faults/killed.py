@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from softmax_jax.commands.options import one_line_errors
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training import run, run_directory
-from softmax_jax.training.config import Config
-from softmax_jax.training.trainer import Metrics, TrainState
+from softmax_jax.experiment.commands.options import one_line_errors
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training import run, run_directory
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.trainer import Metrics, TrainState
 
 TASK = MaxRetrieval(sets=2, min_items=2, max_items=2, width=2)
 CONFIG = Config(TASK, steps=16, seeds=2, chunk=2, chunks_per_checkpoint=2)

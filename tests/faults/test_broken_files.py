@@ -17,15 +17,15 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from softmax_jax import temperature as fits
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.notebook import to_bytes
+from softmax_jax.experiment.training import checkpoint, run_directory
+from softmax_jax.experiment.training.checkpoint import SUMS, sign
+from softmax_jax.experiment.training.config import Config, settings_of
+from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint
 from softmax_jax.normalizers import registry
 from softmax_jax.refusal import Refusal
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.tasks.notebook import to_bytes
 from softmax_jax.temperature import TemperatureFit
-from softmax_jax.training import checkpoint, run_directory
-from softmax_jax.training.checkpoint import SUMS, sign
-from softmax_jax.training.config import Config, settings_of
-from softmax_jax.training.run_directory import RunDirectory, load_checkpoint
 from tests.faults import damage
 
 ROOT = Path(__file__).parents[2]

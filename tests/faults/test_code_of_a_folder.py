@@ -28,7 +28,7 @@ class Recorder:
 
 (BESIDE / "sung").mkdir()
 sys.meta_path.insert(0, Recorder())
-from softmax_jax.commands.__main__ import main
+from softmax_jax.experiment.commands.__main__ import main
 before = list(sys.path)
 for line in sys.argv[1:]:
     sys.argv = shlex.split(line)
@@ -115,6 +115,6 @@ def test_python_m_seeks_nothing_in_the_folder_once_a_command_runs(folder):
     (folder / "tyro.py").write_text("raise AssertionError('it runs')")
     for place, words in {folder: ("vectors", "--help"), ROOT: ("train", "clrs_text", "--help")}.items():
         environment = {**os.environ, "PYTHONPATH": str(ROOT) * (place == folder)}
-        command = (sys.executable, "-m", "softmax_jax.commands", *words)
+        command = (sys.executable, "-m", "softmax_jax.experiment.commands", *words)
         done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
         assert done.stdout.startswith(f"example: softmax-jax {words[0]} "), done.stderr

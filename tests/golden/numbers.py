@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
-from softmax_jax.measures.evaluation import DEFAULT_NORMALIZERS, evaluate, frame_of
+from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS, evaluate, frame_of
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.trainer import TrainState, chunk_trainer, initial_state
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training.config import Config
-from softmax_jax.training.run_directory import load_checkpoint
-from softmax_jax.training.trainer import TrainState, chunk_trainer, initial_state
 
 HERE = Path(__file__).parent
 SHIPPED = HERE.parents[1] / "checkpoints" / "paper_float32"

@@ -5,8 +5,8 @@ import json
 import jax
 import pytest
 
+from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.training.trainer import chunk_trainer, initial_state
 from tests.golden import numbers
 
 

@@ -11,11 +11,11 @@ import softmax_jax as sj
 from softmax_jax.attention import by_queries
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import rides
-from softmax_jax.normalizers.laws import hostile
-from softmax_jax.tasks import precision as products
-from softmax_jax.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.tasks import rounded_products as products
+from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.laws.laws import hostile
 from tests.golden import numbers
-from tests.normalizers.hostile_rows import broken_laws
+from tests.library.laws.hostile_rows import broken_laws
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from projects.language_models.configuration import Keys, architecture_of, described_by_config
-from projects.language_models.loading import load
+from softmax_jax.experiment.language_models.configuration import Keys, architecture_of, described_by_config
+from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.refusal import Refusal
+from tests.experiment.language_models.plain_llama import TINY, logits_of, tiny_arrays
 from tests.models.written import (
     TEXT,
     gguf,
@@ -26,7 +27,6 @@ from tests.models.written import (
     write_directory,
     write_gguf,
 )
-from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
 
 pytestmark = pytest.mark.models
 ARRAYS = tiny_arrays(len(vocabulary()[0]))

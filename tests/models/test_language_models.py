@@ -12,16 +12,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from projects.clrs_text.algorithms import ALGORITHMS
-from projects.clrs_text.tokens import SplitTokenizer, answer_parts, question_parts
-from projects.language_models.__main__ import main
-from projects.language_models.decoder import Sizes, hidden, losses, scores
-from projects.language_models.loading import Model, load
+from softmax_jax.experiment.commands.language_model import main
+from softmax_jax.experiment.language_models.decoder import Sizes, hidden, losses, scores
+from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.refusal import Refusal
+from studies.clrs_text.algorithms import ALGORITHMS
+from studies.clrs_text.tokens import SplitTokenizer, answer_parts, question_parts
 from studies.needles import NAMES, make_needles, single_tokens
 from studies.pretrained import PASSAGES, Arguments, Study, study
+from tests.experiment.language_models.plain_llama import TINY, logits_of, tiny_arrays
 from tests.models.written import TEXT, scores_of, vocabulary, write_directory, write_gguf
-from tests.projects.plain_llama import TINY, logits_of, tiny_arrays
 
 pytestmark = pytest.mark.models
 gguf = pytest.importorskip("gguf")
@@ -95,7 +95,7 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
     def not_again(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("projects.language_models.__main__.passage_losses", not_again)
+    monkeypatch.setattr("softmax_jax.experiment.commands.language_model.passage_losses", not_again)
     main()
     for more, said in [
         (["--lengths", "128"], "--lengths has 128: the model's context is 64 tokens"),

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from projects.language_models.decoder import hidden, scores
-from tests.projects.plain_llama import TINY
+from softmax_jax.experiment.language_models.decoder import hidden, scores
+from tests.experiment.language_models.plain_llama import TINY
 
 gguf, safetensors, tokenizers = (pytest.importorskip(name) for name in ("gguf", "safetensors.numpy", "tokenizers"))
 

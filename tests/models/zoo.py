@@ -47,7 +47,7 @@ class Model(NamedTuple):
     """The same function with another softmax, where it does not call `jax.nn.softmax`."""
 
 
-def library(name: str, install: str = "pip install -r requirements-models.txt") -> Any:
+def library(name: str, install: str = "pip install -r requirements/models.txt") -> Any:
     """Imports a library, or skips the test."""
     return pytest.importorskip(name, reason=install)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from projects.clrs_text.algorithms import ALGORITHMS, Kind
+from studies.clrs_text.algorithms import ALGORITHMS, Kind
 
 
 def load() -> tuple[ModuleType, ModuleType, ModuleType]:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from projects.clrs_text.algorithms import ALGORITHMS, codes_of, values_of
-from projects.clrs_text.tokens import answer_parts, question_parts, text_of
+from studies.clrs_text.algorithms import ALGORITHMS, codes_of, values_of
+from studies.clrs_text.tokens import answer_parts, question_parts, text_of
 from tests.parity import clrs
 
 pytestmark = pytest.mark.parity

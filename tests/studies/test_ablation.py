@@ -4,12 +4,12 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from softmax_jax.measures.evaluation import TRUE_ITEM, TRUE_KEY
+from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, TRUE_KEY
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.config import Config, settings_of
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.temperature import checkpoint_sha256
-from softmax_jax.training.config import Config, settings_of
-from softmax_jax.training.run_directory import SHIPPED, load_checkpoint
 from studies import ablation
 from studies.ablation import ACCURACIES, Recipe, losses
 from studies.common import SOFT_TO_SHARP, start

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from softmax_jax.training.run_directory import SHIPPED
+from softmax_jax.experiment.training.run_directory import SHIPPED
 from studies.competition import compared, key_accuracy
 from tests.tiers import full_except
 

@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.training.run_directory import SHIPPED
+from softmax_jax.experiment.training.run_directory import SHIPPED
 from studies import critical
 from studies.common import SOFT_TO_SHARP, start
 from studies.critical import ACCURACIES, CHOICES, RULE

@@ -3,8 +3,8 @@ import math
 import polars as pl
 import pytest
 
-from softmax_jax.tasks.max_retrieval import QUANTILES
-from softmax_jax.training.config import changed
+from softmax_jax.experiment.tasks.max_retrieval import QUANTILES
+from softmax_jax.experiment.training.config import changed
 from studies import extremes
 from studies.common import start
 from studies.extremes import BETAS, COLUMNS, growth, half_weight, least_loss, off_by

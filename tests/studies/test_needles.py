@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from projects.language_models.decoder import hidden
+from softmax_jax.experiment.language_models.decoder import hidden
 from studies.head_numbers import FAMILIES, by_numbers, head_numbers, learned_numbers
 from studies.needles import Oracle, answer, weigh_with_oracle
-from tests.projects.plain_llama import TINY, tiny_arrays
-from tests.projects.test_language_decoder import SIZES, TOKENS, as_parameters
+from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
+from tests.experiment.language_models.test_decoder import SIZES, TOKENS, as_parameters
 
 LOGITS = 3 * jax.random.normal(jax.random.key(0), (2, 3, 8))
 VISIBLE = jnp.tril(jnp.ones((3, 8), bool), 5)

@@ -7,8 +7,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from docs.pictures import DOCS, table
-from projects.clrs_text import page as clrs_text
 from studies import ablation, critical, extremes, factorial, polynomial, precision, pretrained, trained_or_swapped
+from studies.clrs_text import page as clrs_text
 from tests.tiers import full_except
 
 CRITICAL = {"choices": critical.CHOICES, "betas": critical.BETAS, "accuracy": critical.ACCURACIES}

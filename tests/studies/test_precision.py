@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.measures.ceiling import expected_ceiling
-from softmax_jax.measures.evaluation import set_keys, summarize
-from softmax_jax.report.accuracy import ACCURACY, compare
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.tasks.precision import BITS, PRECISIONS
+from softmax_jax.experiment.measures.ceiling import expected_ceiling
+from softmax_jax.experiment.measures.evaluation import set_keys, summarize
+from softmax_jax.experiment.report.accuracy import ACCURACY, compare
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.rounded_products import BITS, PRECISIONS
 from studies.precision import ceilings, of_recipes, ties
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}

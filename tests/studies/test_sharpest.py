@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from softmax_jax.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.training.run_directory import SHIPPED
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.run_directory import SHIPPED
 from studies.common import SOFT_TO_SHARP, start
 from studies.sharpest import Arguments, NearTies, at_training_length, sharpest, study
 

@@ -6,10 +6,10 @@ import scipy.stats
 from flax import nnx
 
 import softmax_jax as sj
-from softmax_jax.measures.evaluation import set_keys
-from softmax_jax.tasks.retrieval import MultiQuery
-from softmax_jax.training.config import Config, changed
-from softmax_jax.training.trainer import build_model, initial_state
+from softmax_jax.experiment.measures.evaluation import set_keys
+from softmax_jax.experiment.tasks.retrieval import MultiQuery
+from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.trainer import build_model, initial_state
 from studies import trained_or_swapped as study
 from studies.common import start
 

@@ -1,0 +1,89 @@
+"""Refits the adaptive temperature, β as a polynomial of a row's entropy, to trained models."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import polars as pl
+
+from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.measures import refit
+from softmax_jax.experiment.measures.evaluation import Draw, heads_of, key_of
+from softmax_jax.experiment.report import temperature as report
+from softmax_jax.experiment.training.progress import plain_console, with_progress
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
+from softmax_jax.refusal import Refusal
+from softmax_jax.temperature import Criterion, checkpoint_sha256
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Options of the command line."""
+
+    checkpoint: Path = SHIPPED / "paper"
+    """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
+    lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    """Items per set: lengths to fit to and to compare at, those of the task unless given. A second fit sees only the
+    lengths of training."""
+    sets: options.UnlessGiven[int | None] = None
+    """Sets per seed and length to fit to, and as many fresh ones to compare on; 64 times as many up to 16 items. 64
+    unless given, or as many as the task tests with."""
+    degree: int = 4
+    """Degree of the polynomial."""
+    criterion: Criterion = "bins"
+    """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
+    least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them. target: that of the
+    largest weight of the true item, in rows where another has more; said to be the paper's."""
+    trust_code: options.TrustCode = False
+    output: options.UnlessGiven[Path | None] = None
+    """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
+    for evaluate.py to find the fits there."""
+    paper: options.PaperOption = None
+    quick: options.Quick = False
+
+    def __post_init__(self) -> None:
+        options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
+        options.within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
+        options.within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
+
+
+def fit(asked: Arguments) -> None:
+    """Searches, fits, compares, prints, writes."""
+    start = time.perf_counter()
+    for directory in (asked.output / "temperature", asked.output) if asked.output else (options.RESULTS / "fit",):
+        options.check_directory("--output", directory)
+    config, parameters = load_checkpoint(asked.checkpoint)
+    seeds = config.all_seeds
+    lengths = sorted(asked.lengths or config.task.test_lengths)
+    if asked.criterion == "target" and not heads_of(config.task, lengths[0]).ranked:
+        others = "inputs, bins or accuracy"
+        raise Refusal(f"--criterion is target: the task {config.task.name} has no true item; choose {others}")
+    keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
+    of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
+    searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
+    pairs = list(with_progress(searched, lengths, "searching"))
+    rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
+    how, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
+    digest, console = checkpoint_sha256(parameters), plain_console()
+    fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **how)
+    if problem:
+        print(problem)
+    frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **of, **how)
+    compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
+    for name in fits.keys() - set(compared["normalizer"]):
+        print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
+    with options.results_of("fit", asked.output) as output:
+        settings = options.write_settings(output / "temperature", asked)  # before charts, whose drawing may fail
+        paths = [*report.write_study(output, rows, fits, compared, asked.paper), settings]
+    report.print_fits(console, fits)
+    report.print_published(console, fits)
+    report.print_comparison(console, compared)
+    of_seeds, seconds = options.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
+    print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
+
+
+def main() -> None:
+    """Runs the command line."""
+    example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
+    options.run(Arguments, __doc__, fit, example, quick)

@@ -1,0 +1,205 @@
+"""Trains one small transformer under several normalizers, with nothing else changed, and compares them."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import polars as pl
+from rich.console import Console
+
+from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.configs import PRESETS, load_preset
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.frames import read_json_lines
+from softmax_jax.experiment.report import looks, shootout as report
+from softmax_jax.experiment.report.charts import save_chart
+from softmax_jax.experiment.report.shootout import Outcomes
+from softmax_jax.experiment.tasks import TASKS, task_class
+from softmax_jax.experiment.training.config import Config, changed, settings_of
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.run_directory import METRICS, load_checkpoint
+from softmax_jax.files import versions, write_csv, write_json
+from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.refusal import Refusal
+
+CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling", "causal")
+"""Options that are settings of the preset."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Options of the command line; settings that are left out are those of the preset of the task."""
+
+    normalizers: tuple[str, ...] = ("softmax", "ssmax", "softpick", "shifted_softmax", "signed_l1")
+    """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
+    task: str = "signal"
+    """signal: classify sequences by a hidden pattern. transformer-max-retrieval, sort, copy, multi-query: name the
+    class of one item among many. max_retrieval: that on the paper's model. Your own as my_module:Task."""
+    test_lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
+    workdir: options.UnlessGiven[Path | None] = None
+    """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
+    output: options.UnlessGiven[Path | None] = None
+    """Directory for the tables and charts; results/shootout/TIME by default."""
+    paper: options.PaperOption = None
+    seeds: int = 5
+    """Models per normalizer, trained together."""
+    length: int | None = None
+    """Positions in a sequence (32), or the most items in training (64)."""
+    epochs: int | None = None
+    """15 for the signal (25 steps each), 30 for the others (100 steps each)."""
+    hidden: int | None = None
+    """Width of the transformer (64)."""
+    heads: int | None = None
+    """Attention heads in each of its two layers (4)."""
+    classes: int | None = None
+    """Patterns to tell apart (4), or classes of items (10)."""
+    signal_length: int | None = None
+    """Steps of the pattern (3); of the signal alone."""
+    pooling: Literal["mean", "last"] | None = None
+    """What the answer is read from (the mean over positions); of the signal alone."""
+    causal: bool = False
+    """Let no position see a later one."""
+    quick: options.Quick = False
+
+    def __post_init__(self) -> None:
+        options.normalizer_names(self.normalizers)
+        options.check_directory("--workdir", self.runs)
+        options.check_directory("--output", self.output or options.RESULTS / "shootout")
+        self.config()
+
+    @property
+    def runs(self) -> Path:
+        """Returns the directory of the runs."""
+        return self.workdir or Path("runs") / "shootout" / (directory_name(self.task) + "-quick" * self.quick)
+
+    def config(self) -> Config:
+        """Returns the recipe of the task with what is asked for. Raises Refusal for what it cannot take."""
+        recipe = recipe_of(self.task)
+        asked = {"steps": self.epochs and self.epochs * recipe.chunk} | {name: getattr(self, name) for name in CHANGES}
+        asked["causal"] = self.causal or None  # which not every task has
+        return changed(recipe, **{name: value for name, value in asked.items() if value is not None})
+
+
+def recipe_of(task: str) -> Config:
+    """Returns how a task is trained: as by the preset of its name, or else as the other tasks of the small transformer.
+
+    Raises Refusal for a name that is neither in the table of tasks nor of a module, for a task that is evaluated in
+    its own way, and for `max-retrieval`, which once was the transformer's.
+    """
+    if task == "max-retrieval":
+        raise Refusal(
+            "--task is max-retrieval: it must be transformer-max-retrieval, on the small transformer as of old, or "
+            "max_retrieval, on the model of the paper"
+        )
+    name = task if ":" in task else task.replace("-", "_")
+    if name not in TASKS and ":" not in task:
+        own = "one of your own is written my_module:Task"
+        raise Refusal(f"--task is {task!r}: {did_you_mean(task, TASKS)}it must be one of {', '.join(TASKS)}; {own}")
+    kind = task_class(name)
+    if kind.evaluation:
+        following = f"{program('train')} {name} --normalizer softmax --workdir runs/{name}_softmax"
+        raise Refusal(
+            f"--task is {task}, which has tables of its own: type {following}, and so on, and then evaluate.py"
+        )
+    if name in PRESETS:
+        return load_preset(name)
+    return dataclasses.replace(load_preset("transformer_max_retrieval"), task=kind())
+
+
+def compete(
+    config: Config, normalizers: Sequence[str], lengths: Sequence[int], directory: Path | str, console: Console
+) -> Outcomes:
+    """Trains these settings under each normalizer, or what its run in the directory lacks, and tests them alike.
+
+    Tests are at the length of training, and at these lengths or else those of the task. Raises as `run` does.
+    """
+    task = config.task
+    sets = {length: task.test_sets(length) for length in sorted({task.longest, *(lengths or task.test_lengths)})}
+    for length in sets:  # or it would be refused after the training
+        jax.eval_shape(lambda key, n=length: task.test_batch(key, n, 1), jax.random.key(0))
+    tests, losses, learned, seconds = [], [], {}, {}
+    for name in normalizers:
+        workdir = Path(directory) / directory_name(name)
+        console.print(f"{name}: {workdir}", soft_wrap=True)
+        run(changed(config, normalizer=name), workdir, console)
+        _, parameters = load_checkpoint(workdir)
+        how: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
+        measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **how)
+        tests.append(frame_of(measured))
+        metrics = read_json_lines(workdir / METRICS, "seed", "step", "loss", "steps_per_second").with_columns(
+            normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
+        )
+        losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))
+        learned[name] = task.learned(parameters, name)
+        seconds[name] = float((config.chunk / metrics.filter(seed=config.first_seed)["steps_per_second"]).sum())
+    return Outcomes(pl.concat(tests), pl.concat(losses), learned, seconds)
+
+
+def directory_name(run: str) -> str:
+    """Returns the name of the directory of a run.
+
+    >>> directory_name("entmax(alpha=1.5)")
+    'entmax-alpha-1.5'
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", run.lower()).strip("-")
+
+
+def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcomes: Outcomes) -> list[Path]:
+    """Writes shootout.csv, losses.csv, lengths.csv and shootout.json; returns where."""
+    epochs = config.steps // config.chunk
+    last = outcomes.losses.filter(epoch=epochs).select("normalizer", "seed", train_loss="loss")
+    at_training = outcomes.tests.filter(n=config.task.longest).join(last, ["normalizer", "seed"], maintain_order="left")
+    seconds = pl.col("normalizer").replace_strict(outcomes.seconds) / config.seeds
+    tables = {
+        "shootout": at_training.select(
+            "normalizer", "seed", test_accuracy="accuracy", test_loss="loss", train_loss="train_loss", seconds=seconds
+        ),
+        "losses": outcomes.losses,
+        "lengths": outcomes.tests.select("normalizer", "seed", length="n", accuracy="accuracy", loss="loss"),
+    }
+    for name, table in tables.items():
+        write_csv(output / f"{name}.csv", table.columns, table.rows())
+    task: Any = config.task
+    settings = {
+        "command": command,
+        "task": dataclasses.asdict(task),
+        "recipe": settings_of(config) | {"epochs": epochs},
+        "versions": versions(),
+        "learned": jax.tree.map(np.ndarray.tolist, outcomes.learned),
+    }
+    write_json(output / "shootout.json", settings)
+    return [*(output / f"{name}.csv" for name in tables), output / "shootout.json"]
+
+
+def shoot_out(asked: Arguments) -> None:
+    """Looks at the normalizers, trains under each, writes, prints."""
+    config = asked.config()
+    start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
+    names = tuple(METHODS) if "all" in asked.normalizers else asked.normalizers
+    named = {name: normalizer(name) for name in names}
+    swept = looks.sweep(named)
+    looks.print_looks(console, named, swept)
+    outcomes = compete(config, names, asked.test_lengths, asked.runs, console)
+    charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
+    with options.results_of("shootout", asked.output) as output:
+        command = dataclasses.asdict(asked) | {"workdir": str(asked.runs), "output": str(output)}
+        paths = write_outcomes(output, command, config, outcomes)
+        for name, chart in charts.items():
+            save_chart(chart, output / name, asked.paper)
+    report.print_outcomes(console, config, outcomes)
+    took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
+    print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")
+
+
+def main() -> None:
+    """Runs the command line."""
+    example = f'{program("shootout")} --normalizers softmax "ssmax(s=0.43)" --test-lengths 64 256'
+    options.run(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})

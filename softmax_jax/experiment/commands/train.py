@@ -1,0 +1,51 @@
+"""Trains the model of a task."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from softmax_jax.experiment.commands import ended_by_reader, options, program
+from softmax_jax.experiment.configs import is_file, load_preset, preset_summaries
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.distributed import ALONE, Cluster, is_leader, join
+from softmax_jax.experiment.training.optimizers import build_optimizer
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.trainer import build_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Options of the command line."""
+
+    config: tyro.conf.OmitArgPrefixes[Config]
+    workdir: Path
+    """Directory of the run; a run that it holds is continued."""
+    trust_code: options.TrustCode = False
+    compiled: tyro.conf.OmitArgPrefixes[options.CompiledPrograms] = options.KEPT
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
+
+
+@ended_by_reader()
+def main() -> None:
+    """Picks the preset, parses the options over it, trains."""
+    arguments = options.parse_preset(
+        preset_summaries(),
+        lambda name: Arguments(
+            load_preset(name), Path("runs") / (Path(name).stem if is_file(name) else name.replace(":", "_"))
+        ),
+        "Train the model of a task. Options change a preset's settings.",
+    )
+    workdir = arguments.workdir
+    options.one_device_per_core()
+    with options.one_line_errors():
+        join(arguments.cluster)
+        options.check_directory("--workdir", workdir)
+        build_optimizer(arguments.config)
+        build_model(arguments.config.task, arguments.config.normalizer)
+        arguments.compiled.keep()
+        run(arguments.config, workdir, plain_console(quiet=not is_leader()))
+        if is_leader():
+            run_typed = options.shown(workdir) + options.trusted(arguments.config)
+            print(f"trained to the end; evaluate with: {program('evaluate')} --checkpoint {run_typed}")

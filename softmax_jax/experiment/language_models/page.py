@@ -1,0 +1,96 @@
+"""The page on a language model: its loss under each normalizer by position, and what each of its heads does."""
+
+import math
+from pathlib import Path
+
+import altair as alt
+import polars as pl
+
+from softmax_jax.experiment.language_models.measures import entropy_slopes, paired_losses
+from softmax_jax.experiment.report import charts
+from softmax_jax.experiment.report.charts import palette
+from softmax_jax.experiment.report.page import Figure, Section, html, write_page
+
+SHOWN = {
+    "entropy": ("Entropy of the weights", "nats"),
+    "first": ("Weight of the first token", "weight"),
+    "sinks": ("Share of rows that give the first token more than 0.3", "share"),
+    "spread": ("Spread δ of the logits", "logits"),
+    "top": ("Largest logit", "logit"),
+    "log_sum_exp": ("Log-sum-exp of the logits", "nats"),
+    "of_norm": ("Norm of the first token's value, over the mean norm", "ratio"),
+}
+"""The measures of heads that have a picture: title and unit."""
+TICKS = [-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
+
+
+def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
+    """Draws a measure of every head, layers by heads, a panel for each bin of tokens seen."""
+    column = alt.Facet("below:O", title="tokens that a row sees, fewer than")
+    base = alt.Chart(charts.data(frame)).mark_rect()
+    rects = base.encode(
+        x=alt.X("head:O", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("layer:O", sort="descending"),
+        color=alt.Color(f"{name}:Q", title=None, scale=alt.Scale(scheme="viridis")),
+        tooltip=["layer:O", "head:O", alt.Tooltip(f"{name}:Q", format=".3g")],
+    )
+    panels = rects.properties(width=12 * frame["head"].n_unique(), height=10 * frame["layer"].n_unique())
+    return panels.facet(column).properties(title=charts.chart_title(*title))
+
+
+def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
+    """Draws what each normalizer costs by the tokens seen, as `paired_losses` gives it, a panel for each text."""
+    names = cost.filter(pl.col("normalizer") != "softmax")["normalizer"].unique(maintain_order=True).to_list()
+    more, half = pl.col("more"), pl.col("half")
+    frame = cost.filter(pl.col("normalizer").is_in(names)).with_columns(n="below", low=more - half, high=more + half)
+    x = charts.length_axis(sorted(set(cost["below"])), "tokens that a row sees, fewer than")
+    base = alt.Chart(charts.data(frame)).encode(x=x, color=charts.colour_by("normalizer", palette(names)))
+    scale = alt.Scale(type="symlog", constant=0.01)
+    y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS, format=".2~f"))
+    layers = alt.layer(
+        base.mark_rule().encode(y=charts.renamed(y, "low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y)
+    )
+    panels = layers.properties(width=220, height=240).facet(alt.Facet("text:N", title=None), columns=2)
+    return panels.properties(
+        title=charts.chart_title(*title, "bars: 95 % intervals over passages; the scale is linear near 0")
+    )
+
+
+def number_with_half(value: float, half: float | None) -> str:
+    """Returns a number with half its interval, where there is one."""
+    return f"{value:+.4f}" + ("" if half is None else f" ± {half:.4f}")
+
+
+def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl.DataFrame) -> list[Path]:
+    """Writes index.html with its pictures and data; returns the paths, the page's first."""
+    edges = sorted(set(losses["below"]))
+    cost = paired_losses(losses)
+    last = cost.filter((pl.col("below") == edges[-1]) & (pl.col("normalizer") != "softmax")).sort("more")
+    sentences = [
+        f"In the last bin, of rows that see up to {edges[-1]:,} tokens, {name} on {text} has {more:+.3f} nats a token."
+        for name, text, more in last.select("normalizer", "text", "more").rows()
+    ]
+    rows: dict[str, list[str]] = {}
+    for normalizer, text, _, loss, more, _, half in cost.rows():
+        rows.setdefault(f"{normalizer}, {text}", []).append(f"{math.exp(loss):.2f} ({number_with_half(more, half)})")
+    caption = "Perplexity (nats more than softmax, with half their 95 % interval), by tokens seen, fewer than"
+    table = html.table(caption, ["normalizer, text", *(f"{edge:,}" for edge in edges)], rows, "losses")
+    figure = Figure("loss", loss_chart(cost, "What each normalizer costs"), cost)
+    sections = [Section("loss", "Loss by position", sentences, [figure, table])]
+    means = heads.group_by("layer", "head", "below", maintain_order=True).agg(pl.exclude("text", "passage").mean())
+    means = means.with_columns(of_norm=pl.col("first_norm") / pl.col("norm"))
+    if len(edges) > 2:
+        slopes = entropy_slopes(heads, edges)
+        spreading = slopes.filter(pl.col("slope") > 0.5)
+        said = f"Of {len(slopes)} heads and texts, {len(spreading)} have a slope of entropy in log n above 0.5."
+        of_head = slopes.group_by("layer", "head", maintain_order=True).agg(pl.mean("slope"), below=pl.lit(edges[-1]))
+        title = "Slope of the entropy in log n", "1: looks at all alike, 0: keeps its focus"
+        chart = heads_chart(of_head, "slope", *title)
+        sections.append(Section("slope", "Which heads disperse", [said], [Figure("slope", chart, of_head)]))
+    for measure, (title, unit) in SHOWN.items():
+        ends = [means.filter(below=below)[measure].mean() for below in (edges[0], edges[-1])]
+        said = f"The mean over heads is {ends[0]:.3g} below {edges[0]:,} tokens and {ends[1]:.3g} in the last bin."
+        shown = means.select("layer", "head", "below", measure)
+        figure = Figure(measure, heads_chart(shown, measure, title, unit), shown)
+        sections.append(Section(measure, title, [said], [figure]))
+    return write_page(directory, f"{name}: loss and heads", sections, "Made by softmax_jax.experiment.language_models.")

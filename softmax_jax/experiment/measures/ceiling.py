@@ -1,0 +1,61 @@
+"""The most that any attention can answer of max retrieval, where rounding makes items equal."""
+
+import functools
+import math
+
+import numpy as np
+import scipy  # whose parts load when they are first used, as some take seconds
+from jaxtyping import Float
+
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES
+from softmax_jax.experiment.tasks.rounded_products import BITS, SPACING
+
+BINADES = 12
+"""From one power of two to the next below it; the largest of two items or more lies below all of these in no set."""
+NEGLIGIBLE = 1e-9
+
+
+@functools.cache
+def expected_ceiling(precision: str, items: int) -> float:
+    r"""Returns the percent of sets of uniform ρ that the best guess answers, after rounding to a precision of `BITS`.
+
+    $$\sum_v \sum_k \binom{n}{k} w_v^k \, b_v^{\,n-k} \; \mathbb E\Big[\max_c \frac{N_c}{k}\Big]$$
+
+    A rounded number v is the largest of a set, k times, if k of its n items fall among those that round to v, which are
+    a share w of all, and the others among the share b below. The best guess is then the class that most of the k have.
+
+    >>> [round(expected_ceiling("bfloat16", n), 1) for n in (16, 1024, 16384)]
+    [98.6, 61.0, 19.5]
+    """
+    steps = 2 ** BITS[precision][1]
+    values = np.concatenate([*((1 + np.arange(steps) / steps) / 2**binade for binade in range(BINADES, 0, -1)), [1.0]])
+    edges = np.concatenate([[0], (values[1:] + values[:-1]) / 2, [1]])
+    edges = edges[np.searchsorted(edges, NEGLIGIBLE ** (1 / items)) - 1 :]
+    below, width = edges[:-1], np.diff(edges)
+    mean = items * SPACING[precision]
+    k = np.arange(1, min(items, math.ceil(mean + 12 * mean**0.5 + 12)) + 1)[:, None]
+    # The binomial chances by logarithms of factorials: scipy.stats, which has them, takes half a second to load.
+    log_ways = scipy.special.gammaln(items + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(items - k + 1)
+    chances = np.exp(log_ways + k * np.log(width) + scipy.special.xlogy(items - k, below))
+    return 100 * float((largest_shares(len(k)) @ chances).sum())
+
+
+def largest_shares(most: int) -> Float[np.ndarray, " most"]:
+    """Returns the mean share of the class that most have of 1, 2, … `most` items of `CLASSES` classes.
+
+    Counts of classes are independent Poisson numbers, given their sum. So the chance that none exceeds m is a power of
+    a cut generating function, by coefficient over that of the sum; and E[max] is the sum over m of P(max > m).
+
+    >>> largest_shares(3).round(3).tolist()
+    [1.0, 0.55, 0.43]
+    """
+    counts = np.arange(most + 1)
+    means = most / 2 / CLASSES, most / 2
+    of_class, of_all = (np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1)) for mean in means)
+    largest = np.zeros(most + 1)
+    for m in counts:
+        none_above = np.ones(1)
+        for _ in range(CLASSES):
+            none_above = np.convolve(none_above, of_class[: m + 1])[: most + 1]
+        largest += 1 - np.pad(none_above, (0, most + 1 - len(none_above))) / of_all
+    return largest[1:] / counts[1:]

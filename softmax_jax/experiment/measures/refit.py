@@ -1,0 +1,219 @@
+"""Refits the adaptive temperature to trained models, beside the best that any temperature could do."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from jaxtyping import Array, Float, Key
+
+from softmax_jax import temperature
+from softmax_jax.experiment.measures.evaluation import (
+    Heads,
+    check_seeds,
+    evaluate,
+    heads_of,
+    models_of,
+    on_every_set,
+    set_by_set,
+    set_keys,
+    task_of,
+    two_at_a_time,
+)
+from softmax_jax.experiment.measures.heads import HeadRows, attended, in_passes
+from softmax_jax.experiment.measures.table import KEYS
+from softmax_jax.experiment.tasks.task import Task
+from softmax_jax.experiment.training.trainer import Parameters
+from softmax_jax.normalizers.calculus import weight_entropy
+from softmax_jax.normalizers.maps import softmax
+from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.registry import normalizer
+from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.scales import Scale
+from softmax_jax.refusal import Refusal
+from softmax_jax.temperature import Rows, TemperatureFit, names_of, search_at, target_beta
+
+SETS = 64
+SHORT = 16
+SHORT_FACTOR = 64
+"""Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
+
+
+def sets_of(task: Task, length: int, sets: int | None = None) -> int:
+    """Returns how many sets to draw at a length; without a number `SETS`, or as many as the task tests with."""
+    sets = min(SETS, task.test_sets(length)) if sets is None else sets
+    return sets * SHORT_FACTOR if length <= SHORT else sets
+
+
+def beta_of_true_item(task: Task, batch: Any, rows: HeadRows) -> Float[Array, " rows"]:
+    """Returns the β of the largest weight of the item with the largest priority, for a task that ranks its items."""
+    rho: Any = task.priorities(batch)
+    best = jnp.argmax(jnp.where(rows.where, rho, -jnp.inf), 1)
+    return target_beta(rows.logits, best, where=rows.where)
+
+
+@functools.cache
+def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
+    """Returns the search on one set, drawn from a key, as a function of its models.
+
+    All rows of attention of a set share one temperature, so the rows that it returns are sets: the entropy is the mean
+    over the rows of the set that see anything. One function object for the same arguments, so that compiled programs
+    are found again.
+    """
+    soft = functools.partial(weigh, softmax)
+
+    def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
+        batch = task.test_batch(key, length, 1)
+        scores = functools.partial(task.scores, models[0], batch, None)
+
+        def at(log_theta: Float[Array, "1 k"]) -> Any:
+            def weigher(log_theta: Float[Array, ""]) -> Any:
+                return lambda logits, axis, where: soft(logits * jnp.exp(-log_theta), axis, where)
+
+            def look(scores: Array, *_: Any) -> tuple[Array, Array]:
+                return task.loss(scores, batch), 1 - task.accuracy(scores, batch) / 100
+
+            found = in_passes(heads.alone, weigher, log_theta[0], scores, look)
+            return tuple(values[None] for values in found)
+
+        _, rows = attended(scores, soft)
+        target = beta_of_true_item(task, batch, rows) if heads.ranked else None
+        seen = rows.where.any(-1)
+        mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
+            jnp.sum(seen, dtype=jnp.float32), 1
+        )
+        return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32), target))
+
+    return of_set
+
+
+def search_lengths(
+    parameters: Parameters,
+    *,
+    seeds: Sequence[int],
+    lengths: Sequence[int],
+    sets: int | None,
+    keys: Sequence[Key[Array, ""]],
+    task: Task | None = None,
+) -> Iterator[list[Rows]]:
+    """Yields, length by length, the numpy rows of shape (seeds, sets) for the sets that each key draws.
+
+    `parameters` are those of max retrieval unless a task is named. Without `sets` they are as `sets_of` says.
+    """
+    task = task or task_of(parameters)
+    check_seeds(parameters, seeds)
+    heads = heads_of(task, lengths[0])
+
+    def rows(length: int) -> list[Rows]:
+        count = sets_of(task, length, sets)
+        run = functools.partial(on_every_set, searching(task, length, heads), models_of(task, items=count * length))
+        drawn = [set_keys(seeds, length, count, key) for key in keys]
+        return [set_by_set(run(parameters, of_key, task.at_once(length))) for of_key in drawn]
+
+    yield from two_at_a_time(rows, lengths)
+
+
+def fit_both(
+    rows: Mapping[int, Rows],
+    fresh: Mapping[int, Rows],
+    longest_in_training: int,
+    criterion: str = "bins",
+    **options: Any,
+) -> tuple[dict[str, TemperatureFit], str | None]:
+    """Returns the fit to all lengths, and the one to lengths that training saw, or else why there is none.
+
+    `rows` are fitted to and `fresh` held out; the options are those of `temperature.fit`.
+    """
+    every, short = names_of(criterion)
+    fits = {every: temperature.fit(rows, fresh, criterion=criterion, **options)}
+    seen, held_out = (of_training(at, longest_in_training) for at in (rows, fresh))
+    try:
+        return fits | {short: temperature.fit(seen, held_out, criterion=criterion, **options)}, None
+    except Refusal as error:
+        return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
+
+
+def compare(
+    parameters: Parameters,
+    rows: Mapping[int, Rows],
+    fresh: Mapping[int, Rows],
+    longest_in_training: int,
+    *,
+    seeds: Sequence[int],
+    sets: int | None,
+    key: Key[Array, ""],
+    task: Task | None = None,
+    **options: Any,
+) -> Iterator[pl.DataFrame]:
+    """Yields, by half of the seeds and by length, accuracy and loss of contenders and oracles on sets that `key` draws.
+
+    What is fitted or chosen for one half of the seeds is so on `rows` of the other half, which come from other sets
+    too; `fresh` are those of `key`. A single seed is fitted to itself. The options are those of `temperature.fit`.
+    """
+    halves = np.array_split(np.arange(len(seeds)), min(len(seeds), 2))
+    chosen_on = [of_seeds(rows, others) for others in reversed(halves)]
+    scales = [fitted_scales(some, longest_in_training, **options) for some in chosen_on]
+    in_all = set.intersection(*(set(of_half) for of_half in scales))
+    task = task or task_of(parameters)
+    drawn = {n: sets_of(task, n, sets) for n in rows}
+    asked = {"lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
+    for half, some, found in zip(halves, chosen_on, scales):
+        own = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
+        named = {name: normalizer(name) for name in ("softmax", "adaptive")}
+        named |= {name: Normalizer(softmax, scale) for name, scale in found.items() if name in in_all}
+        named["hardmax"] = normalizer("hardmax")
+        asked["seeds"] = [seeds[int(index)] for index in half]
+        seen = of_training(some, longest_in_training)
+        one_for_all = {BEST_OF_TRAINING: temperature.join(seen.values())} if seen else {}
+        for measured in evaluate(own, named, task=task, **asked):
+            n = measured.n
+            choices = {BEST_FOR_LENGTH: some[n]} | one_for_all
+            known = oracles(n, choices, of_seeds(fresh, half)[n], asked["seeds"])
+            yield pl.concat([measured.frame(), known])
+
+
+def fitted_scales(
+    rows: Mapping[int, Rows], longest_in_training: int, criterion: str = "bins", **options: Any
+) -> dict[str, Scale]:
+    """Returns the scales of both fits, but for one that has too few rows."""
+    found = {}
+    for name, some in zip(names_of(criterion), (rows, of_training(rows, longest_in_training))):
+        with contextlib.suppress(Refusal):
+            found[name] = temperature.fit_polynomial(some, criterion, **options).scale
+    return found
+
+
+def of_training(rows: Mapping[int, Rows], longest: int) -> dict[int, Rows]:
+    """Returns the rows of lengths that training saw."""
+    return {n: of_length for n, of_length in rows.items() if n <= longest}
+
+
+def of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:
+    """The rows of some seeds, by their places."""
+    return {n: Rows(*(column[seeds] for column in of_length)) for n, of_length in rows.items()}
+
+
+BEST_FOR_LENGTH = "best θ for each n"
+BEST_OF_TRAINING = "best θ of training lengths"
+"""One constant for all lengths, as the fit to those lengths chooses: what no curve need be drawn for."""
+BEST_FOR_SET = "best θ for each set"
+
+
+def oracles(n: int, choices: Mapping[str, Rows], fresh: Rows, seeds: Sequence[int]) -> pl.DataFrame:
+    """Returns what the best constant temperatures of the rows reach, and what temperatures do that know each answer."""
+    reached = []
+    for name, rows in choices.items():
+        smooth = temperature.smooth_errors(rows.errors.mean((0, 1)))
+        for_loss, for_accuracy = int(rows.losses.mean((0, 1)).argmin()), int(smooth.argmin())
+        reached.append((name, fresh.errors[..., for_accuracy], fresh.losses[..., for_loss]))
+    reached.append((BEST_FOR_SET, fresh.errors.min(-1), fresh.losses.min(-1)))
+    by_seed = [
+        (name, n, seed, 100 * float(1 - errors[index].mean()), float(losses[index].mean()))
+        for name, errors, losses in reached
+        for index, seed in enumerate(seeds)
+    ]
+    return pl.DataFrame(by_seed, [*KEYS, "accuracy", "loss"], orient="row")

@@ -1,0 +1,64 @@
+"""Units of a long study, each of which leaves one CSV file. Nothing here draws, so that it runs where no chart can."""
+
+import dataclasses
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from softmax_jax.experiment.measures.frames import read_csv
+from softmax_jax.files import write_csv
+from softmax_jax.refusal import Refusal
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A part of the work: what computes the rows of a CSV file."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Callable[[], Iterable[tuple[Any, ...]]]
+    needs: str = ""
+    """The unit before it whose file it reads."""
+
+
+def slug(name: str) -> str:
+    """Returns a name that a file can have."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")
+
+
+def read(path: Path) -> pl.DataFrame:
+    """Returns what a unit left."""
+    return read_csv(path, schema_overrides={"text": pl.String, "loss": pl.Float64})
+
+
+def compute(units: Sequence[Unit], output: Path) -> None:
+    """Computes the units whose files are not there yet, in order.
+
+    One that fails is told of, and costs none but those that need it; the first error is raised at the end. What the
+    user or the disk got wrong (Refusal) is raised at once.
+    """
+    started, failed = time.monotonic(), []
+    missing = [unit for unit in units if not (output / f"{unit.name}.csv").exists()]
+    print(f"{len(missing)} of {len(units)} parts to compute", flush=True)
+    for unit in missing:
+        before = time.monotonic() - started
+        if unit.needs and not (output / f"{unit.needs}.csv").exists():
+            print(f"{unit.name} needs {unit.needs}, which is missing", flush=True)
+            continue
+        try:
+            write_csv(output / f"{unit.name}.csv", unit.columns, unit.rows())
+        except Refusal:
+            raise
+        except Exception as error:
+            print(f"FAILED {unit.name}: {traceback.format_exc(limit=-3)}", flush=True)
+            failed.append(error)
+        else:
+            now = time.monotonic() - started
+            print(f"{now:6.1f} s: {unit.name} ({now - before:.1f})", flush=True)
+    if failed:
+        raise failed[0]

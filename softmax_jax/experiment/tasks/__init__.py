@@ -1,0 +1,53 @@
+"""Tasks: the data and the model of each, side by side."""
+
+import importlib
+
+from softmax_jax.experiment import REPOSITORY
+from softmax_jax.experiment.tasks.task import Task
+from softmax_jax.normalizers.checks import did_you_mean
+from softmax_jax.normalizers.registry import OF_A_MODULE, content_of
+from softmax_jax.refusal import Refusal
+
+TASKS = {
+    "max_retrieval": "softmax_jax.experiment.tasks.max_retrieval:MaxRetrieval",
+    "signal": "softmax_jax.experiment.tasks.hidden_signal:Signal",
+    "transformer_max_retrieval": "softmax_jax.experiment.tasks.retrieval:TransformerMaxRetrieval",
+    "sort": "softmax_jax.experiment.tasks.retrieval:Sort",
+    "copy": "softmax_jax.experiment.tasks.retrieval:Copy",
+    "multi_query": "softmax_jax.experiment.tasks.retrieval:MultiQuery",
+}
+"""Where the class of every task is, by the name that config.json knows it by."""
+
+
+def register_task(name: str, where: str) -> None:
+    """Adds the task whose class is at `where`, a text such as `my_module:Task`, by a name of its own.
+
+    The module is imported when the task is asked for.
+    """
+    TASKS[name] = where
+
+
+def task_class(name: str) -> type[Task]:
+    """Returns the class of a task: one of the table, or one of your own as `my_module:Task`, whose module it imports.
+
+    Raises Refusal for a name that is not in the table, and for a module that holds no such class.
+    """
+    if name in TASKS:
+        module, _, attribute = TASKS[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if not OF_A_MODULE.fullmatch(name):
+        known = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
+        of_studies = "" if REPOSITORY else ", and the tasks of studies need a checkout of the repository"
+        raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}{of_studies}")
+    module, _, attribute = name.partition(":")
+    found = content_of(module, f"the task is {name!r}").get(attribute)
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise Refusal(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
+    return found
+
+
+def name_of(task: Task) -> str:
+    """Returns the name of a task in config.json, by which `task_class` finds its class."""
+    kind = type(task)
+    own = f"{kind.__module__}:{kind.__qualname__}"
+    return task.name if TASKS.get(task.name) == own else own

@@ -1,0 +1,84 @@
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from softmax_jax.experiment import configs
+from softmax_jax.experiment.commands import __main__ as program
+from softmax_jax.refusal import Refusal
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/softmax-jax", *words])
+    program.main()
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_every_command_is_listed_with_what_it_does(words, monkeypatch, capsys):
+    run(*words, monkeypatch=monkeypatch)
+    listed = capsys.readouterr().out
+    for command in program.COMMANDS:
+        summary = import_module(f"softmax_jax.experiment.commands.{program.module_of(command)}").__doc__ or ""
+        assert f"  {command:<16}{summary.splitlines()[0]}\n" in listed
+
+
+def test_another_name_is_refused_in_one_line(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("trian", monkeypatch=monkeypatch)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: the first argument is trian: did you mean 'train'? it must be")
+
+
+def test_a_command_gets_the_other_words_and_says_its_own_name(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run("train", "papr", monkeypatch=monkeypatch)
+    assert "the first argument is papr: did you mean 'paper'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("evaluate", "--help", monkeypatch=monkeypatch)
+    first, _, usage = capsys.readouterr().out.split("\n", 2)
+    assert first.startswith("example: softmax-jax evaluate --normalizers softmax ")
+    assert usage.startswith("usage: softmax-jax evaluate [-h]")
+
+
+def test_presets_are_the_files_of_one_folder_and_what_studies_add():
+    files = {path.stem.removesuffix("_task") for path in (ROOT / "configs").glob("*.py")}
+    assert set(configs.PRESETS) == files | {"clrs_text"}
+    assert list(configs.preset_summaries()) == list(configs.PRESETS)
+    assert all(configs.preset_summaries().values())
+
+
+def test_a_preset_of_ones_own_is_a_file(tmp_path):
+    preset = tmp_path / "mine.py"
+    preset.write_text("from softmax_jax.experiment.training.config import Config\nCONFIG = Config(steps=7)\n")
+    config = configs.load_preset(str(preset))
+    assert (config.steps, configs.load_preset(str(preset)) is config) == (7, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("absent.py", None, "cannot be imported"),
+        ("broken.py", "1 / 0", "ZeroDivisionError"),
+        ("empty.py", "", "must hold a softmax_jax.experiment.training.config.Config by the name CONFIG"),
+        ("statistics.py", "", "statistics is the name of another module"),
+    ],
+)
+def test_a_preset_of_ones_own_that_is_none_is_refused(name, text, said, tmp_path):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(Refusal, match=said):
+        configs.load_preset(str(tmp_path / name))
+
+
+def test_without_the_extra_it_says_what_to_install():
+    code = "import sys; sys.modules['tyro'] = None; sys.argv = ['softmax-jax', 'train']"
+    code += "; from softmax_jax.experiment.commands.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: softmax-jax train needs tyro, which is not installed: pip install 'softmax-jax[experiment]'\n"
+    )

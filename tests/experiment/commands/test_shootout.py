@@ -1,0 +1,160 @@
+import csv
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from softmax_jax.experiment.commands.shootout import Arguments, compete, write_outcomes
+from softmax_jax.experiment.configs import load_preset
+from softmax_jax.experiment.tasks import TASKS, task_class
+from softmax_jax.experiment.tasks.hidden_signal import Signal
+from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.run import Interrupted
+from softmax_jax.experiment.training.run_directory import RunDirectory
+from softmax_jax.normalizers.registry import METHODS
+from softmax_jax.refusal import Refusal
+from tests.experiment.report.test_shootout import made
+
+TASK = Signal(length=8, features=16, sequences=16, sets=8, hidden=8, heads=2)
+CONFIG = Config(TASK, steps=4, chunk=2, seeds=3, l2=0.0)
+NAMES = ("softmax", "ssmax")
+
+
+def fought(directory, config=CONFIG, names=NAMES, lengths=(16,)):
+    return compete(config, names, lengths, directory, Console(file=io.StringIO()))
+
+
+OWN = [name for name in TASKS if not task_class(name).evaluation]
+
+
+@pytest.mark.parametrize("name", [*OWN, *(name.replace("_", "-") for name in OWN if name != "max_retrieval"), "signal"])
+def test_every_task_of_the_table_is_taken_by_its_name(name):
+    config = Arguments(task=name).config()
+    assert config.task == task_class(name.replace("-", "_"))()
+    assert (config.seeds, config.steps % config.chunk) == (5, 0)
+
+
+def test_a_task_of_ones_own_is_trained_as_those_of_the_small_transformer(tmp_path, monkeypatch):
+    code = "from softmax_jax.experiment.tasks.retrieval import Sort\nclass Mine(Sort):\n    name = 'mine'\n"
+    (tmp_path / "tasks_of_mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = Arguments(task="tasks_of_mine:Mine", length=8, epochs=2)
+    config, like = asked.config(), load_preset("transformer_max_retrieval")
+    assert (type(config.task).__name__, config.task.longest) == ("Mine", 8)
+    assert (config.steps, config.learning_rate) == (2 * like.chunk, like.learning_rate)
+    assert asked.runs == Path("runs/shootout/tasks-of-mine-mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sigal", "did you mean 'signal'"),
+        ("max-retrieval", "must be transformer-max-retrieval"),
+        ("clrs_text", "has tables of its own: type python"),
+        ("nowhere:Mine", "cannot be imported"),
+        ("math:pi", "must hold a class of that name that derives from Task"),
+    ],
+)
+def test_any_other_task_is_refused(name, words):
+    with pytest.raises(Refusal, match=words):
+        Arguments(task=name)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shootout")
+    return path, fought(path)
+
+
+@pytest.mark.full
+def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(first):
+    outcomes = first[1]
+    assert outcomes.losses.select("normalizer", "seed", "epoch").rows() == [
+        (name, seed, epoch) for name in NAMES for seed in range(3) for epoch in (1, 2)
+    ]
+    assert outcomes.tests.select("normalizer", "n", "seed").rows() == [
+        (name, n, seed) for name in NAMES for n in (8, 16) for seed in range(3)
+    ]
+    assert outcomes.losses["loss"].n_unique() == 12
+    assert outcomes.tests["accuracy"].is_between(0, 100).all()
+    assert min(outcomes.seconds.values()) > 0
+
+
+@pytest.mark.full
+def test_learned_numbers_move_from_their_start(first):
+    learned = first[1].learned
+    assert learned["softmax"] == {}
+    moved = np.abs(learned["ssmax"]["s"] - METHODS["ssmax"].numbers["s"])
+    assert moved.shape == (3, TASK.layers, TASK.heads)
+    assert 1e-5 < moved.min() <= moved.max() < 0.1  # four steps of 0.001 each
+
+
+@pytest.mark.slow
+def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, tmp_path, monkeypatch):
+    log, logged = RunDirectory.log, []
+
+    def log_and_interrupt(directory, lines):
+        log(directory, lines)
+        logged.append((directory.path.name, lines[0]["step"]))
+        if logged == [("softmax", 2), ("softmax", 4), ("ssmax", 2)]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(RunDirectory, "log", log_and_interrupt)
+    with pytest.raises(Interrupted):
+        fought(tmp_path)
+    again = fought(tmp_path)
+    assert logged[3:] == [("ssmax", 4)]
+    assert again.losses.equals(first[1].losses)
+    assert again.tests.equals(first[1].tests)
+
+
+def test_a_row_has_the_loss_of_the_last_epoch_and_the_test_at_the_length_of_training(tmp_path):
+    """Of three epochs, and of lengths of which training saw the second."""
+    outcomes = made(*NAMES, lengths=(4, TASK.length))
+    path, *_ = write_outcomes(tmp_path, {}, changed(CONFIG, steps=6), outcomes)
+    rows = {(row["normalizer"], row["seed"]): row for row in csv.DictReader(path.read_text().splitlines())}
+    assert len(rows) == 6
+    for (name, seed), row in rows.items():
+        of_seed = {"normalizer": name, "seed": int(seed)}
+        (accuracy,) = outcomes.tests.filter(**of_seed, n=TASK.length)["accuracy"]
+        (loss,) = outcomes.losses.filter(**of_seed, epoch=3)["loss"]
+        found = [float(row[column]) for column in ("test_accuracy", "train_loss", "seconds")]
+        assert found == pytest.approx([accuracy, loss, outcomes.seconds[name] / 3])
+
+
+@pytest.mark.full
+def test_the_files_hold_what_came_of_it(first, tmp_path):
+    paths = write_outcomes(tmp_path, {"task": "signal"}, CONFIG, first[1])
+    tables = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in paths if path.suffix == ".csv"}
+    columns = {
+        "shootout": ["normalizer", "seed", "test_accuracy", "test_loss", "train_loss", "seconds"],
+        "losses": ["normalizer", "seed", "epoch", "loss"],
+        "lengths": ["normalizer", "seed", "length", "accuracy", "loss"],
+    }
+    assert {name: list(rows[0]) for name, rows in tables.items()} == columns
+    assert [(row["normalizer"], row["seed"]) for row in tables["shootout"]] == [(n, s) for n in NAMES for s in "012"]
+    assert tables["shootout"][1]["train_loss"] == tables["losses"][3]["loss"]
+    assert tables["shootout"][1]["test_loss"] == tables["lengths"][1]["loss"]
+    written = json.loads((tmp_path / "shootout.json").read_text())
+    assert written["task"]["length"] == 8
+    assert (written["recipe"]["epochs"], written["recipe"]["hidden"]) == (2, 8)
+    assert np.shape(written["learned"]["ssmax"]["s"]) == (3, TASK.layers, TASK.heads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "least"),
+    [("signal", 80), ("transformer_max_retrieval", 80), ("multi_query", 95), ("sort", 55), ("copy", 95)],
+)
+def test_softmax_learns_every_task(preset, least, tmp_path):
+    """92, 96, 99, 70 and 99 % are usual. By chance it would be 25 % of the signal and 10 % of the others."""
+    sizes = {"hidden": 32, "seeds": 1, "steps": 400, "learning_rate": 3e-3, "dropout": 0.0, "heads": 2, "layers": 1}
+    sizes |= {} if preset == "signal" else {"length": 8}
+    config = changed(load_preset(preset), **sizes)
+    outcome = fought(tmp_path, config, ["softmax"], [config.task.longest])
+    assert outcome.tests["accuracy"].item() > least

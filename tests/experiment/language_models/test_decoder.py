@@ -1,0 +1,177 @@
+"""The decoder of pretrained models, on random arrays, beside plain numpy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.experiment.language_models import decoder
+from softmax_jax.experiment.language_models.arrays import ARRAYS
+from softmax_jax.experiment.language_models.decoder import Sizes, hidden, losses, scores, weigh_by
+from tests.experiment.language_models.plain_llama import TINY, logits_of, softmax, tiny_arrays
+
+SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)
+TOKENS = np.random.default_rng(1).integers(0, 50, 24).astype(np.int32)
+
+
+def as_parameters(arrays):
+    layers = {
+        own: np.stack([arrays[f"blk.{layer}.{there[0]}"] for layer in range(TINY["layers"])])
+        for own, there in ARRAYS.items()
+        if f"blk.0.{there[0]}" in arrays
+    }
+    names = {"embed": "token_embd.weight", "norm": "output_norm.weight", "scores": "output.weight"}
+    return jax.tree.map(
+        jnp.asarray, {own: arrays[name] for own, name in names.items() if name in arrays} | {"layers": layers}
+    )
+
+
+def all_scores(parameters, tokens, weigh=decoder.by_softmax, numbers=None, sizes=SIZES):
+    return scores(parameters, hidden(parameters, sizes, jnp.asarray(tokens), weigh, numbers)[0])
+
+
+@pytest.mark.parametrize("own", [pytest.param({}, marks=pytest.mark.full), {"biases": True, "tied": False}])
+def test_logits_and_losses_are_those_of_numpy(own):
+    arrays = tiny_arrays(50, **own)
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads)
+    parameters = as_parameters(arrays)
+    np.testing.assert_allclose(all_scores(parameters, TOKENS), expected, atol=1e-4)
+    after, _ = hidden(parameters, SIZES, jnp.asarray(TOKENS))
+    by_hand = -np.log(softmax(expected[:-1]))[np.arange(23), TOKENS[1:]]
+    np.testing.assert_allclose(losses(parameters, after, jnp.asarray(TOKENS), block=10), by_hand, atol=1e-4)
+
+
+def test_a_matrix_that_stays_is_one_that_has_the_narrow_product_added():
+    x, matrix, narrow, wide = (
+        jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+        for seed, shape in enumerate([(7, 5), (6, 5), (2, 5), (6, 2)])
+    )
+
+    def adapted(x, narrow, wide):
+        return jnp.sin(decoder.product(x, decoder.Adapted(matrix, narrow, wide))).sum()
+
+    def plain(x, narrow, wide):
+        return jnp.sin(x @ (matrix + wide @ narrow).T).sum()
+
+    found, wanted = (jax.value_and_grad(one, (0, 1, 2))(x, narrow, wide) for one in (adapted, plain))
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, atol=1e-4), found, wanted)
+    rounded = jax.grad(lambda x: decoder.product(x, matrix, "bfloat16").sum())(x)
+    np.testing.assert_allclose(rounded, jnp.broadcast_to(matrix.sum(0), x.shape), atol=0.05)
+    assert not np.array_equal(rounded, jnp.broadcast_to(matrix.sum(0), x.shape))
+
+
+@pytest.mark.parametrize("equation", ["...i,oi->...o", "qkgs,nks->kgqn", "kgqn,nks->qkgs"])
+@pytest.mark.parametrize(("kind", "off"), [("float32", 1e-4), ("bfloat16", 0.1)])
+@pytest.mark.parametrize("keys", [3, 40])  # whichever array is the smaller
+def test_gradients_of_a_product_are_those_of_einsum(equation, kind, off, keys, monkeypatch):
+    sizes, random = dict(zip("qkgsnoi", (5, 2, 3, 4, keys, keys, 7))), np.random.default_rng(0)
+    shapes = [[sizes[axis] for axis in axes.replace("...", "q")] for axes in equation.split("->")[0].split(",")]
+    x, y = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
+    einsum, orders = jnp.einsum, []
+
+    def recorded(equation, first, second, **more):
+        orders.append(first.size <= second.size)
+        return einsum(equation, first, second, **more)
+
+    def slopes(of_product, y):
+        return jax.grad(lambda *pair: jnp.sin(of_product(*pair)).sum(), (0, 1))(x, y)
+
+    wanted = slopes(lambda x, y: einsum(equation, x, y, precision="highest"), y)
+    monkeypatch.setattr(decoder.jnp, "einsum", recorded)
+    found = slopes(lambda x, y: decoder.rounded_product(equation, x, y, kind), y.astype(kind))
+    assert orders[1:] == [True, True]  # the smaller first, which takes less time
+    assert (found[0].dtype, found[1].dtype) == (jnp.float32, kind)
+    for ours, theirs in zip(found, wanted):
+        np.testing.assert_allclose(ours.astype(jnp.float32), theirs, atol=off * float(jnp.abs(theirs).max()))
+
+
+@pytest.mark.full
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    parameters = as_parameters(tiny_arrays(50))
+    whole = all_scores(parameters, TOKENS, weigh_by("entmax15"))
+    monkeypatch.setattr(decoder, "BLOCK", 2)  # so that 24 tokens take four segments of three blocks
+    blocks = all_scores(parameters, TOKENS, weigh_by("entmax15"))
+    np.testing.assert_allclose(blocks, whole, atol=1e-5)
+    np.testing.assert_allclose(all_scores(parameters, TOKENS[:13]), all_scores(parameters, TOKENS)[:13], atol=1e-5)
+
+
+def test_every_normalizer_sees_the_row_of_its_position():
+    arrays = tiny_arrays(50)
+
+    def ssmax(logits):
+        return softmax(logits * 0.4 * np.log(np.maximum(1 + np.arange(logits.shape[1]), 2))[:, None])
+
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, weigh=ssmax)
+    found = all_scores(as_parameters(arrays), TOKENS, weigh_by("ssmax(s=0.4)"))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_windows_of_layers_a_rotary_part_and_a_scale_are_those_of_numpy():
+    arrays = tiny_arrays(50)
+    of_layers, part = {"window": 3, "windowed": (False, True)}, {"rotary": 4, "scale": 0.5}
+    sizes = dataclasses.replace(SIZES, **of_layers, **part)
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=(None, 3), **part)
+    np.testing.assert_allclose(all_scores(as_parameters(arrays), TOKENS, sizes=sizes), expected, atol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("windowed", [None, (True, False)])
+def test_windows_behind_a_cache_are_those_of_the_whole(windowed):
+    arrays, windows = tiny_arrays(50), (3, 3 if windowed is None else None)
+    sizes = dataclasses.replace(SIZES, window=3, windowed=windowed)
+    parameters, tokens = as_parameters(arrays), jnp.asarray(TOKENS)
+    _, before = hidden(parameters, sizes, tokens[:15])
+    after, _ = hidden(parameters, sizes, tokens[15:], before=before)
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=windows)
+    np.testing.assert_allclose(scores(parameters, after), expected[15:], atol=1e-4)
+
+
+@pytest.mark.full
+def test_a_window_hides_what_lies_before_it():
+    parameters = as_parameters(tiny_arrays(50))
+    sizes = Sizes(SIZES.heads, SIZES.key_heads, context=64, window=3)
+    other = np.concatenate([(TOKENS[:4] + 1) % 50, TOKENS[4:]])  # two layers see the four positions before a query
+    one, two = (np.asarray(all_scores(parameters, tokens, sizes=sizes)) for tokens in (TOKENS, other))
+    np.testing.assert_array_equal(one[8:], two[8:])
+    assert np.abs(one[:8] - two[:8]).max() > 1e-3
+
+
+@pytest.mark.full
+def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
+    parameters = as_parameters(tiny_arrays(50))
+
+    def loss(beta):
+        after, _ = hidden(
+            parameters,
+            SIZES,
+            jnp.asarray(TOKENS),
+            lambda z, seen, beta: jax.nn.softmax(z * beta, where=seen[None]),
+            beta,
+        )
+        return losses(parameters, after, jnp.asarray(TOKENS)).mean()
+
+    beta = jnp.ones((TINY["layers"], SIZES.heads, 1, 1))
+    slope = jax.grad(loss)(beta)
+    moved = beta.at[1, 2].add(1e-2)
+    np.testing.assert_allclose((loss(moved) - loss(beta)) / 1e-2, slope[1, 2, 0, 0], atol=2e-3)
+    assert np.all(np.asarray(slope) != 0)
+
+    def plain(tokens):
+        return all_scores(parameters, tokens)
+
+    assert len(sj.sites(plain)(jnp.asarray(TOKENS))) == 1
+    own, swapped = (jax.jit(one)(jnp.asarray(TOKENS)) for one in (plain, sj.swap(plain, "softmax")))
+    np.testing.assert_array_equal(own, swapped)
+
+
+@pytest.mark.full
+def test_tokens_behind_a_cache_are_those_of_the_whole():
+    parameters = as_parameters(tiny_arrays(50))
+    whole, _ = hidden(parameters, SIZES, jnp.asarray(TOKENS))
+    _, before = hidden(parameters, SIZES, jnp.asarray(TOKENS[:15]))
+    after, made = hidden(parameters, SIZES, jnp.asarray(TOKENS[15:]), before=before)
+    np.testing.assert_allclose(after, whole[15:], atol=1e-5)
+    assert made.key.shape == (TINY["layers"], 9, SIZES.key_heads, TINY["size"])

@@ -1,0 +1,150 @@
+"""Charts as files: for pages by day and night, and for print; and their colours, told apart with each kind of sight."""
+
+import itertools
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+
+from softmax_jax.experiment.report import charts
+from softmax_jax.experiment.report.charts import specification
+from tests.experiment.report.charts import texts_of
+from tests.tiers import full_except
+
+FRAME = pl.DataFrame(
+    [
+        {"normalizer": name, "n": n, "value": value}
+        for name, end in (("softmax", 20.0), ("ssmax", 21.0), ("mine", 19.5))
+        for n, value in ((16, 99.0), (256, end))
+    ]
+)
+
+
+def chart(frame=FRAME):
+    x, y = charts.length_axis([16, 256]), charts.percent_axis("accuracy (% of sets)")
+    return charts.named_lines(frame, x, y, charts.chart_title("Who holds?", "by softmax and others"))
+
+
+def test_names_at_the_ends_keep_apart_and_text_takes_the_colour_of_the_page():
+    drawn = charts.svg(specification(chart()))
+    names = re.findall(r'translate\([\d.]+,([\d.]+)\)"[^>]*>(softmax|ssmax|mine)<', drawn)
+    heights = {text: float(height) for height, text in names}
+    assert heights["ssmax"] + 15.9 < heights["softmax"] < heights["mine"] - 15.9
+    assert set(re.findall(r'<text[^>]*fill="(.*?)"', drawn)) == {"currentColor"}
+    assert "prefers-color-scheme: dark" in drawn
+    curves = re.findall(r'<path d="M0,[^"]*" stroke="(#\w+)" stroke-width="([\d.]+)"', drawn)
+    assert [float(width) for _, width in curves] == [4, 2, 2]
+    assert curves[0][0] == charts.BY_NORMALIZER["softmax"]
+
+
+@pytest.mark.full
+def test_places_stay_where_nothing_is_in_the_way_and_within_the_chart():
+    assert charts.apart([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
+    assert charts.apart([1.0, 1.0, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert charts.apart([0.5] * 5, 0.4) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+
+
+@pytest.mark.full
+def test_a_picture_says_what_it_was_drawn_from():
+    other, same, nearly = (
+        specification(chart(FRAME.with_columns(pl.col("value") * by))) for by in (1.001, 1, 1 + 1e-14)
+    )
+    assert charts.drawn_from(charts.svg(same)) == charts.fingerprint(same)
+    assert charts.fingerprint(other) != charts.fingerprint(same) == charts.fingerprint(nearly)
+    assert charts.drawn_from("<svg></svg>") is None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("paper", "points"), charts.COLUMNS.items())
+def test_paper_has_the_width_of_its_columns_and_names_for_readers_and_no_title(paper, points, tmp_path):
+    long = "a normalizer whose name takes half a column"
+    crowded = chart(FRAME.with_columns(pl.col("normalizer").replace({"mine": long})))
+    *shown, pdf, svg, caption = charts.save_chart(crowded, tmp_path / "accuracy", paper)
+    assert {path.parent for path in shown} == {tmp_path}
+    assert {path.parent for path in (pdf, svg, caption)} == {tmp_path / "paper"}
+    width, _ = re.findall(rb"MediaBox ?\[0 0 ([\d.]+) ([\d.]+)\]", pdf.read_bytes())[0]
+    assert float(width) == pytest.approx(points, abs=1)
+    text = svg.read_text()
+    assert charts.size_of(text)[0] == pytest.approx(points, abs=1)
+    assert {"SSMax", "softmax", long} <= texts_of(text)
+    assert not {"Who holds?", "ssmax"} & texts_of(text)
+    assert "serif" in text
+    assert ("role-legend-label" in text) == (paper == "one-column")  # no room for names at the ends
+    assert caption.read_text() == "Who holds?\nby softmax and others\n"
+
+
+@pytest.mark.full
+def test_panels_go_under_each_other_where_a_column_is_too_narrow():
+    side_by_side = specification(charts.alt.hconcat(chart(), chart()).properties(title=charts.chart_title("Both?")))
+    sizes = {paper: charts.size_of(charts.printed(side_by_side, paper)) for paper in charts.COLUMNS}
+    assert sizes["one-column"][1] > 1.8 * sizes["two-column"][1]
+
+
+WHITE, SLATE = "#ffffff", "#1e2129"
+"""Of pages of the documentation by day and by night."""
+SIGHTS = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+"""What linear RGB looks like: Machado, Oliveira and Fernandes, 2009, at full severity."""
+TO_LMS = [
+    [0.41222147, 0.53633254, 0.05144599],
+    [0.2119035, 0.68069955, 0.10739696],
+    [0.08830246, 0.28171884, 0.6299787],
+]
+TO_LAB = [
+    [0.21045426, 0.79361779, -0.00407205],
+    [1.9779985, -2.42859221, 0.45059371],
+    [0.0259040, 0.78277177, -0.80867577],
+]
+"""Oklab: Ottosson, 2020."""
+NINE = list(charts.BY_NORMALIZER.values())
+
+
+def linear(colour):
+    parts = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(colour):
+    return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
+
+
+def least_distance(colours, sight):
+    lab = [
+        np.array(TO_LAB) @ np.cbrt(np.array(TO_LMS) @ np.clip(np.array(SIGHTS[sight]) @ linear(colour), 0, 1))
+        for colour in colours
+    ]
+    return min(float(np.linalg.norm(one - other)) for one, other in itertools.combinations(lab, 2))
+
+
+@pytest.mark.parametrize("sight", full_except(SIGHTS, "normal"))
+def test_colours_can_be_told_apart(sight):
+    assert least_distance(NINE, sight) >= (0.15 if sight == "normal" else 0.075)
+    for some in (charts.BY_CAUSE.values(), charts.by_size("12345").values()):
+        assert least_distance(some, sight) >= 0.045
+
+
+@pytest.mark.full
+def test_every_line_stands_out_on_light_and_dark_pages_and_sizes_go_from_light_to_dark():
+    for page, colour in itertools.product((WHITE, SLATE), (*NINE, *charts.OTHERS, charts.GREY)):
+        low, high = sorted(map(luminance, (page, colour)))
+        assert (high + 0.05) / (low + 0.05) >= 3
+    luminances = list(map(luminance, charts.by_size("123456").values()))
+    assert luminances == sorted(luminances, reverse=True)
+
+
+def test_a_normalizer_has_one_colour_whatever_stands_beside_it():
+    alone, among = charts.palette(["ssmax"]), charts.palette(["mine", "hardmax", "ssmax(s=0.24)", "softmax"])
+    assert alone["ssmax"] == among["ssmax(s=0.24)"] == charts.BY_NORMALIZER["ssmax"]
+    assert len(set(among.values())) == 4
+    given = charts.palette(["temperature(0.5)", "temperature(0.25)", "adaptive, published"])
+    assert given["temperature(0.5)"] == charts.BY_NORMALIZER["temperature"] != given["temperature(0.25)"]
+    assert given["adaptive, published"] == charts.BY_NORMALIZER["adaptive"]
+    mine = charts.palette(["mine"])["mine"]
+    assert {charts.palette([name, "mine"])["mine"] for name in charts.BY_NORMALIZER} == {mine}
+    names = [f"mine_{index}" for index in range(12)]
+    assert {*charts.palette(names[:4]).values()} == {*charts.OTHERS} == {*charts.palette(names).values()}

@@ -1,0 +1,86 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.experiment.report.charts import specification, svg
+from softmax_jax.experiment.report.playground import (
+    POSITIONS,
+    SLIDERS,
+    START,
+    playground_chart,
+    playground_frame,
+    playground_logits,
+    playground_numbers,
+)
+from tests.experiment.report.charts import texts_of, values_of
+
+
+def linear(logits, axis=-1, where=None):
+    """A normalizer of a reader's own, with weights of both signs."""
+    visible = logits if where is None else jnp.where(where, logits, 0)
+    return visible / (1 + jnp.sum(jnp.abs(visible), axis, keepdims=True))
+
+
+SHOWN = {"softmax": sj.normalizer("softmax"), "mine": sj.Normalizer(linear)}
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return playground_numbers(SHOWN)
+
+
+def test_the_best_item_comes_first_and_more_items_leave_the_others_where_they_are():
+    logits = playground_logits(10, gap=4.0, noise=1.5)
+    assert len(logits) == 1025
+    assert logits[0] == 4.0
+    assert np.abs(logits[1:]).max() <= 1.5
+    assert np.ptp(logits[1:]) > 2.98
+    assert (playground_logits(4, 4.0, 1.5) == logits[:17]).all()
+
+
+@pytest.mark.parametrize("position", [(0, 0, 0), (6, 4, 1), (12, 10, 5), (4, 3, 2)])
+def test_each_position_has_the_numbers_of_its_row_alone(numbers, position):
+    place = POSITIONS.index(position)
+    for name, normalizer in SHOWN.items():
+        logits = jnp.asarray(playground_logits(*position), jnp.float32)
+        weights = np.asarray(normalizer(logits, where=jnp.ones(len(logits), bool)))
+        best, other, entropy = numbers[name][:, place]
+        np.testing.assert_allclose(best, weights[0], rtol=1e-5)
+        np.testing.assert_allclose(other, np.abs(weights[1:]).max(), rtol=1e-5)
+        np.testing.assert_allclose(entropy, sj.weight_entropy(jnp.asarray(weights)), rtol=1e-4, atol=1e-6)
+
+
+def test_the_picture_shows_the_numbers_of_the_position(numbers):
+    texts = {
+        tuple(text.split()[:2])
+        for text in texts_of(svg(specification(playground_chart(numbers))))
+        if text and "nats" in text
+    }
+    frame = playground_frame(numbers)
+    assert frame["normalizer"].to_list() == list(SHOWN)
+    assert texts == {(f"{best:.4f}", f"{entropy:.2f}") for _, best, _, entropy in frame.rows()}
+    assert POSITIONS[START] == tuple(start for _, _, start in SLIDERS.values())
+
+
+def test_the_chart_looks_each_position_up_where_its_numbers_are(numbers):
+    """The expression of the page, read as Python, for every position of the sliders."""
+    steps = [step for layer in playground_chart(numbers).to_dict()["layer"] for step in layer["transform"]]
+    (expression,) = {
+        step["calculate"].removeprefix("datum.best_by_position[").removesuffix("]")
+        for step in steps
+        if step["as"] == "best"
+    }
+    places = [eval(expression, dict(zip(SLIDERS, position))) for position in POSITIONS]
+    assert places == list(range(len(POSITIONS)))
+    rows = values_of(playground_chart(numbers))
+    assert {len(row["best_by_position"]) for row in rows} == {len(POSITIONS)}
+    # A slider that is moved computes anew: what is read must not have been written over.
+    assert not {step["as"] for step in steps} & set(rows[0])
+
+
+@pytest.mark.full
+def test_every_registered_normalizer_has_its_place():
+    every = playground_numbers({name: sj.normalizer(name) for name in sj.METHODS})
+    assert list(every) == list(sj.METHODS)
+    assert all(np.isfinite(of_one).all() for of_one in every.values())

@@ -1,0 +1,133 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from softmax_jax.experiment.measures.evaluation import set_keys
+from softmax_jax.experiment.tasks.hidden_signal import NOISE, Signal
+
+SEED = jnp.int32(3)
+CHANCE = 1e-4
+"""A sound generator fails one statistical test in so many keys."""
+
+
+def rows(inputs):
+    """Each sequence as bytes, to be compared exactly."""
+    return [np.asarray(one).tobytes() for one in inputs]
+
+
+def amplitude(label):
+    return 2 * (1 + 0.3 * label)
+
+
+def pattern(task, label):
+    """The pattern of a class alone, of shape (signal_length, features)."""
+    shape = np.zeros((task.signal_length, task.features))
+    for step in range(task.signal_length):
+        shape[step, (label * (task.features // task.classes) + 3 * step) % task.features] = amplitude(label)
+    return shape
+
+
+def drawn(task, sets, length=None, seed=SEED):
+    """Test sequences of a seed."""
+    length = length or task.length
+    (keys,) = set_keys([int(seed)], length, sets)
+    of_key = jax.vmap(lambda key: task.test_batch(key, length, 1))
+    return jax.tree.map(lambda leaf: leaf[:, 0], jax.jit(of_key)(keys))
+
+
+def epoch_of(task, epoch=0, seed=SEED):
+    """The batches of an epoch, each as rows."""
+    steps = epoch * task.steps_per_epoch + np.arange(task.steps_per_epoch, dtype=np.int32)
+    batch = jax.jit(task.training_batch)
+    return [rows(batch(seed, jnp.asarray(step)).inputs) for step in steps]
+
+
+@pytest.mark.full
+def test_no_two_sequences_are_alike_in_training_or_tests_or_between_seeds():
+    task = Signal(length=8, features=16, sequences=200, sets=50)
+    every = [row for seed in (SEED, jnp.int32(4)) for batch in epoch_of(task, seed=seed) for row in batch]
+    every += [row for seed in (SEED, jnp.int32(4)) for row in rows(drawn(task, 200, seed=seed).inputs)]
+    assert len(set(every)) == len(every) == 800
+
+
+def test_classes_and_places_are_balanced():
+    """As evenly as fair dice fall: chi-square on 4000 sequences."""
+    task = Signal(length=6, features=16)
+    batch = drawn(task, 4000)
+    counts = np.bincount(batch.answer, minlength=task.classes)
+    assert len(counts) == task.classes
+    assert scipy.stats.chisquare(counts).pvalue > CHANCE
+    assert counts.min() > 0.9 * 4000 / task.classes
+    high = np.asarray(batch.inputs).max(2)
+    places = np.array([np.convolve(row, np.ones(task.signal_length), "valid").argmax() for row in high])
+    counts = np.bincount(places, minlength=4)
+    assert len(counts) == 4
+    assert scipy.stats.chisquare(counts).pvalue > CHANCE
+
+
+OTHER_SIZES = [(5, 2, 5, 8), (12, 7, 1, 16), (9, 8, 4, 8), (1, 3, 1, 32)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("length", "classes", "signal_length", "features"),
+    [(32, 4, 3, 64), *OTHER_SIZES],
+)
+def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length, classes, signal_length, features):
+    task = Signal(length=length, classes=classes, signal_length=signal_length, features=features)
+    batch = drawn(task, 200)
+    assert batch.inputs.shape == (200, length, features)
+    assert batch.mask is None
+    assert set(np.unique(batch.answer)) == set(range(classes))
+    rests = []
+    for inputs, label in zip(np.asarray(batch.inputs), np.asarray(batch.answer)):
+        shape, places = pattern(task, label), length - signal_length + 1
+        start = max(range(places), key=lambda start: (inputs[start : start + signal_length] * shape).sum())
+        rest = inputs.copy()
+        rest[start : start + signal_length] -= shape
+        rests.append(rest)
+        assert np.abs(rest).max() < 6 * NOISE
+    assert scipy.stats.kstest(np.concatenate(rests).ravel(), scipy.stats.norm(0, NOISE).cdf).pvalue > CHANCE
+
+
+def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
+    task = Signal(length=8, features=16, sequences=60, sets=20)
+    first, second = ([row for batch in epoch_of(task, epoch) for row in batch] for epoch in range(2))
+    assert len(set(first)) == 60
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("sequences", "sets", "steps", "taken"),
+    [(50, 20, 2, 20), (12, 20, 1, 12), (20, 20, 1, 20), (3, 1, 3, 1)],
+)
+def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, steps, taken):
+    epoch = epoch_of(Signal(length=4, features=8, sequences=sequences, sets=sets))
+    assert len(epoch) == steps
+    assert all(len(batch) == taken for batch in epoch)
+    assert len({row for batch in epoch for row in batch}) == steps * taken
+
+
+def test_the_answer_is_read_from_the_mean_or_the_last_position():
+    scores = jax.random.normal(jax.random.key(0), (3, 5, 4))
+    np.testing.assert_allclose(Signal(pooling="mean").answers(scores), np.asarray(scores).mean(1), atol=1e-6)
+    np.testing.assert_array_equal(Signal(pooling="last").answers(scores), scores[:, 4])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"length": 8, "signal_length": 9}, "--signal-length is 9.*at most the length, 8"),
+        ({"length": 0}, "--length is 0; it must be from 1"),
+        ({"classes": 17, "features": 16}, "--classes is 17.*from 2 to 16"),
+        ({"hidden": 10, "heads": 4}, "--hidden is 10.*multiple of --heads, 4"),
+        ({"dropout": 1.0}, "--dropout is 1"),
+    ],
+)
+def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option(sizes, words):
+    with pytest.raises(ValueError, match=words):
+        Signal(**sizes)

@@ -1,0 +1,171 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from softmax_jax.experiment.tasks.retrieval import CODE, POSITIONS, Copy, MultiQuery, Sort, TransformerMaxRetrieval
+from tests.tiers import full_except
+
+SEED = 5
+CLASSES = 10
+LENGTH, QUERIES = 12, 6
+# The codes hold sines and cosines of places. The longest period of each kind and the largest place:
+LONGEST_PERIOD = {TransformerMaxRetrieval: 2, Sort: 2, Copy: 2 * POSITIONS}
+KINDS = [*LONGEST_PERIOD, MultiQuery]
+
+
+def made(kind, sets=64):
+    return kind(length=LENGTH, sets=sets, **({} if kind is TransformerMaxRetrieval else {"queries": QUERIES}))
+
+
+def split(task, batch, sequence):
+    """One sequence as visible items (code, class) and queries, in NumPy."""
+    inputs, items = np.asarray(batch.inputs[sequence]), batch.inputs.shape[1] - task.queries
+    count = int(batch.mask[sequence, :items].sum())
+    return inputs[:count, :CODE], inputs[:count, CODE:-1].argmax(1), inputs[items:, :CODE]
+
+
+def places(kind, code):
+    """The place by the angle of the longest wave, which never completes half a turn."""
+    angle = np.arctan2(code[:, CODE // 2 - 1], code[:, CODE - 1])
+    return angle / (2 * np.pi) * LONGEST_PERIOD[kind]
+
+
+def same_code(codes, wanted):
+    """The one index of an item with exactly this code."""
+    (index,) = np.flatnonzero((codes == wanted).all(1))
+    return index
+
+
+@functools.cache
+def drawn(task, length=LENGTH, sets=64):
+    """Test sequences."""
+    return jax.jit(lambda: task.test_batch(jax.random.key(3), length, sets))()
+
+
+@functools.cache
+def trained_on(task, seed=SEED, steps=(0, 1)):
+    """Batches of training, of one program for each task."""
+    draw = jax.jit(task.training_batch)
+    return [draw(jnp.int32(seed), jnp.int32(step)) for step in steps]
+
+
+def asked_for(kind, codes, queries):
+    """The items whose class is the answer, but for the next in order that sorting asks for."""
+    if kind is TransformerMaxRetrieval:
+        return [places(kind, codes).argmax()]
+    return [same_code(codes, query) for query in queries]
+
+
+@pytest.mark.parametrize("kind", full_except(KINDS, Sort))
+def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
+    task = made(kind)
+    for batch in (*trained_on(task), drawn(task, 3 * LENGTH, 8)):
+        for sequence, answers in enumerate(np.asarray(batch.answer)):
+            codes, classes, queries = split(task, batch, sequence)
+            assert kind is not TransformerMaxRetrieval or not queries.any()
+            found = asked_for(kind, codes, queries)
+            if kind is Sort:
+                order = list(places(kind, codes).argsort())
+                found = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in found]
+            np.testing.assert_array_equal(answers, classes[found])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
+    task, batch = made(kind), drawn(made(kind), 3, 300)
+    assert set(np.unique(batch.answer)) == set(range(CLASSES))
+    found = []
+    for sequence in range(300):
+        codes, _, queries = split(task, batch, sequence)
+        found += asked_for(kind, codes, queries)
+    counts = np.bincount(found, minlength=3)
+    assert len(counts) == 3
+    assert counts.min() > 0.2 * len(found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "largest"), [(TransformerMaxRetrieval, 1), (Sort, 1), (Copy, POSITIONS)])
+def test_places_span_their_range_at_every_length(kind, largest):
+    """No place in long sequences that short ones never show."""
+    task = kind(length=64, queries=2, sets=200)
+    short, long = [], []
+    for batch in jax.tree.map(np.asarray, trained_on(task)):
+        for sequence in range(task.sets):
+            codes, _, _ = split(task, batch, sequence)
+            found = places(kind, codes)
+            assert found.min() >= -1e-3 * largest
+            assert found.max() <= largest * (1 + 1e-3)
+            (short if len(codes) < 10 else long if len(codes) > 50 else []).extend(found / largest)
+    for found in (short, long):
+        assert np.mean(found) == pytest.approx(0.5, abs=0.06)
+        assert min(found) < 0.05
+        assert max(found) > 0.95
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [Sort, Copy])
+def test_queries_go_through_ascending_places(kind):
+    task, batch = made(kind), drawn(made(kind))
+    for sequence in range(10):
+        codes, _, queries = split(task, batch, sequence)
+        asked = places(kind, queries)
+        assert (np.diff(asked) >= 0).all()
+        assert np.ptp(asked) > 0
+        if kind is Copy:
+            assert (np.diff(places(kind, codes)) > 0).all()
+
+
+@pytest.mark.parametrize("kind", full_except(KINDS, Sort))
+def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
+    """In training; in tests the length is the one asked for."""
+    task = made(kind)
+    for batch, wanted in (
+        (trained_on(task)[0], range(2, LENGTH + 1)),
+        (drawn(task), [LENGTH]),
+        (drawn(task, 3, 300), [3]),
+    ):
+        items = batch.inputs.shape[1] - task.queries
+        assert items == max(wanted)
+        mask, inputs = np.asarray(batch.mask), np.asarray(batch.inputs)
+        lengths = mask[:, :items].sum(1)
+        assert set(lengths.tolist()) == set(wanted)
+        np.testing.assert_array_equal(mask[:, :items], np.arange(items) < lengths[:, None])
+        assert mask[:, items:].all()
+        assert not inputs[~mask].any()
+        flags = inputs[..., -1]
+        np.testing.assert_array_equal(flags, np.broadcast_to(np.arange(items + task.queries) >= items, flags.shape))
+        assert inputs[:, :items, CODE:-1].sum(2)[mask[:, :items]].tolist() == [1] * lengths.sum()
+        assert not inputs[:, items:, CODE:-1].any()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
+    """By items alone: sequences of 10 items or more, of which no two are alike by chance."""
+    task = made(kind)
+    sequences = [
+        np.asarray(inputs[:LENGTH]).tobytes()
+        for batch in (*trained_on(task), *trained_on(task, 6), drawn(task))
+        for inputs, mask in zip(batch.inputs, batch.mask)
+        if mask[:LENGTH].sum() >= 10
+    ]
+    assert len(sequences) > 100
+    assert len(set(sequences)) == len(sequences)
+
+
+@pytest.mark.full
+def test_scores_are_read_at_the_queries():
+    scores = jax.random.normal(jax.random.key(0), (3, 10, CLASSES))
+    np.testing.assert_array_equal(made(Copy).answers(scores), scores[:, 10 - QUERIES :])
+    np.testing.assert_array_equal(made(TransformerMaxRetrieval).answers(scores), scores[:, 9:])
+
+
+def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option():
+    with pytest.raises(ValueError, match="--length is 1"):
+        Sort(length=1)
+    with pytest.raises(ValueError, match=rf"a length is 1.*to {POSITIONS}"):
+        Sort().test_batch(jax.random.key(0), 1, 4)

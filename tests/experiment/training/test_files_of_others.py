@@ -1,0 +1,175 @@
+"""A file that somebody else wrote names no code that is run."""
+
+import json
+import sys
+
+import pytest
+
+from softmax_jax import temperature
+from softmax_jax.experiment.commands import evaluate, fit, report, train
+from softmax_jax.experiment.measures.runs import load_runs
+from softmax_jax.experiment.report import page
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.checkpoint import sign
+from softmax_jax.experiment.training.config import Config, changed, settings_of
+from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint, read_config, started
+from softmax_jax.experiment.training.trainer import initial_state
+from softmax_jax.normalizers import registry
+from softmax_jax.normalizers.fit_file import read_fit, signed
+
+TEXT = "canary:relu(power=2)"
+CONFIG = Config(MaxRetrieval(sets=2, min_items=2, max_items=2, width=2), steps=1)
+CANARY = """
+import pathlib
+pathlib.Path(__file__).with_name("sung").touch()
+import jax.numpy as jnp
+def relu(logits, axis=-1, where=None, *, power=1):
+    return jnp.maximum(logits if where is None else jnp.where(where, logits, 0), 0) ** power
+"""
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    return initial_state(CONFIG)
+
+
+@pytest.fixture
+def run(tmp_path, parameters):
+    """A finished run."""
+    directory = RunDirectory(tmp_path / "run", CONFIG)
+    directory.save(1, parameters)
+    directory.finish(parameters)
+    directory.log([{"step": 1, "seed": 0}])
+    directory.close()
+    return directory.path
+
+
+@pytest.fixture
+def canary(tmp_path, monkeypatch):
+    """A module that makes this file when it is imported; nobody has typed its name yet."""
+    (tmp_path / "canary.py").write_text(CANARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_trusted", set())
+    yield tmp_path / "sung"
+    sys.modules.pop("canary", None)
+
+
+@pytest.fixture
+def foreign(run, canary):
+    """The run, with the text in every file that holds text, and sums that fit."""
+    settings = settings_of(changed(CONFIG, normalizer=TEXT))
+    for name in ("config.json", "versions.json"):
+        (run / name).write_text(json.dumps(settings))
+    for checkpoint in (run / "parameters", run / "checkpoints" / "1"):
+        sign(checkpoint, settings)
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "seed": 0, "normalizer": TEXT}) + "\n")
+    return run
+
+
+def command(module, *words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
+    module.main()
+
+
+READERS = {
+    "load": load_checkpoint,
+    "config": read_config,
+    "report": lambda run: load_runs([run], ["softmax"]),
+    "start": lambda run: started(changed(CONFIG, start_from=str(run))),
+    "resume": lambda run: RunDirectory(run, CONFIG),
+}
+COMMANDS = {
+    "evaluate": (evaluate, "--checkpoint"),
+    "fit": (fit, "--checkpoint"),
+    "report": (report,),
+    "train": (train, "quick", "--width", 2, "--workdir", "new", "--start-from"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_run_that_names_a_module_is_refused_unread(name, foreign, canary):
+    with pytest.raises(
+        ValueError, match=r"config\.json names 'canary:relu\(power=2\)', and importing canary would run"
+    ):
+        READERS[name](foreign)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_so_is_it_by_every_command_in_one_line(name, foreign, canary, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        command(*COMMANDS[name], foreign, monkeypatch=monkeypatch)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert (said.count("\n"), said.startswith("error: ")) == (1, True)
+    assert "importing canary would run its code" in said
+    assert "--trust-code" in said
+    assert not canary.exists()
+
+
+def test_another_text_of_the_same_module_is_not_enough(foreign, canary):
+    registry.trust("canary:relu")
+    with pytest.raises(ValueError, match="importing canary would run"):
+        load_checkpoint(foreign)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("trust", [lambda: registry.trust(TEXT), lambda: registry.trust(registry.ANY), None])
+def test_what_somebody_typed_or_code_names_is_imported(trust, foreign, canary):
+    (trust or (lambda: registry.normalizer(TEXT)))()
+    assert canary.exists() == (trust is None)
+    config, _ = load_checkpoint(foreign)
+    assert config.normalizer == TEXT
+    RunDirectory(foreign, config).close()
+
+
+def fit_of(**changes):
+    content = dict.fromkeys(("criterion", "lengths", "seeds", "versions", "checkpoint_sha256"), TEXT)
+    content |= {"coefficients": [1.0], "entropy_range": [0.0, 1.0]}
+    return json.dumps(signed(content | changes))
+
+
+def test_a_fit_names_no_code(run, canary):
+    (run / temperature.FITS["adaptive_refit"]).write_text(fit_of())
+    registry.normalizer(f"adaptive(fit={run / 'temperature.json'})")
+    with pytest.raises(ValueError, match="was fitted to other parameters"):
+        temperature.fits_beside(run, load_checkpoint(run)[1])
+    with pytest.raises(ValueError, match="is no whole temperature fit"):
+        temperature.TemperatureFit.load(run / "temperature.json")
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("changes", [{"lengths": TEXT}, {"lengths": []}, {"band": {"low": [1.0], "high": [1.0, 2.0]}}])
+def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, monkeypatch, changes):
+    content = {"criterion": "bins", "coverage": {}, "border": {}, "versions": {}, "seeds": [0], "lengths": [2]}
+    content |= dict.fromkeys(("intervals", "band", "r_squared"))
+    content |= {"coefficients": [1.0], "entropy_range": [0.0, 1.0], "beta_at_ends": [1.0, 1.0]}
+    content |= {"checkpoint_sha256": temperature.checkpoint_sha256(load_checkpoint(run)[1])}
+    (run / "temperature.json").write_text(json.dumps(signed(content)))
+    temperature.TemperatureFit.load(run / "temperature.json")
+    (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
+    monkeypatch.setattr(page, "evaluated", lambda *_: pytest.fail("it measures"))
+    with pytest.raises(ValueError, match="is no whole temperature fit"):
+        page.sections_of([run], ["softmax"], [16], 8)
+
+
+def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):
+    monkeypatch.setattr(page, "evaluated", lambda *_: pytest.fail("it measures"))
+    with pytest.raises(ValueError, match="absent does not exist"):
+        page.sections_of([run, run / "absent"], ["softmax"], [16], 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"coefficients": [0.0] * 12}, "coefficients has 12 numbers; it must have at most 11"),
+        ({"entropy_range": [0.0] * 10**5}, "entropy_range has 100000 numbers"),
+        ({"coefficients": ["x" * 10**5]}, r"coefficients is \['x+\.\.\.x+'\]; it must be a list of finite numbers"),
+    ],
+)
+def test_a_fit_is_bounded_and_so_is_what_is_said_of_it(tmp_path, changes, message):
+    (tmp_path / "fit.json").write_text(fit_of(**changes))
+    with pytest.raises(ValueError, match=message) as error:
+        read_fit(tmp_path / "fit.json")
+    assert len(str(error.value)) < 400

@@ -1,0 +1,296 @@
+"""Attention by blocks of queries equals dense attention, for every normalizer, in the memory of a block."""
+
+import functools
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+import softmax_jax as sj
+from softmax_jax.attention import attention, by_queries
+from softmax_jax.normalizers.normalizer import SoftCapped
+from tests.tiers import HEART, full_except
+
+from .inputs import (
+    BATCH,
+    EMPTY,
+    HEADS,
+    KEYS,
+    KV_HEADS,
+    QUERIES,
+    arrays,
+    assert_equal,
+    dense_attention,
+    each,
+    some_mask,
+    with_arrays,
+)
+
+HIDDEN = KEYS - 1
+"""A key that no query of the second batch entry sees."""
+
+
+def blocks_of_2(*arrays, **keywords):
+    """Attention of two queries, which are five in all, and of one head of the keys at a time."""
+    with mock.patch.object(by_queries, "entries_of_block", return_value=HEADS // KV_HEADS * QUERIES * KEYS):
+        return sj.dot_product_attention(*arrays, implementation="streaming", block_size=2, **keywords)
+
+
+def spread(logits, axis=-1, where=None, *, sharpness=1.0):
+    """Softmax of logits over their root mean square: a function of one's own that reads its row again and again."""
+    visible = jnp.where(where, logits, 0) if where is not None else logits
+    deviation = jnp.sqrt(jnp.mean(visible**2, axis, keepdims=True) + 1e-3)
+    return sj.softmax(sharpness * visible / deviation, axis, where)
+
+
+OWN = sj.Normalizer(jax.tree_util.Partial(spread, sharpness=1.5))
+
+
+class Spread(sj.Scale):
+    """A scale with a statistic of the row that no other has: β = s over the mean distance to the largest logit."""
+
+    s: float = sj.number(default=2.0, learn=True)
+
+    def of_row(self, row):
+        gaps = jnp.where(row.logits > -jnp.inf, row.maximum(row.logits) - row.logits, 0)
+        return row.number(self.s) / (row.sum(gaps) / jnp.maximum(row.count(), 1) + 0.1)
+
+
+@pytest.mark.parametrize("name", full_except([*HEART, "ssmax(cap=3)"], "adaptive"))
+def test_values_and_gradients_are_those_of_dense_attention(name):
+    dense, in_blocks = each((dense_attention, blocks_of_2), with_arrays(name), arrays())
+    assert_equal(dense, in_blocks)
+    output, (*_, to_query, to_key, to_value, to_bias) = in_blocks
+    for rows in (output[0, EMPTY], to_query[0, EMPTY], to_bias[0, :, EMPTY], to_key[1, HIDDEN], to_value[1, HIDDEN]):
+        np.testing.assert_array_equal(rows, 0)
+
+
+@pytest.mark.full
+def test_a_scale_of_ones_own_is_one_class_everywhere():
+    normalizer = sj.Normalizer(sj.softmax, Spread(s=3.0))
+    # Above the number of logits from which attention comes in blocks.
+    query, key, value = (jax.random.normal(key, (4096, 1, 4)) for key in jax.random.split(jax.random.key(0), 3))
+    assert attention.STREAM_ABOVE < 4096**2
+    output = sj.dot_product_attention(query, key, value, normalizer=normalizer)
+    np.testing.assert_allclose(
+        output[:32], sj.dot_product_attention(query[:32], key, value, normalizer=normalizer), atol=1e-5
+    )
+
+    def model(query, key, value):
+        return jax.nn.softmax(query @ key.T / 2) @ value
+
+    rows = query[:32, 0], key[:, 0], value[:, 0]
+    np.testing.assert_allclose(sj.swap(model, normalizer)(*rows), output[:32, 0], atol=1e-5)
+
+    learning = sj.NnxAttention(normalizer, learn=("s",), heads=2)
+    layer = nnx.MultiHeadAttention(2, 8, attention_fn=learning, decode=False, rngs=nnx.Rngs(0))
+    fixed = nnx.MultiHeadAttention(2, 8, attention_fn=sj.attention_fn(normalizer), decode=False, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (2, 5, 8))
+    np.testing.assert_allclose(layer(x), fixed(x), atol=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("normalizer", [OWN, sj.Normalizer(sj.sigmoid, Spread())], ids=["function", "scale"])
+def test_a_normalizer_of_ones_own_comes_in_blocks(normalizer):
+    assert_equal(*each((dense_attention, blocks_of_2), normalizer, (*arrays()[:3], jnp.zeros(()))))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "shape",
+    [(QUERIES, 1), *full_except([((BATCH, HEADS, QUERIES, 1),), ((KEYS + 1,),)])],
+    ids=str,
+)
+def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
+    """The last shape is of no row: knots of an interpolation, which stay together."""
+    number = jnp.linspace(0.5, 2.0, np.prod(shape)).reshape(shape)
+    scale = sj.InverseTemperature(number) if len(shape) > 1 else sj.EntropyInterpolation(2 * number, number)
+    assert_equal(*each((dense_attention, blocks_of_2), sj.Normalizer(sj.entmax15, scale), arrays()[:3]))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "shape", [(BATCH, 1, 1, KEYS), *full_except([((1, HEADS, QUERIES, 1),), ((QUERIES, KEYS),), ((KEYS,),)])]
+)
+def test_a_bias_and_a_mask_of_any_shape(shape):
+    query, key, value, bias = arrays()
+    bias = jnp.where(jnp.isfinite(bias), bias, 0)[tuple(slice(size) for size in (1,) * (4 - len(shape)) + shape)]
+    bias, mask = bias.reshape(shape), (bias > -0.5).reshape(shape)
+
+    @jax.jit
+    def run(*arrays):
+        def loss(attend, *arrays):
+            output = attend(*arrays, mask=mask, normalizer="entmax15", is_causal=True)
+            return jnp.sum(output[..., 0] ** 2), output
+
+        ways = dense_attention, blocks_of_2
+        return [jax.grad(functools.partial(loss, way), (0, 1, 2, 3), has_aux=True)(*arrays) for way in ways]
+
+    for wanted, got in zip(*map(jax.tree.leaves, run(query, key, value, bias))):
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * max(1.0, float(np.abs(wanted).max())))
+
+
+@pytest.mark.full
+def test_gradients_of_half_precision_sum_up_in_float32():
+    query, key, value, _ = arrays()
+    bias = jnp.cos(jnp.arange(KEYS, dtype=jnp.float32))
+    half = tuple(array.astype(jnp.bfloat16) for array in (jnp.tile(query, (1, 8, 1, 1)), key, value, bias))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradients(attend, *arrays):
+        def loss(*arrays):
+            return jnp.sum(jnp.sin(attend(*arrays, normalizer="entmax15").astype(jnp.float32)))
+
+        return jax.grad(loss, (0, 1, 2, 3))(*arrays)
+
+    whole = tuple(array.astype(jnp.float32) for array in half)
+    for wanted, got in zip(gradients(dense_attention, *whole), gradients(blocks_of_2, *half)):
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(got.astype(jnp.float32), wanted, rtol=2.0**-8, atol=0.04)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", full_except(["adaptive", "sparsemax"], "adaptive"))
+def test_forward_mode_vmap_and_second_derivatives(name):
+    query, key, value, _ = arrays()
+    tangent = jnp.cos(jnp.arange(query.size, dtype=jnp.float32)).reshape(query.shape)
+
+    def derivatives(attend, query, key, value, tangent):
+        def loss(query):
+            return jnp.sum(attend(query, key, value, normalizer=name) ** 2)
+
+        return jax.jvp(loss, (query,), (tangent,)), jax.jvp(jax.grad(loss), (query,), (tangent,))
+
+    def over_batch(attend, *arrays):
+        return jax.vmap(functools.partial(derivatives, attend))(*arrays)
+
+    @jax.jit
+    def run(*arrays):
+        return [over_batch(attend, *arrays) for attend in (dense_attention, blocks_of_2)]
+
+    for wanted, got in zip(*map(jax.tree.leaves, run(query, key, value, tangent))):
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.full
+def test_heads_and_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
+    query, key, value, _ = (jnp.concatenate([array] * 2)[:3] for array in arrays())
+    attend = functools.partial(sj.dot_product_attention, query, key, value, mask=some_mask()[:1], normalizer="entmax15")
+    dense = attend(implementation="dense")
+    for heads in (1, HEADS, 2 * HEADS):
+        monkeypatch.setattr(by_queries, "entries_of_block", lambda heads=heads: heads * QUERIES * KEYS)
+        jax.clear_caches()
+        np.testing.assert_allclose(attend(implementation="streaming"), dense, atol=2e-6)
+
+
+def how(batch, heads, queries, keys):
+    """Heads and queries of a block, and the implementation that is chosen."""
+    query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
+    inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
+    sizes = by_queries.heads_of_block(inputs, queries), by_queries.queries_of_block(inputs)
+    return *sizes, attention._implementation(inputs, None)
+
+
+def test_the_size_of_a_block_and_who_comes_in_blocks():
+    assert how(1, 4, 512, 1024) == (1, 512, "dense")  # 2^21 logits
+    assert how(8, 4, 256, 512) == (4, 256, "streaming")
+    assert how(8, 5, 256, 512) == (3, 256, "streaming")  # the last block has two heads and a copy of one
+    assert how(1, 4, 1024, 1024) == (1, 512, "streaming")
+    assert how(1, 4, 2049, 2048) == (1, 228, "streaming")  # as many blocks as are needed, and those alike
+    assert how(1, 4, 4096, 16384) == (1, 128, "streaming")
+    assert how(1, 32, 4096, 2**20) == (1, 16, "streaming")
+    assert how(1, 4, 64, 65536) == (1, 64, "dense")
+    assert how(1, 4, 64, 2**20) == (1, 16, "dense")
+    assert how(100, 4, 64, 4096) == (2, 64, "streaming")
+
+
+class Standardized(sj.Scale):
+    """A scale that is singular where all logits are equal: β = s over the deviation of the row."""
+
+    s: float = sj.number(default=1.0)
+
+    def of_row(self, row):
+        return row.number(self.s) / jnp.std(row.logits, row.axis, keepdims=True)
+
+
+@pytest.mark.full
+def test_a_last_block_of_fewer_heads_and_queries_adds_no_gradient_of_its_own(monkeypatch):
+    monkeypatch.setattr(by_queries, "entries_of_block", lambda: 2 * 5 * 8)
+    query, key, value = (jax.random.normal(one, (1, 8, 3, 4)) for one in jax.random.split(jax.random.key(0), 3))
+
+    def loss(s, **form):
+        normalizer = sj.Normalizer(sj.softmax, Standardized(s))
+        return jnp.sum(jnp.sin(sj.dot_product_attention(query[:, :5], key, value, normalizer=normalizer, **form)))
+
+    dense, in_blocks = (jax.grad(functools.partial(loss, **form))(1.0) for form in ({}, {"block_size": 3}))
+    np.testing.assert_allclose(in_blocks, dense, rtol=1e-5)
+
+
+@pytest.mark.full
+def test_a_function_may_hold_a_number_for_each_head():
+    def sharper(logits, axis=-1, where=None):
+        return sj.softmax(logits * jnp.linspace(0.5, 2, HEADS)[None, :, None, None], axis, where)
+
+    function = sj.Normalizer(sharper)
+    for normalizer in (function, sj.Normalizer(SoftCapped(of=function))):
+        ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
+        np.testing.assert_allclose(*ways, atol=2e-6)
+
+
+def test_a_table_of_a_function_stays_whole_though_it_has_as_many_rows_as_there_are_queries():
+    def sharper(logits, axis=-1, where=None, *, table):
+        return sj.softmax(logits * table.sum(), axis, where)
+
+    table = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
+    normalizer = sj.Normalizer(jax.tree_util.Partial(sharper, table=table))
+    ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
+    np.testing.assert_allclose(*ways, atol=2e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", full_except([None, *HEART], None, "adaptive"))
+def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):
+    normalizer = OWN if name is None else sj.normalizer(name)
+    array = jax.ShapeDtypeStruct((1, 16384, 4, 64), jnp.float32)
+
+    def loss(normalizer, *arrays):
+        return jnp.sum(sj.dot_product_attention(*arrays, normalizer=normalizer))
+
+    compiled = jax.jit(jax.grad(loss, (1, 2, 3))).lower(normalizer, array, array, array).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 2e9
+
+
+@pytest.mark.full
+def test_dividing_over_eight_devices_changes_nothing():
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
+    script = "from tests.library.attention.test_by_queries import check_shardings; check_shardings()"
+    environment = os.environ | {"XLA_FLAGS": flags}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def check_shardings():
+    """Raises unless `jax.jit` gives on eight devices what one device gives, batch, heads and lengths halved."""
+    mesh = jax.make_mesh((2, 2, 2), ("batch", "length", "heads"))
+    arrays = [jax.random.normal(one, (4, 16, 4, 4)) for one in jax.random.split(jax.random.key(0), 3)]
+    divided = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec("batch", "length", "heads")))
+    for form in {"implementation": "dense"}, {"implementation": "streaming", "block_size": 4}:
+
+        @jax.jit
+        def output_and_gradients(*arrays, form=form):
+            attend = functools.partial(sj.dot_product_attention, normalizer="adaptive", is_causal=True, **form)
+            output, pull = jax.vjp(attend, *arrays)
+            return output, pull(jnp.cos(output))
+
+        both = output_and_gradients(*divided), output_and_gradients(*arrays)
+        for one, other in zip(*map(jax.tree.leaves, both), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5, err_msg=str(form))

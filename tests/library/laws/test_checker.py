@@ -1,0 +1,453 @@
+"""For each promise a normalizer that breaks it, and is found out."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.core import Tracer
+
+import softmax_jax as sj
+from softmax_jax.experiment.commands import check as command
+from softmax_jax.laws import laws
+from softmax_jax.laws.checker import (
+    Checked,
+    Promise,
+    counterexample,
+    described,
+    of_gradient,
+    of_halves,
+    of_lengths,
+    of_shape,
+    of_surroundings,
+    unless_raised,
+)
+from softmax_jax.laws.laws import LAWS, Found, Rows
+from softmax_jax.normalizers.registry import as_normalizer
+
+
+def function(weigh):
+    """A normalizer of a function of logits, axis and mask, from which what is masked is hidden beforehand."""
+
+    def weigh_visible(logits, axis=-1, where=None):
+        where = jnp.ones_like(logits, bool) if where is None else where
+        return weigh(jnp.where(where, logits, 0), axis, where)
+
+    return weigh_visible
+
+
+def by_place(z, axis=-1, where=None):
+    return sj.softmax(z + jax.lax.broadcasted_iota(z.dtype, z.shape, z.ndim - 1), axis, where)
+
+
+def naive(z, axis, where):
+    exponentials = jnp.where(where, jnp.exp(z), 0)
+    return exponentials / jnp.sum(exponentials, axis, keepdims=True)
+
+
+def exact(logits, axis, where):
+    return sj.softmax(logits, axis, where)
+
+
+class Map(sj.Map):
+    def weights(self, row):
+        return jax.nn.softmax(row.logits, row.axis)
+
+
+class ThatClaims(Map):
+    """Softmax1, said to be invariant to shifts and to sum to 1."""
+
+    shift_invariant = True
+
+    def weights(self, row):
+        return sj.softmax1.weights(row)
+
+
+class ThatIsSigned(Map):
+    sums_to_one = False
+
+    def weights(self, row):
+        return jnp.where(row.logits != -jnp.inf, jnp.tanh(row.logits), 0)
+
+
+class ThatSeesLowOnes(Map):
+    """Softmax and a tenth for each entry that `where` shows, said to ignore low ones."""
+
+    ignores_low = True
+
+    def weights(self, row):
+        return sj.softmax.weights(row) + 0.1
+
+
+def stable(z, axis, where, largest):
+    """Softmax of float32, whatever the type, less a number for each row, or one for all."""
+    shown = where & (z != -jnp.inf)
+    powers = jnp.where(shown, jnp.exp(jnp.where(shown, z.astype("float32"), 0) - largest), 0)
+    total = powers.sum(axis, keepdims=True)
+    return (powers / jnp.where(total == 0, 1, total)).astype(z.dtype)
+
+
+def from_the_largest_of_its_row(z, axis, where):
+    largest = z.max(axis, keepdims=True, where=where, initial=-jnp.inf).astype("float32")
+    return stable(z, axis, where, jax.lax.stop_gradient(jnp.where(largest == -jnp.inf, 0, largest)))
+
+
+def from_the_largest_of_the_batch(z, axis, where):
+    return stable(z, axis, where, jnp.max(z, where=where, initial=-1e4).astype("float32"))
+
+
+OF_ROWS = {
+    "A masked entry has weight 0": lambda z, axis=-1, where=None: sj.softmax(z, axis),
+    "What is behind the mask": lambda z, axis=-1, where=None: sj.softmax(z, axis, where) + 0 * z,
+    "An empty row": function(lambda z, axis, where: jax.nn.softmax(jnp.where(where, z, -1e9), axis)),
+    "A logit of -inf": ThatSeesLowOnes(),
+    "-inf hides": ThatSeesLowOnes(),
+    "A number of -10,000": ThatSeesLowOnes(),
+    "Weights are finite": function(naive),
+    "The gradient is finite": function(lambda z, axis, where: sj.softmax(jnp.sqrt(jnp.abs(z)), axis, where)),
+    "NaN or +inf": function(lambda z, axis, where: sj.softmax(jnp.nan_to_num(z), axis, where)),
+    "A row is weighed by itself": function(from_the_largest_of_the_batch),
+    "Weights sum to 1": ThatClaims(),
+    "No weight is negative": ThatIsSigned(),
+    "A constant added": ThatClaims(),
+    "A permuted row": by_place,
+    "A larger logit": lambda z, axis=-1, where=None: sj.softmax(-z, axis, where),
+}
+
+
+@pytest.mark.parametrize("promise", [law.promise for law in LAWS])
+def test_a_broken_law_of_rows_has_a_counterexample(promise):
+    (wrong,) = (one for start, one in OF_ROWS.items() if promise.startswith(start))
+    (law,) = (law for law in LAWS if law.promise == promise)
+    said = counterexample(as_normalizer(wrong), law, "float32")
+    assert said.startswith("logits [")
+    assert said.count(",") < 12  # few entries are left
+    assert counterexample(sj.normalizer("softmax"), law, "float32") == ""
+
+
+def in_half(z, axis, where):
+    weights = jnp.where(where, jnp.exp(z - z.max(axis, keepdims=True)), 0)
+    return weights / jnp.cumsum(weights, axis)[..., -1:]
+
+
+@jax.custom_jvp
+def doubled(z):
+    return z
+
+
+doubled.defjvp(lambda primals, tangents: (primals[0], 2 * tangents[0]))
+
+
+def with_a_number(z, axis=-1, where=None, *, power=2.0):
+    return sj.softmax(jax.lax.stop_gradient(power) * z, axis, where)
+
+
+def of_rank(z, axis, where):
+    return sj.softmax(z, axis, where) / z.ndim
+
+
+def of_width(z, axis, where):
+    return sj.softmax(z, axis, where) / z.shape[axis]
+
+
+def of_the_last_axis(z, axis, where):
+    return sj.softmax(z, -1, where)
+
+
+def of_all_rows(z, axis, where):
+    return sj.softmax(z, axis, where) / z.size
+
+
+def only_traced(z, axis, where):
+    assert isinstance(z, Tracer), "be traced"
+    return sj.softmax(z, axis, where)
+
+
+def without_gradient(z, axis, where):
+    return jax.lax.while_loop(lambda w: w.sum() > 99, lambda w: w / 2, sj.softmax(z, axis, where))
+
+
+def of_short_rows(z, axis, where):
+    return sj.softmax(z, axis, where) * (1 if z.shape[-1] < 1000 else jnp.nan)
+
+
+def in_float16(z, axis, where):
+    powers = jnp.where(where, jnp.exp((z - z.max(axis, keepdims=True)).astype("float16")), 0).astype("float32")
+    return (powers / powers.sum(axis, keepdims=True)).astype(z.dtype)
+
+
+def with_a_rule(times, dtype):
+    """Softmax, computed in a type, whose own rule for reverse mode gives a multiple of the gradient."""
+
+    @jax.custom_vjp
+    def weigh(z):
+        return jax.nn.softmax(z, -1)
+
+    def pull(w, cotangent):
+        return (times * w * (cotangent - (w * cotangent).sum(-1, keepdims=True)),)
+
+    weigh.defvjp(lambda z: (weigh(z),) * 2, pull)
+
+    def mine(z, axis, where):
+        z_of_type = jnp.where(where & (z != -jnp.inf), z, -3e4).astype(dtype or z.dtype)
+        return jnp.where(where, jnp.moveaxis(weigh(jnp.moveaxis(z_of_type, axis, -1)), -1, axis).astype(z.dtype), 0)
+
+    return mine
+
+
+def with_a_forward_rule(z, axis, where):
+    @jax.custom_jvp
+    def weigh(z):
+        return jax.nn.softmax(z, axis)
+
+    @weigh.defjvp
+    def push(primals, tangents):
+        w, move = weigh(*primals), tangents[0]
+        return w, w * (move - (w * move).sum(axis, keepdims=True))
+
+    return weigh(z)
+
+
+def by_callback(z, axis, where):
+    """Softmax of numpy in float32, which has neither a rule for `vmap` nor a forward mode."""
+
+    def on_the_host(z):
+        powers = np.exp(z - z.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True)
+
+    @jax.custom_vjp
+    def weigh(z):
+        return jax.pure_callback(on_the_host, jax.ShapeDtypeStruct(z.shape, jnp.float32), z)
+
+    weigh.defvjp(lambda z: (weigh(z),) * 2, lambda w, g: (w * (g - (w * g).sum(-1, keepdims=True)),))
+    shown = jnp.moveaxis(jnp.where(where, z, -1e4), axis, -1).astype("float32")
+    return jnp.where(where, jnp.moveaxis(weigh(shown), -1, axis), 0).astype(z.dtype)
+
+
+def not_of_float64(z, axis, where):
+    """Raises in the one type that is asked of no normalizer."""
+    assert z.dtype != jnp.float64
+    return sj.softmax(z, axis, where)
+
+
+def said_of(part, weigh):
+    return {one.name: one for one in unless_raised(part, as_normalizer(function(weigh)))}
+
+
+@pytest.mark.parametrize(
+    ("weigh", "modes"),
+    [
+        (from_the_largest_of_its_row, 2),
+        (with_a_rule(1.0, None), 1),
+        (with_a_rule(1.0, "float32"), 1),
+        (with_a_forward_rule, 2),
+        (by_callback, 1),
+        (not_of_float64, 2),
+    ],
+)
+def test_a_right_gradient_is_right_in_every_precision_and_mode(weigh, modes):
+    found = said_of(of_gradient, weigh)
+    assert found["The gradient is that of differences"].verdict == "holds"
+    assert found["Weights move as finely as float32"].verdict == "holds"
+    assert found["Forward mode has derivatives too"].verdict == ("yes" if modes == 2 else "no")
+    assert Checked(found.values()).broken == []
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize("times", [0.99, 1.01])
+def test_a_gradient_that_is_wrong_by_a_hundredth_is_found_in_every_precision(dtype, times):
+    (broken,) = Checked(said_of(of_gradient, with_a_rule(times, dtype)).values()).broken
+    assert broken.name == "The gradient is that of differences"
+    got, wanted = (float(word) for word in re.findall(r" (0\.\d+)", broken.said.split(" at ")[0]))
+    assert broken.said.startswith("jacrev: dw0/dz0 is ")
+    assert got == pytest.approx(times * wanted, rel=1e-4)
+
+
+def test_a_kink_beside_the_row_is_no_wrong_gradient():
+    kink = float(np.random.default_rng(0).normal(size=6)[0]) + 1e-3
+
+    def bent(z, axis, where):
+        return jnp.maximum(z.astype("float32"), np.float32(kink)).astype(z.dtype)
+
+    assert said_of(of_gradient, bent)["The gradient is that of differences"].verdict == "holds"
+
+
+def test_weights_of_half_precision_are_not_compared_with_differences():
+    found = said_of(of_gradient, in_float16)
+    assert found["The gradient is that of differences"].holds is None
+    assert found["Weights move as finely as float32"].verdict == "BROKEN"
+
+
+def test_what_jax_cannot_map_is_no_broken_promise():
+    found = said_of(of_surroundings, by_callback)
+    assert found["The same under vmap"].verdict == "no"
+    assert "NotImplementedError: vmap is only supported" in found["The same under vmap"].said
+    assert Checked(found.values()).broken == []
+
+
+SETTINGS = {
+    "jax_debug_nans": True,
+    "jax_debug_infs": True,
+    "jax_enable_x64": True,
+    "jax_disable_jit": True,
+    "jax_default_matmul_precision": "bfloat16",
+    "jax_numpy_rank_promotion": "raise",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_transfer_guard": "disallow",
+}
+
+
+@pytest.fixture
+def every_setting():
+    """Sets all of them for the whole process, so for every thread of it, and what numpy raises too."""
+    kept, errors = {name: getattr(jax.config, name) for name in SETTINGS}, np.seterr(all="raise")
+    for name, value in SETTINGS.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in kept.items():
+        jax.config.update(name, value)
+    np.seterr(**errors)
+
+
+def test_no_setting_of_the_process_changes_a_verdict(every_setting):
+    def promoting(z, axis=-1, where=None, *, power):
+        ones = jnp.ones(z.shape[axis], "float16")  # of another type and rank than float32 rows
+        return (sj.softmax(z * power, axis, where).swapaxes(axis, -1) * ones).swapaxes(axis, -1).astype(z.dtype)
+
+    power = jax.device_put(np.float64(0.5))  # which stays float64 under these settings
+    assert sj.check(jax.tree_util.Partial(promoting, power=power)).broken == []
+
+
+def test_a_row_that_sees_its_batch_is_said_with_the_other_row():
+    (law,) = (law for law in LAWS if law.find is laws.alone)
+    said = counterexample(as_normalizer(function(from_the_largest_of_the_batch)), law, "float32")
+    assert said == "logits [0] beside [3e+38] got [0]; wanted [1], as alone"
+    (law,) = (law for law in LAWS if law.find is laws.shifted)
+    assert counterexample(as_normalizer(function(from_the_largest_of_the_batch)), law, "float32").endswith("other rows")
+
+
+@jax.custom_vjp
+def leaking(z):
+    return jnp.zeros_like(z)
+
+
+leaking.defvjp(lambda z: (leaking(z), z), lambda z, g: (g + z.sum(),))
+
+
+def test_a_gradient_that_sees_the_batch_is_said():
+    (law,) = (law for law in LAWS if law.find is laws.alone)
+    wrong = function(lambda z, axis, where: sj.softmax(z, axis, where) + leaking(jnp.where(jnp.isfinite(z), z, 0)))
+    said = counterexample(as_normalizer(wrong), law, "float32")
+    assert " got the gradient [" in said
+    assert said.endswith(", as alone")
+
+
+def found_in(logits, got, wanted):
+    logits, got, wanted = (np.array([row], float) for row in (logits, got, wanted))
+    return Found(np.array([True]), Rows(logits, np.ones_like(logits, bool), ["row"]), got, wanted)
+
+
+def test_a_counterexample_says_what_differs_in_few_words():
+    assert described(found_in([0, 1], [0.3, 0.7], [0.30000001, 0.7])) == (
+        "logits [0, 1] got [0.3, 0.7]; wanted [0.30000001, 0.7]"
+    )
+    rng = np.random.default_rng(0)
+    row, weights = rng.normal(size=(2, 65))
+    wrong = np.where(np.arange(65) == 40, np.nan, weights)
+    said = described(found_in(row, wrong, weights))
+    assert f" and {65 - said.split(' and ')[0].count(',') - 1} more got " in said
+    assert "nan" in said
+    assert len(said) < 200
+
+
+def test_a_hidden_entry_that_differs_is_said():
+    found = found_in([np.nan, np.nan, 2], [0, 0, 1], [0, 0.5, 1])
+    found = found._replace(rows=found.rows._replace(where=np.array([[False, False, True]])))
+    assert described(found) == "logits [nan, 2], visible [0, 1] got [0, 1]; wanted [0.5, 1]"
+
+
+@pytest.mark.parametrize(
+    ("part", "weigh", "promise", "said"),
+    [
+        (of_halves, in_half, "Half types", "bfloat16: logits ["),
+        (of_gradient, lambda z, *rest: exact(doubled(z), *rest), "The gradient is", "jacfwd: dw"),
+        (of_gradient, with_a_number, "The gradient in its numbers", "/dpower is 0; wanted "),
+        (of_surroundings, of_the_last_axis, "The same along another axis", "wanted ["),
+        (of_surroundings, of_rank, "The same under vmap", "wanted ["),
+        (of_surroundings, of_rank, "The same under scan", "wanted ["),
+        (of_surroundings, of_all_rows, "The same in blocks of queries", "wanted ["),
+        (of_surroundings, of_width, "The same padded to more entries", "wanted ["),
+        (of_surroundings, only_traced, "The same outside of a compiled program", "AssertionError: be traced"),
+        (of_lengths, of_short_rows, "The same for rows of 1 to 65,536 entries", "at n = 1"),
+        (of_gradient, in_float16, "Weights move as finely", "they move in steps of 3e-05"),
+        (of_gradient, without_gradient, "No error: The gradient in logits", "Reverse-mode differentiation"),
+    ],
+)
+def test_other_promises_that_are_broken_are_said(part, weigh, promise, said):
+    wrong = weigh if weigh is with_a_number else function(weigh)
+    found = unless_raised(part, as_normalizer(wrong))
+    (broken,) = (one for one in found if one.name.startswith(promise))
+    assert broken.verdict == "BROKEN"
+    assert said in broken.said
+
+
+def test_another_type_ends_the_check():
+    wrong = sj.Normalizer(lambda z, axis, where: sj.softmax(z, axis, where).astype("float32"))
+    (made,) = sj.check(wrong)
+    assert made.said == "f(bfloat16 of shape (2, 3), axis -1, where) gives float32 of shape (2, 3)"
+    raising = sj.Normalizer(lambda z, axis, where: z + 1 / 0)
+    assert sj.check(raising).broken[0].said.endswith("says: ZeroDivisionError: division by zero")
+    assert of_shape(sj.normalizer("softmax")).holds
+
+
+def test_what_is_not_claimed_is_no_promise():
+    found = Checked([Promise("a", False, "row", claimed=False), Promise("b", True), Promise("c", None, "0.3")])
+    assert [one.verdict for one in found] == ["no", "holds", ""]
+    assert found.broken == []
+    assert repr(found).splitlines() == ["a  no      row", "b  holds", "c          0.3"]
+
+
+def test_the_command_ends_with_status_1_for_a_broken_promise(monkeypatch, capsys):
+    found = {"softmax": Checked([Promise("kept", True)]), "hardmax": Checked([Promise("kept", False, "logits [0]")])}
+    monkeypatch.setattr(command, "check", lambda one: found[repr(type(one.map).__name__).strip("'").lower()])
+    monkeypatch.setattr("sys.argv", ["check", "softmax", "hardmax"])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert "softmax keeps every promise that it makes" in said
+    assert "hardmax breaks 1 promise" in said
+    assert "logits [0]" in said
+
+
+def test_the_last_line_says_which_properties_are_not_there():
+    found = Checked([Promise("a", True), Promise("b", False, "row", claimed=False), Promise("c", None, "0.3")])
+    assert command.verdict(found) == "keeps every promise that it makes, but has not, and does not promise: b"
+    assert command.verdict(Checked([*found, Promise("d", False)])) == "breaks 1 promise"
+    assert command.verdict(Checked([Promise("a", True)])) == "keeps every promise that it makes"
+
+
+def test_a_counterexample_has_at_most_three_lines(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    command.print_checked("mine", Checked([Promise("kept", False, "12345 " * 33)]))
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere:mine"], "the module nowhere cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        (["sofmax"], "did you mean 'softmax'?"),
+        (["math:sqrt"], "math:sqrt is the function sqrt; it must be a map, a Normalizer, the name of one"),
+        (["softmax", "softmax"], "has softmax twice"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(words, said, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["check", *words])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 2
+    answer = capsys.readouterr().err
+    assert answer.count("\n") == 1
+    assert said in answer

@@ -1,0 +1,276 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from tests.library.laws import references
+
+INF, NAN = float("inf"), float("nan")
+RNG = np.random.default_rng(0)
+LOGITS, WHERE = 3 * RNG.normal(size=(5, 9)), RNG.random((5, 9)) < 0.7
+WHERE[3] = False
+VECTORS = RNG.normal(size=(5, 9))
+LABELS = np.array([np.flatnonzero(row)[-1] if row.any() else 4 for row in WHERE], np.int32)
+TARGETS = RNG.dirichlet(np.ones(9), size=5) * (RNG.random((5, 9)) < 0.8)
+LARGE = [[3e38, -3e38, 0.0, 3e38], [-3e38] * 4, [1e4, 1e4 + 1, 1e4 - 1, -1e4]]
+
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+
+
+def arrays(*values, dtype="float32"):
+    return tuple(jnp.asarray(value, dtype if value.dtype == np.float64 else value.dtype) for value in values)
+
+
+def log_weights(logits, where):
+    """Logarithm of the weights in float64, -inf where there is none."""
+    with np.errstate(invalid="ignore"):
+        z = np.where(where, np.asarray(logits, np.float64), -INF)
+        z = z - z.max(-1, keepdims=True)
+        result = z - np.logaddexp.reduce(z, -1, keepdims=True)
+    return np.where(where & (z > -INF), result, -INF)
+
+
+def assert_derivatives(function, *points):
+    """Forward, reverse and central differences in float64 agree in each argument."""
+    h = 1e-6
+    with jax.enable_x64(True):
+        points = [jnp.asarray(point, jnp.float64) for point in points]
+        for place, point in enumerate(points):
+
+            def one(x, place=place):
+                return function(*points[:place], x, *points[place + 1 :])
+
+            forward, reverse = jax.jacfwd(one)(point), jax.jacrev(one)(point)
+            steps = h * jnp.eye(point.size).reshape(point.size, *point.shape)
+            up, down = (jax.vmap(one)(point[None] + sign * steps) for sign in (1, -1))
+            differences = jnp.moveaxis((up - down) / (2 * h), 0, -1).reshape(forward.shape)
+            np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(forward, differences, atol=1e-8)
+
+
+# Logarithm
+
+
+def test_log_softmax_equals_its_definition():
+    z, where = arrays(LOGITS, WHERE)
+    np.testing.assert_allclose(sj.log_softmax(z, where=where), log_weights(LOGITS, WHERE), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sj.log_softmax(z, 0, where), log_weights(LOGITS.T, WHERE.T).T, rtol=1e-5, atol=1e-6)
+    flat = log_weights(LOGITS.reshape(1, -1), WHERE.reshape(1, -1)).reshape(LOGITS.shape)
+    np.testing.assert_allclose(sj.log_softmax(z, (0, 1), where), flat, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.full
+@every_dtype
+def test_log_softmax_of_large_logits(dtype):
+    z = jnp.clip(jnp.array(LARGE), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)).astype(dtype)
+    logarithms = sj.log_softmax(z)
+    assert logarithms.dtype == dtype
+    assert np.isfinite(np.asarray(logarithms, np.float64)).all()
+    wanted = log_weights(np.asarray(z, np.float64), np.ones(z.shape, bool))
+    lowest = float(jnp.finfo(dtype).min)
+    np.testing.assert_allclose(np.asarray(logarithms, np.float64), np.maximum(wanted, lowest), rtol=4e-3)
+    assert np.isfinite(np.asarray(jax.jacrev(sj.log_softmax)(z), np.float64)).all()
+
+
+@pytest.mark.full
+def test_log_softmax_is_minus_infinity_with_zero_gradient_where_nothing_weighs():
+    z = jnp.array([[1.0, NAN, -INF, 2.0], [-INF] * 4, [INF, NAN, -INF, 0.0]])
+    where = jnp.array([[True, False, True, True], [True] * 4, [False] * 4])
+    logarithms, pull = jax.vjp(lambda z: sj.log_softmax(z, where=where), z)
+    none = np.array([[False, True, True, False], [True] * 4, [True] * 4])
+    np.testing.assert_array_equal(np.asarray(logarithms) == -INF, none)
+    (gradient,) = pull(jnp.where(none, NAN, 1.0))
+    assert not gradient[none].any()
+    p = references.softmax(np.array([1.0, 2.0]))
+    np.testing.assert_allclose(gradient[0, [0, 3]], 1 - 2 * p, atol=1e-6)
+
+
+@pytest.mark.full
+def test_log_softmax_derivatives():
+    where = jnp.asarray(WHERE[0])
+    assert_derivatives(lambda z: jnp.where(where, sj.log_softmax(z, where=where), 0), LOGITS[0])
+
+
+# Jacobian
+
+
+@pytest.mark.full
+def test_jacobian_equals_that_of_autodiff():
+    with jax.enable_x64(True):
+        z, where = arrays(LOGITS, WHERE, dtype="float64")
+        wanted = jax.vmap(jax.jacfwd(lambda z, visible: sj.softmax(z, where=visible)))(z, where)
+        np.testing.assert_allclose(sj.softmax_jacobian(sj.softmax(z, where=where)), wanted, atol=1e-15)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("axis", [-1, 0, (0, 1)])
+def test_products_equal_those_of_autodiff(axis):
+    def weigh(z):
+        return sj.softmax(z, axis, where)
+
+    z, where, g = arrays(LOGITS, WHERE, VECTORS)
+    weights, pushed = jax.jvp(weigh, (z,), (g,))
+    np.testing.assert_allclose(sj.softmax_jvp(weights, g, axis, where), pushed, atol=2e-7)
+    (pulled,) = jax.vjp(weigh, z)[1](g)
+    np.testing.assert_allclose(sj.softmax_vjp(weights, g, axis, where), pulled, atol=2e-7)
+
+
+@pytest.mark.full
+def test_nothing_behind_the_mask_matters_to_products():
+    z, where, g = arrays(LOGITS, WHERE, VECTORS)
+    p, junk = sj.softmax(z, where=where), jnp.where(where, g, NAN)
+    np.testing.assert_array_equal(sj.softmax_jvp(p, junk, where=where), sj.softmax_jvp(p, g, where=where))
+    for gradient in jax.grad(lambda p, g: sj.softmax_jvp(p, g, where=where).sum(), (0, 1))(p, junk):
+        assert np.isfinite(gradient).all()
+        assert not gradient[~where].any()
+
+
+@pytest.mark.full
+def test_products_are_computed_in_float32():
+    p, g = (jnp.asarray(x, jnp.bfloat16) for x in (RNG.dirichlet(np.ones(4096)), RNG.normal(size=4096)))
+    product = sj.softmax_jvp(p, g)
+    assert product.dtype == jnp.bfloat16
+    p, g = np.asarray(p, np.float64), np.asarray(g, np.float64)
+    np.testing.assert_allclose(np.asarray(product, np.float64), p * (g - p @ g), rtol=2.0**-8)
+
+
+# Entropy
+
+
+@pytest.mark.full
+def test_weight_entropy_equals_its_definition_and_that_of_the_logits():
+    z, where = arrays(LOGITS, WHERE)
+    wanted = [references.entropy(row[visible]) if visible.any() else 0 for row, visible in zip(LOGITS, WHERE)]
+    p = sj.softmax(z, where=where)
+    np.testing.assert_allclose(sj.weight_entropy(p), wanted, atol=1e-6)
+    np.testing.assert_allclose(sj.weight_entropy(p.T, 0), wanted, atol=1e-6)
+    np.testing.assert_allclose(sj.weight_entropy(p)[:, None], sj.entropy(z, where=where), atol=1e-6)
+    np.testing.assert_allclose(sj.weight_entropy(jnp.array([0.1, -0.1, 0.0])), np.log(2), rtol=1e-6)  # absolute shares
+
+
+@pytest.mark.full
+def test_weight_entropy_of_bfloat16_weights_is_computed_in_float32():
+    p = jnp.asarray(RNG.dirichlet(np.ones(4096)), jnp.bfloat16)
+    shares = np.asarray(p, np.float64) / np.asarray(p, np.float64).sum()
+    np.testing.assert_allclose(sj.weight_entropy(p), -(shares * np.log(shares)).sum(), rtol=1e-5)
+
+
+@pytest.mark.full
+def test_weight_entropy_gradient_is_zero_at_weights_of_zero():
+    gradient = jax.grad(lambda w: sj.weight_entropy(w).sum())(jnp.array([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
+    h = references.entropy(np.log([0.25, 0.75]))
+    np.testing.assert_allclose(gradient, [[-np.log(0.25) - h, -np.log(0.75) - h, 0], [0, 0, 0]], atol=1e-6)
+    saturated = jax.grad(lambda z: sj.weight_entropy(sj.softmax(z)))(jnp.array([0.0, 200.0, -INF]))
+    assert np.isfinite(saturated).all()
+
+
+@pytest.mark.full
+def test_weight_entropy_derivatives():
+    assert_derivatives(sj.weight_entropy, RNG.dirichlet(np.ones(6)))
+
+
+# Cross-entropy
+
+
+@pytest.mark.full
+def test_cross_entropies_equal_their_definitions():
+    z, where, labels, targets = arrays(LOGITS, WHERE, LABELS, TARGETS)
+    wanted = np.where(WHERE.any(-1), -log_weights(LOGITS, WHERE)[np.arange(5), LABELS], 0)
+    np.testing.assert_allclose(sj.cross_entropy(z, labels, where=where), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sj.cross_entropy(z.T, labels, 0, where.T), wanted, rtol=1e-5, atol=1e-6)
+    wanted = -np.where(WHERE, TARGETS * np.where(WHERE, log_weights(LOGITS, WHERE), 0), 0).sum(-1)
+    np.testing.assert_allclose(sj.soft_cross_entropy(z, targets, where=where), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sj.soft_cross_entropy(z.T, targets.T, 0, where.T), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.full
+def test_cross_entropy_derivatives():
+    where, labels = jnp.asarray(WHERE), jnp.asarray(LABELS)
+    assert_derivatives(lambda z: sj.cross_entropy(z, labels, where=where), LOGITS)
+    assert_derivatives(lambda z, t: sj.soft_cross_entropy(z, t, where=where), LOGITS, TARGETS)
+
+
+@pytest.mark.full
+def test_nothing_behind_the_mask_matters_to_cross_entropy():
+    z, where, labels, targets = arrays(LOGITS, WHERE, LABELS, TARGETS)
+    for junk in NAN, INF, -INF:
+        dirty, dirty_targets = jnp.where(where, z, junk), jnp.where(where, targets, junk)
+        for loss, clean in (
+            (lambda z, t: sj.cross_entropy(z, labels, where=where).sum(), (z, targets)),
+            (lambda z, t: sj.soft_cross_entropy(z, t, where=where).sum(), (z, targets)),
+        ):
+            actual, wanted = (jax.value_and_grad(loss, (0, 1))(*at) for at in ((dirty, dirty_targets), clean))
+            jax.tree.map(np.testing.assert_array_equal, actual, wanted)
+
+
+@pytest.mark.full
+def test_an_empty_row_costs_nothing():
+    z = jnp.array([[-INF, -INF, -INF], [NAN, INF, 0.0]])
+    where = jnp.array([[True] * 3, [False] * 3])
+    targets = jnp.array([[1.0, 0.0, 0.0], [NAN, 1.0, 0.0]])
+    for label in -1, 0, 3:
+        labels = jnp.array([label, label])
+        loss, gradient = jax.value_and_grad(lambda z, y=labels: sj.cross_entropy(z, y, where=where).sum())(z)
+        assert loss == 0
+        assert not gradient.any()
+    loss, gradients = jax.value_and_grad(lambda z, t: sj.soft_cross_entropy(z, t, where=where).sum(), (0, 1))(
+        z, targets
+    )
+    assert loss == 0
+    assert not gradients[0].any()
+    assert not gradients[1][1].any()
+    assert np.isfinite(gradients[1]).all()
+
+
+@pytest.mark.full
+def test_what_is_impossible_costs_infinity_and_what_is_no_entry_gives_nan():
+    z, where = jnp.array([0.0, -INF, 1.0, 2.0]), jnp.array([True, True, True, False])
+    losses = [sj.cross_entropy(z, jnp.array(label), where=where) for label in (1, 3, -1, 4)]
+    np.testing.assert_array_equal(losses, [INF, INF, NAN, NAN])
+    for label in 1, 3:
+        assert not jax.grad(lambda z, y=label: sj.cross_entropy(z, jnp.array(y), where=where))(z).any()
+    targets = jnp.array([0.5, 0.5, 0.0, 0.0])
+    assert sj.soft_cross_entropy(z, targets, where=where) == INF
+    possible = jnp.array([0.5, 0.0, 0.5, 0.0])
+    loss, gradients = jax.value_and_grad(sj.soft_cross_entropy, (0, 1))(z, possible, where=where)
+    np.testing.assert_allclose(loss, np.log1p(np.e) - 0.5, rtol=1e-6)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.full
+@every_dtype
+def test_cross_entropy_of_large_logits_is_in_float32(dtype):
+    z = jnp.clip(jnp.array(LARGE), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)).astype(dtype)
+    labels, targets = jnp.array([0, 2, 1]), jnp.full(z.shape, 0.25, dtype)
+    wanted = log_weights(np.asarray(z, np.float64), np.ones(z.shape, bool))
+    losses = sj.cross_entropy(z, labels)
+    assert losses.dtype == jnp.float32
+    np.testing.assert_allclose(losses, -wanted[np.arange(3), np.asarray(labels)], rtol=1e-5)
+    soft = sj.soft_cross_entropy(z, targets)
+    assert soft.dtype == jnp.float32
+    assert np.isfinite(soft).all()
+    gradient = jax.grad(lambda z: sj.soft_cross_entropy(z, targets).sum())(z)
+    assert np.isfinite(np.asarray(gradient, np.float64)).all()
+
+
+@pytest.mark.full
+def test_vmap_and_jit():
+    z, where, labels, targets, g = arrays(LOGITS, WHERE, LABELS, TARGETS, VECTORS)
+    for function in (
+        lambda z, v, y, t, g: sj.cross_entropy(z, y, where=v),
+        lambda z, v, y, t, g: sj.soft_cross_entropy(z, t, where=v),
+        lambda z, v, y, t, g: sj.softmax_jvp(sj.softmax(z, where=v), g, where=v),
+        lambda z, v, y, t, g: sj.log_softmax(z, where=v),
+    ):
+        together = function(z, where, labels, targets, g)
+        mapped = jax.jit(jax.vmap(function))(z, where, labels, targets, g)
+        np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "n"), [("int8", 300), ("int16", 40_000)])
+def test_labels_of_small_types_go_unchanged(dtype, n):
+    labels = jnp.array([3, -1], dtype)
+    losses = sj.cross_entropy(jnp.zeros((2, n)), labels)
+    np.testing.assert_allclose(losses[0], np.log(n), rtol=1e-6)
+    assert jnp.isnan(losses[1])

@@ -1,0 +1,119 @@
+"""What the laws, which compare each map with its formula and its gradients with differences, do not say of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.normalizers.row import weigh
+from tests.library.laws import references
+from tests.tiers import methods
+
+MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_softmax_equals_that_of_jax(axis):
+    rng = np.random.default_rng(0)
+    logits, where = jnp.asarray(5 * rng.normal(size=(5, 7)), jnp.float32), jnp.asarray(rng.random((5, 7)) < 0.6)
+    where = where.at[0].set(False).at[:, 0].set(False)
+    np.testing.assert_allclose(sj.softmax(logits, axis), jax.nn.softmax(logits, axis), rtol=1e-6)
+    np.testing.assert_allclose(
+        sj.softmax(logits, axis, where), jax.nn.softmax(logits, axis, where=where), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_softpick_keeps_the_digits_of_small_logits():
+    z = np.array([1e-4, 3e-4, -2e-4])
+    wanted = np.maximum(np.expm1(z), 0) / (np.abs(np.expm1(z)).sum() + 1e-12)
+    np.testing.assert_allclose(sj.softpick(jnp.array(z, jnp.float32), eps=1e-12), wanted, rtol=1e-5)
+
+
+def test_sigmoid_weighs_each_entry_by_itself():
+    z = jnp.array([0.0, np.log(2), -np.log(4)])
+    np.testing.assert_allclose(sj.sigmoid(z), [1 / 4, 2 / 5, 1 / 13], rtol=1e-6)
+    np.testing.assert_allclose(sj.sigmoid(z, bias=0.0), [1 / 2, 2 / 3, 1 / 5], rtol=1e-6)
+    # n is the number of visible entries.
+    np.testing.assert_allclose(sj.sigmoid(z, where=jnp.array([True, True, False])), [1 / 3, 1 / 2, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 500.0, -500.0])
+@pytest.mark.parametrize("sink", [-3.0, 0.5, 600.0])
+def test_a_sink_is_a_logit_whose_weight_is_dropped(sink, offset):
+    z = jnp.array(MIXED) + offset
+    with_one_more = sj.softmax(jnp.append(z, sink))
+    np.testing.assert_allclose(sj.sink_softmax(z, sink=sink), with_one_more[:-1], rtol=1e-6)
+
+
+@pytest.mark.full
+def test_a_low_sink_leaves_softmax_and_empty_rows_zero():
+    z = jnp.array([MIXED, [-jnp.inf] * 10])
+    where = jnp.array([[True] * 10, [False] * 10])
+    for visible in None, where:
+        for sink in -200.0, -1e37:
+            np.testing.assert_allclose(sj.sink_softmax(z, where=visible, sink=sink), sj.softmax(z), rtol=1e-6)
+            gradients = jax.jacrev(lambda z, s, v=visible: sj.sink_softmax(z, where=v, sink=s), (0, 1))(z, sink)
+            assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_softmax_n_is_a_sink_at_the_logarithm():
+    z = jnp.array(MIXED)
+    np.testing.assert_allclose(sj.softmax_n(z, n0=3.0), sj.sink_softmax(z, sink=np.log(3.0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [-1, (0, 2)])
+def test_the_factor_of_the_first_token_goes_to_the_first_visible_entry(axis):
+    z = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    where = np.ones(z.shape, bool)
+    where[0, 1, 0] = False
+    factor = np.ones_like(z)
+    for row in range(3):
+        places = [(0, row, 0), (1, row, 0)] if axis == -1 else [(0, row, 0)]
+        for batch, _, first in places:
+            factor[batch, row, first + (not where[batch, row, first])] = 3
+    weights = factor * np.exp(z) * where
+    weights /= weights.sum(axis, keepdims=True)
+    given = sj.first_token_softmax(jnp.asarray(z), axis, jnp.asarray(where), bias=np.log(3.0))
+    np.testing.assert_allclose(given, weights, rtol=1e-5)
+
+
+def test_numbers_of_clipped_and_elastic_softmax():
+    z = np.array(MIXED)
+    for numbers in {"gamma": -0.03, "alpha": 0.0}, {"alpha": 2.0}, {"zeta": 1.5, "alpha": 0.5}:
+        wanted = references.clipped_softmax(z, **numbers)
+        np.testing.assert_allclose(sj.clipped_softmax(jnp.array(z), **numbers), wanted, rtol=1e-5, atol=1e-7)
+    wanted = references.softmax(z) + 0.5 / z.size
+    np.testing.assert_allclose(sj.elastic_softmax(jnp.array(z), tau=0.5), wanted, rtol=1e-5)
+
+
+def test_elastic_softmax_gives_a_logit_of_minus_infinity_nothing_where_it_adds_to_the_weights():
+    weights = weigh(dataclasses.replace(sj.elastic_softmax, tau=0.5), jnp.array([0.0, -INF, 0.0]))
+    np.testing.assert_allclose(weights, [0.75, 0, 0.75])
+
+
+@pytest.mark.parametrize("sink", [-3e38, 3e38])
+@pytest.mark.parametrize("row", [[3e38, -3e38], [3e38, 3e38], [-3e38, -3e38]], ids=str)
+def test_a_sink_of_any_size_is_finite(sink, row):
+    weights, pull = jax.vjp(lambda z, s: sj.sink_softmax(z, sink=s), jnp.array(row), jnp.float32(sink))
+    assert np.isfinite(weights).all()
+    assert all(np.isfinite(gradient).all() for gradient in pull(jnp.array([1.0, -2.0])))
+
+
+@pytest.mark.parametrize(
+    "name", methods(["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"])
+)
+def test_a_map_marked_shift_invariant_is_and_the_others_are_not(name):
+    weigh = getattr(sj, name)
+    unchanged = np.allclose(weigh(jnp.array(MIXED) + 1.0), weigh(jnp.array(MIXED)), atol=1e-6)
+    assert unchanged == weigh.shift_invariant
+
+
+def test_second_derivatives_where_a_weight_is_0():
+    """Of z₀ / (1 + Σ|z|), at z = (0, 1, -2)."""
+    second = jax.jit(jax.hessian(lambda z: sj.signed_l1(z)[0]))(jnp.array([0.0, 1.0, -2.0]))
+    np.testing.assert_allclose(second[1:, 0], [-1 / 16, 1 / 16], rtol=1e-6)
+    np.testing.assert_allclose(second, second.T, rtol=1e-6)

@@ -1,0 +1,338 @@
+import contextlib
+import pathlib
+import re
+import types
+from functools import partial
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax.normalizers import registry
+from softmax_jax.normalizers.normalizer import SoftCapped
+from tests.tiers import methods
+
+CONTRIBUTING = pathlib.Path(__file__).parents[3] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def restored():
+    """Forgets whatever the test registers."""
+    before = dict(sj.METHODS)
+    yield
+    for name in sj.METHODS.keys() - before.keys():
+        del registry._methods[name]
+
+
+def double(logits, axis=-1, where=None, *, factor=2.0):
+    return factor * sj.softmax(logits, axis, where)
+
+
+def test_the_view_is_read_only():
+    with pytest.raises(TypeError):
+        sj.METHODS["mine"] = sj.METHODS["softmax"]  # pyright: ignore[reportIndexIssue]
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
+    n = sj.normalizer(name)
+    assert len(jax.tree.leaves(n)) == len(jax.tree.leaves(list(sj.METHODS[name].numbers.values())))
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale"),
+    [
+        ("softmax", None),
+        ("softmax()", None),
+        (" temperature(0.2) ", sj.ConstantTemperature(0.2)),
+        ("temperature(theta=2)", sj.ConstantTemperature(2.0)),
+        ("ssmax(s=0.43)", sj.LogLength(s=0.43)),
+        ("ssmax(0.43, bias=-1e-1)", sj.LogLength(s=0.43, bias=-0.1)),
+        ("scalable_softpick(0.43)", sj.LogLength(s=0.43)),
+        ("length_scaled(10, 0.2)", sj.LengthRule(m=10.0, eps=0.2)),
+        ("adaptive(coefficients=(1, -2.5))", sj.EntropyPolynomial((1.0, -2.5))),
+        ("adaptive(coefficients=[1], entropy_range=(0, 6))", sj.EntropyPolynomial((1.0,), entropy_range=(0.0, 6.0))),
+        ("adaptive(entropy_range=None)", sj.EntropyPolynomial()),
+    ],
+)
+def test_spec_strings(spec, scale):
+    assert sj.normalizer(spec).scale == scale
+
+
+def test_numbers_as_keywords():
+    assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
+    assert jax.tree.leaves(sj.normalizer("softpick", eps=1e-3)) == [1e-3]
+    whole = sj.normalizer("length_scaled(m=2)")  # which can be differentiated all the same
+    assert all(isinstance(number, float) for number in jax.tree.leaves(whole))
+    s = jnp.array([0.1, 0.2])[:, None, None]
+    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "softmx",
+            r"unknown normalizer 'softmx': did you mean 'softmax'\? known are softmax, soft_capped, temperature, ",
+        ),
+        ("zzz", r"unknown normalizer 'zzz': known are softmax, "),
+        ("ssmax(t=1)", r"normalizer 'ssmax' has no number 't'; it takes: s=0\.36.*, bias=0\.0"),
+        ("softmax(s=1)", r"normalizer 'softmax' has no number 's'; it takes: none"),
+        ("ssmax(1, 2, 3)", r"gives 3 numbers; 'ssmax' takes at most 2"),
+        ("ssmax(0.43, s=1)", r"gives s twice: give each number once"),
+        ("ssmax(s=1, s=2)", r"cannot read the normalizer"),
+        ("", r"cannot read the normalizer '': write a name, or a name with numbers as in 'ssmax\(s=0\.43\)'"),
+        ("ssmax(s=", r"cannot read"),
+        ("sj.ssmax()", r"cannot read"),
+        ("ssmax(**{'s': 1})", r"cannot read"),
+        ("ssmax(s=print('run'))", r"cannot read"),
+        ("ssmax(s={[]: 1})", r"cannot read"),
+        ("temperature(1/3)", r"cannot read"),
+        ("temperature('cold')", r"theta is 'cold'; it must be a number above 0, such as 1\.0"),
+        ("temperature(True)", r"theta is True; it must be a number"),
+        ("temperature(None)", r"theta is None; it must be a number"),
+        ("ssmax(s=1e999)", r"s is inf; it must be a finite number"),
+        ("softpick(eps=-1e999)", r"eps is -inf; it must be a finite number"),
+        ("adaptive(coefficients=3)", r"coefficients is 3; it must be a tuple of numbers, such as \(0\.5, 6\.0\)"),
+        ("adaptive(coefficients=(1, None))", r"each of coefficients is None; it must be a number"),
+        ("adaptive(entropy_range=(1, 2, 3))", r"entropy_range is \(1\.0, 2\.0, 3\.0\); it must be"),
+    ],
+)
+def test_what_cannot_be_built_says_so_in_one_line(spec, message):
+    with pytest.raises(ValueError, match=message) as error:
+        sj.normalizer(spec)
+    assert "\n" not in str(error.value)
+
+
+def test_a_keyword_does_not_silently_win_over_the_text():
+    for spec in "temperature(0.2)", "temperature(theta=0.2)":
+        with pytest.raises(ValueError, match=r"gives theta twice: give each number once"):
+            sj.normalizer(spec, theta=0.3)
+
+
+@hypothesis.given(st.text() | st.text("ssmax()=,.0123 '[]{}*"))
+def test_any_text_gives_a_normalizer_or_a_value_error(text):
+    with contextlib.suppress(ValueError):
+        assert isinstance(sj.normalizer(text), sj.Normalizer)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_registered_method_works_by_name():
+    sj.register("double", double, sj.LogLength)
+    assert list(sj.METHODS)[-1] == "double"
+    assert sj.METHODS["double"].numbers.keys() == {"s", "bias", "factor"}
+    weights = sj.normalizer("double(s=0.5, factor=3)")(jnp.arange(4.0))
+    np.testing.assert_allclose(weights, 3 * sj.ssmax(jnp.arange(4.0), s=0.5), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_cannot_be_registered():
+    def without_default(logits, axis=-1, where=None, *, alpha):
+        return alpha * logits
+
+    def also_s(logits, axis=-1, where=None, *, s=1.0):
+        return s * logits
+
+    for name in "softmax", "not a name", "":
+        with pytest.raises(ValueError, match=rf"cannot register '{name}': a name must be new and a Python identifier"):
+            sj.register(name, double)
+    with pytest.raises(ValueError, match=r"numbers without a default \['alpha'\]"):
+        sj.register("mine", without_default)
+    with pytest.raises(ValueError, match=r"claimed twice \['s'\]"):
+        sj.register("mine", also_s, sj.LogLength)
+    with pytest.raises(ValueError, match=r"no number 'theta'; it takes: s=.*, bias=0\.0"):
+        sj.register("mine", sj.softmax, sj.LogLength, theta=1.0)
+    with pytest.raises(ValueError, match=r"theta is 0\.0; it must be a finite number above 0"):
+        sj.register("mine", sj.softmax, sj.ConstantTemperature, theta=0.0)
+    assert "mine" not in sj.METHODS
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_method_may_have_defaults_of_its_own():
+    sj.register("cold", sj.softmax, sj.ConstantTemperature, theta=0.5)
+    assert sj.METHODS["cold"].numbers == {"theta": 0.5}
+    assert sj.normalizer("cold").scale == sj.ConstantTemperature(0.5)
+    assert sj.normalizer("cold(2)").scale == sj.ConstantTemperature(2.0)
+
+
+def test_every_method_takes_a_cap_besides_its_numbers():
+    assert sj.normalizer("softmax(cap=50)") == sj.Normalizer(SoftCapped(50.0)) == sj.normalizer("soft_capped")
+    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(
+        SoftCapped(20.0, sj.Normalizer(sj.softmax, sj.LogLength(0.4)))
+    )
+    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
+    assert sj.METHODS["ssmax"].numbers.keys() == {"s", "bias"}
+    assert sj.METHODS["soft_capped"].numbers == {"cap": 50.0}
+    with pytest.raises(ValueError, match=r"no number 'capp'; did you mean 'cap'\?"):
+        sj.normalizer("softmax(capp=3)")
+
+
+@pytest.mark.parametrize(("cap", "said"), [("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf"), ("1e-40", "1e-40")])
+def test_a_cap_that_is_none_is_refused(cap, said):
+    with pytest.raises(
+        ValueError, match=rf"cap is {said}; it must be a (finite )?number above 0, from 1e-6 to 1e30, such as 50.0"
+    ):
+        sj.normalizer(f"entmax15(cap={cap})")
+    with pytest.raises(ValueError, match=r"cap is -2.0; it must be a finite number above 0"):
+        SoftCapped(-2.0)
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_example_of_contributing_runs_and_obeys_the_laws():
+    known = set(sj.METHODS)
+    example = re.search(r"```python\n(.*?)```", CONTRIBUTING.read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    exec(example[1], {})
+    (name,) = sj.METHODS.keys() - known
+    weigh = sj.normalizer(name)
+
+    z = np.array([[0.5, np.nan, -1.0, 2.0], [np.inf, np.nan, 0.0, 1.0]])
+    where = np.array([[True, False, True, True], [False] * 4])
+    for dtype in jnp.float32, jnp.bfloat16:
+        weights, pull = jax.vjp(lambda z: weigh(z, where=jnp.asarray(where)), jnp.asarray(z, dtype))
+        (gradient,) = pull(jnp.ones_like(weights))
+        assert weights.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(weights[~where], np.float32), 0)
+        np.testing.assert_array_equal(np.asarray(gradient[~where], np.float32), 0)
+        np.testing.assert_array_equal(weights[0, [0, 2, 3]], weigh(jnp.asarray(z[0, [0, 2, 3]], dtype)))
+    np.testing.assert_allclose(weigh(jnp.array([-1.0, 3.0])), [0, 3 / 2], rtol=1e-6)
+
+
+OWN = """
+import jax
+import jax.numpy as jnp
+import softmax_jax as sj
+
+class Sigmoid(sj.Map):
+    sums_to_one = False
+
+    def weights(self, row):
+        return jax.nn.sigmoid(row.logits)
+
+class Sharp(sj.Map):
+    sums_to_one = False
+    power: float = sj.number(default=2.0, learn=True)
+
+    def weights(self, row):
+        return jax.nn.sigmoid(row.logits) ** row.number(self.power)
+
+sigmoid, sharp = Sigmoid(), Sharp()
+kept = sj.register("kept_in_a_module", Sigmoid())
+sj.register("only_registered", Sigmoid())
+pair = sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
+capped = sj.normalizer("softpick", cap=5.0)
+
+def function(logits, axis=-1, where=None, *, factor=2.0):
+    return factor * sj.softmax(logits, axis, where)
+
+def of_one(logits):
+    return logits
+
+def summed(logits, axis=-1, where=None):
+    return logits.sum(axis)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, restored):
+    """A module of the user's."""
+    name = "own_" + tmp_path.name.replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(OWN)
+    (tmp_path / f"{name}_broken.py").write_text("1 +")
+    (tmp_path / f"{name}_raises.py").write_text("\nraise RuntimeError('no\\nuse')")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_normalizer_of_a_module_needs_no_registration(own):
+    logits, where = jnp.array([1.0, 2.0, 3.0]), jnp.array([True, False, True])
+    sigmoid = jnp.where(where, jax.nn.sigmoid(logits), 0.0)
+    for name in ("sigmoid", "kept", "only_registered", " sigmoid() "):
+        np.testing.assert_array_equal(sj.normalizer(f"{own}:{name}")(logits, where=where), sigmoid)
+    np.testing.assert_allclose(sj.normalizer(f"{own}:sharp(power=3.0)")(logits, where=where), sigmoid**3, rtol=1e-6)
+    assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
+    assert sj.normalizer(f"{own}:pair") == sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
+    assert sj.normalizer(f"{own}:capped") == sj.normalizer("softpick", cap=5.0)
+    assert sj.normalizer(f"{own}:capped(cap=3)") == sj.normalizer("softpick", cap=3.0)
+    for spec, factor in ((f"{own}:function", 2), (f"{own}:function(factor=3.0)", 3)):
+        np.testing.assert_allclose(sj.normalizer(spec)(logits), factor * jax.nn.softmax(logits), rtol=1e-6)
+    q = jnp.ones((3, 2, 4))
+    assert sj.dot_product_attention(q, q, q, normalizer=f"{own}:function").shape == q.shape
+
+
+def plain(logits, axis=-1, where=None, *, factor=1.0):
+    return factor * jax.nn.softmax(logits, axis, where)
+
+
+PLAIN = sj.Normalizer(jax.tree_util.Partial(plain, factor=1.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (sj.softpick, sj.normalizer("softpick")),
+        (sj.ssmax, sj.normalizer("ssmax")),
+        (plain, PLAIN),
+        (jax.tree_util.Partial(plain, factor=1.0), PLAIN),
+        (PLAIN, PLAIN),
+        ("ssmax", sj.normalizer("ssmax")),
+    ],
+)
+def test_anything_callable_is_a_normalizer(given, meant):
+    assert registry.as_normalizer(given) == meant
+
+
+def test_a_function_is_taken_wherever_a_normalizer_is():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 2, 4)), jnp.float32)
+
+    def attend(x):
+        return jax.nn.softmax(x @ x.mT) @ x
+
+    learned = sj.calibrate(attend, plain, learn=(), loss=lambda f, x: f(x).sum(), batches=[x], optimizer=NONE)
+    wanted = attend(x)
+    for swapped in sj.swap(attend, plain), sj.swap(attend, {"*": plain}), sj.swap(attend, learned):
+        np.testing.assert_allclose(swapped(x), wanted, rtol=1e-5)
+    np.testing.assert_allclose(sj.probe(attend, plain)(x)[0], wanted, rtol=1e-5)
+    wanted = sj.dot_product_attention(x, x, x)
+    layers: list[Any] = [sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {})]
+    for weigh in layers:
+        np.testing.assert_allclose(weigh(x, x, x), wanted, rtol=1e-5)
+    np.testing.assert_allclose(sj.dot_product_attention(x, x, x, normalizer=plain), wanted, rtol=1e-5)
+
+
+NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, state, _: (gradient, state))
+
+
+def test_numbers_of_an_object_are_given_as_those_of_a_name():
+    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
+    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no_such_module:sigmoid", r"the module no_such_module cannot be imported .*a file in this directory"),
+        ("{}_broken:sigmoid", r"_broken cannot be imported \(SyntaxError.*_broken.py"),
+        ("{}_raises:sigmoid", r"_raises cannot be imported \(RuntimeError: no use .*_raises.py:2\)"),
+        ("{}:sigmod", r"did you mean 'sigmoid'\? .* must hold a normalizer of that name"),
+        ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
+        ("{}:Sigmoid", r"is the class Sigmoid; it must be a map"),
+        ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
+        ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
+        ("{}:sharp(power='a')", r"power is 'a'"),
+        ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),
+        ("{}:", r"cannot read the normalizer"),
+        ("sigmod", r"one of your own is written my_module:sigmod"),
+    ],
+)
+def test_what_a_module_lacks_is_said_in_one_line(own, text, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        sj.normalizer(text.format(own))
+    assert "\n" not in str(refused.value)

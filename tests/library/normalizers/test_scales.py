@@ -1,0 +1,290 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from softmax_jax import theory
+from softmax_jax.normalizers.row import critical_beta
+from tests.library.laws.references import entropy, power_beta
+
+INF, NAN = float("inf"), float("nan")
+PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
+
+
+def uniform(n):
+    return jnp.zeros((1, n))
+
+
+@jax.jit
+def beta(scale, logits, where=None):
+    return scale(logits, -1, where)
+
+
+def test_entropy_of_uniform_one_hot_and_empty_rows():
+    np.testing.assert_allclose(sj.entropy(uniform(1000)), [[math.log(1000)]], rtol=1e-6)
+    assert sj.entropy(jnp.array([0.0, 3e38, -3e38])) == 0
+    assert sj.entropy(jnp.array([NAN, INF]), where=jnp.zeros(2, bool)) == 0
+
+
+def test_entropy_gradient_is_its_closed_form_and_finite_at_zero_weights():
+    z = jnp.array([0.0, 1.0, -2.0, -1e30])
+    p = np.asarray(jax.nn.softmax(z), np.float64)
+    wanted = [-p_i * (math.log(p_i) + entropy(np.array(z, np.float64))) if p_i else 0 for p_i in p]
+    np.testing.assert_allclose(jax.grad(lambda z: sj.entropy(z)[0])(z), wanted, atol=1e-6)
+
+
+def test_entropy_of_bfloat16_logits_is_computed_in_float32():
+    z = jnp.asarray(np.random.default_rng(0).normal(size=4096), jnp.bfloat16)
+    np.testing.assert_allclose(sj.entropy(z), [entropy(np.asarray(z, np.float64))], rtol=1e-5)
+
+
+@pytest.mark.full
+def test_the_critical_beta_is_that_of_the_theory():
+    rng = np.random.default_rng(0)
+    z, where = 3 * rng.normal(size=(2, 6, 40)), rng.random((2, 6, 40)) < 0.5
+    for dtype in (jnp.float32, jnp.bfloat16):
+        logits = jnp.asarray(z, dtype)
+        found = jax.jit(critical_beta)(logits, jnp.asarray(where))
+        np.testing.assert_allclose(found, theory.critical_beta(np.asarray(logits, np.float64), where), rtol=1e-5)
+        np.testing.assert_array_equal(found, critical_beta(jnp.where(where, logits, -jnp.inf)))
+
+
+def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
+    z = jnp.array(
+        [[1.0, 1.0, 0.0], [1.0, -INF, -INF], [-INF] * 3, [NAN, 0.0, 1.0], [INF, 0.0, 1.0], [3e38, -3e38, -1e38]]
+    )
+    np.testing.assert_array_equal(critical_beta(z), [INF, 0, 0, NAN, NAN, 0])
+    hidden = jnp.array([[True, True, True]] * 3 + [[False, True, True]] * 3)
+    np.testing.assert_allclose(critical_beta(z, hidden)[3:5], np.log(2), rtol=1e-6)
+    np.testing.assert_array_equal(critical_beta(jnp.zeros((2, 1))), 0)
+
+
+def test_constant_temperature_is_one_over_theta():
+    assert beta(sj.ConstantTemperature(0.25), uniform(3)) == 4
+
+
+def test_log_length_counts_visible_entries():
+    where = jnp.array([[True, True, False], [True, False, False], [False, False, False]])
+    wanted = [[0.43 * math.log(2) + 0.1], [0.1], [0.1]]
+    np.testing.assert_allclose(beta(sj.LogLength(0.43, 0.1), jnp.zeros((3, 3)), where), wanted, rtol=1e-6)
+
+
+def test_inverse_temperature_is_what_is_given_for_each_row():
+    betas = jnp.array([[[0.5], [0.0], [-2.0]]])
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 6)), jnp.float32)
+    assert beta(sj.InverseTemperature(), z) == 1
+    np.testing.assert_array_equal(beta(sj.InverseTemperature(betas), z), betas)
+    weights = sj.Normalizer(sj.softmax, sj.InverseTemperature(betas))(z)
+    np.testing.assert_allclose(weights, sj.softmax(betas * z), rtol=1e-6)
+    np.testing.assert_allclose(weights[0, 1], [1 / 6] * 6, rtol=1e-6)
+
+
+@pytest.mark.full
+def test_clipped_log_length_follows_log_length_between_its_bounds():
+    scale = sj.ClippedLogLength(s=0.5, bias=0.1, low=0.7, high=2.0)
+    for n, wanted in (1, 0.7), (2, 0.7), (4, 0.5 * math.log(4) + 0.1), (64, 2.0), (4096, 2.0):
+        np.testing.assert_allclose(beta(scale, uniform(n)), [[wanted]], rtol=1e-6)
+    slopes = [jax.grad(lambda scale, n=n: beta(scale, uniform(n))[0, 0])(scale) for n in (2, 4, 64)]
+    assert [float(slope.low) for slope in slopes] == [1, 0, 0]
+    assert [float(slope.bias) for slope in slopes] == [0, 1, 0]
+    assert [float(slope.high) for slope in slopes] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("positions", [None, np.arange(40), jnp.arange(40.0)], ids=["counted", "numpy", "jax"])
+def test_log_position_is_llama_4s_temperature(positions):
+    given = None if positions is None else positions[:, None]
+    causal = jnp.tril(jnp.ones((40, 40), bool))
+    betas = beta(sj.LogPosition(0.3, 7.0, given), jnp.zeros((40, 40)), causal if positions is None else None)
+    wanted = [[1 + 0.3 * math.log(math.floor((p + 1) / 7) + 1)] for p in range(40)]
+    np.testing.assert_allclose(betas, wanted, rtol=1e-6)
+
+
+def test_log_position_steps_at_every_multiple_of_its_length():
+    betas = [float(beta(sj.LogPosition(), uniform(n))[0, 0]) for n in (1, 8191, 8192, 16383, 16384)]
+    assert betas == pytest.approx([1, 1, 1 + math.log(2) / 10, 1 + math.log(2) / 10, 1 + math.log(3) / 10], rel=1e-6)
+    for length in 3, 7, 4096:
+        ends = jnp.arange(1, 2000) * length - 1
+        of_ends = beta(sj.LogPosition(floor_scale=length, positions=ends[:, None]), jnp.zeros((1999, 1)))
+        np.testing.assert_allclose(of_ends[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
+
+
+def test_the_offset_tells_llama_4_from_mistral_3():
+    positions = jnp.array([6, 7, 8])[:, None]
+    for offset, steps in (1.0, [1, 1, 1]), (0.0, [0, 1, 1]):
+        scale = sj.LogPosition(0.3, 7.0, offset=offset)
+        wanted = 1 + 0.3 * np.log1p(steps)
+        given = sj.LogPosition(0.3, 7.0, positions, offset)
+        np.testing.assert_allclose(beta(given, jnp.zeros((3, 9))).ravel(), wanted, rtol=1e-6)
+        causal = jnp.arange(9)[None] <= positions
+        np.testing.assert_allclose(beta(scale, jnp.zeros((3, 9)), causal).ravel(), wanted, rtol=1e-6)
+
+
+@pytest.mark.full
+def test_positions_for_other_rows_than_there_are_raise():
+    n = sj.Normalizer(sj.softmax, sj.LogPosition(positions=jnp.arange(5)[:, None]))
+    assert n(jnp.zeros((2, 5, 8))).shape == (2, 5, 8)
+    with pytest.raises(ValueError, match=r"LogPosition has shape \(5, 1\) for logits .* a number for each row: give"):
+        n(jnp.zeros((4, 8)))
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 16.0, 1e6])
+def test_length_ratio_is_yarns_temperature(ratio):
+    root = 0.1 * math.log(ratio) + 1
+    assert float(beta(sj.LengthRatio(ratio), uniform(9)).squeeze()) == pytest.approx(root**2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("weight", "power"), [(0.0, math.atanh(0.5)), (-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30, 9)])
+def test_log_length_power_equals_its_formula(weight, power):
+    for n in 1, 2, 3, 16, 4096:
+        wanted = power_beta(n, weight, power, 0.5)
+        np.testing.assert_allclose(beta(sj.LogLengthPower(weight, power, 0.5), uniform(n)), [[wanted]], rtol=2e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("power", [-5.0, -0.5, 0.0, 0.5])
+def test_log_length_power_counts_visible_entries_and_learns_from_every_row(power):
+    where = jnp.arange(6)[None] < jnp.array([[0], [1], [2], [6]])
+    counts, h = [0, 1, 2, 6], 1e-6
+    with jax.enable_x64(True):
+        numbers = [0.3, power, 1.0]
+        forward, reverse = (
+            derivative(lambda scale: beta(scale, jnp.zeros((4, 6)), where)[:, 0])(sj.LogLengthPower(*numbers))
+            for derivative in (jax.jacfwd, jax.jacrev)
+        )
+    for place, slopes in enumerate(zip(jax.tree.leaves(forward), jax.tree.leaves(reverse))):
+        up, down = ([*numbers[:place], numbers[place] + step, *numbers[place + 1 :]] for step in (h, -h))
+        wanted = [(power_beta(n, *up) - power_beta(n, *down)) / (2 * h) for n in counts]
+        for slope in slopes:
+            np.testing.assert_allclose(slope, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize(("k", "each", "others"), [(1.0, 0.0280, 0.72), (2.0, 0.074, 0.25)])
+def test_length_rule_on_its_example(k, each, others):
+    # 200 entries, of which the ten that matter have logit +1 and the others -1.
+    logits = jnp.array([1.0] * 10 + [-1.0] * 190)
+    weights = np.asarray(sj.temperature_softmax(logits, theta=1 / k), np.float64)
+    mass = weights[10:].sum()
+    assert weights[0] == pytest.approx(each, rel=5e-3)
+    assert mass == pytest.approx(others, abs=1e-2)
+    assert beta(sj.LengthRule(m=10, eps=float(mass)), logits) == pytest.approx(k, rel=1e-5)
+
+
+def test_length_rule_is_zero_where_every_entry_matters():
+    assert beta(sj.LengthRule(m=10, eps=0.05), uniform(10)) == 0
+    assert beta(sj.LengthRule(m=10, eps=0.05), uniform(7)) == 0
+    assert beta(sj.LengthRule(m=10, eps=0.9), uniform(20)) == 0
+
+
+@pytest.mark.full
+def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
+    # One item ever further above 599 others: entropies from log(600) = 6.4 down to 0.
+    logits = jnp.zeros((4000, 600)).at[:, 0].set(jnp.linspace(0, 16, 4000))
+    entropies, betas = sj.entropy(logits), beta(sj.EntropyPolynomial(), logits)
+    active = betas > 1
+    assert entropies.max() > 6.39
+    assert entropies.min() < 0.01
+    assert entropies[active].min() == pytest.approx(0.849, abs=5e-3)
+    assert entropies[active].max() == pytest.approx(5.945, abs=5e-3)
+    assert ((entropies > 0.86) & (entropies < 5.94) <= active).all()
+    assert (betas[~active] == 1).all()
+    assert betas.max() == pytest.approx(2.42, abs=5e-3)
+    assert entropies[betas.argmax(0), 0] == pytest.approx(4.41, abs=2e-2)
+
+
+def test_threshold_and_floor():
+    low, high = jnp.array([[6.0, 0.0]]), uniform(2)  # 0.02 and 0.69 nats
+    assert beta(sj.EntropyPolynomial((3.0,)), low) == 1
+    assert beta(sj.EntropyPolynomial((3.0,)), high) == 3
+    assert beta(sj.EntropyPolynomial((3.0,), threshold=0.7), high) == 1
+    assert beta(sj.EntropyPolynomial((0.2,)), high) == 1
+    assert beta(sj.EntropyPolynomial((0.2,), floor=0.5), high) == 0.5
+
+
+def test_an_entropy_at_the_threshold_is_not_above_it_and_one_at_an_end_of_the_range_not_beyond():
+    alone = uniform(1)  # whose entropy is 0
+    assert beta(sj.EntropyPolynomial((3.0,), threshold=0.0), alone) == 1
+    for ends, beyond in (((-1.0, 0.0), False), ((0.0, 1.0), False), ((0.5, 1.0), True), ((-1.0, -0.5), True)):
+        scale = sj.EntropyPolynomial((1.0,), threshold=-2.0, entropy_range=ends)
+        assert scale.extrapolates(alone, -1, None) == beyond
+
+
+def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
+    scale = sj.EntropyPolynomial(entropy_range=(1.5, 4.0))
+    for n, h in (2, 1.5), (20, math.log(20)), (1000, 4.0):
+        assert beta(scale, uniform(n)) == pytest.approx(np.polyval(PUBLISHED, h), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: sj.ConstantTemperature(0), r"theta is 0\.0; it must be a finite number above 0, such as 1\.0"),
+        (lambda: sj.ConstantTemperature(NAN), r"theta is nan; it must be"),
+        (lambda: sj.LogLength(s=INF), r"s is inf; it must be a finite number such as"),
+        (lambda: sj.LogLength(bias=NAN), r"bias is nan; it must be"),
+        (lambda: sj.InverseTemperature(NAN), r"beta is nan; it must be"),
+        (lambda: sj.ClippedLogLength(high=INF), r"high is inf; it must be"),
+        (lambda: sj.ClippedLogLength(low=2, high=1.5), r"low is 2\.0 and high is 1\.5; low must lie below high: give"),
+        (lambda: sj.ClippedLogLength(low=3.0), r"low is 3\.0 and high is 3\.0; low must lie below high"),
+        (lambda: sj.LogLengthPower(weight=INF), r"weight is inf; it must be"),
+        (lambda: sj.LogLengthPower(power=NAN), r"power is nan; it must be"),
+        (lambda: sj.LogLengthPower(delta=-INF), r"delta is -inf; it must be"),
+        (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
+        (lambda: sj.LengthRule(eps=2), r"eps is 2\.0; it must be a finite number between 0 and 1, such as"),
+        (lambda: sj.LengthRule(eps=0.0), r"eps is 0\.0; it must be"),
+        (lambda: sj.LogPosition(floor_scale=0.5), r"floor_scale is 0\.5; it must be .* at least 1, such as"),
+        (lambda: sj.LogPosition(positions=-1), r"positions is -1\.0; it must be .* at least 0, such as"),
+        (lambda: sj.LengthRatio(0.5), r"ratio is 0\.5; it must be a finite number at least 1, such as 4\.0"),
+        (lambda: sj.EntropyPolynomial(()), r"coefficients is \(\); it must hold at least one number"),
+        (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(threshold=INF), r"threshold is inf; it must be"),
+        (lambda: sj.EntropyPolynomial(floor=NAN), r"floor is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each of entropy_range is nan; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"each of entropy_range is inf; it must be"),
+        (lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)), r"entropy_range is \(2\.0, 2\.0\); it must be \(low"),
+        (
+            lambda: sj.EntropyPolynomial(entropy_range=(3, 2)),
+            r"entropy_range is \(3\.0, 2\.0\); it must be .* low below high",
+        ),
+    ],
+)
+def test_a_bad_number_is_refused_in_one_line(build, message):
+    with pytest.raises(ValueError, match=message) as error:
+        build()
+    assert "\n" not in str(error.value)
+
+
+def test_traced_numbers_are_not_checked():
+    assert jax.jit(lambda theta: beta(sj.ConstantTemperature(theta), uniform(3)))(0.5) == 2
+    ends = jax.jit(lambda low, high: beta(sj.EntropyPolynomial(entropy_range=(low, high)), uniform(20)))
+    assert ends(1.5, 2.0) == pytest.approx(np.polyval(PUBLISHED, 2.0), rel=1e-4)
+
+
+@pytest.mark.full
+def test_extrapolation_is_entropy_above_the_threshold_and_outside_the_range():
+    scale = sj.EntropyPolynomial((1.0,), entropy_range=(1.0, 3.0))
+    logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 16, 64)])
+    assert scale.extrapolates(logits, -1, None)[:, 0].tolist() == [False, True, False, False, True]
+    assert not sj.EntropyPolynomial().extrapolates(logits, -1, None).any()
+
+
+@pytest.mark.full
+def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
+    scale = sj.EntropyInterpolation(jnp.log(jnp.array([4.0, 16.0])), jnp.array([2.0, 3.0]))
+    logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 8, 16, 64)])
+    np.testing.assert_allclose(beta(scale, logits)[:, 0], [1.0, 2.0, 2.0, 2.5, 3.0, 3.0], rtol=1e-5)
+    flat = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([0.2, 0.3]))
+    assert (beta(flat, logits) == 1).all()
+    steep = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([2.0, 3.0]))
+    learned = jax.grad(lambda scale: sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0])(steep).betas
+    assert np.isfinite(learned).all()
+    assert (np.asarray(learned) != 0).all()
+
+
+def test_the_change_of_a_masked_logit_changes_no_entropy():
+    """Here it is infinite: the logarithm of 0 has that slope."""
+    x, along = jnp.array([0.0, 1.0, 2.0]), jnp.ones(3)
+    masked, visible = (jax.jvp(lambda x: sj.entropy(jnp.log(x)), (x[first:],), (along[first:],)) for first in (0, 1))
+    np.testing.assert_allclose(masked, visible, rtol=1e-6)

@@ -1,14 +1,15 @@
-"""The most that any attention can answer of max retrieval, where rounding makes items equal."""
+"""What can be answered of max retrieval where rounding makes items equal, by any attention and without a model."""
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Float
 
 from softmax_jax.experiment.tasks.max_retrieval import CLASSES
-from softmax_jax.experiment.tasks.rounded_products import BITS, SPACING
+from softmax_jax.experiment.tasks.rounded_products import BITS
 
 BINADES = 12
 """From one power of two to the next below it; the largest of two items or more lies below all of these in no set."""
@@ -19,25 +20,53 @@ NEGLIGIBLE = 1e-9
 def expected_ceiling(precision: str, items: int) -> float:
     r"""Returns the percent of sets of uniform ρ that the best guess answers, after rounding to a precision of `BITS`.
 
-    $$\sum_v \sum_k \binom{n}{k} w_v^k \, b_v^{\,n-k} \; \mathbb E\Big[\max_c \frac{N_c}{k}\Big]$$
+    $$\mathbb E\Big[\max_c \frac{N_c}{k}\Big]$$
 
-    A rounded number v is the largest of a set, k times, if k of its n items fall among those that round to v, which are
-    a share w of all, and the others among the share b below. The best guess is then the class that most of the k have.
+    The best guess is the class that most of the k items have which tie for the largest, $N_c$ of them.
 
     >>> [round(expected_ceiling("bfloat16", n), 1) for n in (16, 1024, 16384)]
     [98.6, 61.0, 19.5]
     """
-    steps = 2 ** BITS[precision][1]
+    return 100 * _mean_over_ties(BITS[precision][1] + 1, items, largest_shares)
+
+
+@functools.cache
+def accuracy_of_ties(bits: int, items: int) -> float:
+    r"""Returns the percent of sets of uniform ρ answered by one of the items that tie, after rounding to so many bits.
+
+    $$\tfrac{1}{10} + \tfrac{9}{10} \, \mathbb E\Big[\frac{1}{k}\Big]$$
+
+    Of the k items that tie for the largest once ρ is rounded to `bits` significant bits, one is chosen at random. It is
+    the true one in a share 1/k of the sets; of the others every tenth has the class of the true one. Nothing is trained
+    and nothing is fitted, so this is what an accuracy is to be compared with that rounding alone would explain. It is no
+    mechanism: softmax averages the values of items that tie.
+
+    >>> [round(accuracy_of_ties(8, n), 1) for n in (16, 1024, 16384)]
+    [98.6, 58.9, 12.9]
+    """
+    return 100 * _mean_over_ties(bits, items, lambda most: 1 / CLASSES + (1 - 1 / CLASSES) / np.arange(1, most + 1))
+
+
+def _mean_over_ties(bits: int, items: int, share: Callable[[int], Float[np.ndarray, " most"]]) -> float:
+    r"""Returns the mean of a share of the k items that tie for the largest of a set.
+
+    $$\sum_v \sum_k \binom{n}{k} w_v^k \, b_v^{\,n-k} \; s_k$$
+
+    A rounded number v is the largest of a set, k times, if k of its n items fall among those that round to v, which are
+    a share w of all, and the others among the share b below. `share` gives $s_1, s_2, \dots$ up to the most that tie.
+    """
+    steps = 2 ** (bits - 1)
     values = np.concatenate([*((1 + np.arange(steps) / steps) / 2**binade for binade in range(BINADES, 0, -1)), [1.0]])
     edges = np.concatenate([[0], (values[1:] + values[:-1]) / 2, [1]])
     edges = edges[np.searchsorted(edges, NEGLIGIBLE ** (1 / items)) - 1 :]
     below, width = edges[:-1], np.diff(edges)
-    mean = items * SPACING[precision]
+    # Below 1 the numbers lie 1/(2 steps) apart. Where so many fall on one of them, 12 standard deviations more never do.
+    mean = items / (2 * steps)
     k = np.arange(1, min(items, math.ceil(mean + 12 * mean**0.5 + 12)) + 1)[:, None]
     # The binomial chances by logarithms of factorials: scipy.stats, which has them, takes half a second to load.
     log_ways = scipy.special.gammaln(items + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(items - k + 1)
     chances = np.exp(log_ways + k * np.log(width) + scipy.special.xlogy(items - k, below))
-    return 100 * float((largest_shares(len(k)) @ chances).sum())
+    return float((share(len(k)) @ chances).sum())
 
 
 def largest_shares(most: int) -> Float[np.ndarray, " most"]:

@@ -38,8 +38,8 @@ def accuracy_of_ties(bits: int, items: int) -> float:
 
     Of the k items that tie for the largest once ρ is rounded to `bits` significant bits, one is chosen at random. It is
     the true one in a share 1/k of the sets; of the others every tenth has the class of the true one. Nothing is trained
-    and nothing is fitted, so this is what an accuracy is to be compared with that rounding alone would explain. It is no
-    mechanism: softmax averages the values of items that tie.
+    or fitted: an accuracy is compared with this to see what rounding by itself would explain. It is no mechanism, as
+    softmax averages the values of items that tie.
 
     >>> [round(accuracy_of_ties(8, n), 1) for n in (16, 1024, 16384)]
     [98.6, 58.9, 12.9]
@@ -60,7 +60,7 @@ def _mean_over_ties(bits: int, items: int, share: Callable[[int], Float[np.ndarr
     edges = np.concatenate([[0], (values[1:] + values[:-1]) / 2, [1]])
     edges = edges[np.searchsorted(edges, NEGLIGIBLE ** (1 / items)) - 1 :]
     below, width = edges[:-1], np.diff(edges)
-    # Below 1 the numbers lie 1/(2 steps) apart. Where so many fall on one of them, 12 standard deviations more never do.
+    # Below 1 the numbers lie 1/(2 steps) apart, so this many items fall on one; 12 deviations more never do.
     mean = items / (2 * steps)
     k = np.arange(1, min(items, math.ceil(mean + 12 * mean**0.5 + 12)) + 1)[:, None]
     # The binomial chances by logarithms of factorials: scipy.stats, which has them, takes half a second to load.

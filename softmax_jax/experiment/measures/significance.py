@@ -11,11 +11,11 @@ import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Float
 
 
-def half_width(values: Sequence[float]) -> float | None:
-    """Half the 95 % interval of the mean by Student's t; None for fewer than two values."""
+def half_width(values: Sequence[float], level: float = 0.95) -> float | None:
+    """Half the interval of the mean by Student's t, at 95 % or another level; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return float(scipy.special.stdtrit(len(values) - 1, 0.975) * _standard_error(values))
+    return float(scipy.special.stdtrit(len(values) - 1, (1 + level) / 2) * _standard_error(values))
 
 
 def _standard_error(values: Sequence[float] | Float[np.ndarray, " values"]) -> float:

@@ -56,8 +56,8 @@ def with_nulls(
 ) -> dict[str, Agreement]:
     """Returns the agreement of softmax and the adaptive temperature, then that of rows which replicate nothing.
 
-    `rows` has "softmax", "adaptive" and, if it was measured, "ssmax". A test that also says yes to a null says nothing of
-    the method. The nulls are softmax as the adaptive row, SSMax as that row, and no model at all (`accuracy_of_ties`).
+    `rows` has "softmax", "adaptive" and, if it was measured, "ssmax". A test that also says yes to a null says nothing
+    of the method. The nulls are softmax as the adaptive row, SSMax as that row, and no model (`accuracy_of_ties`).
     """
     softmax = rows["softmax"]
     ties = np.array([[accuracy_of_ties(BITS_OF_BFLOAT16, length) for length in lengths]])

@@ -44,11 +44,13 @@ def agreement(baseline: Rows, method: Rows, published: tuple[Sequence[float], Se
         for rows in differences
         for cell in rows.T
     )
-    squares = [float(np.sqrt((rows.mean(0) ** 2).mean())) for rows in differences]
+    baseline_distance, method_distance = (float(np.sqrt((rows.mean(0) ** 2).mean())) for rows in differences)
     interval = half_width(gains.tolist()) or 0.0
     published_gain = float(np.mean(np.subtract(published[1], published[0])))
     cells = baseline.shape[1] + method.shape[1]
-    return Agreement(len(gains), *squares, float(gains.mean()), interval, published_gain, equivalent, cells)
+    return Agreement(
+        len(gains), baseline_distance, method_distance, float(gains.mean()), interval, published_gain, equivalent, cells
+    )
 
 
 def with_nulls(

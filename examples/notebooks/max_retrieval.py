@@ -61,7 +61,7 @@ console = Console(width=112, color_system=None, force_jupyter=False)
 #
 # Items and query pass two dense layers each, one head attends, two more layers read the class. Each step draws 128 new sets
 # of 5 to 16 items; the loss is cross-entropy under softmax with a small penalty on large parameters. This is the recipe of
-# `configs/paper.py` with fewer seeds and steps.
+# `configs/paper_float32.py` with fewer seeds and steps.
 
 # %%
 config = Config(MaxRetrieval(max_items=ITEMS), steps=STEPS, seeds=SEEDS, l2=0.0005, schedule="cosine_decay_schedule")

@@ -16,7 +16,6 @@ import pytest
 
 import softmax_jax
 from docs import pages
-from softmax_jax.experiment.measures.significance import half_width
 from tests.models.zoo import MODELS
 
 ROOT = Path(__file__).parents[1]

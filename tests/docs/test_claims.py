@@ -124,7 +124,7 @@ def float32() -> Iterator[tuple[str, str]]:
 
 
 def polynomials() -> Iterator[tuple[str, str]]:
-    published = EntropyPolynomial().coefficients
+    published = np.array(EntropyPolynomial().coefficients)
     trained = pl.col("model").is_in(["paper, trained in float32", "paper_float32", "frontier", "near_ties"])
     curves = read("polynomial/curves.csv").filter(trained, pl.col("entropy") >= 1)
     ratios = curves["beta"].to_numpy() / np.polyval(published, curves["entropy"].to_numpy())

@@ -7,8 +7,8 @@ Score:    98.5 % at 16 items under softmax, 56.9 % at 1024, 13.7 % at 16384.
 No source that could be read names the paper's device, schedule or form of penalty. TPUs round the operands of a float32
 product to bfloat16 unless told otherwise, so this recipe does. It was chosen from a grid by softmax at 16, 64, 256,
 1,024 and 4,096 items alone, on sets of a key that no table uses. Each row is `python train.py paper_float32 --seeds 2
---matmul bfloat16` with the options below, and then `python evaluate.py --key 3 --sets 1024 --lengths 16 64 256 1024 4096
---normalizers softmax`:
+--matmul bfloat16` with the options below, and then `python evaluate.py --key 3 --sets 1024 --lengths 16 64 256 1024
+4096 --normalizers softmax`:
 
     rate      penalty       rounded  seeds    16    64   256  1024  4096   mean squared difference
     published                               98.6  94.3  81.3  53.8  22.6

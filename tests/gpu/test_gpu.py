@@ -10,7 +10,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention import by_queries
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.fused import rides
+from softmax_jax.attention.fused import runs_fused
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
 from softmax_jax.laws.laws import hostile
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU"),
 ]
-RIDES = [name for name in sj.METHODS if rides(sj.normalizer(name))]
+RIDES = [name for name in sj.METHODS if runs_fused(sj.normalizer(name))]
 WIDTH = 33
 
 

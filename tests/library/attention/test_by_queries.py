@@ -195,7 +195,7 @@ def how(batch, heads, queries, keys):
     query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
     inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
     sizes = by_queries.heads_of_block(inputs, queries), by_queries.queries_of_block(inputs)
-    return *sizes, attention._implementation(inputs, None)
+    return *sizes, attention._choose(inputs, None)
 
 
 def test_the_size_of_a_block_and_who_comes_in_blocks():

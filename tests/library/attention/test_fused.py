@@ -9,12 +9,12 @@ import pytest
 import softmax_jax as sj
 from docs import catalogue
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.fused import rides
+from softmax_jax.attention.fused import runs_fused
 from tests.tiers import methods
 
 from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays
 
-RIDES = [name for name in sj.METHODS if rides(sj.normalizer(name))]
+RIDES = [name for name in sj.METHODS if runs_fused(sj.normalizer(name))]
 fused = functools.partial(dot_product_attention, implementation="xla")
 
 

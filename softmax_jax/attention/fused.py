@@ -146,7 +146,7 @@ def _largest_factor(query: Queries, key: Keys) -> PerQuery:
     batch, queries, heads, _ = query.shape
     if key.dtype != jnp.float32:
         return jnp.full((batch, heads, queries, 1), jnp.inf, jnp.float32)
-    # |q·k_j| ≤ Σ_d |q_d| max_j |k_jd| = r, and a factor c keeps every logit within c·r: c = 1e38 / r is the largest safe
+    # |q·k_j| ≤ Σ_d |q_d| max_j |k_jd| = r, and a factor c keeps every logit within c·r: 1e38 / r is the largest safe
     # one. q = (3, -4) and keys (1, 2), (-2, 1) have r = 3·2 + 4·2 = 14, and logits -5 and -10.
     query, key = jax.lax.stop_gradient((query, key))
     furthest = jnp.repeat(jnp.max(jnp.abs(key), 1, keepdims=True, initial=0), heads // key.shape[2], 2)

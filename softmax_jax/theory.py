@@ -86,7 +86,7 @@ def loose_weight_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
 
 
 def largest_weight_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
-    r"""Returns the range of the largest weight: no less than that of n equal weights, no more than `weight_bounds` allows.
+    r"""Returns the range of the largest weight: at least 1/n, as of equal weights, at most what `weight_bounds` allows.
 
     $$\frac{1}{n} \le \alpha_{\max} \le \frac{1}{1 + (n-1)\,e^{-\beta\delta}}$$
 
@@ -122,13 +122,13 @@ def largest_weight_from_nearest(counts: Reals, spreads: Reals, beta: Reals = 1.0
             "counts: give one spread for each count"
         )
     _require(spread, spread >= 0, "spreads", "it must be at least 0: the largest logit less the k-th largest")
-    # Leaving logits out of 1/α = Σ_j e^(-β(z_max - z_j)) can only raise α, so the bound of the k largest holds for every
-    # k, and so does the least of them: 1 / (1 + 9 e^(-0.9)) = 0.215 of ten logits within 0.9.
+    # Leaving logits out of 1/α = Σ_j e^(-β(z_max - z_j)) can only raise α, so the bound from the k largest holds for
+    # every k, and so does the least of these bounds: 1 / (1 + 9 e^(-0.9)) = 0.215 from ten logits within 0.9.
     return weight_bounds(length, spread, factor[..., None]).upper.min(-1)
 
 
 def entropy_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
-    r"""Returns the range of the entropy in nats: at most log n, at least that of k logits at the top and all others δ below.
+    r"""Returns the range of the entropy in nats, from that of k logits at the top and all others δ below to log n.
 
     $$\min_{1 \le k < n} \log\big(k + (n-k)e^{-d}\big) + \frac{d\,(n-k)\,e^{-d}}{k + (n-k)e^{-d}}
       \;\le\; H \;\le\; \log n, \qquad d = \beta\delta$$
@@ -295,7 +295,7 @@ def critical_count(logits: Logits, where: Logits | None = None) -> Any:
 
 
 def largest_weight_near_critical(ratio: Reals, n: Reals, count: Reals = 2) -> Bounds:
-    r"""Returns the range of the largest weight at r times the critical β of a row, which its β_c and δₖ no longer enter.
+    r"""Returns the range of the largest weight at r times the critical β of a row, whatever its β_c and δₖ are.
 
     $$\frac{1}{\zeta(r)} \;<\; \frac{1}{\sum_{k=1}^{n} k^{-r}} \;\le\; \alpha_{\max}
       \;\le\; \frac{1}{1 + (k_* - 1)\,k_*^{-r}}, \qquad r = \beta / \beta_c$$

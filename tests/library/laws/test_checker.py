@@ -14,16 +14,15 @@ from softmax_jax.laws import laws
 from softmax_jax.laws.checker import (
     Checked,
     Promise,
-    counterexample,
-    described,
-    of_gradient,
-    of_halves,
-    of_lengths,
-    of_shape,
-    of_surroundings,
-    unless_raised,
+    catch_errors,
+    check_gradient,
+    check_half_types,
+    check_lengths,
+    check_shape,
+    check_surroundings,
 )
-from softmax_jax.laws.laws import LAWS, Found, Rows
+from softmax_jax.laws.counterexamples import counterexample, describe
+from softmax_jax.laws.laws import LAWS, Finding, Rows
 from softmax_jax.normalizers.registry import as_normalizer
 
 
@@ -232,7 +231,7 @@ def not_of_float64(z, axis, where):
 
 
 def said_of(part, weigh):
-    return {one.name: one for one in unless_raised(part, as_normalizer(function(weigh)))}
+    return {one.name: one for one in catch_errors(part, as_normalizer(function(weigh)))}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +246,7 @@ def said_of(part, weigh):
     ],
 )
 def test_a_right_gradient_is_right_in_every_precision_and_mode(weigh, modes):
-    found = said_of(of_gradient, weigh)
+    found = said_of(check_gradient, weigh)
     assert found["The gradient is that of differences"].verdict == "holds"
     assert found["Weights move as finely as float32"].verdict == "holds"
     assert found["Forward mode has derivatives too"].verdict == ("yes" if modes == 2 else "no")
@@ -257,10 +256,10 @@ def test_a_right_gradient_is_right_in_every_precision_and_mode(weigh, modes):
 @pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize("times", [0.99, 1.01])
 def test_a_gradient_that_is_wrong_by_a_hundredth_is_found_in_every_precision(dtype, times):
-    (broken,) = Checked(said_of(of_gradient, with_a_rule(times, dtype)).values()).broken
+    (broken,) = Checked(said_of(check_gradient, with_a_rule(times, dtype)).values()).broken
     assert broken.name == "The gradient is that of differences"
-    got, wanted = (float(word) for word in re.findall(r" (0\.\d+)", broken.said.split(" at ")[0]))
-    assert broken.said.startswith("jacrev: dw0/dz0 is ")
+    got, wanted = (float(word) for word in re.findall(r" (0\.\d+)", broken.evidence.split(" at ")[0]))
+    assert broken.evidence.startswith("jacrev: dw0/dz0 is ")
     assert got == pytest.approx(times * wanted, rel=1e-4)
 
 
@@ -270,19 +269,19 @@ def test_a_kink_beside_the_row_is_no_wrong_gradient():
     def bent(z, axis, where):
         return jnp.maximum(z.astype("float32"), np.float32(kink)).astype(z.dtype)
 
-    assert said_of(of_gradient, bent)["The gradient is that of differences"].verdict == "holds"
+    assert said_of(check_gradient, bent)["The gradient is that of differences"].verdict == "holds"
 
 
 def test_weights_of_half_precision_are_not_compared_with_differences():
-    found = said_of(of_gradient, in_float16)
+    found = said_of(check_gradient, in_float16)
     assert found["The gradient is that of differences"].holds is None
     assert found["Weights move as finely as float32"].verdict == "BROKEN"
 
 
 def test_what_jax_cannot_map_is_no_broken_promise():
-    found = said_of(of_surroundings, by_callback)
+    found = said_of(check_surroundings, by_callback)
     assert found["The same under vmap"].verdict == "no"
-    assert "NotImplementedError: vmap is only supported" in found["The same under vmap"].said
+    assert "NotImplementedError: vmap is only supported" in found["The same under vmap"].evidence
     assert Checked(found.values()).broken == []
 
 
@@ -345,17 +344,17 @@ def test_a_gradient_that_sees_the_batch_is_said():
 
 def found_in(logits, got, wanted):
     logits, got, wanted = (np.array([row], float) for row in (logits, got, wanted))
-    return Found(np.array([True]), Rows(logits, np.ones_like(logits, bool), ["row"]), got, wanted)
+    return Finding(np.array([True]), Rows(logits, np.ones_like(logits, bool), ["row"]), got, wanted)
 
 
 def test_a_counterexample_says_what_differs_in_few_words():
-    assert described(found_in([0, 1], [0.3, 0.7], [0.30000001, 0.7])) == (
+    assert describe(found_in([0, 1], [0.3, 0.7], [0.30000001, 0.7])) == (
         "logits [0, 1] got [0.3, 0.7]; wanted [0.30000001, 0.7]"
     )
     rng = np.random.default_rng(0)
     row, weights = rng.normal(size=(2, 65))
     wrong = np.where(np.arange(65) == 40, np.nan, weights)
-    said = described(found_in(row, wrong, weights))
+    said = describe(found_in(row, wrong, weights))
     assert f" and {65 - said.split(' and ')[0].count(',') - 1} more got " in said
     assert "nan" in said
     assert len(said) < 200
@@ -364,41 +363,41 @@ def test_a_counterexample_says_what_differs_in_few_words():
 def test_a_hidden_entry_that_differs_is_said():
     found = found_in([np.nan, np.nan, 2], [0, 0, 1], [0, 0.5, 1])
     found = found._replace(rows=found.rows._replace(where=np.array([[False, False, True]])))
-    assert described(found) == "logits [nan, 2], visible [0, 1] got [0, 1]; wanted [0.5, 1]"
+    assert describe(found) == "logits [nan, 2], visible [0, 1] got [0, 1]; wanted [0.5, 1]"
 
 
 @pytest.mark.parametrize(
     ("part", "weigh", "promise", "said"),
     [
-        (of_halves, in_half, "Half types", "bfloat16: logits ["),
-        (of_gradient, lambda z, *rest: exact(doubled(z), *rest), "The gradient is", "jacfwd: dw"),
-        (of_gradient, with_a_number, "The gradient in its numbers", "/dpower is 0; wanted "),
-        (of_surroundings, of_the_last_axis, "The same along another axis", "wanted ["),
-        (of_surroundings, of_rank, "The same under vmap", "wanted ["),
-        (of_surroundings, of_rank, "The same under scan", "wanted ["),
-        (of_surroundings, of_all_rows, "The same in blocks of queries", "wanted ["),
-        (of_surroundings, of_width, "The same padded to more entries", "wanted ["),
-        (of_surroundings, only_traced, "The same outside of a compiled program", "AssertionError: be traced"),
-        (of_lengths, of_short_rows, "The same for rows of 1 to 65,536 entries", "at n = 1"),
-        (of_gradient, in_float16, "Weights move as finely", "they move in steps of 3e-05"),
-        (of_gradient, without_gradient, "No error: The gradient in logits", "Reverse-mode differentiation"),
+        (check_half_types, in_half, "Half types", "bfloat16: logits ["),
+        (check_gradient, lambda z, *rest: exact(doubled(z), *rest), "The gradient is", "jacfwd: dw"),
+        (check_gradient, with_a_number, "The gradient in its numbers", "/dpower is 0; wanted "),
+        (check_surroundings, of_the_last_axis, "The same along another axis", "wanted ["),
+        (check_surroundings, of_rank, "The same under vmap", "wanted ["),
+        (check_surroundings, of_rank, "The same under scan", "wanted ["),
+        (check_surroundings, of_all_rows, "The same in blocks of queries", "wanted ["),
+        (check_surroundings, of_width, "The same padded to more entries", "wanted ["),
+        (check_surroundings, only_traced, "The same outside of a compiled program", "AssertionError: be traced"),
+        (check_lengths, of_short_rows, "The same for rows of 1 to 65,536 entries", "at n = 1"),
+        (check_gradient, in_float16, "Weights move as finely", "they move in steps of 3e-05"),
+        (check_gradient, without_gradient, "No error: The gradient in logits", "Reverse-mode differentiation"),
     ],
 )
 def test_other_promises_that_are_broken_are_said(part, weigh, promise, said):
     wrong = weigh if weigh is with_a_number else function(weigh)
-    found = unless_raised(part, as_normalizer(wrong))
+    found = catch_errors(part, as_normalizer(wrong))
     (broken,) = (one for one in found if one.name.startswith(promise))
     assert broken.verdict == "BROKEN"
-    assert said in broken.said
+    assert said in broken.evidence
 
 
 def test_another_type_ends_the_check():
     wrong = sj.Normalizer(lambda z, axis, where: sj.softmax(z, axis, where).astype("float32"))
     (made,) = sj.check(wrong)
-    assert made.said == "f(bfloat16 of shape (2, 3), axis -1, where) gives float32 of shape (2, 3)"
+    assert made.evidence == "f(bfloat16 of shape (2, 3), axis -1, where) gives float32 of shape (2, 3)"
     raising = sj.Normalizer(lambda z, axis, where: z + 1 / 0)
-    assert sj.check(raising).broken[0].said.endswith("says: ZeroDivisionError: division by zero")
-    assert of_shape(sj.normalizer("softmax")).holds
+    assert sj.check(raising).broken[0].evidence.endswith("says: ZeroDivisionError: division by zero")
+    assert check_shape(sj.normalizer("softmax")).holds
 
 
 def test_what_is_not_claimed_is_no_promise():

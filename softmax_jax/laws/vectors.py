@@ -51,7 +51,7 @@ OTHER: Mapping[str, dict[str, Any]] = {
 
 
 def rows() -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Returns twelve rows, each with its kind and its mask. Masked entries hold a large number, which should not matter."""
+    """Returns twelve rows, each with its kind and its mask. What is masked holds a large number."""
     rng = np.random.default_rng(0)
     unit = rng.normal(size=(5, N)).round(3)
     full, random, tail = np.ones(N, bool), rng.random(N) < 0.6, np.arange(N) < 6
@@ -152,7 +152,7 @@ MISTAKES: Mapping[str, Mapping[str, Mistake]] = {
     },
     "yarn": {"the factor is not squared": lambda z, n, k: softmax((0.1 * math.log(k["ratio"]) + 1) * z)},
 }
-"""By method, then in words: the mistakes that circulate. They are written in numpy, as the library does not make them."""
+"""By method, then in words: the mistakes that circulate, in numpy, as the library makes none of them."""
 
 
 @jax.jit

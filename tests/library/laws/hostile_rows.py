@@ -88,8 +88,8 @@ def broken_laws(name: str, form: Form, rows: Rows, dtype: str) -> dict[str, set[
     broken: dict[str, set[str]] = {}
 
     def mark(law: str, marked: np.ndarray) -> None:
-        if (marked & finite).any():
-            broken.setdefault(law, set()).update(np.array(both.kinds)[marked & finite])
+        if (marked := marked & finite).any():
+            broken.setdefault(law, set()).update(np.array(both.kinds)[marked])
 
     for order, gradient in enumerate((found.gradient, found.second)):
         if gradient is None:

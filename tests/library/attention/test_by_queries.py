@@ -155,14 +155,13 @@ def test_gradients_of_half_precision_sum_up_in_float32():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["adaptive"])
-def test_forward_mode_vmap_and_second_derivatives(name):
+def test_forward_mode_vmap_and_second_derivatives():
     query, key, value, _ = arrays()
     tangent = jnp.cos(jnp.arange(query.size, dtype=jnp.float32)).reshape(query.shape)
 
     def derivatives(attend, query, key, value, tangent):
         def loss(query):
-            return jnp.sum(attend(query, key, value, normalizer=name) ** 2)
+            return jnp.sum(attend(query, key, value, normalizer="adaptive") ** 2)
 
         return jax.jvp(loss, (query,), (tangent,)), jax.jvp(jax.grad(loss), (query,), (tangent,))
 
@@ -231,24 +230,23 @@ def test_a_last_block_of_fewer_heads_and_queries_adds_no_gradient_of_its_own(mon
     np.testing.assert_allclose(in_blocks, dense, rtol=1e-5)
 
 
-@pytest.mark.full
-def test_a_function_may_hold_a_number_for_each_head():
-    def sharper(logits, axis=-1, where=None):
-        return sj.softmax(logits * jnp.linspace(0.5, 2, HEADS)[None, :, None, None], axis, where)
-
-    function = sj.Normalizer(sharper)
-    for normalizer in (function, sj.Normalizer(SoftCapped(of=function))):
-        ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
-        np.testing.assert_allclose(*ways, atol=2e-6)
+def by_head(logits, axis=-1, where=None):
+    return sj.softmax(logits * jnp.linspace(0.5, 2, HEADS)[None, :, None, None], axis, where)
 
 
-def test_a_table_of_a_function_stays_whole_though_it_has_as_many_rows_as_there_are_queries():
-    def sharper(logits, axis=-1, where=None, *, table):
-        return sj.softmax(logits * table.sum(), axis, where)
+def by_table(logits, axis=-1, where=None, *, table):
+    return sj.softmax(logits * table.sum(), axis, where)
 
-    table = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
-    normalizer = sj.Normalizer(jax.tree_util.Partial(sharper, table=table))
-    ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
+
+TABLE = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
+"""Not numbers of rows, though it has as many rows as there are queries."""
+
+
+@pytest.mark.parametrize(
+    "function", [by_head, SoftCapped(of=sj.Normalizer(by_head)), jax.tree_util.Partial(by_table, table=TABLE)], ids=type
+)
+def test_a_function_may_hold_arrays_that_are_no_numbers_of_rows(function):
+    ways = (attend(*arrays()[:3], normalizer=sj.Normalizer(function)) for attend in (dense_attention, blocks_of_2))
     np.testing.assert_allclose(*ways, atol=2e-6)
 
 

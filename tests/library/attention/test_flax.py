@@ -194,10 +194,6 @@ def learning_layer(api, normalizer: Any = "ssmax(s=0.5)", learn=("s",), heads: i
 def parameters(one) -> dict[str, Any]:
     """The parameters of a layer by path, as Flax lists them."""
     tree = one.variables["params"] if isinstance(one, Linen) else nnx.to_pure_dict(nnx.state(one.layer, nnx.Param))
-    return by_path(tree)
-
-
-def by_path(tree) -> dict[str, Any]:
     return traverse_util.flatten_dict(tree, sep="/")
 
 
@@ -474,7 +470,8 @@ def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
 @both
 def test_decoding_step_by_step_equals_the_causal_pass(api):
     """Under SSMax this holds only if the empty places of the cache are not counted."""
-    whole, x, steps = learning_layer(api, "ssmax"), inputs(), []
+    whole: Any = learning_layer(api, "ssmax")
+    x, steps = inputs(), []
     if isinstance(whole, Linen):
         decoder = whole.layer.clone(decode=True)
         cache = decoder.init(jax.random.key(0), x)["cache"]

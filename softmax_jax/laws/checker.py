@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.laws import laws
 from softmax_jax.laws.counterexamples import N, counterexample, describe, listed, weigh, weigher
-from softmax_jax.laws.derivatives import QUICKLY, Slopes, as_type, is_floating, jacobians, keeps_type
+from softmax_jax.laws.derivatives import QUICKLY, as_type, is_floating, jacobians, keeps_type, unlike_differences
 from softmax_jax.laws.laws import LAWS, Claims, Finding, Law, Rounding, Rows, Weigh, Weighed
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.parameters import number_names
@@ -229,7 +229,7 @@ def check_gradient(normalizer: Normalizer) -> Iterator[Promise]:
         promises["The gradient in its numbers is that of differences"] = range(row.size, len(names))
     fine = slopes.error <= COARSE
     for promise, columns in promises.items():
-        evidence = _unlike_differences(slopes, columns, names) if fine else ""
+        evidence = unlike_differences(slopes, columns, names) if fine else ""
         coarse = "" if fine else "not compared, as the weights move in steps"
         text = f"{evidence} at logits {listed(row)}" if evidence else coarse
         yield Promise(promise, not evidence if fine else None, text)
@@ -238,18 +238,6 @@ def check_gradient(normalizer: Normalizer) -> Iterator[Promise]:
     )
     problem = "" if slopes.problem is None else _line(slopes.problem)
     yield Promise("Forward mode has derivatives too", slopes.forward is not None, problem, claimed=False)
-
-
-def _unlike_differences(slopes: Slopes, columns: range, names: list[str]) -> str:
-    """Returns the first derivative that differs from the differences by more than their bound allows, in words."""
-    # Derivatives have the errors of the weights, more where terms cancel: half of their digits must be right.
-    allowed = 1e-7 + 4 * slopes.unsure + (1e-6 + slopes.error**0.5) * np.abs(slopes.moved)
-    for mode, actual in {"jacfwd": slopes.forward, "jacrev": slopes.reverse}.items():
-        far = np.zeros(allowed.shape, bool) if actual is None else ~(np.abs(actual - slopes.moved) <= allowed)
-        for i, j in np.argwhere(far):
-            if actual is not None and j in columns:
-                return f"{mode}: dw{i}/d{names[j]} is {actual[i, j]:.6g}; wanted {slopes.moved[i, j]:.6g}"
-    return ""
 
 
 Form = Callable[[Any, Any], Any]

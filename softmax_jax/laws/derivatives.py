@@ -145,13 +145,13 @@ def differences(
     return moved, unsure, error
 
 
-def unlike_differences(found: Slopes, columns: range, names: list[str]) -> str:
+def unlike_differences(slopes: Slopes, columns: range, names: list[str]) -> str:
     """Returns the first derivative that differs from the differences by more than their bound allows, in words."""
     # Derivatives have the errors of the weights, more where terms cancel: half of their digits must be right.
-    allowed = 1e-7 + 4 * found.unsure + (1e-6 + found.error**0.5) * np.abs(found.moved)
-    for mode, got in {"jacfwd": found.forward, "jacrev": found.reverse}.items():
-        far = np.zeros(allowed.shape, bool) if got is None else ~(np.abs(got - found.moved) <= allowed)
+    allowed = 1e-7 + 4 * slopes.unsure + (1e-6 + slopes.error**0.5) * np.abs(slopes.moved)
+    for mode, actual in {"jacfwd": slopes.forward, "jacrev": slopes.reverse}.items():
+        far = np.zeros(allowed.shape, bool) if actual is None else ~(np.abs(actual - slopes.moved) <= allowed)
         for i, j in np.argwhere(far):
-            if got is not None and j in columns:
-                return f"{mode}: dw{i}/d{names[j]} is {got[i, j]:.6g}; wanted {found.moved[i, j]:.6g}"
+            if actual is not None and j in columns:
+                return f"{mode}: dw{i}/d{names[j]} is {actual[i, j]:.6g}; wanted {slopes.moved[i, j]:.6g}"
     return ""

@@ -73,7 +73,7 @@ def test_only_a_regular_file_of_bounded_size_is_read_and_no_descriptor_is_left(r
         assert str(refusal.value).startswith(f"{path} {problem}")
         assert str(refusal.value).endswith("name another")
     with pytest.raises(Refusal, match=r"'a\\x00b' is no name of a file"):
-        READERS[reader]("a\0b")
+        READERS[reader](Path("a\0b"))
     assert os.listdir("/proc/self/fd") == open_before
 
 

@@ -470,8 +470,8 @@ def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
 @both
 def test_decoding_step_by_step_equals_the_causal_pass(api):
     """Under SSMax this holds only if the empty places of the cache are not counted."""
-    whole: Any = learning_layer(api, "ssmax")
-    x, steps = inputs(), []
+    whole, x = learning_layer(api, "ssmax"), inputs()
+    steps: list[Any] = []
     if isinstance(whole, Linen):
         decoder = whole.layer.clone(decode=True)
         cache = decoder.init(jax.random.key(0), x)["cache"]
@@ -483,7 +483,8 @@ def test_decoding_step_by_step_equals_the_causal_pass(api):
         decoder = nnx.clone(whole.layer)
         decoder.init_cache(x.shape)
         steps = [decoder(x[:, i : i + 1], decode=True, is_causal=True) for i in range(LENGTH)]
-    np.testing.assert_allclose(jnp.concatenate(steps, 1), whole(x, mask=causal(x)), atol=1e-5)
+    assert_close: Any = np.testing.assert_allclose
+    assert_close(jnp.concatenate(steps, 1), whole(x, mask=causal(x)), atol=1e-5)
 
 
 def test_is_causal_for_one_query_without_a_mask_shows_one_key():

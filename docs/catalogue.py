@@ -2,7 +2,7 @@
 
 import re
 
-from softmax_jax.attention.fused import rides
+from softmax_jax.attention.fused import runs_fused
 from softmax_jax.experiment.report.tables import markdown_table
 from softmax_jax.normalizers.maps import UNWRITTEN, Map
 from softmax_jax.normalizers.registry import METHODS, Method
@@ -20,7 +20,7 @@ def facts_of(method: Method) -> list[str]:
         "weights do not sum to 1": not map.sums_to_one,
         "exact zeros": map.exact_zeros,
         "negative weights": map.signed,
-        "runs on a fused kernel": rides(method.build()),
+        "runs on a fused kernel": runs_fused(method.build()),
     }
     return [f"largest weight {method.entry.largest_weight}", *(fact for fact, holds in known.items() if holds)]
 

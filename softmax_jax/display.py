@@ -35,14 +35,20 @@ def show(
 ) -> Any:
     """Shows a value in a notebook, or writes it as a page that opens from disk, with no network.
 
-    A Flax module or a tree of parameters unfolds, with a picture of every array in it. An array with named `axes` is
-    drawn by itself, each number to be read by hovering over its cell: `labels` names the places along an axis,
-    `columns` the axes that run from left to right, innermost last (the others run down), and `limits` are the ends
-    of the colour scale. Without a path the result is what a notebook displays, with one it is the path of the page,
-    which is written whole or not at all.
+    Arguments:
+    - `value`: a Flax module or a tree of parameters, which unfolds with a picture of every array in it; or an array
+      with named axes, where hovering over a cell shows its number.
+    - `path`: where to write the page, whole or not at all. None returns what a notebook displays.
+    - `axes`: the names of the dimensions of an array.
+    - `labels`: for the name of an axis, those of its places.
+    - `columns`: the axes that run from left to right, innermost last; the others run down.
+    - `limits`: the ends of the colour scale.
 
-    Raises ValueError for axes that are not one name for each dimension, and for labels and columns that do not fit.
+    Returns: what a notebook displays, or the path of the page.
 
+    Raises: ValueError for axes that are not one name for each dimension, and for labels and columns that do not fit.
+
+    Example:
     >>> import tempfile
     >>> page = show(np.eye(2), Path(tempfile.mkdtemp()) / "weights.html", axes=("query", "key"))
     >>> page.read_text()[:15]
@@ -69,7 +75,7 @@ def array_figure(
     columns: Sequence[str],
     limits: tuple[float, float] | None,
 ) -> Any:
-    """An array whose dimensions have names; the last half of them run from left to right unless `columns` are named."""
+    """Returns a figure of an array with named axes; the last half run from left to right unless `columns` says so."""
     if len(set(axes)) != array.ndim or len(axes) != array.ndim:
         raise Refusal(f"axes is {axes}: the array has the shape {array.shape}, so give {array.ndim} different names")
     for name in (*labels, *columns):

@@ -131,7 +131,7 @@ def sha256_of(path: Path, limit: int) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Says whether a path that a person gave leads to something. Raises Refusal if that cannot be looked at."""
+    """Returns True if a path that a person gave leads to something. Raises Refusal if it cannot be looked at."""
     try:
         return path.exists()
     except OSError as error:  # too long a name, a directory that may not be entered
@@ -148,7 +148,7 @@ def typed(value: object) -> str:
 
 
 def first_line_of_docstring(path: Path) -> str:
-    """Returns what a module says of itself, without importing it."""
+    """Returns the first line of the docstring of a module, without importing it."""
     return (ast.get_docstring(ast.parse(read_text(path))) or "").split("\n")[0]
 
 

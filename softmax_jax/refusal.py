@@ -1,4 +1,4 @@
-"""The exceptions for bad input that people really give, and for training that came to nothing."""
+"""The exceptions for bad input, and for a loss that is not finite."""
 
 
 class Refusal(ValueError):

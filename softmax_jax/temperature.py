@@ -35,6 +35,8 @@ GRID_SIZE = 49
 LOG_THETA = np.linspace(math.log(THETA_RANGE[0]), math.log(THETA_RANGE[1]), GRID_SIZE)
 """The grid of log θ, from the sharpest to the flattest."""
 SPACING = float(LOG_THETA[1] - LOG_THETA[0])
+# 48 cells of log 8 - log(1/64) = 6.24 are 0.13 wide, and those of the second grid h = 0.016. A parabola through three
+# points of that misses the bottom by h² f / 6, with f = d³L / d²L: 4e-5 at f = 1.
 FINE = np.linspace(-SPACING, SPACING, 17)
 """The second grid, around the best point of the first."""
 TIE = 1e-6
@@ -50,19 +52,19 @@ LEAST_ROWS = 200
 POINTS_PER_COEFFICIENT = 3
 BOOTSTRAP_DRAWS = 1000
 FEW_SEEDS = 8
-"""Below so many seeds the quantiles of a bootstrap are too narrow; a t interval takes their place."""
+"""Below this number of seeds the quantiles of a bootstrap are too narrow; a t interval takes their place."""
 HALVINGS = 30
-"""Of the range of log β, about 6: to 1e-8, finer than float32 tells apart."""
+"""Of the range of log β: 6.24 / 2^30 is 6e-9, finer than float32 tells apart."""
 BAND_POINTS = 61
 Criterion = Literal["inputs", "bins", "accuracy", "target"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 
 AnyArray = Any
-"""The search returns JAX arrays; the fit works on them as numpy arrays."""
+"""The search returns arrays of JAX; the fit works on arrays of numpy."""
 
 
 class Rows(NamedTuple):
-    """The findings of the search about each row of logits; losses and entropies in nats, errors from 0 to 1."""
+    """Results of the search for each row of logits; losses and entropies in nats, errors from 0 to 1."""
 
     entropy: Float[AnyArray, "*rows"]
     theta: Float[AnyArray, "*rows"]
@@ -94,18 +96,25 @@ def search(
     $$\theta^* = \arg\min_{1/64 \le \theta \le 8} \operatorname{loss}\big(\textstyle\sum_j
       \operatorname{softmax}(z/\theta)_j\, v_j\big)$$
 
-    `loss` takes the attended values of all rows and returns one number per row, in nats (cross-entropy, most
-    often); `error`, if given, likewise 0 or 1. What else a row's loss depends on (an answer, other heads) is closed
-    over. `target` is the place of the true item in each row, for the criterion of that name. `pool` sums the values
-    under the weights of several temperatures, (rows, temperatures, n), for a model with a precision of its own.
-    `search_at` says how it searches and what it returns.
+    Arguments:
+    - `logits`, `values`: rows of n logits, and a vector for each logit.
+    - `loss`: from the attended values of all rows to one number per row, in nats, most often a cross-entropy. It closes
+      over what else the loss of a row depends on: an answer, other heads.
+    - `error`: the same for errors, 0 or 1. None takes the loss.
+    - `where`: True at the visible logits.
+    - `target`: the place of the true item in each row, for the criterion of that name.
+    - `pool`: sums the values under weights of shape (rows, temperatures, n), for a model with a precision of its own.
 
-    Two rows, of which the second prefers a flat row:
+    Returns: the `Rows` that `search_at` returns and describes.
+
+    Raises: ValueError for values that do not fit the logits, and for a loss or error that is not one number per row.
+
+    Example: two rows, of which the second prefers a flat row.
 
     >>> z, v = jnp.array([[2.0, 1.0, 0.0]] * 2), jnp.eye(3)[None].repeat(2, 0)
-    >>> wanted = jnp.array([[0.8, 0.15, 0.05], [0.4, 0.3, 0.3]])
-    >>> found = search(z, v, lambda attended: -(wanted * jnp.log(attended + 1e-9)).sum(-1))
-    >>> [f"{theta:.0f}" for theta in found.theta], found.border.tolist()
+    >>> targets = jnp.array([[0.8, 0.15, 0.05], [0.4, 0.3, 0.3]])
+    >>> rows = search(z, v, lambda attended: -(targets * jnp.log(attended + 1e-9)).sum(-1))
+    >>> [f"{theta:.0f}" for theta in rows.theta], rows.border.tolist()
     (['1', '7'], [False, False])
     """
     if values.ndim != 3 or values.shape[:2] != logits.shape:
@@ -144,10 +153,8 @@ def target_beta(
     $$\frac{d}{d\beta} \log \operatorname{softmax}(\beta z)_t = z_t - \mathbb{E}_\beta[z] = 0, \qquad
       \mathbb{E}_\beta[z] = \textstyle\sum_i \operatorname{softmax}(\beta z)_i\, z_i$$
 
-    The mean under the weights rises with β, by their variance, from the mean of the logits to the largest of them. So
-    the weight of the true item has one maximum if its logit lies between the two. NaN for other rows: where the true
-    item has the largest logit, its weight only grows with β, and where it is not above the mean it only falls; and for
-    a maximum outside 1/8 ≤ β ≤ 64. `target` is the place of the true item.
+    `target` is the place of the true item. NaN where its logit is the largest, as its weight only grows with β; where
+    it is not above the mean, as its weight only falls; and for a maximum outside 1/8 ≤ β ≤ 64.
 
     The true item is the second of three, then the first, whose weight only grows:
 
@@ -158,7 +165,11 @@ def target_beta(
     visible = jnp.ones(logits.shape, bool) if where is None else where
     z = jnp.where(visible, logits, 0).astype(jnp.float32)
     true = jnp.take_along_axis(z, target[:, None], 1)
-    z = jnp.where(visible, z - true, 0)  # so that the mean is sought where it is 0
+    # The mean under the weights rises with β, from the mean of the logits to the largest of them, as its derivative is
+    # their variance: d/dβ Σ p z = Σ p (z - E[z]) z. So it meets z_t once if z_t lies between the two, and halving finds
+    # it. Of z - z_t it is the β where the mean is 0: z = (1, 0.6, 0) and t = 2 give (0.4, 0, -0.6), and at β = 0.405
+    # weights of 1.176, 1 and 0.784 to one another, for which 0.4 · 1.176 = 0.6 · 0.784.
+    z = jnp.where(visible, z - true, 0)
 
     def mean(log_beta: Float[Array, "rows 1"]) -> Float[Array, " rows"]:
         return jnp.sum(softmax(jnp.exp(log_beta) * z, where=visible) * z, 1)
@@ -178,12 +189,10 @@ def target_beta(
 def search_at(at: AtTemperatures, entropy: Float[Array, " rows"], target: Float[Array, " rows"] | None = None) -> Rows:
     """Finds the temperature of the least loss for rows of these entropies, from their losses at given temperatures.
 
-    `target` is what `target_beta` gives for them, where they have a true item.
-
-    A grid of log θ finds the valley, a finer one around its best point the bottom, and a parabola through the lowest
-    three of that the minimum, to 1e-3 in log θ. `border` says that an end of the range is as good as the best to 1e-6
-    nats, so that no optimum is known; `curvature` is the second derivative of the loss in log θ at the best point of
-    the first grid.
+    `target` is what `target_beta` gives for them, where they have a true item. A grid of log θ finds the valley, a
+    finer one around its best point the bottom, and a parabola through the lowest three points of that the minimum, to
+    1e-3 in log θ. `border` is True where an end of the range is as good as the best to 1e-6 nats, so that no optimum is
+    known. `curvature` is the second derivative of the loss in log θ at the best point of the first grid.
     """
     grid, fine = (jnp.asarray(numbers, entropy.dtype) for numbers in (LOG_THETA, FINE))
     losses, errors = at(jnp.broadcast_to(grid, (len(entropy), GRID_SIZE)))
@@ -192,6 +201,9 @@ def search_at(at: AtTemperatures, entropy: Float[Array, " rows"], target: Float[
     at_near, _ = at(near)
     lowest = jnp.clip(jnp.argmin(at_near, 1), 1, len(FINE) - 2)
     (left, middle, right), (before, best, after) = _neighbours(at_near, lowest), _neighbours(losses, around)
+    # The parabola through (-h, l), (0, m) and (h, r) is m + (r - l) x / 2h + (l - 2m + r) x² / 2h². Its bottom lies at
+    # h (l - r) / 2 (l - 2m + r), and its second derivative is (l - 2m + r) / h². (x - 1/2)² is 9/4, 1/4 and 1/4 at
+    # -1, 0 and 1: a bend of 2, and a bottom at 2 / (2 · 2) = 1/2.
     bend = jnp.maximum(left - 2 * middle + right, jnp.finfo(entropy.dtype).tiny)
     step = (fine[1] - fine[0]) * jnp.clip((left - right) / (2 * bend), -1, 1)
     ends = jnp.minimum(losses[:, 0], losses[:, -1])
@@ -217,10 +229,10 @@ def join(rows: Iterable[Rows]) -> Rows:
 
 
 class Points(NamedTuple):
-    """The best by a criterion: inverse temperatures at entropies (nats), and how much each of them is worth.
+    """The best inverse temperatures by a criterion, at entropies in nats, with a weight for each.
 
-    The worth is the curvature in β of the summed loss, so that least squares through the points is, to second
-    order, the polynomial of the least loss.
+    The weight is the curvature in β of the summed loss. Near its best β* a loss is L* + w (β - β*)² / 2, so weighted
+    least squares through the points is, to second order, the polynomial of the least loss.
     """
 
     entropy: np.ndarray
@@ -246,9 +258,10 @@ def points(rows: Rows, criterion: str) -> Callable[[np.ndarray], Points]:
     - `inputs`: the temperature of the least loss of each row by itself.
     - `bins`: that of the least mean loss of all rows of like entropy.
     - `accuracy`: that of the fewest errors of all rows of like entropy.
-    - `target`: that of the largest weight of the true item of each row in which another has more.
+    - `target`: that of the largest weight of the true item of each row in which another has more. It is said to be the
+      paper's.
 
-    The last is said to be the paper's. On rows whose answers are drawn from softmax(β z) for a β of 1.6 to 2.7,
+    On rows whose answers are drawn from softmax(β z) for a β of 1.6 to 2.7,
     `bins` gives 0.98 to 1.0 of it from 1 to 2.5 nats. The others are biased: `inputs` gives 0.37 to 0.39, because
     rows that want to be sharper without end have no say; `accuracy` 0.3 to 0.8, because a flatter row often has the
     same answer; `target` 0 to 1.04, because it hears only rows whose answer is not the likeliest
@@ -256,53 +269,45 @@ def points(rows: Rows, criterion: str) -> Callable[[np.ndarray], Points]:
     1 by rule. Raises ValueError for a criterion of another name.
     """
     checks.one_of("the criterion", criterion, CRITERIA)
-    if criterion == "inputs":
-        return functools.partial(points_of_inputs, rows)
-    if criterion == "target":
-        return functools.partial(points_of_targets, rows)
+    if criterion in ("inputs", "target"):
+        return functools.partial(points_of_rows, rows, criterion)
     return functools.partial(points_of_bins, pool(rows, criterion))
 
 
 def have_a_say(rows: Rows, criterion: str) -> Bool[np.ndarray, "*rows"]:
-    """Returns which rows a criterion asks.
+    """Returns True for the rows that count by a criterion.
 
-    Of `inputs` those whose optimum lies inside the range of temperatures: another row says only that its loss falls on
-    and on, has no curvature, and so no weight in least squares. Of `target` those with a β of the largest weight of
-    their true item.
+    By `inputs` those whose optimum lies inside the range of temperatures: the loss of another row falls on and on, has
+    no curvature, and so no weight in least squares. By `target` those with a β of the largest weight of their true
+    item.
     """
-    asked = rows.entropy > THRESHOLD
+    above = rows.entropy > THRESHOLD
     if criterion == "inputs":
-        return asked & ~rows.border & (rows.curvature > 0)
-    return asked & np.isfinite(rows.target) if criterion == "target" else asked
+        return above & ~rows.border & (rows.curvature > 0)
+    return above & np.isfinite(rows.target) if criterion == "target" else above
 
 
-def points_of_inputs(rows: Rows, copies: np.ndarray) -> Points:
-    """Returns a point for every row with a say, worth its curvature; `copies` says how often each seed counts."""
-    inside = have_a_say(rows, "inputs")
-    beta = 1 / rows.theta[inside].astype(np.float64)
-    curvature = (rows.curvature * copies[:, None])[inside]
-    entropies = rows.entropy[inside].astype(np.float64)
-    span = (float(entropies.min(initial=np.inf)), float(entropies.max(initial=0)))
-    return Points(entropies, beta, curvature / beta**2, span)
-
-
-def points_of_targets(rows: Rows, copies: np.ndarray) -> Points:
-    """Returns a point for every row with a say; all are worth the same. `copies` as in `points_of_inputs`."""
-    inside = have_a_say(rows, "target")
+def points_of_rows(rows: Rows, criterion: str, copies: np.ndarray) -> Points:
+    """Returns a point for every row that counts; each seed counts `copies` times."""
+    inside = have_a_say(rows, criterion)
     entropies = rows.entropy[inside].astype(np.float64)
     weight = np.broadcast_to(copies[:, None], inside.shape)[inside]
-    span = (float(entropies.min(initial=np.inf)), float(entropies.max(initial=0)))
-    return Points(entropies, rows.target[inside].astype(np.float64), weight, span)
+    if criterion == "target":
+        beta = rows.target[inside].astype(np.float64)
+    else:
+        # With β = e^(-x) at x = log θ, dx = -dβ / β. At the minimum dL/dx is 0, so d²L/dβ² = (d²L/dx²) / β²: a
+        # curvature of 2 in log θ is 1/2 in β at β = 2.
+        beta = 1 / rows.theta[inside].astype(np.float64)
+        weight = weight * rows.curvature[inside] / beta**2
+    return Points(entropies, beta, weight, (float(entropies.min(initial=np.inf)), float(entropies.max(initial=0))))
 
 
 def pool(rows: Rows, criterion: str) -> Bins:
     """Sums the criterion's curves by seed and entropy bin; `rows` have the shape (seeds, rows)."""
     bins = np.floor((rows.entropy - THRESHOLD) / BIN_WIDTH).astype(int)
     member = bins[..., None] == np.arange(max(bins.max() + 1, 1))
-    lowest, highest = (
-        extreme(np.where(member, rows.entropy[..., None], fill), (0, 1))
-        for extreme, fill in ((np.min, np.inf), (np.max, 0))
-    )
+    lowest = np.where(member, rows.entropy[..., None], np.inf).min((0, 1))
+    highest = np.where(member, rows.entropy[..., None], 0).max((0, 1))
     member = member.astype(np.float32)
     curves = np.einsum("srb,srg->sbg", member, rows.errors if criterion == "accuracy" else rows.losses)
     curves = smooth_errors(curves) if criterion == "accuracy" else curves
@@ -310,15 +315,15 @@ def pool(rows: Rows, criterion: str) -> Bins:
 
 
 def smooth_errors(curves: np.ndarray) -> np.ndarray:
-    """Smooths errors along the grid: they are steps, and a sum of few of them has its minimum anywhere."""
+    """Returns errors smoothed along the grid: they are steps, and a sum of few of them has its minimum anywhere."""
     return scipy.ndimage.gaussian_filter1d(curves, ERROR_SMOOTHING, axis=-1, mode="nearest")
 
 
 def points_of_bins(bins: Bins, copies: np.ndarray) -> Points:
     """Returns a point at the minimum of the summed curve of every group of bins; each seed counts `copies` times.
 
-    A bin with few rows, or with its minimum on the border of the range, joins the bin above, so that every row has
-    a say; at the end it joins the one below.
+    A bin with few rows, or with its minimum on the border of the range, joins the bin above, so that every row counts;
+    at the end it joins the one below.
     """
     rows, sums, curves = copies @ bins.rows, copies @ bins.entropy, np.tensordot(copies, bins.curves, 1)
     groups: list[list[int]] = []
@@ -335,11 +340,12 @@ def points_of_bins(bins: Bins, copies: np.ndarray) -> Points:
     entropies, log_theta, curvature = map(np.array, zip(*minima))
     used = np.concatenate(groups)
     span = (float(bins.lowest[used].min()), float(bins.highest[used].max()))
+    # The weight is the curvature over β², as in `points_of_rows`, and 1/β² = θ².
     return Points(entropies, np.exp(-log_theta), curvature * np.exp(2 * log_theta), span)
 
 
 def valley(curve: np.ndarray) -> tuple[float, float]:
-    """Returns where in log θ a curve on the grid is lowest, by a parabola through its lowest points, and its bend."""
+    """Returns the log θ at which a curve on the grid is lowest, by the parabola of `search_at`, and its curvature."""
     best = int(np.clip(curve.argmin(), 1, GRID_SIZE - 2))
     left, middle, right = curve[best - 1 : best + 2].astype(np.float64)
     bend = max(left - 2 * middle + right, TIE)
@@ -360,9 +366,10 @@ def polynomial(points: Points, degree: int) -> np.ndarray:
             f"{len(points.entropy)} points with an optimum inside the range are too few for degree {degree}: "
             "use more sets or lengths, a lower degree, or another criterion"
         )
-    # Fitted on the range mapped to [-1, 1], where powers are far from collinear.
-    fitted = np.polynomial.Polynomial.fit(points.entropy, points.beta, degree, w=np.sqrt(points.weight))
-    coefficients = fitted.convert().coef
+    # numpy minimises Σ (w (β - p(H)))² and Points holds the w² of that. It fits on the range mapped to [-1, 1], where
+    # powers are far from collinear: from 1 to 2 nats H³ and H⁴ correlate by 0.997, on [-1, 1] x³ and x⁴ by 0.
+    polynomial = np.polynomial.Polynomial.fit(points.entropy, points.beta, degree, w=np.sqrt(points.weight))
+    coefficients = polynomial.convert().coef
     return np.pad(coefficients, (0, degree + 1 - len(coefficients)))[::-1]
 
 
@@ -380,8 +387,7 @@ def ruled(curve: Curve) -> Curve:
 def r_squared(curve: Curve, points: Points) -> float | None:
     """Returns the share of the points' weighted variance in β that the curve explains.
 
-    1 is best, and it is below 0 where a constant does better. None for points that do not vary: fewer than two, or of
-    the same β.
+    1 is best; below 0 a constant does better. None for points that do not vary: fewer than two, or of the same β.
     """
     if len(points.beta) < 2 or np.ptp(points.beta) == 0:
         return None
@@ -392,14 +398,14 @@ def r_squared(curve: Curve, points: Points) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class TemperatureFit:
-    """A polynomial of β in H with all that says how far it may be trusted; numbers by length are shares in percent."""
+    """A polynomial of β in H, and how far it may be trusted; numbers by length are shares in percent."""
 
     coefficients: list[float]
     """Highest power first."""
     entropy_range: list[float]
     """Lowest and highest entropy of the rows behind the fit, in nats; H is clamped to it."""
     beta_at_ends: list[float]
-    """β at both ends of the range, by which a reader finds coefficients in the wrong order."""
+    """β at both ends of the range, which shows a reader coefficients in the wrong order."""
     criterion: str
     lengths: list[int]
     seeds: list[int]
@@ -416,11 +422,11 @@ class TemperatureFit:
     versions: dict[str, str]
     checkpoint_sha256: str
     used: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Rows, by length, that have a say by the criterion; empty in files of earlier versions."""
+    """Rows, by length, that count by the criterion; empty in files of earlier versions."""
 
     @property
     def scale(self) -> EntropyPolynomial:
-        """The scale that the fit stands for."""
+        """The scale with this polynomial."""
         return EntropyPolynomial(tuple(self.coefficients), entropy_range=tuple(self.entropy_range))
 
     def curve(self, entropy: np.ndarray) -> np.ndarray:
@@ -428,7 +434,7 @@ class TemperatureFit:
         return clamped(self.coefficients, self.entropy_range)(entropy)
 
     def save(self, path: Path | str) -> None:
-        """Writes the fit as JSON, whole or not at all. Raises ValueError if no reader would accept it."""
+        """Writes the fit as JSON, whole or not at all. Raises ValueError for one that no reader would accept."""
         content = dataclasses.asdict(self)
         check_polynomial(f"the fit by {self.criterion!r}", content)
         write_json(Path(path), signed(content))
@@ -445,22 +451,22 @@ class TemperatureFit:
         lists = {"lengths": fit.lengths, "seeds": fit.seeds, "beta_at_ends": fit.beta_at_ends, **band}
         wrong = [name for name, values in lists.items() if not are_finite_numbers(values)]
         if wrong or len({len(values) for values in band.values()}) > 1 or not band.keys() <= {"entropy", "low", "high"}:
-            named = wrong[0] if wrong else "band"
-            raise Refusal(f"{path} is no whole temperature fit: {named} must be lists of numbers, of equal length")
+            name = wrong[0] if wrong else "band"
+            raise Refusal(f"{path} is no whole temperature fit: {name} must be lists of numbers, of equal length")
         return fit
 
 
 class Polynomial(NamedTuple):
-    """A polynomial of β in H, and what it was fitted to."""
+    """A polynomial of β in H, and the points that it was fitted to."""
 
     coefficients: np.ndarray
     entropy_range: tuple[float, float]
     by_copies: Callable[[np.ndarray], Points]
-    """The points of so many copies of each seed."""
+    """From the number of copies of each seed to the points."""
 
     @property
     def scale(self) -> EntropyPolynomial:
-        """The scale that it stands for."""
+        """The scale with this polynomial."""
         return EntropyPolynomial(tuple(self.coefficients.tolist()), entropy_range=self.entropy_range)
 
     @property
@@ -472,8 +478,8 @@ class Polynomial(NamedTuple):
 def fit_polynomial(rows: Mapping[int, Rows], criterion: str = "bins", degree: int = 4) -> Polynomial:
     """Fits by weighted least squares through the points of a criterion; rows have the shape (seeds, rows), by length.
 
-    The degree is lowered until there are `POINTS_PER_COEFFICIENT` points for each coefficient, because rows of short
-    sets span so few entropies that a quartic through their points would be noise. Raises ValueError for an unknown
+    The degree is lowered until there are `POINTS_PER_COEFFICIENT` points for each coefficient, as rows of short sets
+    span so few entropies that a quartic through their points would be noise. Raises ValueError for an unknown
     criterion, for no rows and for too few points.
     """
     if not rows:
@@ -494,49 +500,62 @@ def fit(
     degree: int = 4,
     checkpoint_sha256: str = "",
 ) -> TemperatureFit:
-    """Fits a polynomial to rows of shape (seeds, rows) by length as `fit_polynomial` does; measures it on other rows.
+    """Fits a polynomial to rows as `fit_polynomial` does, and measures it on other rows.
 
-    Raises ValueError as that does, and for rows of other seeds.
+    Arguments:
+    - `rows`, `held_out`: by length, the `Rows` of the search to fit to and to measure on, of shape (seeds, rows).
+    - `seeds`: the numbers of the seeds.
+    - `criterion`: one of `CRITERIA`, which `points` describes.
+    - `degree`: the highest that the polynomial may have.
+    - `checkpoint_sha256`: the digest of the parameters that gave the rows, to be kept with the fit.
+
+    Returns: a `TemperatureFit`, whose `save` writes it and whose `scale` is that of a normalizer.
+
+    Raises: ValueError as `fit_polynomial` does, for rows of other seeds, and for a polynomial with |β| above 64.
+
+    Example: `examples/refit.py` fits one to a model of its own.
     """
     if not (rows and held_out):
         raise Refusal("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")
-    counts = {len(of_length.entropy) for of_length in (*rows.values(), *held_out.values())}
+    counts = {len(columns.entropy) for columns in (*rows.values(), *held_out.values())}
     if counts != {len(seeds)}:
         raise Refusal(f"rows are of {sorted(counts)} seeds and not of {len(seeds)}: give the shape (seeds, rows)")
-    fitted = fit_polynomial(rows, criterion, degree)
-    coefficients, (low, high), by_copies = fitted
-    check_steepness(fitted, criterion)
-    covered = {
-        n: (row.entropy <= THRESHOLD) | (low <= row.entropy) & (row.entropy <= high) for n, row in held_out.items()
-    }
+    polynomial = fit_polynomial(rows, criterion, degree)
+    coefficients, (low, high), by_copies = polynomial
+    check_steepness(polynomial, criterion)
+
+    def covered(entropy: np.ndarray) -> np.ndarray:
+        return (entropy <= THRESHOLD) | (low <= entropy) & (entropy <= high)
+
     intervals, band = bootstrap(by_copies, len(coefficients) - 1, len(seeds), np.linspace(low, high, BAND_POINTS))
     return TemperatureFit(
         coefficients=coefficients.tolist(),
         entropy_range=[low, high],
-        beta_at_ends=fitted.curve(np.array([low, high])).tolist(),
+        beta_at_ends=polynomial.curve(np.array([low, high])).tolist(),
         criterion=criterion,
         lengths=list(rows),
         seeds=list(seeds),
         intervals=intervals,
         band=band,
-        r_squared=r_squared(fitted.curve, points(join(held_out.values()), criterion)(np.ones(len(seeds)))),
-        coverage={str(n): 100 * float(inside.mean()) for n, inside in covered.items()},
-        border={str(n): 100 * float(row.border.mean()) for n, row in rows.items()},
+        r_squared=r_squared(polynomial.curve, points(join(held_out.values()), criterion)(np.ones(len(seeds)))),
+        coverage={str(n): 100 * float(covered(columns.entropy).mean()) for n, columns in held_out.items()},
+        border={str(n): 100 * float(columns.border.mean()) for n, columns in rows.items()},
         versions=versions(),
         checkpoint_sha256=checkpoint_sha256,
-        used={str(n): 100 * float(have_a_say(row, criterion).mean()) for n, row in rows.items()},
+        used={str(n): 100 * float(have_a_say(columns, criterion).mean()) for n, columns in rows.items()},
     )
 
 
-def check_steepness(fitted: Polynomial, criterion: str) -> None:
+def check_steepness(polynomial: Polynomial, criterion: str) -> None:
     """Raises Refusal for a polynomial that no reader would accept, as too few rows give it."""
-    entropies = np.linspace(*fitted.entropy_range, 1001)
-    betas = fitted.curve(entropies)
+    entropies = np.linspace(*polynomial.entropy_range, 1001)
+    betas = polynomial.curve(entropies)
     worst = int(np.abs(betas).argmax())
     if not abs(betas[worst]) <= LARGEST_BETA:
         raise Refusal(
             f"the fit by the criterion {criterion} reaches β = {betas[worst]:.4g} at H = {entropies[worst]:.3g} nats, "
-            f"and |β| is at most {LARGEST_BETA:g}: so few rows give no curve of degree {len(fitted.coefficients) - 1}; "
+            f"and |β| is at most {LARGEST_BETA:g}: so few rows give no curve of degree "
+            f"{len(polynomial.coefficients) - 1}; "
             "give more --sets, more --lengths, a lower --degree, or another --criterion"
         )
 
@@ -546,8 +565,8 @@ def bootstrap(
 ) -> tuple[list[list[float]] | None, dict[str, list[float]] | None]:
     """Returns 95 % intervals of the coefficients and the band of the polynomial, by bootstrap over seeds.
 
-    Quantiles of the draws; below `FEW_SEEDS` seeds the deviation of the draws and the t distribution. None for a single
-    seed.
+    Intervals are quantiles of the draws, and below `FEW_SEEDS` seeds t intervals with the deviation of the draws. None
+    for a single seed.
     """
     if seeds < 2:
         return None, None
@@ -557,7 +576,9 @@ def bootstrap(
     def interval(best: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         if seeds >= FEW_SEEDS:
             return tuple(np.quantile(drawn, (0.025, 0.975), axis=0))
-        # Draws with replacement vary by (seeds - 1) / seeds of the variance of a mean.
+        # The mean of S numbers has the variance s² / S with s² = Σ (x - x̄)² / (S - 1). Draws with replacement have
+        # Σ (x - x̄)² / S in its place, so their means vary by (S - 1) / S of that. 1, 2 and 6 have s² = 7 and a mean of
+        # variance 7/3; their draws vary by 14/9 = 2/3 · 7/3.
         deviation = np.std(drawn, axis=0) * math.sqrt(seeds / (seeds - 1))
         return best - (half := scipy.special.stdtrit(seeds - 1, 0.975) * deviation), best + half
 
@@ -578,7 +599,7 @@ FITS = {
 
 
 def names_of(criterion: str) -> tuple[str, str]:
-    """Returns the names of the fits by a criterion: to all lengths, and to those of training alone."""
+    """Returns the names of the fits by a criterion: to all lengths, and to those of training only."""
     return (TARGET, TARGET_TRAIN) if criterion == "target" else (ALL_LENGTHS, TRAIN_LENGTHS)
 
 

@@ -33,7 +33,7 @@ from jaxtyping import Float
 from softmax_jax.normalizers import checks, masking
 from softmax_jax.refusal import Refusal
 
-Numbers = ArrayLike | Sequence[int | float]
+Reals = ArrayLike | Sequence[int | float]
 """One number or many; functions of several broadcast them, and return float64."""
 Logits = ArrayLike | Sequence[Any]
 """Rows of logits along the last axis."""
@@ -50,8 +50,8 @@ class Bounds(NamedTuple):
     upper: Any
 
 
-def weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
-    r"""The range of the weights of a row of `n` logits within `spread` of each other.
+def weight_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
+    r"""Returns the range of the weights of a row of `n` logits within `spread` of each other.
 
     $$\frac{1}{1 + (n-1)\,e^{\beta\delta}} \le \alpha_k \le \frac{1}{1 + (n-1)\,e^{-\beta\delta}}$$
 
@@ -63,13 +63,15 @@ def weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
     '0.000068 0.600'
     """
     length, reach = _checked(n, spread, beta)
+    # 1/α_k = Σ_j e^(β(z_j - z_k)) is 1 and n - 1 terms from e^(-βδ) to e^(βδ). expit(x) = 1 / (1 + e^(-x)) at
+    # x = ±βδ - log(n - 1) never forms the e^(βδ) that may overflow: 1 / (1 + 99 e^(-5)) = expit(5 - log 99) = 0.600.
     with np.errstate(divide="ignore"):
         others = np.log(length - 1)
     return Bounds(scipy.special.expit(-reach - others), scipy.special.expit(reach - others))
 
 
-def loose_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
-    r"""Looser bounds that show at a glance that every weight falls as 1/n while the spread stays.
+def loose_weight_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
+    r"""Returns looser bounds, which show at a glance that every weight falls as 1/n while the spread stays.
 
     $$\frac{1}{n}\,e^{-\beta\delta} \le \alpha_k \le \frac{1}{n}\,e^{\beta\delta}$$
 
@@ -83,8 +85,8 @@ def loose_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bou
         return Bounds(np.exp(-reach) / length, np.exp(reach) / length)
 
 
-def largest_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
-    r"""The range of the largest weight: no less than that of n equal weights, no more than `weight_bounds` allows.
+def largest_weight_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
+    r"""Returns the range of the largest weight: at least 1/n, as of equal weights, at most what `weight_bounds` allows.
 
     $$\frac{1}{n} \le \alpha_{\max} \le \frac{1}{1 + (n-1)\,e^{-\beta\delta}}$$
 
@@ -97,15 +99,14 @@ def largest_weight_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> B
     return Bounds(1 / length, weight_bounds(n, spread, beta).upper)
 
 
-def largest_weight_from_nearest(counts: Numbers, spreads: Numbers, beta: Numbers = 1.0) -> Any:
-    r"""The most that the largest weight can be, given how closely the logits nearest to the top are packed.
+def largest_weight_from_nearest(counts: Reals, spreads: Reals, beta: Reals = 1.0) -> Any:
+    r"""Returns the most that the largest weight can be, from how closely the logits nearest to the top are packed.
 
     $$\alpha_{\max} \le \min_k \frac{1}{1 + (k-1)\,e^{-\beta\delta_k}}$$
 
     `spreads` holds, along its last axis, the distance δₖ from the largest logit to the k-th largest, for each k in
-    `counts`. Leaving the others out of the denominator can only raise the bound, so it holds for every k. It is never
-    above that from the whole spread if k = n is among the counts, and far below where a long row crowds at the top.
-    Raises as `weight_bounds` does.
+    `counts`. The bound is never above that from the whole spread if k = n is among the counts, and far below where a
+    long row crowds at the top. Raises as `weight_bounds` does.
 
     A row of 1000 logits evenly spaced over 100 nats:
 
@@ -121,19 +122,17 @@ def largest_weight_from_nearest(counts: Numbers, spreads: Numbers, beta: Numbers
             "counts: give one spread for each count"
         )
     _require(spread, spread >= 0, "spreads", "it must be at least 0: the largest logit less the k-th largest")
+    # Leaving logits out of 1/α = Σ_j e^(-β(z_max - z_j)) can only raise α, so the bound from the k largest holds for
+    # every k, and so does the least of these bounds: 1 / (1 + 9 e^(-0.9)) = 0.215 from ten logits within 0.9.
     return weight_bounds(length, spread, factor[..., None]).upper.min(-1)
 
 
-def entropy_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
-    r"""The range of the entropy in nats: at most log n, at least that of k logits at the top and all others δ below.
+def entropy_bounds(n: Reals, spread: Reals, beta: Reals = 1.0) -> Bounds:
+    r"""Returns the range of the entropy in nats, from that of k logits at the top and all others δ below to log n.
 
     $$\min_{1 \le k < n} \log\big(k + (n-k)e^{-d}\big) + \frac{d\,(n-k)\,e^{-d}}{k + (n-k)e^{-d}}
       \;\le\; H \;\le\; \log n, \qquad d = \beta\delta$$
 
-    The entropy is concave, so over the polytope of weights within a factor e^d of each other it is least at a corner.
-    At a corner every weight is the smallest or e^d times it: a weight in between could be moved both ways, the others
-    shrinking or growing together. With k of the large ones the entropy is the expression above. As a function of a
-    real k it falls and then rises, turning at k = n(c-1)/(e^d-1) with c = d/(1-e^(-d)), so the least is beside that.
     It is never below -log of the bound of the largest weight. Spreads below 1e-6 count as 1e-6, which costs less than
     1e-12. Raises as `weight_bounds` does.
 
@@ -141,6 +140,13 @@ def entropy_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
     [0.04, 2.19, 6.793]
     """
     length, reach = _checked(n, spread, beta)
+    # The entropy is concave, so over the polytope of weights within a factor e^d of each other it is least at a corner.
+    # At a corner every weight is the smallest or e^d times it: a weight in between could be moved both ways, the others
+    # shrinking or growing together. With k large ones, c = e^(-d) and S = k + (n - k) c, the weights are 1/S and c/S,
+    # so H(k) = log S + d (n - k) c / S. For a real k, as S' = 1 - c and S + (n - k)(1 - c) = n,
+    #     H'(k) = (1 - c) / S - d c (S + (n - k)(1 - c)) / S² = ((1 - c) S - d c n) / S²,
+    # which is below 0 up to S = d c n / (1 - c), that is k = n c (d / (1 - c) - 1) / (1 - c), and above 0 from there.
+    # The least over whole k lies beside it: n = 100 and d = 5 turn at k = 2.74, where H(2) = 2.219 and H(3) = 2.190.
     d = np.maximum(reach, 1e-6)
     low = np.exp(-d)
     share = -np.expm1(-d)  # 1 - e^(-d)
@@ -154,8 +160,8 @@ def entropy_bounds(n: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Bounds:
     return Bounds(np.minimum(with_large(turn), with_large(turn + 1)), np.log(length))
 
 
-def length_forced_below(threshold: Numbers, spread: Numbers, beta: Numbers = 1.0) -> Any:
-    r"""The least n at which no row of that spread can have a weight above the threshold.
+def length_forced_below(threshold: Reals, spread: Reals, beta: Reals = 1.0) -> Any:
+    r"""Returns the least n at which no row of that spread can have a weight above the threshold.
 
     $$n = 1 + \left\lceil e^{\beta\delta}\,\frac{1 - t}{t} \right\rceil$$
 
@@ -168,24 +174,36 @@ def length_forced_below(threshold: Numbers, spread: Numbers, beta: Numbers = 1.0
     (t,) = _numbers(threshold=threshold)
     _require(t, (t > 0) & (t < 1), "threshold", "it must lie between 0 and 1, such as 0.5")
     _, reach = _checked(1, spread, beta)
+    # 1 / (1 + (n - 1) e^(-d)) ≤ t means n - 1 ≥ e^d (1 - t) / t: at t = 1/2 and d = 5, n - 1 ≥ 148.4.
     with np.errstate(over="ignore"):
         return 1 + np.ceil(np.exp(reach) * (1 - t) / t)
 
 
 def spread_from_norms(
-    query_kernel: Numbers,
-    key_kernel: Numbers,
-    query: Numbers,
-    item: Numbers,
+    query_kernel: Reals,
+    key_kernel: Reals,
+    query: Reals,
+    item: Reals,
     scale: float = 1.0,
 ) -> Any:
-    r"""The widest spread that a head can give, from the largest singular values of its kernels.
+    r"""Returns the widest spread that a head can give, from the largest singular values of its kernels.
 
     $$\delta \le 2\,\text{scale}\;\sigma_{\max}(Q)\,\sigma_{\max}(K)\,\lVert y \rVert\,\max_i \lVert x_i \rVert$$
 
-    `query` is ‖y‖, `item` the largest ‖xᵢ‖, `scale` the factor of the logits, most often 1/√size. A bias of the query
-    counts as one more input that is always 1. A bias of the keys shifts the row as a whole and spreads nothing.
+    A bias of the query counts as one more input that is always 1. A bias of the keys shifts the row as a whole and
+    spreads nothing.
 
+    Arguments:
+    - `query_kernel`, `key_kernel`: Q and K of one head, of shape (inputs, size).
+    - `query`: the norm ‖y‖ of what asks.
+    - `item`: the largest norm ‖xᵢ‖ of what is asked.
+    - `scale`: the factor of the logits, most often 1/√size.
+
+    Returns: the bound of δ, in float64.
+
+    Raises: ValueError for kernels that are no finite matrices, and for negative norms.
+
+    Example:
     >>> float(spread_from_norms(np.diag([3.0, 1.0]), np.diag([1.0, 2.0]), query=1.0, item=0.5))
     6.0
     """
@@ -196,6 +214,7 @@ def spread_from_norms(
         _require(kernel, np.isfinite(kernel), name, "its numbers must be finite, so leave out what diverged")
     for name, number in zip(("query", "item", "scale"), _numbers(query=query, item=item, scale=scale)):
         _require(number, number >= 0, name, "a norm or factor must be at least 0, such as 1.0")
+    # Two logits differ by scale · yᵀQ Kᵀ(x_i - x_j), and ‖x_i - x_j‖ ≤ 2 max ‖x‖.
     largest = [np.linalg.norm(np.asarray(kernel, np.float64), 2) for kernel in (query_kernel, key_kernel)]
     return 2 * scale * largest[0] * largest[1] * np.asarray(query, np.float64) * np.asarray(item, np.float64)
 
@@ -210,14 +229,14 @@ class GapCounts(NamedTuple):
 
 
 def gap_counting(logits: Logits, where: Logits | None = None) -> GapCounts:
-    r"""The gap-counting function of each row: N(δ) logits lie within δ of the largest.
+    r"""Returns the gap-counting function of each row: N(δ) logits lie within δ of the largest.
 
     $$N(\delta) = \#\{j : z_{\max} - z_j \le \delta\}$$
 
-    It is given by where it steps: the gap of the k-th largest logit for each k, along the last axis, the first of them
-    0. N(δ) of one row is `np.searchsorted(gaps, delta, side="right")`. Entries that are hidden, by the mask or a low
-    number added to them, come last, with a gap of inf; of a row with nothing visible all gaps are inf.
-    `largest_weight_from_nearest` takes both fields as they are, for β > 0. Raises ValueError for a visible NaN or +inf.
+    The result holds where it steps: the gap of the k-th largest logit for each k, along the last axis, from 0 on. N(δ)
+    of one row is `np.searchsorted(gaps, delta, side="right")`. Hidden entries, by the mask or a low number added to
+    them, come last, with a gap of inf; so a row with nothing visible has gaps of inf only.
+    `largest_weight_from_nearest` takes both fields unchanged, for β > 0. Raises ValueError for a visible NaN or +inf.
 
     >>> counts, gaps = gap_counting([3.0, 1.0, 2.5, 9.0], where=[True, True, True, False])
     >>> counts.tolist(), gaps.tolist()
@@ -240,7 +259,7 @@ def gap_counting(logits: Logits, where: Logits | None = None) -> GapCounts:
 
 
 def critical_beta(logits: Logits, where: Logits | None = None) -> Any:
-    r"""The critical inverse temperature of each row, by how its largest logits crowd.
+    r"""Returns the critical inverse temperature of each row, by how its largest logits crowd.
 
     $$\beta_c = \max_{k \ge 2} \frac{\log k}{\delta_k}$$
 
@@ -263,7 +282,7 @@ def critical_beta(logits: Logits, where: Logits | None = None) -> Any:
 
 
 def critical_count(logits: Logits, where: Logits | None = None) -> Any:
-    """The k at which `critical_beta` is attained: how many of the largest logits make up the crowd that asks for it.
+    """Returns the k at which `critical_beta` is attained: how many of the largest logits make up that crowd.
 
     As float64; the largest such k, and 1 for a row with one visible entry or none.
 
@@ -275,17 +294,14 @@ def critical_count(logits: Logits, where: Logits | None = None) -> Any:
     return np.where(slopes.max(-1) > 0, last, 1).astype(np.float64)
 
 
-def largest_weight_near_critical(ratio: Numbers, n: Numbers, count: Numbers = 2) -> Bounds:
-    r"""The range of the largest weight at r times the critical β of a row, which its β_c and δₖ no longer enter.
+def largest_weight_near_critical(ratio: Reals, n: Reals, count: Reals = 2) -> Bounds:
+    r"""Returns the range of the largest weight at r times the critical β of a row, whatever its β_c and δₖ are.
 
     $$\frac{1}{\zeta(r)} \;<\; \frac{1}{\sum_{k=1}^{n} k^{-r}} \;\le\; \alpha_{\max}
       \;\le\; \frac{1}{1 + (k_* - 1)\,k_*^{-r}}, \qquad r = \beta / \beta_c$$
 
-    `count` is k*, the k at which β_c is attained: `critical_count` of the row. Proof: at β the largest weight is
-    1 / Σₖ e^(-βδₖ). By the definition of β_c each gap δₖ is at least log k / β_c, so e^(-βδₖ) ≤ k^(-r), which gives the
-    lower end; and the k* - 1 logits after the largest have gaps of at most δ of k* = log k* / β_c, so each
-    of them adds at least k*^(-r) to the sum, which gives the upper end. A row with δₖ = log k / β_c for every k attains
-    the lower end, and one whose k* - 1 others all lie at log k* / β_c, with k* = n, the upper.
+    `count` is k*, the k at which β_c is attained: `critical_count` of the row. A row with δₖ = log k / β_c for every k
+    attains the lower end, and one whose k* - 1 others all lie at log k* / β_c, with k* = n, the upper.
 
     So above the critical β, at r > 1, the largest weight is at least 1/ζ(r) however long the row is: 0.608 at twice
     β_c. Below, at r < 1, it goes to 0 as k*^(r-1) or faster when the crowd grows. An n of inf gives 1/ζ(r), or 0 for
@@ -305,33 +321,35 @@ def largest_weight_near_critical(ratio: Numbers, n: Numbers, count: Numbers = 2)
     r, length, crowd = np.broadcast_arrays(r, length, crowd)
     within = (crowd >= 2) & (crowd <= length) & (np.isinf(crowd) | (crowd == np.floor(crowd)))
     _require(crowd, within, "count", "it must be a whole number from 2 to n: the critical_count of the row")
+    # At β the largest weight is 1 / Σ_k e^(-β δ_k). By the definition of β_c each gap δ_k is at least log k / β_c, so
+    # e^(-β δ_k) ≤ k^(-r): the lower end. The k* - 1 logits after the largest have gaps of at most log k* / β_c, so each
+    # adds at least k*^(-r) to the sum: the upper end. Gaps 0, log 2, log 3 have β_c = 1 and k* = 3, and at r = 2 a
+    # largest weight of 1 / (1 + 1/4 + 1/9) = 0.735, between 0.735 and 1 / (1 + 2/9) = 0.818.
     return Bounds(1 / np.vectorize(_sum_of_powers, otypes=[float])(length, r), 1 / (1 + (crowd - 1) * crowd**-r))
 
 
 def _sum_of_powers(n: float, r: float) -> float:
-    """Returns Σ k^(-r) over k from 1 to n: first terms one by one, the others by the formula of Euler and Maclaurin.
-
-    Of f(x) = x^(-r) the terms after the first m sum to ∫ f from m to n + (f(n) - f(m))/2 + (f'(n) - f'(m))/12, but for
-    about r³·m^(-r-3)/720, which is below 1e-11 of the sum at m = 1000. With t = log(n/m) the integral is
-    m^(1-r)·t·(e^x - 1)/x at x = (1 - r)t, which holds its digits at r = 1 too, where it is t.
-    """
+    """Returns Σ k^(-r) over k from 1 to n: first terms one by one, the others by the formula of Euler and Maclaurin."""
     if np.isinf(n):
         return float(scipy.special.zeta(r)) if r > 1 else np.inf
     m = min(n, FIRST_TERMS)
+    # For f(x) = x^(-r) the terms after the first m sum to ∫ f from m to n + (f(n) - f(m)) / 2 + (f'(n) - f'(m)) / 12,
+    # but for about r³ m^(-r-3) / 720, which is below 1e-11 of the sum at m = 1000. With t = log(n / m) the integral is
+    # m^(1-r) t (e^x - 1) / x at x = (1 - r) t, which keeps its digits at r = 1 too, where it is t.
     first, t = np.sum(np.arange(1.0, m + 1) ** -r), np.log(n / m)
     integral = m ** (1 - r) * t * scipy.special.exprel((1 - r) * t)
     return float(first + integral + (n**-r - m**-r) / 2 - r * (n ** (-r - 1) - m ** (-r - 1)) / 12)
 
 
 def _slopes(logits: Logits, where: Logits | None) -> Any:
-    """The slopes log k / δₖ of each row; 0 for k = 1 and beyond the visible entries."""
+    """Returns the slopes log k / δₖ of each row; 0 for k = 1 and beyond the visible entries."""
     counts, gaps = gap_counting(logits, where)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(counts > 1, np.log(counts) / gaps, 0)
 
 
-def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:
-    """The length and βδ in float64, if they can be those of a row."""
+def _checked(n: Reals, spread: Reals, beta: Reals) -> tuple[Any, Any]:
+    """Returns the length and βδ in float64. Raises Refusal unless they can be those of a row."""
     length, width, factor = _numbers(n=n, spread=spread, beta=beta)
     _require(length, length >= 1, "n", "a row must have at least 1 logit, so give 1 or more")
     _require(width, width >= 0, "spread", "it must be at least 0: the largest logit less the smallest")
@@ -340,7 +358,7 @@ def _checked(n: Numbers, spread: Numbers, beta: Numbers) -> tuple[Any, Any]:
 
 
 def _numbers(**numbers: Any) -> list[Any]:
-    """The numbers in float64. Raises TypeError for masked arrays."""
+    """Returns the numbers in float64. Raises TypeError for masked arrays."""
     for name, value in numbers.items():
         checks.plain(name, value)
     return [np.asarray(value, np.float64) for value in numbers.values()]

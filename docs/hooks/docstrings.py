@@ -5,16 +5,17 @@ from typing import Any
 
 import griffe
 
+SECTION = re.compile(r"^(Arguments|Returns|Raises|Example|References):(\n|(?= ))", re.MULTILINE)
 EXAMPLE = re.compile(r"(?:^>>> .*\n?)(?:^.+\n?)*", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Shows examples as code, where `>>>` would be a quotation, and the fields of a named tuple."""
+    """Shows sections in bold, examples as code, where `>>>` would be a quotation, and the fields of a named tuple."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Fences every run of lines that starts with a prompt."""
+        """Starts a paragraph after the name of a section, and fences every run of lines that starts with a prompt."""
         if obj.docstring:
-            text = obj.docstring.value
+            text = SECTION.sub(r"**\1**\n\n", obj.docstring.value)
             obj.docstring.value = EXAMPLE.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:

@@ -1,6 +1,8 @@
 """Attention with any normalizer between logits and weights, under one name for all its implementations."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
@@ -8,10 +10,25 @@ from jax.lax import PrecisionLike
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from softmax_jax.attention import inputs as checked
 from softmax_jax.attention.by_queries import LEAST_QUERIES, attend_by_queries, queries_of_block
-from softmax_jax.attention.fused import check_rides, ride
-from softmax_jax.attention.inputs import Given, Inputs, Keys, Options, Outputs, Queries, Values, Weights
+from softmax_jax.attention.fused import attend_by_kernel, check_fused
+from softmax_jax.attention.inputs import (
+    Given,
+    Inputs,
+    Keys,
+    Options,
+    Outputs,
+    Queries,
+    Values,
+    Weights,
+    as_bias_and_mask,
+    as_lengths,
+    as_window,
+    check_layout,
+    check_numbers,
+    check_scale,
+    scaled_query,
+)
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.execution import as_one, is_known, spec_of
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
@@ -19,6 +36,14 @@ from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
+
+IMPLEMENTATIONS: dict[Implementation, Callable[[Inputs, int | None], tuple[Outputs, Weights | None]]] = {
+    "dense": lambda inputs, block_size: inputs.attend(),
+    "streaming": lambda inputs, block_size: (attend_by_queries(inputs, block_size), None),
+    "xla": lambda inputs, block_size: (attend_by_kernel(inputs, "xla"), None),
+    "cudnn": lambda inputs, block_size: (attend_by_kernel(inputs, "cudnn"), None),
+}
+"""From inputs and a block size to the output, and to the weights where all are formed at once."""
 
 STREAM_ABOVE = 2**21
 """Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise."""
@@ -42,46 +67,81 @@ def dot_product_attention(
     return_weights: bool = False,
     precision: PrecisionLike = None,
 ) -> Any:
-    r"""`jax.nn.dot_product_attention` with any normalizer in the place of softmax.
+    r"""Computes `jax.nn.dot_product_attention` with any normalizer in place of softmax.
 
     $$o_i = \sum_j w_{ij} v_j, \qquad w_i = \operatorname{normalizer}(\text{scale} \cdot k\, q_i + b_i)$$
 
-    `heads` must be a multiple of `kv_heads`: equal is multi-head, less is grouped-query, one is multi-query
-    attention. `scale` is 1/√size unless given. `bias` is added to the logits. `bias` and `mask` broadcast to
-    (batch, heads, queries, keys).
+    An entry is visible if `mask`, `is_causal`, both `seq_lengths` and `local_window_size` all show it, and its `bias`
+    is above -9,000: a position bias that grows so low is a mask. The size of scale · k q hides nothing. n in a scale
+    such as that of SSMax counts the visible entries of a query. A query that sees nothing has weights and output 0;
+    `jax.nn.dot_product_attention` weighs all keys alike there.
 
-    An entry is visible where `mask` is True; under `is_causal`, where its key comes no later than its query;
-    where both lie within their `seq_lengths`, one whole number per batch entry; and where its key is at most
-    `local_window_size` = (left, right) positions from its query, one number standing for both sides. A `bias` of
-    -9,000 or less hides its entry too, as one of -inf does: a position bias that grows so low is a mask. The size of
-    scale · k q hides nothing. All of these combine, and n in a scale such as that of SSMax counts the entries that a
-    query sees under them. A query that sees nothing has weights and output 0; there `jax.nn.dot_product_attention`
-    weighs all keys alike.
+    Arguments:
+    - `query`, `key`, `value`: of shape (batch, length, heads, size), or without the batch. The heads of the query must
+      be a multiple of those of key and value: equal is multi-head, less is grouped-query, one is multi-query attention.
+    - `bias`: is added to the logits. Like `mask`, it broadcasts to (batch, heads, queries, keys).
+    - `mask`: True where an entry is visible.
+    - `scale`: the factor of the logits, 1/√size unless given.
+    - `is_causal`: shows a query no key after its own position.
+    - `query_seq_lengths`, `key_value_seq_lengths`: one whole number for each batch entry. Later positions are hidden.
+    - `local_window_size`: shows keys at most (left, right) positions from the query. One number stands for both.
+    - `normalizer`: a `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
+      `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
+    - `implementation`: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in
+      little memory, for any normalizer (see `by_queries`). "xla" and "cudnn" call the fused kernels of
+      `jax.nn.dot_product_attention` (see `fused`). None streams above `STREAM_ABOVE` logits of many queries unless the
+      weights are asked for, and is dense otherwise.
+    - `block_size`: the queries of a block of "streaming".
+    - `return_weights`: whether to return the weights too.
+    - `precision`: that of the products in `jax.lax.dot_general`, where no fused kernel computes them.
 
-    `normalizer` is a `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
-    `jax.nn.softmax`. Its per-head numbers have the shape
-    (heads, 1, 1). Returns the output or, with `return_weights`, (output, weights). Logits and weights are float32
-    (float64 for float64 input), the output has the type of the input. `precision` is that of the products in
-    `jax.lax.dot_general`, where no fused kernel computes them.
+    Returns: the output in the type of the query, or (output, weights) with `return_weights`. Logits and weights are
+    float32, and float64 for float64 inputs.
 
-    `implementation` says how: "dense" forms all logits at once, "streaming" those of some queries at a time, of
-    `block_size` if that is given, in little memory for any normalizer (see `by_queries`); "xla" and "cudnn" ride the
-    fused kernels of `jax.nn.dot_product_attention` (see `fused`). None is dense up to `STREAM_ABOVE` logits, for few
-    queries, and where the weights are asked for; else it streams.
+    Raises: ValueError for shapes that do not fit and for what an implementation cannot do, TypeError for types that do
+    not fit, both before anything is computed.
 
-    Raises ValueError for shapes that do not fit and for what an implementation cannot do, and TypeError for types
-    that do not fit, before computing anything.
-
-    Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762.
-
+    Example:
     >>> import jax.numpy as jnp
     >>> x = jnp.eye(4).reshape(4, 1, 4)
     >>> output, weights = dot_product_attention(x, x, x, is_causal=True, normalizer="ssmax", return_weights=True)
     >>> output.shape, weights.shape, weights[0, 0].tolist()
     ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
+
+    References: Vaswani et al., "Attention is all you need", arXiv 1706.03762.
     """
     checks.flag("is_causal", is_causal)
     checks.flag("return_weights", return_weights)
+    _check_implementation(implementation, block_size, return_weights)
+    query, key, value = (checks.array(*pair) for pair in (("query", query), ("key", key), ("value", value)))
+    check_layout(query, key, value)
+    check_scale(scale)
+    batched = query.ndim == 4
+    shape = (query.shape[0] if batched else 1, query.shape[-2], query.shape[-3], key.shape[-3])
+    bias, mask = as_bias_and_mask(bias, mask, shape)
+    normalizer = as_normalizer(normalizer)
+    check_numbers(normalizer, shape)
+    lengths = (
+        as_lengths("query_seq_lengths", query_seq_lengths, shape[0]),
+        as_lengths("key_value_seq_lengths", key_value_seq_lengths, shape[0]),
+    )
+    options = Options(bool(is_causal), as_window(local_window_size), precision)
+    query, key, value = (jnp.asarray(array if batched else array[None]) for array in (query, key, value))
+    inputs = Inputs(query, key, value, bias, mask, lengths, normalizer, options)
+    implementation = "dense" if return_weights else _choose(inputs, implementation)
+    if implementation in ("xla", "cudnn"):
+        check_fused(normalizer, bias)
+    attend = functools.partial(_attend, implementation=implementation, block_size=block_size)
+    batch, queries, heads, _ = spec_of(query)
+    weights_spec = PartitionSpec(batch, heads, queries, None) if implementation == "dense" else None
+    output, weights = as_one(attend, inputs, scale, out=(spec_of(query), weights_spec))
+    if not batched:
+        output, weights = output[0], None if weights is None else weights[0]
+    return (output, weights) if return_weights else output
+
+
+def _check_implementation(implementation: Implementation | None, block_size: int | None, return_weights: bool) -> None:
+    """Raises unless an implementation, if named, has the blocks and the weights that are asked for."""
     if implementation is not None:
         checks.one_of("implementation", implementation, get_args(Implementation))
     if block_size is not None:
@@ -93,46 +153,10 @@ def dot_product_attention(
         )
     if return_weights and implementation not in (None, "dense"):
         raise Refusal(f"implementation={implementation!r} never forms all weights: return_weights needs 'dense'")
-    query, key, value = (checks.array(*one) for one in (("query", query), ("key", key), ("value", value)))
-    checked.check_layout(query, key, value)
-    checked.check_scale(scale)
-    batched = query.ndim == 4
-    shape = (query.shape[0] if batched else 1, query.shape[-2], query.shape[-3], key.shape[-3])
-    bias, mask = checked.bias_and_mask(bias, mask, shape)
-    normalizer = as_normalizer(normalizer)
-    checked.check_numbers(normalizer, shape)
-    lengths = (
-        checked.lengths_of("query_seq_lengths", query_seq_lengths, shape[0]),
-        checked.lengths_of("key_value_seq_lengths", key_value_seq_lengths, shape[0]),
-    )
-    options = Options(bool(is_causal), checked.window_of(local_window_size), precision)
-    query, key, value = (jnp.asarray(one if batched else one[None]) for one in (query, key, value))
-    inputs = Inputs(query, key, value, bias, mask, lengths, normalizer, options)
-    how = "dense" if return_weights else _implementation(inputs, implementation)
-    if how in ("xla", "cudnn"):
-        check_rides(normalizer, bias)
-
-    def attend(inputs: Inputs, scale: ArrayLike | None) -> tuple[Outputs, Weights | None]:
-        inputs, dtype = inputs._replace(query=checked.scaled_query(inputs.query, scale)), inputs.query.dtype
-        if how == "dense":
-            output, weights = inputs.attend()
-            return output.astype(dtype), weights
-        if naming():  # which forms all logits
-            name_rows(inputs.normalizer, inputs.logits(), -1, inputs.visible())
-        with name_bad_rows(False):
-            output = attend_by_queries(inputs, block_size) if how == "streaming" else ride(inputs, how)
-        return output.astype(dtype), None
-
-    batch, queries, heads, _ = spec_of(query)
-    of_weights = PartitionSpec(batch, heads, queries, None) if how == "dense" else None
-    output, weights = as_one(attend, inputs, scale, out=(spec_of(query), of_weights))
-    if not batched:
-        output, weights = output[0], None if weights is None else weights[0]
-    return (output, weights) if return_weights else output
 
 
-def _implementation(inputs: Inputs, implementation: Implementation | None) -> Implementation:
-    """The one that is named, or the best. Few queries over long rows gain nothing from blocks, and are for dense."""
+def _choose(inputs: Inputs, implementation: Implementation | None) -> Implementation:
+    """Returns the implementation that is named, or "streaming" where blocks of queries save memory, or "dense"."""
     if 0 in (*inputs.shape, inputs.query.shape[-1]):
         return "dense"  # as nothing can be cut into blocks
     if implementation is not None:
@@ -140,5 +164,20 @@ def _implementation(inputs: Inputs, implementation: Implementation | None) -> Im
     if not all(map(is_known, inputs.shape)) or math.prod(inputs.shape) <= STREAM_ABOVE:
         return "dense"
     batch, _, queries, _ = inputs.shape
+    # Few queries over long rows are one block already, or blocks so small that each reads all keys for little.
     few = queries <= LEAST_QUERIES and (queries_of_block(inputs) < queries or batch == 1)
     return "dense" if few else "streaming"
+
+
+def _attend(
+    inputs: Inputs, scale: ArrayLike | None, *, implementation: Implementation, block_size: int | None
+) -> tuple[Outputs, Weights | None]:
+    """Returns the output in the type of the query, and the weights if the implementation forms them."""
+    dtype = inputs.query.dtype
+    inputs = inputs._replace(query=scaled_query(inputs.query, scale))
+    dense = implementation == "dense"
+    if naming() and not dense:
+        name_rows(inputs.normalizer, inputs.logits(), -1, inputs.visible())
+    with name_bad_rows(naming() and dense):
+        output, weights = IMPLEMENTATIONS[implementation](inputs, block_size)
+    return output.astype(dtype), weights

@@ -1,8 +1,7 @@
-"""Any normalizer in the attention layers of Flax, Linen and NNX, which stay as they are.
+"""Any normalizer in the unchanged attention layers of Flax, Linen and NNX.
 
-`attention_fn(normalizer)` is for a normalizer whose numbers are fixed. `LinenAttention` and `NnxAttention`
-are for one that learns some of them: they go to the same place and turn these numbers into parameters, one for each
-head, or linear in the query.
+`attention_fn(normalizer)` is for a normalizer whose numbers are fixed. `LinenAttention` and `NnxAttention` are given
+in its place where a layer learns some of the numbers: one for each head, or linear in the query.
 """
 
 import functools
@@ -17,7 +16,16 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array
 
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.inputs import Given, Keys, Outputs, Queries, Values, Weights, bias_and_mask, weighted_values
+from softmax_jax.attention.inputs import (
+    Given,
+    Keys,
+    Outputs,
+    Queries,
+    Values,
+    Weights,
+    as_bias_and_mask,
+    weighted_values,
+)
 from softmax_jax.normalizers.checks import against, is_traced
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.parameters import initial_numbers, with_numbers
@@ -41,18 +49,29 @@ def attend(
     module: linen.Module | nnx.Module | None = None,
     is_causal: bool = False,
 ) -> Outputs:
-    """Attention with the parameters of `flax.linen.dot_product_attention` and `flax.nnx.dot_product_attention`.
+    """Computes attention with the parameters of `dot_product_attention` of `flax.linen` and `flax.nnx`.
 
-    Linen passes those keywords alone that it finds named here. `mask` is nonzero at the visible entries and,
-    like `bias`, broadcasts to (*batch, heads, queries, keys). A `bias` of -9,000 or less hides its entry, as -inf does.
-    Dropout zeroes each weight with probability `dropout_rate` and divides the others by 1 - dropout_rate;
-    `broadcast_dropout` does the same to all batch entries and heads. `is_causal` hides the keys after a query's place;
-    but a single query under a mask sees what the mask shows, so that a layer may pass it when it decodes too. If a
-    `module` is given, the weights before dropout are sown there as `attention_weights`, in float32. The output has the
-    type `dtype`, that of the inputs unless given.
+    Linen passes only the keywords that it finds named here.
 
-    Raises ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
+    Arguments:
+    - `normalizer`: takes the place of softmax.
+    - `query`, `key`, `value`: of shape (*batch, length, heads, size).
+    - `bias`: broadcasts to (*batch, heads, queries, keys). One of -9,000 or less hides its entry, as -inf does.
+    - `mask`: broadcasts likewise, and is nonzero at the visible entries.
+    - `broadcast_dropout`: drops the same weights in all batch entries and heads.
+    - `dropout_rng`, `dropout_rate`, `deterministic`: unless deterministic, each weight is 0 with probability
+      `dropout_rate`, and divided by 1 - dropout_rate otherwise.
+    - `dtype`: that of the output, of the inputs unless given.
+    - `precision`: that of both products.
+    - `module`: the weights before dropout are sown there as `attention_weights`, in float32.
+    - `is_causal`: hides the keys after a query's position. A single query under a mask sees what the mask shows, so
+      that a layer may pass it when it decodes too.
 
+    Returns: the output, of shape (*batch, queries, heads, value_size).
+
+    Raises: ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
+
+    Example:
     >>> x = jnp.eye(3).reshape(3, 1, 3)
     >>> attend(as_normalizer("hardmax"), x, x, x, mask=jnp.array([[1, 1, 0]] * 3))[1, 0]
     Array([0., 1., 0.], dtype=float32)
@@ -64,7 +83,7 @@ def attend(
         raise Refusal(f"dropout_rate is {dropout} but dropout_rng is None: give a key, or deterministic=True")
     batch = query.shape[:-3]
     shape = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
-    bias, mask = bias_and_mask(bias, mask, shape, nonzero=True)
+    bias, mask = as_bias_and_mask(bias, mask, shape, nonzero=True)
     # One query under a mask is that of a layer that decodes: its mask hides the later keys, and it is not the first.
     causal = is_causal and (query.shape[-3] > 1 or mask is None)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
@@ -95,20 +114,20 @@ def attend(
 
 
 def _with_one_batch_axis(array: Any, batch: tuple[int, ...]) -> Any:
-    """Joins the batch axes of an array that broadcasts to (*batch, heads, queries, keys) into one."""
+    """Returns an array that broadcasts to (*batch, heads, queries, keys) with its batch axes joined into one."""
     if len(batch) < 2 or jnp.ndim(array) < 4:
         return array
     return jnp.broadcast_to(array, (*batch, *array.shape[-3:])).reshape(-1, *array.shape[-3:])
 
 
 def attention_fn(normalizer: NormalizerLike) -> "AttentionFn":
-    """The `attention_fn` of Flax attention layers, with this normalizer in the place of softmax.
+    """Returns an `attention_fn` for Flax attention layers, with this normalizer in place of softmax.
 
     `normalizer` is a `Normalizer`, its name, as in "ssmax(s=0.43)", a map or a function with the signature of
-    `jax.nn.softmax`. For the layers `MultiHeadAttention` and
-    `MultiHeadDotProductAttention` of `flax.linen` and `MultiHeadAttention` of `flax.nnx`: masks, dropout,
-    decoding with a cache and `sow_weights` do what they do with the layer's own function, but a query that
-    sees nothing gets 0 where that weighs all keys alike. See `attend` for what it computes and raises.
+    `jax.nn.softmax`. The layers are `MultiHeadAttention` and `MultiHeadDotProductAttention` of `flax.linen` and
+    `MultiHeadAttention` of `flax.nnx`. Masks, dropout, decoding with a cache and `sow_weights` do what they do with the
+    layer's own function, but a query that sees nothing gets 0 where that weighs all keys alike. `attend` says what is
+    computed and raised.
 
     >>> layer = nnx.MultiHeadAttention(4, 8, attention_fn=attention_fn("ssmax"), decode=False, rngs=nnx.Rngs(0))
     >>> layer(jnp.ones((2, 5, 8)), mask=nnx.make_causal_mask(jnp.ones((2, 5)))).shape
@@ -119,10 +138,10 @@ def attention_fn(normalizer: NormalizerLike) -> "AttentionFn":
 
 @jax.tree_util.register_static
 class AttentionFn:
-    """`attend` with a normalizer; equal to any with an equal one, so that compiled layers are found again.
+    """Calls `attend` with a normalizer. Equal if the normalizers are equal, so that jit reuses compiled layers.
 
-    It is a pytree without leaves, so that a layer of NNX may hold it where it held a module. It is no dataclass: of one
-    Linen hashes each field of each field, which fails for arrays of JAX.
+    It is a pytree without leaves, so that a layer of NNX may hold it where it held a module. It is no dataclass, as
+    Linen hashes the fields of a dataclass one by one, which fails for arrays of JAX.
     """
 
     def __init__(self, normalizer: Normalizer) -> None:
@@ -156,9 +175,9 @@ class LinenAttention(linen.Module):
 
     `learn` names them, as the method or scale does; an entry of a tuple has its position behind its name, as in
     "coefficients_0". Each becomes a parameter of that name that starts at the normalizer's own number: one for
-    each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. They lie under
-    "attention_fn" among the parameters of the layer, or, where a compact method makes both, under
-    "LinenAttention_0" beside them. Give each layer an instance of its own: `init` warns of one that several share.
+    each of `heads` heads, of shape (heads, 1, 1), or one for all heads if `heads` is None. The parameters of the layer
+    hold them under "attention_fn", or, where a compact method makes both, under "LinenAttention_0" beside the layer.
+    Give each layer an instance of its own: `init` warns of one that several share.
 
     A number named in `of_query` is learned too, and is linear in the query $q$ of a head:
 
@@ -192,7 +211,9 @@ class LinenAttention(linen.Module):
         self._warn_if_shared()
         normalizer = as_normalizer(self.normalizer)
         initial = initial_numbers(normalizer, self.learn, _per_head(self.heads), self.of_query)
-        numbers: dict[str, Any] = {name: self.param(name, lambda _, one: one, one) for name, one in initial.items()}
+        numbers: dict[str, Any] = {
+            name: self.param(name, lambda _, number: number, number) for name, number in initial.items()
+        }
         zeros, shape = linen.initializers.zeros, query.shape[-2:]
         kernels: dict[str, Any] = {name: self.param(kernel_of(name), zeros, shape) for name in self.of_query}
         return attend(with_learned(normalizer, numbers, kernels, query), query, key, value, **keywords)
@@ -265,7 +286,7 @@ class NnxAttention(nnx.Module):
             setattr(self, kernel_of(name), nnx.Param(jnp.zeros((heads, size), jnp.float32)))
 
     def normalizer_for(self, query: Queries) -> Normalizer:
-        """The normalizer of these queries, with its numbers as learned so far."""
+        """Returns the normalizer of these queries, with its numbers as learned so far."""
         _check_heads(self.heads, query)
         if self.of_query and query.shape[-1] != self.size:
             raise Refusal(
@@ -281,19 +302,19 @@ class NnxAttention(nnx.Module):
 
 
 def kernel_of(name: str) -> str:
-    """The parameter that makes a number linear in the query."""
+    """Returns the name of the parameter that makes a number linear in the query."""
     return f"{name}_of_query"
 
 
 def with_learned(
     normalizer: Normalizer, numbers: dict[str, ArrayLike], kernels: dict[str, Array], query: Queries
 ) -> Normalizer:
-    """The normalizer with these numbers, to which those with a kernel add their product with each query and head."""
-    of_query = dict(numbers)
+    """Returns the normalizer with these numbers, where those with a kernel add its product with each query and head."""
+    sums = dict(numbers)
     for name, kernel in kernels.items():
         products = jnp.einsum("...qhd,hd->...hq", query.astype(kernel.dtype), kernel)[..., None]
-        of_query[name] = products + against(numbers[name], products)
-    return with_numbers(normalizer, of_query)
+        sums[name] = products + against(numbers[name], products)
+    return with_numbers(normalizer, sums)
 
 
 def _check_heads(heads: int | None, query: Queries) -> None:
@@ -312,5 +333,5 @@ def _hashable(number: Any) -> Any:
 
 
 def _per_head(heads: int | None) -> tuple[int, ...] | None:
-    """The shape of a number for each head."""
+    """Returns the shape of a number for each head."""
     return None if heads is None else (heads, 1, 1)

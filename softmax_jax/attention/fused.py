@@ -1,16 +1,17 @@
 """Attention on the fused softmax kernels of `jax.nn.dot_product_attention`, for every normalizer that is a softmax.
 
-A scale is a factor on the query. Where it depends on the entropy of the row, a first call with the keys as values
-gives the mean logit E[z], and its residual the log-sum-exp, so that H = lse - E[z]. A sink leaves the output times
-1 / (1 + exp(sink - lse)). The residual has no derivative of its own; the others are written such that theirs is right.
+A scale is a factor on the query, as β z = (β q)·k. A kernel never shows the logits z, but called with the keys as
+values it gives their mean under the weights, E[z] = q·Σ p k, and its residual is lse(z) = log Σ e^z. A scale that reads
+the entropy, and a sink of logit s, need no more:
 
-    softmax(β z) v = attention(β q, k, v)
-    H = -Σ p log p = lse(z) - s·q·attention(q, k, k), as log p = z - lse(z)
+    H = -Σ p log p = lse(z) - E[z], as log p = z - lse(z)
+    e^z / (e^s + Σ e^z) = p / (1 + e^(s - lse(z)))
 
-"xla" computes in float32 on any device; "cudnn" in the type of the input, float16 or bfloat16, on GPUs, where an
-entropy so carries the rounding of that type, and the gradient is of reverse mode alone. A query that sees nothing gets
-0, unlike in JAX. "xla" marks what is masked by a logit of -2.4e38. To stay above it, the factor on a query whose logits
-might be beyond ±1e38, judged by Σ |q| times the largest |k|, is less, down to where they cannot.
+JAX gives the log-sum-exp no gradient, so we write one for what depends on it.
+
+"xla" computes in float32 on any device. "cudnn" computes in the type of the input, float16 or bfloat16, on GPUs, where
+an entropy has the rounding of that type, and only reverse mode works. A query that sees nothing gets 0, unlike in JAX.
+We shrink the factor of a query whose logits could exceed 1e38, as "xla" marks hidden logits by -2.4e38.
 """
 
 import functools
@@ -29,22 +30,19 @@ from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import Row
-from softmax_jax.normalizers.scales import EntropyInterpolation, EntropyPolynomial
 from softmax_jax.refusal import Refusal
 
 PerQuery = Float[Array, "batch heads queries 1"]
 
 LARGEST_LOGIT = 1e38
-"""What logits are kept below on "xla": those that it masks are -2.4e38."""
-
+"""What logits are kept below on "xla": those that it hides are -2.4e38."""
 
 PLAIN, WITH_SINK = (Softmax, ShiftedSoftmax), (Softmax1, SinkSoftmax, SoftmaxN)
 """Maps that are the kernel's softmax, and those that are it times a factor for a sink afterwards."""
-READ_ENTROPY = EntropyPolynomial, EntropyInterpolation
 
 
-def ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
-    """Attention of inputs that a kernel will do for: "xla" on any device, "cudnn" on GPUs."""
+def attend_by_kernel(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
+    """Returns the output of inputs that `check_fused` lets pass."""
     normalizer, bias, options, key = inputs.normalizer, inputs.bias, inputs.options, inputs.key
     dtype = key.dtype if implementation == "cudnn" else jnp.float32
     query = inputs.query.astype(jnp.float32)
@@ -56,36 +54,40 @@ def ride(inputs: Inputs, implementation: Literal["xla", "cudnn"]) -> Outputs:
         "key_value_seq_lengths": inputs.lengths[1],
         "local_window_size": options.window,
     }
-    # With what the bias hides, or a row that has nothing else would be NaN.
+    # The mask hides what the bias hides too: a row of nothing but -inf would be NaN.
     mask = inputs._replace(lengths=(None, None), options=Options()).visible()
     kernel = functools.partial(jax.nn.dot_product_attention, mask=mask, implementation=implementation, **by_position)
     row, beta = FusedRow(kernel, inputs), jnp.ones((1,) * 4, jnp.float32)
     if normalizer.scale is not None:
         beta = cast(Any, normalizer.scale).of_row(row)
+        # β (q·k) = (β q)·k, so the scale costs no pass over the keys. A bias takes β apart from the query:
+        # β (q·k + b) = (β q)·k + β b.
         most = _largest_factor(query, inputs.key)
         query = query * _swapped(jnp.clip(jnp.broadcast_to(beta, most.shape), -most, most))
     bias = None if bias is None else _bounded(bias.astype(jnp.float32), beta)
     if not isinstance(normalizer.map, Softmax1):
         output = row.call(query, inputs.value, bias=bias)
     else:
-        output, residual = row.call(query, inputs.value, return_residual=True)
-        share = jax.nn.sigmoid(row.log_sum_exp(query, residual) - row.number(normalizer.map.sink_logit()))
+        # Logits 2, 1, 0 have lse = 2.408; a sink at 1 leaves 1 / (1 + e^(1 - 2.408)) = 0.803 to them, and
+        # 0.803 · 0.665 = 0.534 to the first: it is e² / (e + e² + e + 1).
+        output, lse = row.call(query, inputs.value, return_residual=True)
+        share = jax.nn.sigmoid(row.log_sum_exp(query, lse) - row.number(normalizer.map.sink_logit()))
         output = output * _swapped(share)
     # The kernel weighs all keys alike where nothing is visible.
     return jnp.where(_swapped(row.count()) == 0, 0, output)
 
 
-def rides(normalizer: Normalizer) -> bool:
+def runs_fused(normalizer: Normalizer) -> bool:
     """Returns True if a softmax kernel gives the weights, up to a factor on the query or on the output."""
     by_row = normalizer.scale is None or hasattr(normalizer.scale, "of_row")
     return by_row and type(normalizer.map) in PLAIN + WITH_SINK
 
 
 class FusedRow(Row):
-    """A `Row` without its logits: what a scale asks of it comes from calls of a kernel. The query is scaled."""
+    """A `Row` without its logits: its entropy and count come from calls of a kernel. The query is scaled."""
 
     def __init__(self, kernel: Callable[..., Any], inputs: Inputs) -> None:
-        # Past the lock of the frozen class; the logits are left out, so that asking for them ends in __getattr__.
+        # Past the lock of the frozen class. It has no logits, so that reading them ends in __getattr__.
         self.__dict__.update(kernel=kernel, inputs=inputs, visible=inputs.visible(), axis=-1)
 
     def __getattr__(self, name: str) -> Any:
@@ -107,15 +109,21 @@ class FusedRow(Row):
                 "a fused kernel does not give the mean of a bias, of which the entropy needs it: leave bias out, "
                 "or use implementation='streaming'"
             )
+        # dH = -Σ (log p + 1) dp = -Σ z dp, as log p = z - lse and Σ dp = 0. So the entropy moves with the weights only:
+        # lse, and the z that are weighed, are constants, and the gradient goes through the weights of the kernel. At
+        # z = (2, 1, 0), p = (0.665, 0.245, 0.090) and H = 0.832. If z₁ grows by dz, dp = (0.223, -0.163, -0.060) dz,
+        # so dH = -(2 · 0.223 - 0.163) dz = -0.283 dz.
         fixed_query, fixed_key = jax.lax.stop_gradient((self.inputs.query, self.inputs.key))
         mean_key, lse = self.call(self.inputs.query, fixed_key, return_residual=True)
-        # dH = -Σ z dp: where the entropy moves, it is because the weights do, and not for the logits they weigh.
         entropy = jax.lax.stop_gradient(lse) - _product(fixed_query, mean_key)
-        # The difference of two large numbers may be rounded to what no entropy can be.
+        # Rounding of a difference of two large numbers may give what no entropy can be.
         return jnp.clip(entropy, 0, jnp.log(jnp.maximum(self.count(), 1)))
 
     def log_sum_exp(self, query: Queries, residual: PerQuery) -> PerQuery:
-        """The residual for this query, with its derivative: that of the mean logit at fixed weights."""
+        """Returns the residual of this query, with a derivative."""
+        # d log Σ e^z = Σ e^z dz / Σ e^z = Σ p dz: the derivative of the mean logit q·Σ p k with p fixed. A call whose
+        # weights come from a fixed query and fixed keys, and whose values are the keys, has it. At z = (2, 1, 0),
+        # lse = 2.408 and its slopes are p = (0.665, 0.245, 0.090).
         fixed_query, fixed_key = jax.lax.stop_gradient((query, self.inputs.key))
         mean_key = self.call(fixed_query, self.inputs.key, key=fixed_key)
         return _with_derivative_of(jax.lax.stop_gradient(residual), _product(query, mean_key))
@@ -123,37 +131,39 @@ class FusedRow(Row):
     def call(
         self, query: Queries, value: Keys, *, key: Keys | None = None, bias: Bias = None, return_residual: bool = False
     ) -> Any:
-        """The output of the kernel in float32, and the log-sum-exp of each row if asked for."""
+        """Returns the output of the kernel in float32, and with `return_residual` the log-sum-exp of each row."""
         keys: Keys = self.inputs.key if key is None else key
         bias = None if bias is None else bias.astype(keys.dtype)
-        called = self.kernel(query.astype(keys.dtype), keys, value, bias, scale=1.0, return_residual=return_residual)
+        result = self.kernel(query.astype(keys.dtype), keys, value, bias, scale=1.0, return_residual=return_residual)
         if not return_residual:
-            return called.astype(jnp.float32)
-        output, residual = called
+            return result.astype(jnp.float32)
+        output, residual = result
         return output.astype(jnp.float32), jnp.moveaxis(residual, 1, 2)[..., None].astype(jnp.float32)
 
 
 def _largest_factor(query: Queries, key: Keys) -> PerQuery:
-    """The factor at which the logits of a query might reach `LARGEST_LOGIT`; infinite on kernels that do not care."""
+    """Returns the factor at which the logits of a query could reach `LARGEST_LOGIT`; infinite for half types."""
     batch, queries, heads, _ = query.shape
     if key.dtype != jnp.float32:
         return jnp.full((batch, heads, queries, 1), jnp.inf, jnp.float32)
+    # |q·k_j| ≤ Σ_d |q_d| max_j |k_jd| = r, and a factor c keeps every logit within c·r: 1e38 / r is the largest safe
+    # one. q = (3, -4) and keys (1, 2), (-2, 1) have r = 3·2 + 4·2 = 14, and logits -5 and -10.
     query, key = jax.lax.stop_gradient((query, key))
     furthest = jnp.repeat(jnp.max(jnp.abs(key), 1, keepdims=True, initial=0), heads // key.shape[2], 2)
     reach = _swapped(jnp.sum(jnp.abs(query) * furthest, -1, keepdims=True))
-    # Of logits that are not finite, the row is NaN.
+    # A row with logits that are not finite is NaN whatever the factor.
     return jnp.where(jnp.isfinite(reach), LARGEST_LOGIT / reach, jnp.inf)
 
 
 def _bounded(bias: Float[Array, "..."], beta: Float[Array, "..."]) -> Float[Array, "..."]:
-    """β times the bias, within ±`LARGEST_LOGIT`; what is not finite stays."""
+    """Returns β times the bias, within ±`LARGEST_LOGIT`; what is not finite stays."""
     finite = jnp.isfinite(bias)
     product = beta * jnp.where(finite, bias, 0)
     return jnp.where(finite, at_most(at_least(product, -LARGEST_LOGIT), LARGEST_LOGIT), bias)
 
 
 def _swapped(number: Float[Array, "batch one other 1"]) -> Float[Array, "batch other one 1"]:
-    """A number of each row of logits, laid out like the queries; or back from there."""
+    """Returns a number of each row of logits laid out like the queries, or one laid out so as a number of each row."""
     return jnp.moveaxis(number, 1, 2)
 
 
@@ -169,16 +179,16 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _product(query: Queries, key: Queries) -> PerQuery:
-    """Logit of each query with a key of its own."""
+    """Returns the logit of each query with a key of its own."""
     return _swapped(jnp.sum(query * key, -1, keepdims=True))
 
 
-def check_rides(normalizer: Normalizer, bias: Bias) -> None:
-    """Raises unless a kernel will do."""
+def check_fused(normalizer: Normalizer, bias: Bias) -> None:
+    """Raises unless a kernel gives the weights of the normalizer, and knows what it needs of a bias."""
     name = name_of(normalizer.map)
     if type(normalizer.map) not in PLAIN + WITH_SINK:
         raise Refusal(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
-    if not rides(normalizer):
+    if not runs_fused(normalizer):
         raise Refusal(
             f"the scale {type(normalizer.scale).__name__} needs the logits, which a fused kernel never forms: "
             "give it a method of_row(row), or use implementation='streaming'"

@@ -1,4 +1,4 @@
-"""Logits of attention and what they weigh: what attention dense, by queries and fused shares.
+"""Arguments of attention, checked and as arrays: what dense attention, blocks of queries and fused kernels share.
 
 Queries, keys and values are laid out as (batch, length, heads, size), logits and weights as
 (batch, heads, queries, keys). What hides an entry is one boolean mask, given to the normalizer as `where`;
@@ -70,7 +70,7 @@ class Inputs(NamedTuple):
         return batch, heads, queries, self.key.shape[1]
 
     def visible(self, first_query: ArrayLike = 0) -> Mask:
-        """One mask of all that hides an entry, True where it is visible; None if nothing does.
+        """Returns one mask of all that hides an entry, True where it is visible; None if nothing does.
 
         `first_query` is the position of the first query, where these are some of the queries.
         """
@@ -90,7 +90,7 @@ class Inputs(NamedTuple):
         return functools.reduce(jnp.logical_and, masks) if masks else None
 
     def logits(self) -> Weights:
-        r"""Logits $z_{ij} = q_i \cdot k_j + b_{ij}$ in the type of the query."""
+        r"""Returns the logits $z_{ij} = q_i \cdot k_j + b_{ij}$ in the type of the query."""
         batch, heads, queries, keys = self.shape
         kv_heads, size = self.key.shape[2:]
         # With the heads first, so that the logits are never transposed: XLA does that for other orders.
@@ -101,20 +101,20 @@ class Inputs(NamedTuple):
         return logits if self.bias is None else logits + self.bias.astype(logits.dtype)
 
     def attend(self, first_query: ArrayLike = 0) -> tuple[Outputs, Weights]:
-        """Output and weights, from all logits at once, in the type of the query; `first_query` as in `visible`."""
+        """Returns output and weights in the type of the query; `first_query` is as in `visible`."""
         weights = weigh(self.normalizer, self.logits(), where=self.visible(first_query))
         return weighted_values(weights, self.value, self.options.precision), weights
 
 
 def scaled_query(query: Queries, scale: ArrayLike | None) -> Queries:
-    """The query times the scale, which is 1/√size unless given, in float32 (float64 stays)."""
+    """Returns the query times the scale, which is 1/√size unless given, in float32 (float64 stays)."""
     dtype = jnp.float64 if query.dtype == jnp.float64 else jnp.float32
     factor = jnp.asarray(1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale, dtype)
     return query.astype(dtype) * factor
 
 
 def weighted_values(weights: Weights, value: Values, precision: jax.lax.PrecisionLike = None) -> Outputs:
-    r"""Output $o_i = \sum_j w_{ij} v_j$, in the type of the weights."""
+    r"""Returns the output $o_i = \sum_j w_{ij} v_j$, in the type of the weights."""
     batch, heads, queries, keys = weights.shape
     kv_heads, size = value.shape[2:]
     grouped = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
@@ -128,7 +128,7 @@ def align(array: Array, ndim: int) -> Array:
     return array.reshape((1,) * (ndim - array.ndim) + array.shape)
 
 
-# Checks: each raises ValueError or TypeError, in one line, unless what is given fits.
+# Checks and conversions: each raises ValueError or TypeError, in one line, for what does not fit.
 
 
 def check_layout(query: Array, key: Array, value: Array) -> None:
@@ -177,35 +177,35 @@ def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
         jax.eval_shape(lambda z: normalizer(z), jax.ShapeDtypeStruct((*shape[:-1], 1), jnp.float32))
 
 
-def bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: bool = False) -> tuple[Bias, Mask]:
-    """Both as arrays of the rank of logits of this shape; `nonzero` is as in `checks.mask`."""
+def as_bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: bool = False) -> tuple[Bias, Mask]:
+    """Returns both as arrays of the rank of logits of this shape; `nonzero` is as in `checks.mask`."""
     mask = checks.mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
     mask = None if mask is None else align(mask, len(shape))
     if bias is None:
         return None, mask
-    added = checks.array("bias", bias, int | float | list | tuple)
-    if not jnp.issubdtype(added.dtype, jnp.floating):
-        raise WrongType(f"bias has dtype {added.dtype}; it must be floating point: pass a boolean mask as mask=")
-    if not checks.broadcasts(added.shape, shape):
+    array = checks.array("bias", bias, int | float | list | tuple)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise WrongType(f"bias has dtype {array.dtype}; it must be floating point: pass a boolean mask as mask=")
+    if not checks.broadcasts(array.shape, shape):
         raise Refusal(
-            f"bias has shape {added.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
+            f"bias has shape {array.shape}; it must broadcast to (batch, heads, queries, keys) = {shape}: "
             "give each axis its full size or 1"
         )
-    return align(jnp.asarray(added), len(shape)), mask
+    return align(jnp.asarray(array), len(shape)), mask
 
 
-def lengths_of(name: str, lengths: Given, batch: int) -> Lengths:
-    """Lengths, one whole number for each batch entry, as an array."""
+def as_lengths(name: str, lengths: Given, batch: int) -> Lengths:
+    """Returns lengths, one whole number for each batch entry, as an array."""
     if lengths is None:
         return None
-    found = checks.indices(name, lengths)
-    if found.shape != (batch,):
-        raise Refusal(f"{name} has shape {found.shape}; it must be ({batch},): give one length per batch entry")
-    return jnp.asarray(found, jnp.int32)
+    array = checks.indices(name, lengths)
+    if array.shape != (batch,):
+        raise Refusal(f"{name} has shape {array.shape}; it must be ({batch},): give one length per batch entry")
+    return jnp.asarray(array, jnp.int32)
 
 
-def window_of(window: Given) -> Window:
-    """The window to the left and to the right, from one or two whole numbers."""
+def as_window(window: Given) -> Window:
+    """Returns the window to the left and to the right, from one or two whole numbers."""
     if window is None:
         return None
     sides: tuple[Any, ...] = tuple(window) if isinstance(window, tuple | list) else (window, window)

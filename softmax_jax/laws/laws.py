@@ -64,40 +64,42 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str) -> "Rounding":
-        """Returns that of a type by its name."""
+        """Returns the rounding of a type by its name."""
         return cls(float(jnp.finfo(dtype).eps), float(jnp.finfo(dtype).smallest_subnormal))
 
     def total(self, n: int) -> float:
         """Returns the error that a sum of n weights may have."""
         return n * self.least + (4 + n**0.5) * self.eps
 
-    def far(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Returns True for rows in which a number is further from another than two roundings, of float32 at least."""
-        allowed = 2e-7 + self.least + max(2e-5, self.eps) * np.abs(wanted)
-        same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))  # inf - inf is NaN, and so is a NaN on one side
+    def far(self, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Returns True for rows with a number further off than two roundings, of float32 at least."""
+        allowed = 2e-7 + self.least + max(2e-5, self.eps) * np.abs(expected)
+        same = (actual == expected) | (
+            np.isnan(actual) & np.isnan(expected)
+        )  # inf - inf is NaN, and so is a NaN on one side
         with np.errstate(invalid="ignore"):
-            near = np.abs(got - wanted) <= allowed
+            near = np.abs(actual - expected) <= allowed
         return np.asarray(~(same | near).all(-1))
 
 
-class Found(NamedTuple):
-    """The rows that break a law, as they were given, what they got (weights or gradient), and what was wanted."""
+class Finding(NamedTuple):
+    """The rows that break a law, with what they got, weights or gradient, and what the law expects."""
 
     broken: np.ndarray
     rows: Rows
-    got: np.ndarray
-    wanted: np.ndarray | str
+    actual: np.ndarray
+    expected: np.ndarray | str
     gradient: np.ndarray | bool = False
-    """Whether a row got a wrong gradient: then `got` and `wanted` are that, and its weights are right."""
+    """True where the gradient of a row is wrong: `actual` and `expected` are that, and its weights are right."""
     beside: Rows | None = None
     """The row that lay beside them, where that matters."""
 
 
 class Law(NamedTuple):
-    """A promise, the claim that a normalizer must make for it to count, and whether it holds for rows of any size."""
+    """A promise, the claim that a normalizer must make for it to apply, and whether it holds for rows of any size."""
 
     promise: str
-    find: Callable[[Weigh, Rows, Rounding], Found]
+    find: Callable[[Weigh, Rows, Rounding], Finding]
     claim: str | None
     any_size: bool
 
@@ -116,7 +118,7 @@ def law(claim: str | None = None, *, any_size: bool = True) -> Callable[[Any], A
 
 
 class Claims(NamedTuple):
-    """What a normalizer says of itself; a plain function says nothing, and is held to what all must obey."""
+    """Declared properties. A plain function declares none; only the universal laws apply."""
 
     shift_invariant: bool = False
     sums_to_one: bool = False
@@ -126,105 +128,105 @@ class Claims(NamedTuple):
 
     @classmethod
     def of(cls, normalizer: Normalizer) -> "Claims":
-        """Returns those of the map, of which a cap takes the invariance to shifts."""
-        map: Any = normalizer.map
-        while isinstance(map, SoftCapped):
-            map = map.of.map
-        if not isinstance(map, Map):
+        """Returns the claims of the map; a cap takes its invariance to shifts."""
+        inner: Any = normalizer.map
+        while isinstance(inner, SoftCapped):
+            inner = inner.of.map
+        if not isinstance(inner, Map):
             return cls()
-        return cls(normalizer.shift_invariant, map.sums_to_one, not map.signed, not map.by_position)
+        return cls(normalizer.shift_invariant, inner.sums_to_one, not inner.signed, not inner.by_position)
 
     def include(self, law: Law) -> bool:
         """Returns True if a normalizer of these claims must obey a law."""
         return law.claim is None or getattr(self, law.claim)
 
 
-def _what_is_wrong(rows: Rows, wrong: Weighed, got: Weighed, wanted: Weighed | str) -> Found:
-    """Shows the weights of each row in which one is wrong, else the gradient; `wrong` says at which entries."""
+def _what_is_wrong(rows: Rows, wrong: Weighed, actual: Weighed, expected: Weighed | str) -> Finding:
+    """Returns the weights of each row in which one is wrong, else its gradient; `wrong` is True at wrong entries."""
     in_weights, in_gradient = (np.asarray(entries.any(-1)) for entries in wrong)
 
     def shown(weighed: Weighed) -> np.ndarray:
         return np.where(in_weights[:, None], *weighed)
 
-    said = wanted if isinstance(wanted, str) else shown(wanted)
-    return Found(in_weights | in_gradient, rows, shown(got), said, gradient=~in_weights)
+    rule = expected if isinstance(expected, str) else shown(expected)
+    return Finding(in_weights | in_gradient, rows, shown(actual), rule, gradient=~in_weights)
 
 
 @law()
-def masked(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def masked(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A masked entry has weight 0 and sends back no gradient."""
-    found, counts = weigh(rows), ~rows.where & rows.lawful()[:, None]
-    wrong = Weighed(*(counts & (numbers != 0) for numbers in found))
-    return _what_is_wrong(rows, wrong, found, "0 where masked")
+    weighed, counts = weigh(rows), ~rows.where & rows.lawful()[:, None]
+    wrong = Weighed(*(counts & (numbers != 0) for numbers in weighed))
+    return _what_is_wrong(rows, wrong, weighed, "0 where masked")
 
 
 @law()
-def behind(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def behind(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """What is behind the mask, NaN and infinity included, changes nothing."""
     junk = np.resize([np.nan, np.inf, -np.inf, 3e38], (len(rows.logits), 1))
     dirty, clean = (rows._replace(logits=np.where(rows.where, rows.logits, hidden)) for hidden in (junk, 0.0))
-    got, wanted, counts = weigh(dirty), weigh(clean), rows.lawful()[:, None]
-    wrong = (counts & (one != other) & ~(np.isnan(one) & np.isnan(other)) for one, other in zip(got, wanted))
-    return _what_is_wrong(dirty, Weighed(*wrong), got, wanted)
+    actual, expected, counts = weigh(dirty), weigh(clean), rows.lawful()[:, None]
+    wrong = (counts & (left != right) & ~(np.isnan(left) & np.isnan(right)) for left, right in zip(actual, expected))
+    return _what_is_wrong(dirty, Weighed(*wrong), actual, expected)
 
 
 @law()
-def empty(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def empty(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """An empty row gets 0, with gradient 0."""
-    found, counts = weigh(rows), (rows.lawful() & ~rows.visible().any(-1))[:, None]
-    return _what_is_wrong(rows, Weighed(*(counts & (numbers != 0) for numbers in found)), found, "0")
+    weighed, counts = weigh(rows), (rows.lawful() & ~rows.visible().any(-1))[:, None]
+    return _what_is_wrong(rows, Weighed(*(counts & (numbers != 0) for numbers in weighed)), weighed, "0")
 
 
 @law()
-def lowest(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def lowest(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A logit of -inf has weight 0."""
     weights = weigh(rows).weights
     wrong = rows.where & ~rows.visible() & (weights != 0)
-    return Found(rows.lawful() & wrong.any(-1), rows, weights, "0 at -inf")
+    return Finding(rows.lawful() & wrong.any(-1), rows, weights, "0 at -inf")
 
 
-def _added(weigh: Weigh, rows: Rows, rounding: Rounding, low: np.ndarray) -> Found:
+def _added(weigh: Weigh, rows: Rows, rounding: Rounding, low: np.ndarray) -> Finding:
     """Compares rows that hide by a number with the same rows under a mask; those that are empty are left out."""
     added = Rows(np.where(rows.where, rows.logits, low), np.ones_like(rows.where), rows.kinds)
-    got, wanted, counts = weigh(added), weigh(rows), np.asarray(rows.where.any(-1))
-    far = (counts & rounding.far(one, other) for one, other in zip(got, wanted))
-    hidden = (counts[:, None] & ~rows.where & np.asarray(numbers != 0) for numbers in got)
+    actual, expected, counts = weigh(added), weigh(rows), np.asarray(rows.where.any(-1))
+    far = (counts & rounding.far(left, right) for left, right in zip(actual, expected))
+    hidden = (counts[:, None] & ~rows.where & np.asarray(numbers != 0) for numbers in actual)
     wrong = Weighed(*(entries | row[:, None] for entries, row in zip(hidden, far)))
-    return _what_is_wrong(added, wrong, got, wanted)
+    return _what_is_wrong(added, wrong, actual, expected)
 
 
 @law(any_size=False)
-def infinite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def infinite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """-inf hides as the mask does."""
     return _added(weigh, rows, rounding, np.full(rows.logits.shape, -np.inf))
 
 
 @law(any_size=False)
-def low(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def low(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A number of -10,000 or less that is added hides as the mask does."""
     lowest = -6e4 if rounding.least > 1e-9 else -2e38  # of float16
     return _added(weigh, rows, rounding, rows.logits + np.resize([-1e4, -2e4, lowest], (len(rows.logits), 1)))
 
 
 @law()
-def finite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def finite(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """Weights are finite for logits of any size, -inf included."""
     weights = weigh(rows).weights
-    return Found(rows.lawful() & ~np.isfinite(weights).all(-1), rows, weights, "finite weights")
+    return Finding(rows.lawful() & ~np.isfinite(weights).all(-1), rows, weights, "finite weights")
 
 
 @law()
-def smooth(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def smooth(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """The gradient is finite for logits of any size, -inf included."""
     gradient = weigh(rows).gradient
-    return Found(rows.lawful() & ~np.isfinite(gradient).all(-1), rows, gradient, "finite numbers", gradient=True)
+    return Finding(rows.lawful() & ~np.isfinite(gradient).all(-1), rows, gradient, "finite numbers", gradient=True)
 
 
 @law()
-def poisoned(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def poisoned(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """NaN or +inf makes the weights of its row NaN."""
     weights = weigh(rows).weights
-    return Found(~rows.lawful() & (rows.visible() & ~np.isnan(weights)).any(-1), rows, weights, "NaN above -inf")
+    return Finding(~rows.lawful() & (rows.visible() & ~np.isnan(weights)).any(-1), rows, weights, "NaN above -inf")
 
 
 def _neighbours(n: int, rounding: Rounding) -> Iterator[Rows]:
@@ -236,59 +238,59 @@ def _neighbours(n: int, rounding: Rounding) -> Iterator[Rows]:
 
 
 @law(any_size=False)
-def alone(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def alone(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A row is weighed by itself, whatever rows lie beside it."""
 
     def between(first: Rows, last: Rows) -> Weighed:
         # On both sides, as what sums along the batch may reach rows on one side only.
         return Weighed(*(numbers[1:-1] for numbers in weigh(joined(first, rows, last))))
 
-    wanted = between(rows.take([0]), rows.take([-1]))
+    expected = between(rows.take([0]), rows.take([-1]))
 
-    def beside(neighbour: Rows) -> Found:
-        got = between(neighbour, neighbour)
-        far = Weighed(*(rounding.far(one, other)[:, None] for one, other in zip(got, wanted)))
-        return _what_is_wrong(rows, far, got, wanted)._replace(beside=neighbour)
+    def beside(neighbour: Rows) -> Finding:
+        actual = between(neighbour, neighbour)
+        far = Weighed(*(rounding.far(left, right)[:, None] for left, right in zip(actual, expected)))
+        return _what_is_wrong(rows, far, actual, expected)._replace(beside=neighbour)
 
-    found = [beside(neighbour) for neighbour in _neighbours(rows.logits.shape[-1], rounding)]
-    return next((one for one in found if one.broken.any()), found[-1])
+    findings = [beside(neighbour) for neighbour in _neighbours(rows.logits.shape[-1], rounding)]
+    return next((finding for finding in findings if finding.broken.any()), findings[-1])
 
 
 @law("sums_to_one")
-def sums(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def sums(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """Weights sum to 1."""
     weights = weigh(rows).weights
     off = ~(np.abs(weights.sum(-1) - 1) <= rounding.total(rows.logits.shape[-1]))
-    return Found(rows.lawful() & rows.visible().any(-1) & off, rows, weights, "a sum of 1")
+    return Finding(rows.lawful() & rows.visible().any(-1) & off, rows, weights, "a sum of 1")
 
 
 @law("never_negative")
-def positive(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def positive(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """No weight is negative."""
     weights = weigh(rows).weights
-    return Found(rows.lawful() & (weights < 0).any(-1), rows, weights, "weights of 0 or more")
+    return Finding(rows.lawful() & (weights < 0).any(-1), rows, weights, "weights of 0 or more")
 
 
 @law("shift_invariant", any_size=False)
-def shifted(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def shifted(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A constant added to the row changes nothing."""
     # Steps of 1/2 and a shift of 64 are what half types carry without rounding.
     logits, shift = (rows.logits, 1e4) if rounding.eps < 1e-6 else (np.round(2 * rows.logits) / 2, 64.0)
     moved = rows._replace(logits=logits + np.resize([shift, -shift], (len(logits), 1)))
-    got, wanted = weigh(moved).weights, weigh(rows._replace(logits=logits)).weights
-    return Found(rounding.far(got, wanted), moved, got, wanted)
+    actual, expected = weigh(moved).weights, weigh(rows._replace(logits=logits)).weights
+    return Finding(rounding.far(actual, expected), moved, actual, expected)
 
 
 @law("same_in_any_order")
-def permuted(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def permuted(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A permuted row has its weights permuted."""
-    got, wanted = weigh(rows.turned()).weights, weigh(rows).weights[:, ::-1]
-    far = (np.abs(got - wanted) > rounding.total(got.shape[-1])).any(-1)
-    return Found(rows.lawful() & far, rows.turned(), got, wanted)
+    actual, expected = weigh(rows.turned()).weights, weigh(rows).weights[:, ::-1]
+    far = (np.abs(actual - expected) > rounding.total(actual.shape[-1])).any(-1)
+    return Finding(rows.lawful() & far, rows.turned(), actual, expected)
 
 
 @law("monotone")
-def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
+def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
     """A larger logit has no smaller weight."""
     weights, visible = weigh(rows).weights, rows.visible()
     order = np.argsort(np.where(visible, rows.logits, -np.inf), -1, kind="stable")
@@ -297,16 +299,18 @@ def rising(weigh: Weigh, rows: Rows, rounding: Rounding) -> Found:
     with np.errstate(invalid="ignore", over="ignore"):  # of infinities and the ends of float64
         weighed = visible & ~is_low(rows.logits, largest)
     counted = np.take_along_axis(weighed, order, -1)[:, :-1]
-    return Found(rows.lawful() & ~(rises | ~counted).all(-1), rows, weights, "weights in the order of the logits")
+    return Finding(rows.lawful() & ~(rises | ~counted).all(-1), rows, weights, "weights in the order of the logits")
 
 
-def broken(weigh: Weigh, rows: Rows, rounding: Rounding, claims: Claims, any_size: bool) -> Iterator[tuple[str, Found]]:
-    """Yields each claimed law that some of the rows break; `any_size` says that they may hold any number."""
-    for one in LAWS:
-        if (one.any_size or not any_size) and claims.include(one):
-            found = one.find(weigh, rows, rounding)
-            if found.broken.any():
-                yield one.promise, found
+def broken(
+    weigh: Weigh, rows: Rows, rounding: Rounding, claims: Claims, any_size: bool
+) -> Iterator[tuple[str, Finding]]:
+    """Yields each claimed law that some of the rows break; with `any_size` the rows may hold any number."""
+    for law in LAWS:
+        if (law.any_size or not any_size) and claims.include(law):
+            finding = law.find(weigh, rows, rounding)
+            if finding.broken.any():
+                yield law.promise, finding
 
 
 def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -314,17 +318,17 @@ def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.n
     limits = jnp.finfo(dtype)
     top, least = float(limits.max), float(limits.smallest_subnormal)
     below_top = float(np.nextafter(np.asarray(top, jnp.dtype(dtype)), np.asarray(0, jnp.dtype(dtype))))
-    one = np.arange(n) == rng.integers(n)
+    place = np.arange(n) == rng.integers(n)
     signs, unit, power = rng.choice([-1.0, 1.0], n), rng.normal(size=n), 10.0 ** rng.integers(-3, 4)
     size = top ** rng.uniform(-1, 1, n)
     return {
         "all the largest": np.full(n, top),
         "all the lowest": np.full(n, -top),
         "both ends": signs * top,
-        "the largest among the lowest": np.where(one, top, -top),
-        "the lowest among the largest": np.where(one, -top, top),
-        "the largest among zeros": top * one,
-        "the lowest among zeros": -top * one,
+        "the largest among the lowest": np.where(place, top, -top),
+        "the lowest among the largest": np.where(place, -top, top),
+        "the largest among zeros": top * place,
+        "the lowest among zeros": -top * place,
         "the largest and its neighbour": rng.choice([top, below_top], n),
         "the lowest and its neighbour": -rng.choice([top, below_top], n),
         "subnormal": signs * least * rng.integers(1, 100, n),
@@ -332,8 +336,8 @@ def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.n
         "any size": signs * size,
         "any negative": -size,
         "all equal": np.full(n, unit[0] * power),
-        "one above equals": unit[0] + power * one,
-        "one finite among -inf": np.where(one, rng.choice([0.0, 1.0, -1.0, top, -top]), -np.inf),
+        "one above equals": unit[0] + power * place,
+        "one finite among -inf": np.where(place, rng.choice([0.0, 1.0, -1.0, top, -top]), -np.inf),
         "ordinary and -inf": np.where(rng.random(n) < 0.5, -np.inf, unit),
         "all -inf": np.full(n, -np.inf),
         "ordinary": power * unit,
@@ -342,26 +346,26 @@ def finite_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.n
 
 def poisoned_kinds(dtype: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Returns, by name, a row each that holds NaN or +inf."""
-    one, row = np.arange(n) == rng.integers(n), rng.normal(size=n)
+    place, row = np.arange(n) == rng.integers(n), rng.normal(size=n)
     ends = np.where(rng.random(n) < 0.5, -np.inf, float(jnp.finfo(dtype).max))
     return {
-        "one NaN": np.where(one, np.nan, row),
-        "one +inf": np.where(one, np.inf, row),
+        "one NaN": np.where(place, np.nan, row),
+        "one +inf": np.where(place, np.inf, row),
         "all NaN": np.full(n, np.nan),
         "all +inf": np.full(n, np.inf),
-        "one NaN among -inf and the largest": np.where(one, np.nan, ends),
-        "one +inf among -inf and the largest": np.where(one, np.inf, ends),
+        "one NaN among -inf and the largest": np.where(place, np.nan, ends),
+        "one +inf among -inf and the largest": np.where(place, np.inf, ends),
     }
 
 
 def hostile(dtype: str, n: int, rows: int, seed: int = 0) -> Rows:
-    """So many rows of all kinds in turn: full masks, random ones, almost empty ones, lengths from 1 on, and empty."""
+    """Returns adversarial rows under full, random, sparse, prefix and empty masks."""
     rng = np.random.default_rng(seed)
     logits, kinds = [], []
     while len(logits) < rows:
-        made = finite_kinds(dtype, n, rng) | poisoned_kinds(dtype, n, rng)
-        logits += made.values()
-        kinds += made
+        kinds_of_rows = finite_kinds(dtype, n, rng) | poisoned_kinds(dtype, n, rng)
+        logits += kinds_of_rows.values()
+        kinds += kinds_of_rows
     lengths = rng.integers(1, n + 1, (rows, 1))
     masks = [
         np.ones((rows, n), bool),
@@ -376,7 +380,7 @@ def hostile(dtype: str, n: int, rows: int, seed: int = 0) -> Rows:
 
 
 def ordinary(n: int, rows: int, seed: int = 0) -> Rows:
-    """Rows of multiples of 1/16 up to 8, which every type holds, under masks of several densities."""
+    """Returns rows of multiples of 1/16 up to 8, which every type holds, under masks of several densities."""
     rng = np.random.default_rng(seed)
     where = rng.random((rows, n)) < np.resize([1.1, 0.7, 0.4, -1], (rows, 1))
     return Rows(rng.integers(-128, 129, (rows, n)) / 16, where, ["ordinary"] * rows)

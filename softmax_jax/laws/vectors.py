@@ -51,13 +51,13 @@ OTHER: Mapping[str, dict[str, Any]] = {
 
 
 def rows() -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Twelve rows, each with its kind and its mask. What is masked holds a large number, and should not matter."""
+    """Returns twelve rows, each with its kind and its mask. What is masked holds a large number."""
     rng = np.random.default_rng(0)
     unit = rng.normal(size=(5, N)).round(3)
     full, random, tail = np.ones(N, bool), rng.random(N) < 0.6, np.arange(N) < 6
     flat, ties = np.full(N, 0.5), 1 + np.arange(N) / 1000
     huge = 1e4 * np.arange(N)[::-1]
-    made = [
+    kinds = [
         ("ordinary", 2 * unit[0], full),
         ("ordinary", 2 * unit[1] + 3, full),
         ("negative", unit[2] - 6, full),
@@ -71,7 +71,7 @@ def rows() -> list[tuple[str, np.ndarray, np.ndarray]]:
         ("huge", huge, tail),
         ("empty", unit[3], np.zeros(N, bool)),
     ]
-    return [(kind, np.where(where, z, 50.0).round(3), where) for kind, z, where in made]
+    return [(kind, np.where(where, z, 50.0).round(3), where) for kind, z, where in kinds]
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -87,14 +87,14 @@ def entropy(z: np.ndarray) -> float:
 
 
 def ascending(z: np.ndarray, _: int, numbers: Mapping[str, Any]) -> np.ndarray:
-    """Softmax under the polynomial of the entropy whose coefficients are read from the lowest power on."""
+    """Returns softmax under the polynomial of the entropy with its coefficients read from the lowest power on."""
     h = entropy(z)
     beta = max(sum(c * h**power for power, c in enumerate(numbers["coefficients"])), numbers["floor"])
     return softmax((beta if h > numbers["threshold"] else 1) * z)
 
 
 def softpick_without_mask(z: np.ndarray, n: int, numbers: Mapping[str, Any]) -> np.ndarray:
-    """Softpick whose masked entries, at -inf, add |0 - 1| each to the divisor."""
+    """Returns softpick whose masked entries, at -inf, add |0 - 1| each to the divisor."""
     m = max(z.max(initial=0), 0)
     difference = np.exp(z - m) - np.exp(-m)
     total = np.abs(difference).sum() + (n - z.size) * np.exp(-m) + numbers["eps"]
@@ -102,7 +102,7 @@ def softpick_without_mask(z: np.ndarray, n: int, numbers: Mapping[str, Any]) -> 
 
 
 def clipped(z: np.ndarray, gamma: float, zeta: float) -> np.ndarray:
-    """Clipped softmax at this γ."""
+    """Returns clipped softmax at this γ."""
     return np.clip((zeta - gamma) * softmax(z) + gamma, 0, 1)
 
 
@@ -152,7 +152,7 @@ MISTAKES: Mapping[str, Mapping[str, Mistake]] = {
     },
     "yarn": {"the factor is not squared": lambda z, n, k: softmax((0.1 * math.log(k["ratio"]) + 1) * z)},
 }
-"""By method, then in words: what circulates in its place."""
+"""By method, then in words: the mistakes that circulate, in numpy, as the library makes none of them."""
 
 
 @jax.jit
@@ -171,20 +171,20 @@ def mistaken(mistake: str, weigh_wrongly: Mistake, z: np.ndarray, where: np.ndar
 
 
 def vectors_of(name: str) -> dict[str, Any]:
-    """Rows of a registered method with weights, gradients of Σ cos(i)·wᵢ, and the weights of each mistake."""
-    method, kept = METHODS[name], rows()
-    made, wrong = [], {mistake: [] for mistake in MISTAKES.get(name, {})}
+    """Returns rows of a method with weights, gradients of Σ cos(i)·wᵢ, and the weights of each mistake."""
+    method, twelve = METHODS[name], rows()
+    contents, wrong = [], {mistake: [] for mistake in MISTAKES.get(name, {})}
     for others in {}, OTHER.get(name, {}):
         numbers = {key: value for key, value in (method.numbers | others).items() if key != "positions"}
         with jax.enable_x64(True):
-            logits, masks = (jnp.asarray(np.stack([row[part] for row in kept])) for part in (1, 2))
-            weights, gradients = (np.asarray(one) for one in weigh(method.build(**numbers), logits, masks))
-        for place, (kind, z, where) in enumerate(kept):
+            logits, masks = (jnp.asarray(np.stack([row[part] for row in twelve])) for part in (1, 2))
+            weights, gradients = (np.asarray(array) for array in weigh(method.build(**numbers), logits, masks))
+        for place, (kind, z, where) in enumerate(twelve):
             row = {"kind": kind, "logits": z.tolist(), "visible": where.astype(int).tolist(), "numbers": numbers}
-            made.append(row | {"weights": _digits(weights[place]), "gradient": _digits(gradients[place])})
+            contents.append(row | {"weights": _digits(weights[place]), "gradient": _digits(gradients[place])})
             for mistake, weigh_wrongly in MISTAKES.get(name, {}).items():
                 wrong[mistake].append(_digits(mistaken(mistake, weigh_wrongly, z, where, numbers)))
-    facts = {"method": name, "formula": method.entry.formula, "source": method.entry.source, "rows": made}
+    facts = {"method": name, "formula": method.entry.formula, "source": method.entry.source, "rows": contents}
     return facts | {"mistakes": [{"says": mistake, "weights": weights} for mistake, weights in wrong.items()]}
 
 
@@ -196,7 +196,7 @@ def _digits(numbers: Any) -> list[float | None]:
 def text_of(name: str) -> str:
     """Returns the file of a method, a row a line."""
     content = vectors_of(name)
-    lines = {key: [json.dumps(one, ensure_ascii=False) for one in content.pop(key)] for key in ("rows", "mistakes")}
+    lines = {key: [json.dumps(line, ensure_ascii=False) for line in content.pop(key)] for key in ("rows", "mistakes")}
     head = json.dumps(content, ensure_ascii=False)[1:-1]
     parts = [f'"{key}": [\n' + ",\n".join(values) + "\n]" for key, values in lines.items()]
     return "{" + ",\n".join([head, *parts]) + "}\n"

@@ -10,7 +10,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.attention import by_queries
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.attention.fused import rides
+from softmax_jax.attention.fused import runs_fused
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
 from softmax_jax.laws.laws import hostile
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU"),
 ]
-RIDES = [name for name in sj.METHODS if rides(sj.normalizer(name))]
+RIDES = [name for name in sj.METHODS if runs_fused(sj.normalizer(name))]
 WIDTH = 33
 
 
@@ -70,10 +70,9 @@ def test_one_block_or_several_give_what_dense_attention_gives(name, entries, mon
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("form", ["dense"])
 @pytest.mark.parametrize("name", list(sj.METHODS))
-def test_no_hostile_number_breaks_a_law(name, form, dtype):
-    assert broken_laws(name, form, hostile(dtype, WIDTH, 200, 3), dtype) == {}
+def test_no_hostile_number_breaks_a_law(name, dtype):
+    assert broken_laws(name, "dense", hostile(dtype, WIDTH, 200, 3), dtype) == {}
 
 
 def test_the_golden_numbers_hold_here():

@@ -16,14 +16,8 @@ def test_a_model_is_shown_with_its_parameters(tmp_path):
     page = sj.show(MaxRetrievalModel(8, rngs=nnx.Rngs(0)), tmp_path / "deep" / "model.html")
     text = page.read_text()
     assert text.startswith("<!doctype html>")
-    shown = (
-        '<meta charset="utf-8">',
-        "<title>MaxRetrievalModel</title>",
-        "attention_query",
-        "float32(11, 8)",
-        "arrayviz",
-    )
-    assert all(part in text for part in shown)
+    parts = ("<title>MaxRetrievalModel</title>", "attention_query", "float32(11, 8)", "arrayviz")
+    assert all(part in text for part in parts)
     assert [path.name for path in page.parent.iterdir()] == ["model.html"]
 
 

@@ -141,34 +141,25 @@ def test_a_fit_says_what_it_covers_and_how_well_it_does_on_rows_held_out(rows, h
     assert found.beta_at_ends == pytest.approx(np.polyval(found.coefficients, found.entropy_range))
 
 
-def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds():
-    """The curve is a constant, the mean number of its hundred seeds, so nearly normal: 1.96 deviations to each side."""
-    numbers = np.arange(100.0)
+@pytest.mark.parametrize(
+    ("numbers", "half"),
+    [(np.arange(100.0), 1.96 * np.arange(100.0).std() / 10), ([1.0, 2.0, 6.0], 4.3027 * (7 / 3) ** 0.5)],
+)
+def test_intervals_and_band_hold_95_percent_of_the_draws_of_seeds(numbers, half):
+    """The curve is a constant, the mean of a number of each seed: normal for a hundred, of the t distribution for 3."""
+    seeds = len(numbers)
 
     def by_copies(copies):
-        return temperature.Points(np.arange(2.0), np.full(2, copies @ numbers / 100), np.ones(2), (0.0, 1.0))
+        return temperature.Points(
+            np.arange(2.0), np.full(2, copies @ np.array(numbers) / seeds), np.ones(2), (0.0, 1.0)
+        )
 
-    intervals, band = temperature.bootstrap(by_copies, 0, 100, np.array([0.5]))
+    intervals, band = temperature.bootstrap(by_copies, 0, seeds, np.array([0.5]))
     assert intervals is not None
     assert band is not None
-    off = 1.96 * numbers.std() / 10
-    np.testing.assert_allclose(intervals, [[49.5 - off, 49.5 + off]], atol=0.07 * off)
+    np.testing.assert_allclose(intervals, [np.mean(numbers) + np.array([-half, half])], atol=0.07 * half)
     np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
-
-
-def test_few_seeds_have_the_t_interval_of_their_mean():
-    """Draws with replacement from three vary by 2/3 of the variance of their mean, whose interval is 4.30 wide."""
-    numbers = np.array([1.0, 2.0, 6.0])
-
-    def by_copies(copies):
-        return temperature.Points(np.arange(2.0), np.full(2, copies @ numbers / 3), np.ones(2), (0.0, 1.0))
-
-    intervals, band = temperature.bootstrap(by_copies, 0, 3, np.array([0.5]))
-    assert intervals is not None
-    assert band is not None
-    half = float(4.3027 * np.std(numbers, ddof=1) / 3**0.5)
-    np.testing.assert_allclose(intervals, [[3 - half, 3 + half]], atol=0.07 * half)
-    np.testing.assert_allclose([band["low"] + band["high"]], intervals, rtol=1e-12)
+    assert temperature.bootstrap(by_copies, 0, 1, np.array([0.5])) == (None, None)
 
 
 def rows_alike(losses, errors, count=300):
@@ -196,13 +187,9 @@ def test_a_row_alone_is_worth_its_curvature_in_beta_as_often_as_its_seed_counts(
     inside = ~two.border & (two.curvature > 0) & (two.entropy > temperature.THRESHOLD)
     worth = two.curvature * two.theta**2 * np.array([[1], [3]])
     np.testing.assert_allclose(found.weight, worth[inside], rtol=1e-5)
-
-
-def test_a_row_with_a_true_item_counts_as_often_as_its_seed(rows):
-    two = Rows(*(column[:2, :50] for column in rows))._replace(target=np.full((2, 50), 1.5))
-    found = temperature.points(two, "target")(np.array([1.0, 3.0]))
-    inside = two.entropy > temperature.THRESHOLD
-    np.testing.assert_array_equal(found.weight, np.broadcast_to([[1], [3]], inside.shape)[inside])
+    found = temperature.points(two._replace(target=np.full(two.theta.shape, 1.5)), "target")(np.array([1.0, 3.0]))
+    above = two.entropy > temperature.THRESHOLD
+    np.testing.assert_array_equal(found.weight, np.broadcast_to([[1], [3]], above.shape)[above])
 
 
 def test_a_row_is_on_the_border_where_its_loss_is_least_at_either_end():
@@ -250,10 +237,18 @@ def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
     np.testing.assert_allclose(found.weight * found.beta**2, 2 * np.array([200, 499]) / SPACING**2, rtol=1e-6)
 
 
-def test_a_polynomial_is_constant_beyond_its_range(rows):
-    found = temperature.points(rows, "bins")(np.ones(8))
-    curve = temperature.fit_polynomial({ITEMS: rows}).curve
-    np.testing.assert_allclose(curve(np.array([99.0])), curve(np.array([found.entropy_range[1]])))
+@pytest.mark.parametrize(
+    ("criterion", "entropies", "message"),
+    [
+        ("best", 1, "the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy', 'target'"),
+        ("bins", 0, "0 points with an optimum inside the range are too few for degree 0"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(rows, criterion, entropies, message):
+    with pytest.raises(ValueError, match=message):
+        fit(
+            {ITEMS: rows._replace(entropy=entropies * rows.entropy)}, {ITEMS: rows}, seeds=range(8), criterion=criterion
+        )
 
 
 def test_points_that_do_not_vary_have_no_r_squared():
@@ -264,58 +259,29 @@ def test_points_that_do_not_vary_have_no_r_squared():
     assert temperature.r_squared(lambda entropy: entropy, rising) == 1
 
 
-def test_one_seed_has_no_intervals(rows):
-    single = Rows(*(column[:1] for column in rows))
-    found = fit({ITEMS: single}, {ITEMS: single}, seeds=[3], degree=1)
-    assert found.intervals is None
-    assert found.band is None
-
-
-def test_an_unknown_criterion_is_refused(rows):
-    with pytest.raises(
-        ValueError, match="the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy', 'target'"
-    ):
-        fit({ITEMS: rows}, {ITEMS: rows}, seeds=range(8), criterion="best")
-
-
 def test_few_points_get_a_lower_degree(rows):
     narrow = rows._replace(entropy=np.where(rows.entropy < 1.5, rows.entropy, 0.0))
     found = temperature.fit_polynomial({ITEMS: narrow})
+    np.testing.assert_array_equal(*found.curve(np.array([[99.0], [found.entropy_range[1]]])))
     count = len(temperature.points(narrow, "bins")(np.ones(8)).beta)
     assert 3 < count < 15
     assert len(found.coefficients) == count // 3
     assert found.entropy_range[1] < 1.5
 
 
-def test_no_flat_row_no_fit(rows):
-    peaked = rows._replace(entropy=0 * rows.entropy)
-    with pytest.raises(ValueError, match="0 points with an optimum inside the range are too few for degree 0"):
-        fit({ITEMS: peaked}, {ITEMS: rows}, seeds=range(8))
-
-
 @pytest.mark.parametrize(
-    ("coefficients", "said"), [([-90.0], "β = -90 at H = 0.5 nats"), ([80.0, 20.0], "β = 180 at H = 2 nats")]
+    ("coefficients", "place"), [([-90.0], "β = -90 at H = 0.5"), ([80.0, 20.0], "β = 180 at H = 2")]
 )
-def test_a_curve_that_no_reader_would_accept_is_refused_with_what_to_type(coefficients, said):
-    """Before anything else is computed from it, and without a word on the order of its coefficients."""
+def test_a_curve_that_no_reader_would_accept_is_refused_before_its_intervals(coefficients, place, monkeypatch):
     steep = temperature.Polynomial(np.array(coefficients), (0.5, 2.0), lambda copies: pytest.fail("too early"))
-    with pytest.raises(
-        Refusal, match=rf"^the fit by the criterion target reaches {said}, and .* is at most 64: so few"
-    ) as it:
-        temperature.check_steepness(steep, "target")
-    assert "give more --sets, more --lengths, a lower --degree" in str(it.value)
-    assert "highest power" not in str(it.value)
-    temperature.check_steepness(steep._replace(coefficients=np.array([64.0])), "target")
-
-
-def test_a_fit_is_checked_for_steepness_before_its_intervals(monkeypatch):
+    monkeypatch.setattr(temperature, "fit_polynomial", lambda *arguments: steep)
     numbers, by_theta = np.ones((2, 9), np.float32), np.ones((2, 9, 3), np.float32)
     rows = {4: Rows(numbers, numbers, numbers > 1, numbers, by_theta, by_theta, numbers)}
-    steep = temperature.Polynomial(np.array([100.0]), (0.5, 2.0), lambda copies: pytest.fail("too early"))
-    monkeypatch.setattr(temperature, "fit_polynomial", lambda *arguments: steep)
-    monkeypatch.setattr(temperature, "bootstrap", None)
-    with pytest.raises(Refusal, match="reaches β = 100"):
-        fit(rows, rows, seeds=[0, 1])
+    with pytest.raises(
+        Refusal, match=rf"criterion target reaches {place} nats, and .* at most 64: .* give more --sets"
+    ):
+        fit(rows, rows, seeds=[0, 1], criterion="target")
+    temperature.check_steepness(steep._replace(coefficients=np.array([64.0])), "target")
 
 
 def test_a_saved_fit_is_an_argument_of_the_adaptive_method(found, tmp_path):

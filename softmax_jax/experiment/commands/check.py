@@ -31,8 +31,8 @@ def print_checked(name: str, checked: Checked) -> None:
     console, width = plain_console(), max(len(one.name) for one in checked)
     for one in checked:
         console.print(Text.assemble(f"{one.name:<{width}}  ", (one.verdict, STYLES.get(one.verdict, ""))))
-        if one.said:
-            console.print(Padding(Text(one.said), (0, 0, 0, 4)))
+        if one.evidence:
+            console.print(Padding(Text(one.evidence), (0, 0, 0, 4)))
     console.print(f"{name} {verdict(checked)}")
 
 

@@ -60,10 +60,9 @@ def visible_by_definition(mask, is_causal, query_seq_lengths, key_value_seq_leng
 
 
 @pytest.mark.parametrize(
-    "local_window_size", [None, *[pytest.param(size, marks=pytest.mark.full) for size in (1, (2, 0))]]
+    ("kv_heads", "is_causal", "local_window_size"),
+    [(2, True, None), *full_except([(1, False, None), (HEADS, False, 1), (2, False, (2, 0))])],
 )
-@pytest.mark.parametrize("is_causal", full_except([False, True], True))
-@pytest.mark.parametrize("kv_heads", full_except([2, 1], 2))
 def test_equals_jax_for_every_combination_of_keywords(kv_heads, is_causal, local_window_size):
     arrays = qkv(kv_heads)
     static = {"is_causal": is_causal, "local_window_size": local_window_size}
@@ -112,7 +111,7 @@ def test_batch_axis_may_be_left_out():
     np.testing.assert_array_equal(weights, expected_weights[0])
 
 
-@pytest.mark.parametrize("kv_heads", full_except([HEADS, 2, 1], 2))
+@pytest.mark.parametrize("kv_heads", full_except([2, 1], 2))
 def test_gradients_equal_those_of_jax(kv_heads):
     visible = some_mask(first=True)
     target = normal(5, (BATCH, QUERIES, HEADS, SIZE))
@@ -125,22 +124,6 @@ def test_gradients_equal_those_of_jax(kv_heads):
 
     for ours, theirs in zip(gradients(dot_product_attention), gradients(jax.nn.dot_product_attention)):
         np.testing.assert_allclose(ours, theirs, atol=5e-6, rtol=0)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("hidden", [jnp.nan, jnp.inf, -jnp.inf])
-def test_a_bias_behind_the_mask_matters_to_nothing(hidden):
-    lengths = jnp.array([4, 4], jnp.int32)
-
-    def loss(query, bias):
-        _, key, value = qkv()
-        return jnp.sum(dot_product_attention(query, key, value, bias, key_value_seq_lengths=lengths) ** 2)
-
-    clean, dirty = (
-        jax.value_and_grad(loss, argnums=(0, 1))(qkv()[0], some_bias().at[..., 4:].set(number))
-        for number in (0, hidden)
-    )
-    jax.tree.map(np.testing.assert_array_equal, clean, dirty)
 
 
 def float32(half):
@@ -278,17 +261,12 @@ def shaped(*shape, dtype=jnp.float32):
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"query": shaped(1, 2, 5, 4, 8)}, ValueError, r"query has shape \(1, 2, 5, 4, 8\); it must be"),
-        ({"query": shaped(5, 4, 8)}, ValueError, r"key has shape \(2, 6, 2, 8\); its batch and size must be"),
         ({"query": shaped(3, 5, 4, 8)}, ValueError, r"its batch and size must be those of the query, .*\(3, 5, 4, 8\)"),
-        ({"value": shaped(2, 6, 4, 8)}, ValueError, r"value has shape \(2, 6, 4, 8\); but for its size it must be"),
         ({"value": shaped(2, 6, 2, 8, dtype=jnp.float16)}, TypeError, r"float16; they must be one floating-point type"),
         ({"bias": shaped(2, 3, 5, 6)}, ValueError, r"bias has shape \(2, 3, 5, 6\).*broadcast.* \(2, 4, 5, 6\)"),
-        ({"bias": shaped(5, 6, dtype=bool)}, TypeError, r"bias has dtype bool.*pass a boolean mask as mask="),
         ({"mask": shaped(5, 6)}, TypeError, r"mask has dtype float32 and is traced; it must be bool.*bias="),
         ({"query_seq_lengths": shaped(3, dtype=jnp.int32)}, ValueError, r"query_seq_lengths has shape \(3,\).*\(2,\)"),
         ({"key_value_seq_lengths": shaped(dtype=jnp.int32)}, ValueError, r"key_value_seq_lengths has shape \(\)"),
-        ({"local_window_size": (1, 2, 3)}, ValueError, r"local_window_size is \(1, 2, 3\); it must be"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_raises_before_anything_is_computed(wrong, error, message):

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import softmax_jax as sj
 from softmax_jax.attention import attention, by_queries
 from softmax_jax.normalizers.normalizer import SoftCapped
-from tests.tiers import HEART, full_except
+from tests.tiers import full_except
 
 from .inputs import (
     BATCH,
@@ -63,7 +63,7 @@ class Spread(sj.Scale):
         return row.number(self.s) / (row.sum(gaps) / jnp.maximum(row.count(), 1) + 0.1)
 
 
-@pytest.mark.parametrize("name", full_except([*HEART, "ssmax(cap=3)"], "adaptive"))
+@pytest.mark.parametrize("name", full_except(["adaptive", "entmax15", "ssmax(cap=3)"], "adaptive"))
 def test_values_and_gradients_are_those_of_dense_attention(name):
     dense, in_blocks = each((dense_attention, blocks_of_2), with_arrays(name), arrays())
     assert_equal(dense, in_blocks)
@@ -76,8 +76,8 @@ def test_values_and_gradients_are_those_of_dense_attention(name):
 def test_a_scale_of_ones_own_is_one_class_everywhere():
     normalizer = sj.Normalizer(sj.softmax, Spread(s=3.0))
     # Above the number of logits from which attention comes in blocks.
-    query, key, value = (jax.random.normal(key, (4096, 1, 4)) for key in jax.random.split(jax.random.key(0), 3))
-    assert attention.STREAM_ABOVE < 4096**2
+    query, key, value = (jax.random.normal(key, (1500, 1, 4)) for key in jax.random.split(jax.random.key(0), 3))
+    assert attention.STREAM_ABOVE < 1500**2
     output = sj.dot_product_attention(query, key, value, normalizer=normalizer)
     np.testing.assert_allclose(
         output[:32], sj.dot_product_attention(query[:32], key, value, normalizer=normalizer), atol=1e-5
@@ -105,7 +105,7 @@ def test_a_normalizer_of_ones_own_comes_in_blocks(normalizer):
 @pytest.mark.full
 @pytest.mark.parametrize(
     "shape",
-    [(QUERIES, 1), *full_except([((BATCH, HEADS, QUERIES, 1),), ((KEYS + 1,),)])],
+    [(QUERIES, 1), (BATCH, HEADS, QUERIES, 1), (KEYS + 1,)],
     ids=str,
 )
 def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
@@ -116,9 +116,7 @@ def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "shape", [(BATCH, 1, 1, KEYS), *full_except([((1, HEADS, QUERIES, 1),), ((QUERIES, KEYS),), ((KEYS,),)])]
-)
+@pytest.mark.parametrize("shape", [(BATCH, 1, 1, KEYS), (1, HEADS, QUERIES, 1), (KEYS,)])
 def test_a_bias_and_a_mask_of_any_shape(shape):
     query, key, value, bias = arrays()
     bias = jnp.where(jnp.isfinite(bias), bias, 0)[tuple(slice(size) for size in (1,) * (4 - len(shape)) + shape)]
@@ -157,14 +155,13 @@ def test_gradients_of_half_precision_sum_up_in_float32():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", full_except(["adaptive", "sparsemax"], "adaptive"))
-def test_forward_mode_vmap_and_second_derivatives(name):
+def test_forward_mode_vmap_and_second_derivatives():
     query, key, value, _ = arrays()
     tangent = jnp.cos(jnp.arange(query.size, dtype=jnp.float32)).reshape(query.shape)
 
     def derivatives(attend, query, key, value, tangent):
         def loss(query):
-            return jnp.sum(attend(query, key, value, normalizer=name) ** 2)
+            return jnp.sum(attend(query, key, value, normalizer="adaptive") ** 2)
 
         return jax.jvp(loss, (query,), (tangent,)), jax.jvp(jax.grad(loss), (query,), (tangent,))
 
@@ -195,7 +192,7 @@ def how(batch, heads, queries, keys):
     query, key = (jnp.zeros((batch, length, heads, 1)) for length in (queries, keys))
     inputs = attention.Inputs(query, key, key, None, None, (None, None), sj.normalizer("softmax"))
     sizes = by_queries.heads_of_block(inputs, queries), by_queries.queries_of_block(inputs)
-    return *sizes, attention._implementation(inputs, None)
+    return *sizes, attention._choose(inputs, None)
 
 
 def test_the_size_of_a_block_and_who_comes_in_blocks():
@@ -233,29 +230,28 @@ def test_a_last_block_of_fewer_heads_and_queries_adds_no_gradient_of_its_own(mon
     np.testing.assert_allclose(in_blocks, dense, rtol=1e-5)
 
 
-@pytest.mark.full
-def test_a_function_may_hold_a_number_for_each_head():
-    def sharper(logits, axis=-1, where=None):
-        return sj.softmax(logits * jnp.linspace(0.5, 2, HEADS)[None, :, None, None], axis, where)
-
-    function = sj.Normalizer(sharper)
-    for normalizer in (function, sj.Normalizer(SoftCapped(of=function))):
-        ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
-        np.testing.assert_allclose(*ways, atol=2e-6)
+def by_head(logits, axis=-1, where=None):
+    return sj.softmax(logits * jnp.linspace(0.5, 2, HEADS)[None, :, None, None], axis, where)
 
 
-def test_a_table_of_a_function_stays_whole_though_it_has_as_many_rows_as_there_are_queries():
-    def sharper(logits, axis=-1, where=None, *, table):
-        return sj.softmax(logits * table.sum(), axis, where)
+def by_table(logits, axis=-1, where=None, *, table):
+    return sj.softmax(logits * table.sum(), axis, where)
 
-    table = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
-    normalizer = sj.Normalizer(jax.tree_util.Partial(sharper, table=table))
-    ways = (attend(*arrays()[:3], normalizer=normalizer) for attend in (dense_attention, blocks_of_2))
+
+TABLE = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
+"""Not numbers of rows, though it has as many rows as there are queries."""
+
+
+@pytest.mark.parametrize(
+    "function", [by_head, SoftCapped(of=sj.Normalizer(by_head)), jax.tree_util.Partial(by_table, table=TABLE)], ids=type
+)
+def test_a_function_may_hold_arrays_that_are_no_numbers_of_rows(function):
+    ways = (attend(*arrays()[:3], normalizer=sj.Normalizer(function)) for attend in (dense_attention, blocks_of_2))
     np.testing.assert_allclose(*ways, atol=2e-6)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", full_except([None, *HEART], None, "adaptive"))
+@pytest.mark.parametrize("name", [None, "entmax15"])
 def test_memory_stays_below_two_gigabytes_at_16384_by_16384(name):
     normalizer = OWN if name is None else sj.normalizer(name)
     array = jax.ShapeDtypeStruct((1, 16384, 4, 64), jnp.float32)

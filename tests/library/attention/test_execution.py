@@ -20,7 +20,7 @@ FORMS = {
 
 every_form = pytest.mark.parametrize(
     ("form", "name"),
-    [("blocks", "adaptive"), *full_except([("dense", "adaptive"), ("fused", "adaptive"), ("blocks", "entmax15")])],
+    [("blocks", "adaptive"), *full_except([("fused", "adaptive")])],
 )
 QUERY, KEY, VALUE = (jnp.asarray(array, jnp.float32) for array in np.random.default_rng(0).normal(size=(3, 2, 8, 2, 4)))
 MASK = jnp.asarray(np.random.default_rng(1).random((2, 1, 8, 8)) < 0.7).at[0, :, 3].set(False)

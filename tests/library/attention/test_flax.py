@@ -6,14 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import linen, nnx, serialization, traverse_util
 from orbax.checkpoint import v1 as ocp
 
 import softmax_jax as sj
 from softmax_jax.attention.flax_layers import LinenAttention, NnxAttention, attend, attention_fn
-from tests.tiers import full_except, methods
+from tests.tiers import full_except
 
 BATCH, LENGTH, HEADS, FEATURES = 2, 5, 4, 16
 
@@ -79,43 +78,31 @@ def assert_same(ours, stock, x, **keywords):
 @both
 def test_softmax_equals_stock_and_masks_reach_it(api):
     ours, stock, x = layer(api, attention_fn("softmax")), layer(api), inputs()
-    assert_same(ours, stock, x)
-    assert_same(ours, stock, x, mask=causal(x))
-    assert_same(ours, stock, x, mask=causal(x).astype(bool))
+    for mask in None, causal(x), causal(x).astype(bool):
+        assert_same(ours, stock, x, mask=mask)
     assert jnp.max(jnp.abs(ours(x) - ours(x, mask=causal(x)))) > 0.01
+    if api == "nnx":
+        padding = jnp.arange(LENGTH)[None, None, None] < jnp.array([3, 5])[:, None, None, None]
+        assert_same(ours, stock, x, is_causal=True, mask=padding)
+        np.testing.assert_array_equal(ours(x, is_causal=True), ours(x, mask=causal(x)))
 
 
 @pytest.mark.full
-@both
-@pytest.mark.parametrize("shape", [(LENGTH, FEATURES), (2, BATCH, LENGTH, FEATURES)])
-def test_any_number_of_batch_axes(api, shape):
-    ours, stock = (jax.jit(layer(api, f)) for f in (attention_fn("softmax"), None))
-    x = inputs(*shape)
-    assert_same(ours, stock, x, mask=causal(x))
-
-
-def test_is_causal_of_nnx():
-    ours, stock, x = layer("nnx", attention_fn("softmax")), layer("nnx"), inputs()
-    assert_same(ours, stock, x, is_causal=True)
-    np.testing.assert_array_equal(ours(x, is_causal=True), ours(x, mask=causal(x)))
-    padding = jnp.arange(LENGTH)[None, None, None] < jnp.array([3, 5])[:, None, None, None]
-    assert_same(ours, stock, x, is_causal=True, mask=padding)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kv_heads", [2, 1])
-def test_grouped_heads_of_nnx(kv_heads):
-    ours, stock = (jax.jit(layer("nnx", f, num_kv_heads=kv_heads)) for f in (attention_fn("softmax"), None))
-    assert_same(ours, stock, inputs(), mask=causal(inputs()))
-
-
-@pytest.mark.full
-@both
-def test_half_precision(api):
+@pytest.mark.parametrize(
+    ("api", "options", "shape"),
+    [
+        ("linen", {}, (2, BATCH, LENGTH, FEATURES)),
+        ("nnx", {}, (LENGTH, FEATURES)),
+        ("nnx", {"num_kv_heads": 1}, ()),
+        ("linen", {"dtype": jnp.bfloat16}, ()),
+    ],
+)
+def test_batch_axes_grouped_heads_and_half_precision_equal_stock(api, options, shape):
+    x, atol = inputs(*shape), 0.05 if "dtype" in options else 1e-6
     with jax.numpy_dtype_promotion("standard"):  # which Flax itself needs for half precision
-        ours, stock = (jax.jit(layer(api, f, dtype=jnp.bfloat16))(inputs()) for f in (attention_fn("softmax"), None))
-    assert ours.dtype == jnp.bfloat16
-    np.testing.assert_allclose(ours.astype(jnp.float32), stock.astype(jnp.float32), atol=0.05)
+        ours, stock = (jax.jit(layer(api, f, **options))(x, mask=causal(x)) for f in (attention_fn("softmax"), None))
+    assert ours.dtype == options.get("dtype", jnp.float32)
+    np.testing.assert_allclose(ours.astype(jnp.float32), stock.astype(jnp.float32), atol=atol)
 
 
 @pytest.mark.parametrize("low", [-9e3, -1e9])
@@ -142,22 +129,7 @@ def test_precision_reaches_both_products():
 # Dropout
 
 
-@pytest.mark.parametrize("broadcast_dropout", [True, False])
-def test_dropout_is_the_same_for_all_batch_entries_and_heads_if_it_is_broadcast(broadcast_dropout):
-    """Values of one-hot rows show the weights, of which equal logits make 1/16 each, and 1/8 where half are dropped."""
-    nothing = jnp.zeros((BATCH, 16, HEADS, 1))
-    values = jnp.broadcast_to(jnp.eye(16)[None, :, None], (BATCH, 16, HEADS, 16))
-    options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0), "broadcast_dropout": broadcast_dropout}
-    output = attend(sj.normalizer("softmax"), nothing, nothing, values, **options)
-    weights = np.moveaxis(np.asarray(output), 2, 1)
-    np.testing.assert_allclose(np.unique(weights), [0, 1 / 8], atol=1e-6)
-    different = len({of_head.tobytes() for of_entry in weights for of_head in of_entry})
-    assert different == (1 if broadcast_dropout else BATCH * HEADS)
-
-
-@pytest.mark.full
-@both
-@pytest.mark.parametrize("broadcast_dropout", [True, False])
+@pytest.mark.parametrize(("api", "broadcast_dropout"), full_except([("nnx", False), ("linen", True)], "nnx"))
 def test_dropout_equals_stock(api, broadcast_dropout):
     options = {"dropout_rate": 0.5, "broadcast_dropout": broadcast_dropout}
     ours, stock = layer(api, attention_fn("softmax"), **options), layer(api, **options)
@@ -167,78 +139,49 @@ def test_dropout_equals_stock(api, broadcast_dropout):
     assert jnp.max(jnp.abs(difference)) > 0.01
 
 
+def refused(**keywords):
+    x = inputs(BATCH, LENGTH, HEADS, 8)
+    return lambda: attend(sj.normalizer("softmax"), x, x, x, **keywords)
+
+
+TWICE = sj.Normalizer(jax.tree_util.Partial(sj.softpick, eps=1e-6), sj.LengthRule())
+
+
 @pytest.mark.parametrize(
-    ("keywords", "message"),
+    ("call", "message"),
     [
-        ({"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)}, "dropout_rate is 1.0; it must be"),
-        ({"dropout_rate": 0.5}, "dropout_rng is None: give a key"),
-        ({"mask": jnp.ones((LENGTH, LENGTH + 1))}, r"mask has shape \(5, 6\); it must broadcast"),
-        ({"bias": jnp.ones((3, LENGTH, LENGTH))}, r"bias has shape \(3, 5, 5\); it must broadcast"),
+        (refused(dropout_rate=1.0, dropout_rng=jax.random.key(0)), "dropout_rate is 1.0; it must be"),
+        (refused(mask=jnp.ones((LENGTH, LENGTH + 1))), r"mask has shape \(5, 6\); it must broadcast"),
+        (refused(bias=jnp.ones((3, LENGTH, LENGTH))), r"bias has shape \(3, 5, 5\); it must broadcast"),
+        (lambda: learning_layer("linen", learn=("temperature",)), r"cannot learn 'temperature': .* are s, bias\b"),
+        (lambda: learning_layer("nnx", "hardmax"), r"cannot learn 's': the numbers .* are none\b"),
+        (lambda: learning_layer("nnx", TWICE, ("eps",)), r"cannot learn 'eps': the numbers .* are m\b"),
+        (lambda: learning_layer("linen", heads=2)(inputs()), r"numbers for 2 heads, .* has 4: give heads=4"),
+        (lambda: learning_layer("nnx", heads=2)(inputs()), r"numbers for 2 heads, .* has 4: give heads=4"),
+        (lambda: NnxAttention("ssmax", heads=4, of_query=("s",)), r"of_query is \('s',\) .* size=None; .* both: give"),
+        (lambda: NnxAttention("ssmax", heads=4, of_query=("sink",), size=4), r"cannot learn 'sink': .* s, bias"),
+        (
+            lambda: layer("nnx", NnxAttention("ssmax", heads=HEADS, of_query=("s",), size=8))(inputs()),
+            r"queries of size 8, the layer has 4: give size=4",
+        ),
     ],
 )
-def test_what_does_not_fit_raises(keywords, message):
-    x = inputs(BATCH, LENGTH, HEADS, 8)
+def test_what_does_not_fit_raises(call, message):
     with pytest.raises(ValueError, match=message):
-        attend(sj.normalizer("softmax"), x, x, x, **keywords)
+        call()
 
 
 # Capture of weights
 
 
 @both
-def test_capture_gives_the_weights_and_changes_no_number(api):
-    one, x = layer(api, attention_fn("softmax")), inputs()
-    output, weights = one.capture(x, mask=causal(x))
-    np.testing.assert_array_equal(output, one(x, mask=causal(x)))
+@pytest.mark.parametrize("dropout_rate", full_except([0.0, 0.5], 0.5))
+def test_captured_weights_are_those_before_dropout_and_change_no_number(api, dropout_rate):
+    one, x = layer(api, attention_fn("softmax"), dropout_rate=dropout_rate), inputs()
+    output, weights = one.capture(x, mask=causal(x), deterministic=False)
+    np.testing.assert_array_equal(output, one(x, mask=causal(x), deterministic=False))
     assert weights.shape == (BATCH, HEADS, LENGTH, LENGTH)
-    np.testing.assert_array_equal(jnp.triu(weights, 1), 0)
-    np.testing.assert_allclose(weights, layer(api).capture(x, mask=causal(x))[1], atol=1e-6)
-
-
-@both
-def test_captured_weights_are_those_before_dropout(api):
-    one = layer(api, attention_fn("softmax"), dropout_rate=0.5)
-    output, weights = one.capture(inputs(), deterministic=False)
-    np.testing.assert_array_equal(output, one(inputs(), deterministic=False))
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
-
-
-# Transformations and decoding
-
-
-@pytest.mark.full
-@both
-def test_jit_grad_and_vmap(api):
-    one, x = layer(api, attention_fn("ssmax")), inputs()
-    np.testing.assert_allclose(jax.jit(one)(x), one(x), atol=1e-6)
-    np.testing.assert_allclose(jax.jit(jax.vmap(one))(x), one(x), atol=1e-6)
-
-    def loss(x):
-        return jnp.sum(one(x, mask=causal(x)) ** 2)
-
-    step = 1e-2 * inputs(seed=1)
-    slope = (loss(x + step) - loss(x - step)) / 2
-    np.testing.assert_allclose(jnp.vdot(jax.jit(jax.grad(loss))(x), step), slope, rtol=2e-2)
-
-
-def decode_linen(attention, x):
-    full = Linen(attention)
-    decoder = linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention, decode=True)
-    cache = decoder.init(jax.random.key(0), x)["cache"]
-    for i in range(x.shape[1]):
-        variables = {"params": full.variables["params"], "cache": cache}
-        output, updated = decoder.apply(variables, x[:, i : i + 1], mutable=["cache"])
-        cache = updated["cache"]
-        yield output
-
-
-@pytest.mark.full
-def test_decoding_step_by_step_equals_the_causal_pass():
-    """Under SSMax this holds only if the empty places of the cache are not counted; an NNX layer decodes below."""
-    attention, x = attention_fn("ssmax"), inputs()
-    steps = list(decode_linen(attention, x))
-    expected = layer("linen", attention)(x, mask=causal(x))
-    np.testing.assert_allclose(jnp.concatenate(steps, axis=1), expected, atol=1e-5)
+    np.testing.assert_allclose(weights, layer(api).capture(x, mask=causal(x), deterministic=True)[1], atol=1e-6)
 
 
 # Numbers that are learned
@@ -251,10 +194,6 @@ def learning_layer(api, normalizer: Any = "ssmax(s=0.5)", learn=("s",), heads: i
 def parameters(one) -> dict[str, Any]:
     """The parameters of a layer by path, as Flax lists them."""
     tree = one.variables["params"] if isinstance(one, Linen) else nnx.to_pure_dict(nnx.state(one.layer, nnx.Param))
-    return by_path(tree)
-
-
-def by_path(tree) -> dict[str, Any]:
     return traverse_util.flatten_dict(tree, sep="/")
 
 
@@ -283,8 +222,6 @@ def test_a_learned_number_is_one_more_parameter_that_starts_at_its_value(api, he
     [
         ("linen", "ssmax", "s", [0.1, 0.5, 1.0, 2.0]),
         ("nnx", "softpick", "eps", [1e-6, 0.1, 1.0, 10.0]),
-        *full_except([("nnx", "sink_softmax", "sink", [-5.0, 0.0, 1.0, 3.0])]),
-        *full_except([("nnx", "clipped_ssmax(low=0.0)", "s", [0.1, 0.5, 1.0, 2.0])]),
     ],
 )
 def test_each_head_uses_its_own_number_of_any_map_or_scale(api, name, number, values):
@@ -296,46 +233,13 @@ def test_each_head_uses_its_own_number_of_any_map_or_scale(api, name, number, va
         np.testing.assert_allclose(weights[:, head], fixed.capture(x, mask=causal(x))[1][:, head], atol=1e-6)
 
 
-def losses_linen(steps):
-    """Losses of some steps of Optax on a Linen layer, its first gradient of s, and its last s."""
-    one, optimizer = learning_layer("linen"), optax.sgd(0.2)
-    params = one.variables["params"]
-
-    def loss(params):
-        return jnp.mean((one.layer.apply({"params": params}, inputs()) - inputs(seed=1)) ** 2)
-
-    state, gradients, losses = optimizer.init(params), [], []
-    step = jax.jit(jax.value_and_grad(loss))
-    for _ in range(steps):
-        value, gradient = step(params)
-        updates, state = optimizer.update(gradient, state)
-        params: Any = optax.apply_updates(params, updates)
-        gradients.append(gradient["attention_fn"]["s"])
-        losses.append(value)
-    return losses, gradients[0], params["attention_fn"]["s"]
-
-
-def test_training_moves_the_number_of_each_head():
-    """The same on an NNX layer is below, with numbers of the query."""
-    losses, gradient, s = losses_linen(steps=5)
-    assert gradient.shape == (HEADS, 1, 1)
-    assert (jnp.abs(gradient) > 1e-6).all()
-    assert (jnp.abs(s - 0.5) > 1e-3).all()
-    assert (np.diff(losses) < 0).all()
-
-
-@both
 @pytest.mark.parametrize(
-    ("name", "learn", "heads"),
-    methods(
-        [
-            ("ssmax(bias=0.2)", ("s", "bias"), HEADS),
-            ("softpick", ("eps",), None),
-            ("sink_softmax", ("sink",), HEADS),
-            ("clipped_ssmax(low=0.1)", ("high", "low", "bias", "s"), HEADS),
-            ("adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
-        ]
-    ),
+    ("api", "name", "learn", "heads"),
+    [
+        ("linen", "ssmax(bias=0.2)", ("s", "bias"), HEADS),
+        ("nnx", "adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
+        *full_except([("nnx", "softpick", ("eps",), None), ("linen", "adaptive", ("coefficients_4",), HEADS)]),
+    ],
 )
 def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
     learning = learning_layer(api, name, learn, heads)
@@ -345,7 +249,11 @@ def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
     assert jnp.max(jnp.abs(moved(inputs()) - layer(api, attention_fn(name))(inputs()))) > 1e-4
 
 
-def test_a_trained_nnx_layer_takes_another_normalizer_both_ways():
+def test_a_trained_layer_takes_another_normalizer():
+    trained, stock = learning_layer("linen", "ssmax", ("s",)), layer("linen", attention_fn("hardmax"))
+    swapped = trained.layer.clone(attention_fn=attention_fn("hardmax"))
+    np.testing.assert_allclose(swapped.apply(trained.variables, inputs()), stock(inputs()), atol=1e-6)
+
     run = nnx.jit(lambda model, x: model(x))
     learning, stock = learning_layer("nnx", "ssmax", ("s",)).layer, layer("nnx", attention_fn("hardmax")).layer
     first = run(learning, inputs())
@@ -354,21 +262,6 @@ def test_a_trained_nnx_layer_takes_another_normalizer_both_ways():
     np.testing.assert_allclose(run(learning, inputs()), run(stock, inputs()), atol=1e-6)
     stock.attention_fn = nnx.data(learned)
     np.testing.assert_allclose(run(stock, inputs()), first, atol=1e-6)
-
-
-def test_a_trained_linen_layer_takes_another_normalizer():
-    learning, stock = learning_layer("linen", "ssmax", ("s",)), layer("linen", attention_fn("hardmax"))
-    swapped = learning.layer.clone(attention_fn=attention_fn("hardmax"))
-    run = jax.jit(lambda variables, x: swapped.apply(variables, x, deterministic=True))
-    np.testing.assert_allclose(run(learning.variables, inputs()), stock(inputs()), atol=1e-6)
-
-
-def test_the_same_text_costs_one_program():
-    traces = []
-    run = nnx.jit(lambda model, x: (traces.append(1), model(x))[1])
-    for name in ("ssmax(s=0.2)", "ssmax(s=0.2)", "ssmax(s=0.3)"):
-        run(layer("nnx", attention_fn(name)).layer, inputs())
-    assert len(traces) == 2
 
 
 def test_learned_numbers_are_saved_with_the_other_parameters(tmp_path):
@@ -384,23 +277,6 @@ def test_learned_numbers_are_saved_with_the_other_parameters(tmp_path):
     nnx.replace_by_pure_dict(state, ocp.load(tmp_path / "state", nnx.to_pure_dict(state)))
     nnx.update(target, state)
     np.testing.assert_array_equal(target.attention_fn.s[...], s)
-
-
-@both
-def test_numbers_that_cannot_be_learned_raise(api):
-    with pytest.raises(ValueError, match=r"cannot learn 'temperature': the numbers .* are s, bias\b"):
-        learning_layer(api, learn=("temperature",))
-    with pytest.raises(ValueError, match=r"cannot learn 's': the numbers .* are none\b"):
-        learning_layer(api, "hardmax")
-    twice = sj.Normalizer(jax.tree_util.Partial(sj.softpick, eps=1e-6), sj.LengthRule())
-    with pytest.raises(ValueError, match=r"cannot learn 'eps': the numbers .* are m\b"):
-        learning_layer(api, twice, ("eps",))
-
-
-@both
-def test_numbers_for_other_heads_than_the_layer_has_raise(api):
-    with pytest.raises(ValueError, match=r"numbers for 2 heads, the layer has 4: give heads=4"):
-        learning_layer(api, heads=2)(inputs())
 
 
 # Numbers that are linear in the query
@@ -450,34 +326,22 @@ def test_each_query_and_head_has_its_own_numbers(api):
 
 
 @both
-def test_numbers_of_the_query_start_as_those_of_the_normalizer(api):
-    np.testing.assert_allclose(query_layer(api)(inputs()), layer(api, attention_fn("asentmax"))(inputs()), atol=1e-6)
+def test_numbers_of_the_query_start_as_those_of_the_normalizer_and_have_gradients(api):
+    one = query_layer(api)
+    np.testing.assert_allclose(one(inputs()), layer(api, attention_fn("asentmax"))(inputs()), atol=1e-6)
 
+    def loss(output):
+        return jnp.mean((output - inputs(seed=1)) ** 2)
 
-@pytest.mark.full
-def test_training_moves_the_numbers_of_the_query():
-    model = query_layer("nnx").layer
-    optimizer = nnx.Optimizer(model, optax.sgd(0.2), wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model, optimizer):
-        value, gradient = nnx.value_and_grad(lambda model: jnp.mean((model(inputs()) - inputs(seed=1)) ** 2))(model)
-        optimizer.update(model, gradient)
-        return value
-
-    losses = [step(model, optimizer) for _ in range(5)]
-    assert (np.diff(losses) < 0).all()
+    if api == "linen":
+        parameters = one.variables["params"]
+        gradients = jax.grad(lambda parameters: loss(one.layer.apply({"params": parameters}, inputs())))(parameters)
+    else:
+        gradients = nnx.to_pure_dict(nnx.grad(lambda model: loss(model(inputs())))(one.layer))
     for name in ("weight", "power", "weight_of_query", "power_of_query"):
-        assert (jnp.abs(getattr(model.attention_fn, name)[...]) > 1e-6).any(), name
-
-
-def test_numbers_of_the_query_need_the_layers_sizes():
-    with pytest.raises(ValueError, match=r"of_query is \('s',\) with heads=4 and size=None; .* need both: give"):
-        NnxAttention("ssmax", heads=4, of_query=("s",))
-    with pytest.raises(ValueError, match=r"queries of size 8, the layer has 4: give size=4"):
-        layer("nnx", NnxAttention("ssmax", heads=HEADS, of_query=("s",), size=8))(inputs())
-    with pytest.raises(ValueError, match=r"cannot learn 'sink': the numbers of this normalizer are s, bias"):
-        NnxAttention("ssmax", heads=4, of_query=("sink",), size=4)
+        gradient = gradients["attention_fn"][name]
+        assert gradient.shape[0] == HEADS
+        assert (jnp.abs(gradient) > 1e-7).all(), name
 
 
 def learning():
@@ -526,10 +390,9 @@ def nnx_layer(seed: int = 0, bias: float = 0.0) -> nnx.MultiHeadAttention:
     return nnx.MultiHeadAttention(HEADS, FEATURES, decode=False, rngs=nnx.Rngs(seed), attention_fn=attention)
 
 
-@pytest.mark.parametrize("jit", [jax.jit, pytest.param(nnx.jit, marks=pytest.mark.full)])
-def test_equal_nnx_layers_cost_one_program(jit):
+def test_equal_nnx_layers_cost_one_program():
     traces = []
-    run = jit(lambda model, x: (traces.append(1), model(x))[1])
+    run = nnx.jit(lambda model, x: (traces.append(1), model(x))[1])
     split = nnx.merge(*nnx.split(nnx_layer()))
     for model in (nnx_layer(), nnx_layer(1), copy.deepcopy(nnx_layer()), nnx.clone(nnx_layer()), split):
         run(model, inputs())
@@ -557,10 +420,7 @@ def lifted(layer: Any, attention: Any) -> jax.Array:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("learn", [False, True])
-@pytest.mark.parametrize(
-    "wrap", [linen.jit, *(pytest.param(wrap, marks=pytest.mark.full) for wrap in (linen.remat, lambda layer: layer))]
-)
+@pytest.mark.parametrize(("wrap", "learn"), [(linen.jit, False), (linen.jit, True), (linen.remat, True)])
 def test_linen_lifts_layers_with_numbers_of_any_kind(wrap, learn):
     stock = linen.MultiHeadDotProductAttention
     layer = wrap(stock)
@@ -570,7 +430,7 @@ def test_linen_lifts_layers_with_numbers_of_any_kind(wrap, learn):
         return lifted(layer, LinenAttention(fixed, learn=("s",), heads=HEADS) if learn else attention_fn(fixed))
 
     expected = {bias: lifted(stock, attention_fn(sj.normalizer("ssmax", bias=bias))) for bias in (0.0, 0.7)}
-    for kind in (float, np.array, jnp.float32, lambda b: jnp.full((HEADS, 1, 1), b)):
+    for kind in (float, jnp.float32, lambda b: jnp.full((HEADS, 1, 1), b)):
         for bias, right in expected.items():  # of which a stale program would give the first twice
             np.testing.assert_allclose(output(kind(bias)), right, atol=1e-5)
 
@@ -607,14 +467,24 @@ def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
         assert jax.jit(model.apply)(variables, x, None)[0].shape == x.shape
 
 
-@pytest.mark.parametrize("learn", full_except([False, True], True))
-def test_is_causal_means_the_same_when_a_layer_decodes(learn):
-    attention = nnx.data(NnxAttention("ssmax", ("s",), HEADS)) if learn else attention_fn("ssmax")
-    full, x = Nnx(attention), inputs()
-    decoder = nnx.clone(full.layer)
-    decoder.init_cache(x.shape)
-    steps = [decoder(x[:, i : i + 1], decode=True, is_causal=True) for i in range(LENGTH)]
-    np.testing.assert_allclose(jnp.concatenate(steps, 1), full(x, is_causal=True), atol=1e-5)
+@both
+def test_decoding_step_by_step_equals_the_causal_pass(api):
+    """Under SSMax this holds only if the empty places of the cache are not counted."""
+    whole, x = learning_layer(api, "ssmax"), inputs()
+    steps: list[Any] = []
+    if isinstance(whole, Linen):
+        decoder = whole.layer.clone(decode=True)
+        cache = decoder.init(jax.random.key(0), x)["cache"]
+        for i in range(LENGTH):
+            variables = {"params": whole.variables["params"], "cache": cache}
+            output, updated = decoder.apply(variables, x[:, i : i + 1], mutable=["cache"])
+            cache, steps = updated["cache"], [*steps, output]
+    else:
+        decoder = nnx.clone(whole.layer)
+        decoder.init_cache(x.shape)
+        steps = [decoder(x[:, i : i + 1], decode=True, is_causal=True) for i in range(LENGTH)]
+    assert_close: Any = np.testing.assert_allclose
+    assert_close(jnp.concatenate(steps, 1), whole(x, mask=causal(x)), atol=1e-5)
 
 
 def test_is_causal_for_one_query_without_a_mask_shows_one_key():

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import softmax_jax as sj
-from softmax_jax.attention.fused import READ_ENTROPY, WITH_SINK
+from softmax_jax.attention.fused import WITH_SINK
 from softmax_jax.laws import laws
 from softmax_jax.laws.laws import Claims, Rounding, Rows, Weighed, joined
 from softmax_jax.normalizers.masking import HIDDEN
+from softmax_jax.normalizers.scales import EntropyInterpolation, EntropyPolynomial
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
 Form = Literal["dense", "xla"]
@@ -29,7 +30,11 @@ class Attended(NamedTuple):
 def through_keys(form: Form, name: str) -> bool:
     """Whether the logits come from the keys: in a bias low ones would be hidden. A mean of the keys must be finite."""
     normalizer = sj.normalizer(name)
-    return form != "xla" or isinstance(normalizer.scale, READ_ENTROPY) or type(normalizer.map) in WITH_SINK
+    return (
+        form != "xla"
+        or isinstance(normalizer.scale, EntropyPolynomial | EntropyInterpolation)
+        or type(normalizer.map) in WITH_SINK
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("form", "keys"))
@@ -83,8 +88,8 @@ def broken_laws(name: str, form: Form, rows: Rows, dtype: str) -> dict[str, set[
     broken: dict[str, set[str]] = {}
 
     def mark(law: str, marked: np.ndarray) -> None:
-        if (marked & finite).any():
-            broken.setdefault(law, set()).update(np.array(both.kinds)[marked & finite])
+        if (marked := marked & finite).any():
+            broken.setdefault(law, set()).update(np.array(both.kinds)[marked])
 
     for order, gradient in enumerate((found.gradient, found.second)):
         if gradient is None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.laws.checker import jacobians, weigh, weigher
+from softmax_jax.laws.counterexamples import weigh, weigher
+from softmax_jax.laws.derivatives import jacobians
 from softmax_jax.laws.laws import Claims, Rounding, Rows, broken
 from tests.library.laws.references import expected
 from tests.tiers import HEART, full_except, methods

@@ -46,16 +46,12 @@ def test_weights_at_default_numbers_are_those_of_the_plain_formula(name):
     np.testing.assert_allclose(weights, expected(name, logits, where.astype(bool)), rtol=1e-9, atol=1e-12)
 
 
-def functions_of(name, weigh):
-    return types.SimpleNamespace(**{name: weigh})
-
-
 @pytest.mark.parametrize(("name", "mistake"), [(name, one) for name, of in MISTAKES.items() for one in of])
 def test_each_mistake_is_named(name, mistake):
-    wrong = functions_of(
-        name, lambda z, visible, **numbers: mistaken(mistake, MISTAKES[name][mistake], z, visible, numbers)
-    )
-    assert RUNNER["verdict"](FILES[name], wrong) == mistake
+    def wrong(z, visible, **numbers):
+        return mistaken(mistake, MISTAKES[name][mistake], z, visible, numbers)
+
+    assert RUNNER["verdict"](FILES[name], types.SimpleNamespace(**{name: wrong})) == mistake
 
 
 def softmax(z, visible):

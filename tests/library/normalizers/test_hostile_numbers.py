@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.attention.fused import rides
+from softmax_jax.attention.fused import runs_fused
 from softmax_jax.laws.laws import hostile, joined
 from tests.library.laws import hostile_rows
 from tests.library.laws.hostile_rows import DTYPES, broken_laws, changed_by_others
@@ -15,7 +15,7 @@ from tests.tiers import HEART
 WIDTH = 40
 """Wide enough that a row is summed in blocks; the masks make rows of every shorter length."""
 
-FUSED = [name for name in sj.METHODS if rides(sj.normalizer(name))]
+FUSED = [name for name in sj.METHODS if runs_fused(sj.normalizer(name))]
 
 
 def of_three_types(seed):

@@ -8,14 +8,15 @@ import re
 
 import polars as pl
 import pytest
+from studies.clrs_text.answers import evaluate_answers
 
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.runs import fits_beside
 from softmax_jax.experiment.training.checkpoint import verify
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint, read_config
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.temperature import ALL_LENGTHS, fits_beside
-from studies.clrs_text.answers import evaluate_answers
+from softmax_jax.temperature import ALL_LENGTHS
 from studies.clrs_text.task import ClrsText
 
 TEXTS = SHIPPED / "clrs_text"

@@ -8,7 +8,8 @@ import polars as pl
 
 from softmax_jax.experiment.commands import options, program
 from softmax_jax.experiment.measures import refit
-from softmax_jax.experiment.measures.evaluation import Draw, heads_of, key_of
+from softmax_jax.experiment.measures.one_set import heads_of
+from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.progress import plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint

@@ -15,13 +15,14 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from softmax_jax import theory
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, Measured, task_of
-from softmax_jax.experiment.measures.heads import attended
+from softmax_jax.experiment.measures.evaluation import Measured, task_of
+from softmax_jax.experiment.measures.one_set import attended
+from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.table import KEYS, TOP
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.trainer import Parameters, build_model
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import Refusal
 
 HARDMAX = "hardmax"
@@ -156,7 +157,7 @@ def resolution(parameters: Parameters, *, points: int = 101, task: Task | None =
 
     def logits_at(of_seed: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
         scores = functools.partial(task.scores, nnx.merge(structure, of_seed), task.items_alone(rho), None)
-        return attended(scores, functools.partial(weigh, softmax))[1].logits[:, 0]
+        return attended(scores, Normalizer(softmax))[1].logits[:, 0]
 
     one = jnp.ones((), jnp.float32)
     at_end = (jax.jit(jax.vmap(of, (0, None))) for of in (logits_at, jax.jacrev(logits_at, 1)))

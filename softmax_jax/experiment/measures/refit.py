@@ -12,19 +12,10 @@ import polars as pl
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.experiment.measures.evaluation import (
-    Heads,
-    check_seeds,
-    evaluate,
-    heads_of,
-    models_of,
-    on_every_set,
-    set_by_set,
-    set_keys,
-    task_of,
-    two_at_a_time,
-)
-from softmax_jax.experiment.measures.heads import HeadRows, attended, in_passes
+from softmax_jax.experiment.measures.evaluation import check_seeds, evaluate, task_of
+from softmax_jax.experiment.measures.one_set import HeadRows, Heads, attended, heads_of, in_passes
+from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set, two_at_a_time
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.trainer import Parameters
@@ -64,28 +55,24 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
     over the rows of the set that see anything. One function object for the same arguments, so that compiled programs
     are found again.
     """
-    soft = functools.partial(weigh, softmax)
 
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
         batch = task.test_batch(key, length, 1)
         scores = functools.partial(task.scores, models[0], batch, None)
 
-        def at(log_theta: Float[Array, "1 k"]) -> Any:
-            def weigher(log_theta: Float[Array, ""]) -> Any:
-                return lambda logits, axis, where: soft(logits * jnp.exp(-log_theta), axis, where)
+        def losses_and_errors(log_theta: Float[Array, ""]) -> tuple[Array, Array]:
+            sharper = Normalizer(lambda logits, axis, where: weigh(softmax, logits * jnp.exp(-log_theta), axis, where))
+            reached, _ = attended(scores, sharper)
+            return task.loss(reached, batch), 1 - task.accuracy(reached, batch) / 100
 
-            def look(scores: Array, *_: Any) -> tuple[Array, Array]:
-                return task.loss(scores, batch), 1 - task.accuracy(scores, batch) / 100
+        def at(log_theta: Float[Array, "1 k"]) -> tuple[Array, ...]:
+            return tuple(values[None] for values in in_passes(heads.alone, losses_and_errors, log_theta[0]))
 
-            found = in_passes(heads.alone, weigher, log_theta[0], scores, look)
-            return tuple(values[None] for values in found)
-
-        _, rows = attended(scores, soft)
+        _, rows = attended(scores, Normalizer(softmax))
         target = beta_of_true_item(task, batch, rows) if heads.ranked else None
-        seen = rows.where.any(-1)
-        mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
-            jnp.sum(seen, dtype=jnp.float32), 1
-        )
+        visible = rows.where.any(-1)
+        total = jnp.sum(jnp.where(visible, weight_entropy(rows.weights), 0))
+        mean = total / jnp.maximum(jnp.sum(visible, dtype=jnp.float32), 1)
         return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32), target))
 
     return of_set

@@ -4,7 +4,7 @@ import pytest
 
 from softmax_jax.experiment.commands.evaluate import Arguments, evaluate
 from softmax_jax.experiment.measures import evaluation
-from softmax_jax.temperature import FITS
+from softmax_jax.experiment.measures.runs import FITS
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from softmax_jax.experiment.measures import evaluation, heads
-from softmax_jax.experiment.measures.heads import attended
+from softmax_jax.experiment.measures.one_set import attended
 from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
 from softmax_jax.experiment.measures.table import EVALUATION, calibration_error
 from softmax_jax.experiment.tasks import max_retrieval, notebook

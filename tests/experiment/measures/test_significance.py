@@ -3,7 +3,6 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from softmax_jax.experiment.measures.evaluation import summarize
 from softmax_jax.experiment.measures.significance import (
     MOST_FLIPS,
     corrected,
@@ -13,6 +12,7 @@ from softmax_jax.experiment.measures.significance import (
     over_seeds,
     paired_p_value,
 )
+from softmax_jax.experiment.measures.summary import summarize
 
 VALUES = [0.5, 0.51, 0.55]
 FRAME = pl.DataFrame(

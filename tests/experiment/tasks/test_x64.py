@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from softmax_jax.experiment.measures.evaluation import evaluate, key_of
+from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.sets import key_of
 from softmax_jax.experiment.tasks import TASKS, notebook, task_class
 from softmax_jax.experiment.tasks.max_retrieval import QUANTILES, MaxRetrieval
 from softmax_jax.experiment.tasks.sequences import SequenceTask

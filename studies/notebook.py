@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import polars as pl
 import tyro
 from jaxtyping import Array, Float
@@ -71,7 +72,7 @@ def accuracies(run: Loaded, normalizers: Sequence[str], items: int) -> pl.DataFr
     answers = set_by_set(on_every_set(right, models, run.parameters, drawn, run.task.at_once(items), named))
     rows = [
         (name, items, seed, 100 * float(share))
-        for name, shares in zip(normalizers, answers.mean(1).T)
+        for name, shares in zip(normalizers, answers.mean(1, dtype=np.float64).T)
         for seed, share in zip(run.seeds, shares)
     ]
     return pl.DataFrame(rows, COLUMNS, orient="row")

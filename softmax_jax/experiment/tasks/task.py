@@ -139,9 +139,9 @@ class Task(abc.ABC):
         """Returns the tasks that are tested one by one, by name: by default only the task itself."""
         return {"": self}
 
-    def check_length(self, name: str, length: int) -> None:
-        """Raises ValueError for a length of `name` at which the task has no test sets."""
-        checks.whole(f"each of {name}", length, 1, 16, 2**20)
+    def check_length(self, option: str, length: int) -> None:
+        """Raises ValueError for a length, given by an option, at which the task has no test sets."""
+        checks.whole(f"each of {option}", length, 1, 16, 2**20)
 
     divides_batches: ClassVar[bool] = False
     """Says whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""

@@ -1,9 +1,10 @@
 """Measures of trained models on fresh sets: one pass, one table of measures, one frame.
 
-`evaluation.Evaluation` holds trained models, normalizers and sets; `at(length)` measures every set of one length, `over`
-loops over lengths, and `evaluation.frame_of` makes the frame of them: a `polars.DataFrame` with a row for each normalizer, length and seed. Its columns are `normalizer`, `n` (items of
-a set) and `seed`, then one for each measure by its name in `table.MEASURES`, in its order; null where a measure does
-not apply. Everything that writes, prints or draws reads it. A new measure is a function and an entry in `table`.
+`evaluation.Evaluation` holds trained models, normalizers and sets. Its `at(length)` measures every set of one length,
+`over(lengths)` loops, and `evaluation.frame_of` makes the frame: a `polars.DataFrame` with a row for each normalizer,
+length and seed. Its columns are `normalizer`, `n` (items of a set) and `seed`, then one for each measure by its name in
+`table.MEASURES`, in its order; null where a measure does not apply. Everything that writes, prints or draws reads it. A
+new measure is a function and an entry in `table`.
 
 Frames that are made from it:
 

@@ -118,6 +118,7 @@ def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
         done=parts.done,
     )
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
+    path = ", ".join([str(path), *labels.values()])
     print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
     by_length = list(with_progress(measured, lengths, f"measuring {path}", parts=parts))
     return Evaluated(name, task, tuple(named), by_length, frame_of(by_length), labels)

@@ -30,7 +30,8 @@ from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
 from softmax_jax.experiment.commands.options import KEPT, check_directory, one_line_errors, parse, within
 from softmax_jax.experiment.configs import load_preset
-from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS, evaluate
+from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import changed
 from softmax_jax.experiment.training.run import run

@@ -20,13 +20,14 @@ from examples import needle
 from softmax_jax import theory
 from softmax_jax.experiment.language_models.measures import paired_losses
 from softmax_jax.experiment.language_models.page import loss_chart
+from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report import charts, looks, model_page, temperature
 from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette, specification, svg
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
+from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, TemperatureFit
 from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
 from studies.clrs_text import page as clrs_text
 

@@ -42,8 +42,8 @@ from softmax_jax.experiment.commands.options import (
     results_of,
     within,
 )
-from softmax_jax.experiment.measures.evaluation import summarize
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.charts import by_size, save_chart
 from softmax_jax.experiment.report.tables import new_table

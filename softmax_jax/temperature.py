@@ -5,7 +5,6 @@ Nothing here knows a task: `search` takes the logits and values of any attention
 - `search(logits, values, loss)`: the best temperature of each row, and its loss at every temperature of a grid
 - `points(rows, criterion)`: the inverse temperatures that a criterion calls best, by entropy
 - `fit(rows, held_out, seeds=...)`: the polynomial through these points, with all that says how far to trust it
-- `fits_beside(checkpoint, parameters)`: the files of the fits that belong to a checkpoint
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ import numpy as np
 import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.files import typed, versions, write_json
+from softmax_jax.files import versions, write_json
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.fit_file import LARGEST_BETA, are_finite_numbers, check_polynomial, read_fit, signed
 from softmax_jax.normalizers.maps import softmax
@@ -589,41 +588,11 @@ def bootstrap(
 
 ALL_LENGTHS, TRAIN_LENGTHS = "adaptive_refit", "adaptive_refit_train"
 TARGET, TARGET_TRAIN = "adaptive_target", "adaptive_target_train"
-FITS = {
-    ALL_LENGTHS: "temperature.json",
-    TRAIN_LENGTHS: "temperature_train_lengths.json",
-    TARGET: "temperature_target.json",
-    TARGET_TRAIN: "temperature_target_train_lengths.json",
-}
-"""The fits by name, and their files beside a checkpoint."""
 
 
 def names_of(criterion: str) -> tuple[str, str]:
     """Returns the names of the fits by a criterion: to all lengths, and to those of training only."""
     return (TARGET, TARGET_TRAIN) if criterion == "target" else (ALL_LENGTHS, TRAIN_LENGTHS)
-
-
-def fits_directory(checkpoint: Path | str) -> Path:
-    """Returns where the fits of a checkpoint lie: in the run's directory, or beside the msgpack file."""
-    checkpoint = Path(checkpoint)
-    return checkpoint if checkpoint.is_dir() else checkpoint.parent
-
-
-def fits_beside(checkpoint: Path | str, parameters: Any) -> dict[str, Path]:
-    """Returns the files of the temperature fits beside a checkpoint, by name.
-
-    Raises ValueError, in one line, for a damaged one and for one that was fitted to other parameters.
-    """
-    directory = fits_directory(checkpoint)
-    paths = {name: directory / file for name, file in FITS.items() if (directory / file).exists()}
-    for path in paths.values():
-        if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
-            raise Refusal(
-                f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
-                f"--checkpoint {typed(checkpoint)} --output {typed(directory)}, or move the file and name it, as in "
-                f"adaptive(fit=elsewhere/{path.name})"
-            )
-    return paths
 
 
 def checkpoint_sha256(parameters: Any) -> str:

@@ -16,7 +16,8 @@ from rich.console import Console
 from softmax_jax.experiment.commands.options import UnlessGiven, check_directory, each_within, within
 from softmax_jax.experiment.commands.shootout import directory_name
 from softmax_jax.experiment.configs import load_preset, preset_summaries
-from softmax_jax.experiment.measures.evaluation import REFERENCES, TRUE_ITEM, TRUE_KEY, evaluate, frame_of
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.references import REFERENCES, TRUE_ITEM, TRUE_KEY
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, reader_name
 from softmax_jax.experiment.report.tables import with_interval

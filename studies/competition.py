@@ -21,7 +21,8 @@ from jaxtyping import Float
 
 from softmax_jax.experiment.commands.options import TrustCode, each_within, within
 from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution, resolution
-from softmax_jax.experiment.measures.evaluation import evaluate, frame_of, summarize
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report.tables import new_table, number_or_dash
 from softmax_jax.experiment.tasks.rounded_products import SPACING
 from softmax_jax.experiment.training.progress import plain_console

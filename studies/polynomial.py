@@ -21,9 +21,10 @@ from jaxtyping import Array, Key
 
 from softmax_jax import temperature
 from softmax_jax.experiment.commands.options import UnlessGiven
-from softmax_jax.experiment.measures.evaluation import Draw, key_of, models_of, on_every_set, set_by_set, set_keys
-from softmax_jax.experiment.measures.heads import attended
+from softmax_jax.experiment.measures.one_set import attended
+from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set
 from softmax_jax.experiment.measures.refit import beta_of_true_item
+from softmax_jax.experiment.measures.sets import Draw, key_of, set_keys
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import palette
 from softmax_jax.experiment.report.temperature import PUBLISHED_AT, curve_frame, holds
@@ -34,7 +35,7 @@ from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import Rows, TemperatureFit
 from studies.common import CHECKPOINTS, RunOptions, load_runs, max_retrieval_of, start
@@ -72,7 +73,7 @@ def best_of_true_item(task: MaxRetrieval, length: int) -> Callable[..., tuple[Ar
 
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> tuple[Array, Array]:
         batch = task.test_batch(key, length, 1)
-        _, rows = attended(functools.partial(task.scores, models[0], batch, None), functools.partial(weigh, softmax))
+        _, rows = attended(functools.partial(task.scores, models[0], batch, None), Normalizer(softmax))
         return weight_entropy(rows.weights)[0], beta_of_true_item(task, batch, rows)[0]
 
     return of_set

@@ -29,9 +29,12 @@ from jaxtyping import Array, Bool, Float, Key
 from scipy.optimize import least_squares
 
 from softmax_jax.experiment.commands.options import UnlessGiven
-from softmax_jax.experiment.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
+from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.frames import read_csv
+from softmax_jax.experiment.measures.references import REFERENCES
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.accuracy import (

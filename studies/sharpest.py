@@ -19,7 +19,8 @@ import polars as pl
 from jaxtyping import Array, Key
 
 from softmax_jax.experiment.commands.options import TrustCode, within
-from softmax_jax.experiment.measures.evaluation import Draw, evaluate, frame_of, key_of
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report.tables import new_table
 from softmax_jax.experiment.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties

@@ -26,8 +26,9 @@ from rich.console import Console
 
 from softmax_jax.experiment.commands.options import check_directory
 from softmax_jax.experiment.configs import load_preset
-from softmax_jax.experiment.measures.evaluation import on_every_set, set_by_set, set_keys
 from softmax_jax.experiment.measures.frames import read_csv
+from softmax_jax.experiment.measures.over_sets import on_every_set, set_by_set
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.significance import corrected, paired_p_value
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import palette, reader_name

@@ -1,21 +1,20 @@
 """The trained models in checkpoints/ are those of the presets of their names, and score what the presets say."""
 
-import dataclasses
 import importlib
 import json
 import math
 import re
+from typing import Any
 
-import polars as pl
 import pytest
 
 from softmax_jax.experiment.configs import load_preset
-from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.evaluation import Evaluation, evaluate, frame_of
+from softmax_jax.experiment.measures.runs import fits_beside
 from softmax_jax.experiment.training.checkpoint import verify
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint, read_config
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.temperature import ALL_LENGTHS, fits_beside
-from studies.clrs_text.answers import evaluate_answers
+from softmax_jax.temperature import ALL_LENGTHS
 from studies.clrs_text.task import ClrsText
 
 TEXTS = SHIPPED / "clrs_text"
@@ -68,12 +67,11 @@ def test_it_answers_what_its_preset_says():
     config, parameters = load_checkpoint(TEXTS)
     assert isinstance(config.task, ClrsText)
     assert len(said) >= 2
-    task = dataclasses.replace(config.task, algorithms=tuple(said))
-    options = {"task": task, "lengths": dict.fromkeys(said, task.lengths), "sets": SETS, "seeds": config.all_seeds}
-    rows = pl.concat(evaluate_answers(parameters, {"softmax": None}, **options))
-    for name, accuracy in rows.group_by("algorithm").agg(pl.mean("accuracy")).rows():
+    for name, task in config.task.parts().items():
+        evaluation = Evaluation(task, parameters, {"softmax": None}, config.all_seeds, SETS, ("accuracy",))
+        accuracy: Any = frame_of(evaluation.over(config.task.lengths))["accuracy"].mean()
         share = said[name] / 100
-        error = 100 * math.sqrt(max(share * (1 - share), 1e-3) / (SETS * len(task.lengths)))
+        error = 100 * math.sqrt(max(share * (1 - share), 1e-3) / (SETS * len(config.task.lengths)))
         assert abs(accuracy - said[name]) < 4 * error
 
 

@@ -32,6 +32,7 @@ from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.measures.dispersion import attention_maps
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.runs import fits_beside
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.table import MEASURES
 from softmax_jax.normalizers.registry import normalizer
@@ -139,7 +140,7 @@ shipped = Path(softmax_jax.__file__).parents[1] / "checkpoints" / "paper_float32
 shipped_config, shipped_parameters = load_checkpoint(shipped)
 shipped_seeds = shipped_config.all_seeds
 refitted = {name: softmax_jax.Normalizer(softmax_jax.softmax, fit.scale) for name, fit in fits.items()}
-shipped_fits = temperature.fits_beside(shipped, shipped_parameters)
+shipped_fits = fits_beside(shipped, shipped_parameters)
 shipped_refitted = {name: normalizer(f"adaptive(fit='{path}')") for name, path in shipped_fits.items()}
 
 

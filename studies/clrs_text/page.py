@@ -20,11 +20,10 @@ import polars as pl
 from jaxtyping import Float
 
 from softmax_jax.experiment.measures.frames import read_csv
-from softmax_jax.experiment.measures.significance import half_width, over_seeds, paired_p_value
+from softmax_jax.experiment.measures.significance import half_width, mcnemar, over_seeds, paired_p_value
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.tables import markdown_table, number_or_dash
 from softmax_jax.files import read_json
-from studies.clrs_text.answers import mcnemar
 from studies.clrs_text.task import PUBLISHED_LENGTHS
 from studies.common import Options, start
 

@@ -65,7 +65,10 @@ class ClrsText(Task):
     name: ClassVar[str] = "clrs_text"
     divides_batches: ClassVar[bool] = True
     least_sets: ClassVar[int | None] = 1
-    evaluation: ClassVar[str] = "studies.clrs_text.answers"
+    grouped_by: ClassVar[str] = "algorithm"
+    columns: ClassVar[tuple[str, ...]] = ("accuracy",)
+    tests_over_sets: ClassVar[bool] = True
+    measures_every_length: ClassVar[bool] = True
 
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
     """What to learn, by the names of CLRS."""
@@ -102,6 +105,10 @@ class ClrsText(Task):
             raise Refusal(f"--hidden is {self.hidden}: {rule}")
         for length in self.lengths:
             self.check_length("--lengths", length)
+
+    def parts(self) -> dict[str, Task]:
+        """The tasks of the algorithms, which are tested one by one."""
+        return {name: dataclasses.replace(self, algorithms=(name,)) for name in self.algorithms}
 
     def check_length(self, option: str, length: int) -> None:
         """Raises ValueError for a length at which an algorithm has no instance."""
@@ -238,7 +245,7 @@ class ClrsText(Task):
         return 32 if length <= 64 else 4
 
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Texts:
-        """Returns texts of the first algorithm, each in a row of its own; an evaluation names one algorithm at a time.
+        """Returns texts of the first algorithm, each in a row of its own; evaluations take the `parts` in turn.
 
         Raises as `check_length`.
         """

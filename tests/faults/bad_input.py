@@ -169,7 +169,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("evaluate.py --lengths 16 16", "16 twice", ONCE),
     ("evaluate.py --sets many", "--sets is 'many'", WHOLE),
     ("evaluate.py --sets 1000000000000", "1000000000000", "such as 512"),
-    ("evaluate.py --protocol frsh", "'frsh'", "did you mean 'fresh'"),
     ("evaluate.py --checkpoint nowhere", "nowhere does not exist", "name the directory of a run"),
     ("evaluate.py --checkpoint a.txt nowhere", "not Flax msgpack bytes"),
     ("evaluate.py --checkpoint a.txt a.txt", "a.txt twice", ONCE),

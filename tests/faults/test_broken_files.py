@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax import temperature as fits
+from softmax_jax.experiment.measures.runs import fits_beside
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.tasks.notebook import to_bytes
 from softmax_jax.experiment.training import checkpoint, run_directory
 from softmax_jax.experiment.training.checkpoint import SUMS, sign
 from softmax_jax.experiment.training.config import Config, settings_of
@@ -27,6 +26,7 @@ from softmax_jax.normalizers import registry
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import TemperatureFit
 from tests.faults import damage
+from tests.msgpack import to_bytes
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
@@ -337,7 +337,7 @@ def test_a_damaged_fit_is_refused(tmp_path, canary, kind):
 def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy):
     shutil.copy(PAPER / "temperature.json", copy)
     parameters = load_checkpoint(copy)[1]
-    refused(lambda: fits.fits_beside(copy, parameters), "was fitted to other parameters", "run fit_temperature.py")
+    refused(lambda: fits_beside(copy, parameters), "was fitted to other parameters", "run fit_temperature.py")
 
 
 @pytest.mark.parametrize("kind", ["truncated", "emptied", "pickle"])

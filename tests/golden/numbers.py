@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS, evaluate, frame_of
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.run_directory import load_checkpoint

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, TRUE_KEY
+from softmax_jax.experiment.measures.references import TRUE_ITEM, TRUE_KEY
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config, settings_of
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint

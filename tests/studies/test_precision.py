@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from softmax_jax.experiment.measures.ceiling import expected_ceiling
-from softmax_jax.experiment.measures.evaluation import set_keys, summarize
+from softmax_jax.experiment.measures.sets import set_keys
+from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report.accuracy import ACCURACY, compare
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import BITS, PRECISIONS

@@ -6,7 +6,7 @@ import scipy.stats
 from flax import nnx
 
 import softmax_jax as sj
-from softmax_jax.experiment.measures.evaluation import set_keys
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.tasks.retrieval import MultiQuery
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.trainer import build_model, initial_state

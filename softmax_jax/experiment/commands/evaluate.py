@@ -1,27 +1,31 @@
 """Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
 
 import dataclasses
-import importlib
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import tyro
 
 from softmax_jax.experiment.commands import options, program
-from softmax_jax.experiment.measures import evaluation
-from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
-from softmax_jax.experiment.measures.runs import COLUMNS, lengths_to_show, load_runs
+from softmax_jax.experiment.measures.dispersion import HARDMAX
+from softmax_jax.experiment.measures.evaluation import Evaluation, Measured, frame_of
+from softmax_jax.experiment.measures.one_set import heads_of
+from softmax_jax.experiment.measures.references import TRUE_ITEM
+from softmax_jax.experiment.measures.runs import COLUMNS, DEFAULT_NORMALIZERS, Loaded, lengths_to_show, load_runs
+from softmax_jax.experiment.measures.sets import key_of
+from softmax_jax.experiment.measures.significance import over_sets
+from softmax_jax.experiment.measures.table import BASELINE, EVALUATION
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import AS_TRAINED, Rounding
+from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.config import settings_of
 from softmax_jax.experiment.training.distributed import ALONE, Cluster, is_leader, join
 from softmax_jax.experiment.training.progress import Parts, plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import SHIPPED
-from softmax_jax.refusal import Refusal
 
 if TYPE_CHECKING:
     from softmax_jax.experiment.report.findings import Evaluated
@@ -51,9 +55,6 @@ class Arguments:
     full: bool = False
     """Measure at every length of the task (of max retrieval 2, 4, 8, … 16384), and with the default normalizers also
     those fitted to each checkpoint; print every measure, not only accuracies and gains."""
-    protocol: Literal["fresh", "notebook"] = "fresh"
-    """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
-    accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
     paper: options.PaperOption = None
     compiled: tyro.conf.OmitArgPrefixes[options.CompiledPrograms] = options.KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
@@ -62,64 +63,108 @@ class Arguments:
         options.each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
         options.within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
         options.within("--key", self.key, 0, 2**31 - 1, 3)
-        if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
-            raise Refusal(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
         options.normalizer_names(self.normalizers)
         options.each_once("--checkpoint", self.checkpoint)
         options.check_directory("--output", self.output or options.RESULTS / "evaluate")
 
+    def lengths_of(self, task: Task) -> tuple[int, ...]:
+        """Returns the lengths to measure a task at. Raises Refusal for one that it does not have."""
+        for length in self.lengths:
+            task.check_length("--lengths", length)
+        if self.lengths or self.full or task.measures_every_length:
+            return self.lengths or task.test_lengths
+        return tuple(lengths_to_show(task.test_lengths, most=COLUMNS))
 
-def row(frame: pl.DataFrame) -> str:
-    """The accuracies of one length in a line.
 
-    >>> row(pl.DataFrame({"normalizer": ["softmax", "softmax", "hardmax"], "accuracy": [98.0, 99.0, 100.0]}))
+def evaluation_of(run: Loaded, arguments: Arguments, parts: Parts) -> Evaluation:
+    """Returns the evaluation of a run; with hardmax comes the true item alone: together they tell what loses what."""
+    task = run.config.task
+    explained = HARDMAX in run.normalizers and heads_of(task, task.test_lengths[0]).ranked
+    return Evaluation(
+        task,
+        run.parameters,
+        run.normalizers,
+        seeds=run.config.all_seeds,
+        sets=arguments.sets,
+        measures=task.columns or (*EVALUATION, "extrapolated"),
+        references=(TRUE_ITEM,) if explained else (),
+        key=key_of(arguments.key),
+        trained_under=run.config.normalizer,
+        done=parts.done,
+    )
+
+
+def row(measured: Measured) -> str:
+    """Returns the accuracies of one length in a line.
+
+    >>> import numpy as np
+    >>> row(Measured(16, ("softmax", "hardmax"), (0, 1), {"accuracy": np.array([[[98.0, 100.0]], [[99.0, 100.0]]])}))
     '% right: softmax 98.5, hardmax 100.0'
     """
-    means = frame.filter(pl.col("normalizer") != TRUE_ITEM).group_by("normalizer", maintain_order=True)
-    return "% right: " + ", ".join(f"{name} {mean:.1f}" for name, mean in means.agg(pl.mean("accuracy")).rows())
+    means = measured.values["accuracy"].mean((0, 1)).tolist()
+    shown = [f"{name} {mean:.1f}" for name, mean in zip(measured.normalizers, means) if name != TRUE_ITEM]
+    return f"% right: {', '.join(shown)}"
 
 
-def evaluate(asked: Arguments) -> None:
+def measure(run: Loaded, evaluation: Evaluation, lengths: Sequence[int], parts: Parts) -> list[Measured]:
+    """Measures a run at these lengths; the first process tells how far it is."""
+    measured = evaluation.over(lengths)
+    if not is_leader():
+        return list(measured)
+    seeds, items = options.counted(run.config.seeds, "seed"), " ".join(map(str, lengths))
+    where = ", ".join([options.shown(run.path), *run.labels.values()])
+    print(f"measuring {where}: {seeds} under {', '.join(run.normalizers)}; items {items}", file=sys.stderr)
+    return list(with_progress(measured, lengths, "measuring", said=row, parts=parts))
+
+
+def with_tests(runs: Sequence[Loaded], results: Sequence[Sequence[Measured]]) -> list[pl.DataFrame | None]:
+    """Returns the tests over sets of each run by normalizer and length, for a task that has them."""
+    if not runs[0].config.task.tests_over_sets:
+        return [None] * len(runs)
+    right = {
+        (run.name, name, measured.n): measured.values["accuracy"][:, :, place].ravel() > 50
+        for run, result in zip(runs, results)
+        for measured in result
+        for place, name in enumerate(measured.normalizers)
+    }
+    tests = over_sets(right, BASELINE)
+    rows = [{"name": name, "normalizer": spec, "n": n, **test} for (name, spec, n), test in tests.items()]
+    frame = pl.DataFrame(rows, schema_overrides={"p": pl.Float64})
+    return [frame.filter(name=run.name).drop("name") for run in runs]
+
+
+def evaluate(arguments: Arguments) -> None:
     """Loads, measures, writes, prints."""
-    join(asked.cluster)
+    join(arguments.cluster)
     start = time.perf_counter()
-    runs = load_runs(asked.checkpoint, asked.normalizers, asked.full, **asked.rounding.given)
-    parts, lengths = Parts(), asked.lengths
-    asked.compiled.keep()
-    task = runs[0].config.task
-    if len(runs) > 1 and task.evaluation:
-        raise Refusal(f"--checkpoint has {len(runs)} runs of {task.name}, which has tables of its own: give one")
-    own = importlib.import_module(task.evaluation) if task.evaluation else None
-    if not (lengths or asked.full or own):
-        lengths = lengths_to_show(evaluation.lengths_of(task, (), asked.protocol), most=COLUMNS)
-    how = {"key": key_of(asked.key), "lengths": lengths, "sets": asked.sets, "protocol": asked.protocol}
-    tables, sets = [], 0
-    for _, path, config, parameters, named in runs:
-        how |= {"task": config.task, "seeds": config.all_seeds, "trained_under": config.normalizer}
-        plan = (own or evaluation).planned(parameters, named, done=parts.done, **how)
-        frames, sets = plan.frames, max(sets, plan.sets)
-        if is_leader():
-            seeds, items = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
-            print(f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr)
-            frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
-        tables.append(pl.concat(frames))
+    runs = load_runs(arguments.checkpoint, arguments.normalizers, arguments.full, **arguments.rounding.given)
+    lengths = [arguments.lengths_of(run.config.task) for run in runs]
+    arguments.compiled.keep()
+    results, sets = [], 0
+    for run, run_lengths in zip(runs, lengths):
+        parts = Parts()
+        evaluation = evaluation_of(run, arguments, parts)
+        results.append(measure(run, evaluation, run_lengths, parts))
+        sets = max(sets, *map(evaluation.sets_at, run_lengths))
     if not is_leader():
         return
     from softmax_jax.experiment.report import findings  # here, as what draws charts takes a second to load
 
-    found = [
-        findings.Evaluated(run.name, run.config.task, tuple(run.normalizers), measured=[], everything=table)
-        for run, table in zip(runs, tables)
+    evaluated = [
+        findings.Evaluated(
+            run.name, run.config.task, tuple(run.normalizers), [], frame_of(result), labels=run.labels, tests=tests
+        )
+        for run, result, tests in zip(runs, results, with_tests(runs, results))
     ]
     models = {run.name: settings_of(run.config) for run in runs}
-    settings = options.settings(asked) | {"sets": sets, "models": models}
-    with options.results_of("evaluate", asked.output) as output:
-        paths = (own or findings).write(output, settings, found, asked.paper)
-    seeds = options.counted(sum(run.config.seeds for run in runs), "seed")
+    settings = options.settings(arguments) | {"sets": sets, "models": models}
+    with options.results_of("evaluate", arguments.output) as output:
+        paths = findings.write(output, settings, evaluated, arguments.paper)
+    seeds = options.counted(sum({run.path: run.config.seeds for run in runs}.values()), "seed")
     seconds = f"{time.perf_counter() - start:.0f} s"
     print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
-    (own or findings).show(plain_console(), found, asked.lengths, asked.full)
-    print(f"\nNext: {next_step(asked.checkpoint, found, options.trusted(*(run.config for run in runs)))}")
+    findings.show(plain_console(), evaluated, arguments.lengths, arguments.full)
+    print(f"\nNext: {next_step(arguments.checkpoint, evaluated, options.trusted(*(run.config for run in runs)))}")
 
 
 def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str = "") -> str:
@@ -127,11 +172,11 @@ def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str =
 
     `trusted` are options that loading these runs takes.
     """
-    where, seen = SHIPPED / "paper_float32", {path.resolve() for path in paths}
-    if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where.resolve() not in seen:
+    shipped, resolved = SHIPPED / "paper_float32", {path.resolve() for path in paths}
+    if runs[0].task.name == MaxRetrieval.name and shipped.is_dir() and shipped.resolve() not in resolved:
         gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
         if max(gains) < LARGE:
-            return f"{program('evaluate')} --checkpoint {options.shown(where)}  # larger gains"
+            return f"{program('evaluate')} --checkpoint {options.shown(shipped)}  # larger gains"
     return f"{program('report')} {' '.join(map(options.shown, paths))}{trusted}  # the same in charts, and more"
 
 

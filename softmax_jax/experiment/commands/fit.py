@@ -8,7 +8,8 @@ import polars as pl
 
 from softmax_jax.experiment.commands import options, program
 from softmax_jax.experiment.measures import refit
-from softmax_jax.experiment.measures.evaluation import Draw, heads_of, key_of
+from softmax_jax.experiment.measures.one_set import heads_of
+from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.progress import plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
@@ -48,39 +49,44 @@ class Arguments:
         options.within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
 
 
-def fit(asked: Arguments) -> None:
+def fit(arguments: Arguments) -> None:
     """Searches, fits, compares, prints, writes."""
     start = time.perf_counter()
-    for directory in (asked.output / "temperature", asked.output) if asked.output else (options.RESULTS / "fit",):
+    for directory in (
+        (arguments.output / "temperature", arguments.output) if arguments.output else (options.RESULTS / "fit",)
+    ):
         options.check_directory("--output", directory)
-    config, parameters = load_checkpoint(asked.checkpoint)
+    config, parameters = load_checkpoint(arguments.checkpoint)
+    (part, task), *others = config.task.parts().items()
+    if others:
+        print(f"fitting to the {task.grouped_by} {part} only: {options.counted(len(others), 'other')} left out")
     seeds = config.all_seeds
-    lengths = sorted(asked.lengths or config.task.test_lengths)
-    if asked.criterion == "target" and not heads_of(config.task, lengths[0]).ranked:
-        others = "inputs, bins or accuracy"
-        raise Refusal(f"--criterion is target: the task {config.task.name} has no true item; choose {others}")
+    lengths = sorted(arguments.lengths or task.test_lengths)
+    if arguments.criterion == "target" and not heads_of(task, task.test_lengths[0]).ranked:
+        choices = "inputs, bins or accuracy"
+        raise Refusal(f"--criterion is target: the task {task.name} has no true item; choose {choices}")
     keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
-    of = {"seeds": seeds, "sets": asked.sets, "task": config.task}
-    searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **of)
+    models = {"seeds": seeds, "sets": arguments.sets, "task": task}
+    searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **models)
     pairs = list(with_progress(searched, lengths, "searching"))
-    rows, fresh = (dict(zip(lengths, of_key)) for of_key in zip(*pairs))
-    how, longest = {"criterion": asked.criterion, "degree": asked.degree}, config.task.longest
+    rows, fresh = (dict(zip(lengths, key_rows)) for key_rows in zip(*pairs))
+    method, longest = {"criterion": arguments.criterion, "degree": arguments.degree}, task.longest
     digest, console = checkpoint_sha256(parameters), plain_console()
-    fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **how)
+    fits, problem = refit.fit_both(rows, fresh, longest, checkpoint_sha256=digest, seeds=seeds, **method)
     if problem:
         print(problem)
-    frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **of, **how)
+    frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **models, **method)
     compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
     for name in fits.keys() - set(compared["normalizer"]):
         print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
-    with options.results_of("fit", asked.output) as output:
-        settings = options.write_settings(output / "temperature", asked)  # before charts, whose drawing may fail
-        paths = [*report.write_study(output, rows, fits, compared, asked.paper), settings]
+    with options.results_of("fit", arguments.output) as output:
+        settings = options.write_settings(output / "temperature", arguments)  # before charts, whose drawing may fail
+        paths = [*report.write_study(output, rows, fits, compared, arguments.paper), settings]
     report.print_fits(console, fits)
     report.print_published(console, fits)
     report.print_comparison(console, compared)
-    of_seeds, seconds = options.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
-    print(f"fitted {of_seeds} in {seconds}; wrote {', '.join(map(str, paths))}")
+    fitted, seconds = options.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
+    print(f"fitted {fitted} in {seconds}; wrote {', '.join(map(str, paths))}")
 
 
 def main() -> None:

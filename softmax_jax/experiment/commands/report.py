@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from softmax_jax.experiment.commands import options, program
-from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS
+from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.measures.table import TOP
 from softmax_jax.experiment.report.page import sections_of, write_page
 from softmax_jax.experiment.training.run_directory import SHIPPED

@@ -104,7 +104,7 @@ def recipe_of(task: str) -> Config:
         own = "one of your own is written my_module:Task"
         raise Refusal(f"--task is {task!r}: {did_you_mean(task, TASKS)}it must be one of {', '.join(TASKS)}; {own}")
     kind = task_class(name)
-    if kind.evaluation:
+    if kind.grouped_by:
         following = f"{program('train')} {name} --normalizer softmax --workdir runs/{name}_softmax"
         raise Refusal(
             f"--task is {task}, which has tables of its own: type {following}, and so on, and then evaluate.py"

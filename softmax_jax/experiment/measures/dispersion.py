@@ -15,13 +15,14 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from softmax_jax import theory
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, Measured, task_of
-from softmax_jax.experiment.measures.heads import attended
+from softmax_jax.experiment.measures.evaluation import Measured, task_of
+from softmax_jax.experiment.measures.one_set import attended
+from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.table import KEYS, TOP
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.trainer import Parameters, build_model
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import Refusal
 
 HARDMAX = "hardmax"
@@ -29,7 +30,7 @@ ITEMS_PER_LENGTH = 2**18
 """Items to draw for a seed and length, so that long sets cost no more than short ones."""
 LEAST_SETS = 32
 SHOWN_SETS = 32
-"""Of the maps of attention."""
+"""Sets in a map of attention."""
 THRESHOLD = 0.5
 """The largest weight below which attention no longer picks an item."""
 DISPERSION = (
@@ -49,7 +50,7 @@ class AttentionMaps(NamedTuple):
 
 
 def sets_at(items: int, sets: int) -> int:
-    """Sets to draw at a length: all of them, or fewer of long ones.
+    """Returns the number of sets to draw at a length: fewer of long ones.
 
     >>> [sets_at(items, 512) for items in (16, 2048, 16384)]
     [512, 128, 32]
@@ -58,7 +59,7 @@ def sets_at(items: int, sets: int) -> int:
 
 
 def dispersion(frame: pl.DataFrame) -> pl.DataFrame:
-    """The measures of dispersion, one normalizer after the other, and what the theory allows of it."""
+    """Returns the measures of dispersion, one normalizer after the other, with the bounds that theory sets them."""
     columns = [name for name in (*KEYS, *DISPERSION) if name in frame.columns]
     return pl.concat(frame.select(columns).partition_by("normalizer", maintain_order=True))
 
@@ -71,17 +72,17 @@ def forced(frame: pl.DataFrame) -> dict[str, float | None]:
     """
     means = frame.group_by("n").agg(pl.mean("max_weight", "max_weight_upper_nearest")).sort("n")
     lengths, weights, bounds = (column.to_list() for column in means.get_columns())
-    found = {"measured": crossing(lengths, weights, THRESHOLD), "nearest": None, "spread": None}
+    falls_at = {"measured": crossing(lengths, weights, THRESHOLD), "nearest": None, "spread": None}
     if None not in bounds:
-        found["nearest"] = crossing(lengths, bounds, THRESHOLD)
+        falls_at["nearest"] = crossing(lengths, bounds, THRESHOLD)
         if frame["beta"].n_unique() == 1:
             reach = frame["largest_reach"].to_numpy().max()
-            found["spread"] = float(theory.length_forced_below(THRESHOLD, reach))
-    return found
+            falls_at["spread"] = float(theory.length_forced_below(THRESHOLD, reach))
+    return falls_at
 
 
 def crossing(lengths: Sequence[int], values: Sequence[float], threshold: float) -> float | None:
-    """The n at which values falls to the threshold for good, linear between the values in log n; None if it does not.
+    """Returns the n at which values fall to the threshold for good, linear between them in log n; None if they do not.
 
     >>> crossing([4, 16, 64], [0.9, 0.6, 0.4], 0.5)
     32.0
@@ -102,8 +103,8 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
     hold `HARDMAX` and `TRUE_ITEM` among its normalizers.
     """
     for name, column in ((HARDMAX, "hardmax"), (TRUE_ITEM, "true_item")):
-        alone = frame.filter(normalizer=name).select("n", "seed", pl.col("accuracy").alias(column))
-        frame = frame.join(alone, ["n", "seed"], maintain_order="left")
+        accuracies = frame.filter(normalizer=name).select("n", "seed", pl.col("accuracy").alias(column))
+        frame = frame.join(accuracies, ["n", "seed"], maintain_order="left")
     lost = frame.filter(pl.col("normalizer") != TRUE_ITEM).select(
         *KEYS,
         "accuracy",
@@ -119,17 +120,17 @@ def attention_maps(measured: Sequence[Measured], normalizers: Sequence[str] | No
 
     Of these normalizers, all by default, at the lengths of at least `TOP` items. Raises ValueError if none is as long.
     """
-    long = [of_length for of_length in measured if of_length.n >= TOP]
+    long = [length for length in measured if length.n >= TOP]
     if not long:
         raise Refusal(f"the longest of the measured sets has {measured[-1].n} items: measure {TOP} or more")
     normalizers = tuple(normalizers or long[0].normalizers)
     places = [long[0].normalizers.index(name) for name in normalizers]
-    sets = min(SHOWN_SETS, *(of_length.sets for of_length in long))
-    rho = np.stack([of_length.values["top_rho"][0, :sets, 0] for of_length in long])
-    weights = np.stack([of_length.values["top_weights"][0, :sets][:, places] for of_length in long])
+    sets = min(SHOWN_SETS, *(length.sets for length in long))
+    rho = np.stack([length.values["top_rho"][0, :sets, 0] for length in long])
+    weights = np.stack([length.values["top_weights"][0, :sets][:, places] for length in long])
     order = np.argsort(rho[..., 0], axis=1)[..., None]
     weights = np.moveaxis(np.take_along_axis(weights, order[..., None], 1), 2, 0)
-    lengths = tuple(of_length.n for of_length in long)
+    lengths = tuple(length.n for length in long)
     return AttentionMaps(normalizers, lengths, long[0].seeds[0], weights, np.take_along_axis(rho, order, 1))
 
 
@@ -154,14 +155,13 @@ def resolution(parameters: Parameters, *, points: int = 101, task: Task | None =
     task = task or task_of(parameters)
     structure, _ = build_model(task)
 
-    def logits_at(of_seed: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
-        scores = functools.partial(task.scores, nnx.merge(structure, of_seed), task.items_alone(rho), None)
-        return attended(scores, functools.partial(weigh, softmax))[1].logits[:, 0]
+    def logits_at(seed_parameters: Parameters, rho: Float[Array, ""]) -> Float[Array, " classes"]:
+        scores = functools.partial(task.scores, nnx.merge(structure, seed_parameters), task.items_alone(rho), None)
+        return attended(scores, Normalizer(softmax))[1].logits[:, 0]
 
-    one = jnp.ones((), jnp.float32)
-    at_end = (jax.jit(jax.vmap(of, (0, None))) for of in (logits_at, jax.jacrev(logits_at, 1)))
+    at_end = (jax.jit(jax.vmap(function, (0, None))) for function in (logits_at, jax.jacrev(logits_at, 1)))
     on_grid = jax.jit(jax.vmap(jax.vmap(logits_at, (None, 0), 1), (0, None)))
-    end, slopes = (np.asarray(of(parameters, one), np.float64) for of in at_end)
+    end, slopes = (np.asarray(function(parameters, jnp.ones((), jnp.float32)), np.float64) for function in at_end)
     slope, offset = slopes.mean(1), end.std(1)
     width = float(np.clip(8 * np.median(offset / np.abs(slope)), 1e-5, 1.0))
     rho = np.linspace(1 - width, 1, points)

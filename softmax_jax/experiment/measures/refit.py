@@ -12,19 +12,10 @@ import polars as pl
 from jaxtyping import Array, Float, Key
 
 from softmax_jax import temperature
-from softmax_jax.experiment.measures.evaluation import (
-    Heads,
-    check_seeds,
-    evaluate,
-    heads_of,
-    models_of,
-    on_every_set,
-    set_by_set,
-    set_keys,
-    task_of,
-    two_at_a_time,
-)
-from softmax_jax.experiment.measures.heads import HeadRows, attended, in_passes
+from softmax_jax.experiment.measures.evaluation import Evaluation, check_seeds, task_of
+from softmax_jax.experiment.measures.one_set import HeadRows, Heads, attended, heads_of, in_passes
+from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set, two_at_a_time
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.trainer import Parameters
@@ -64,28 +55,25 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
     over the rows of the set that see anything. One function object for the same arguments, so that compiled programs
     are found again.
     """
-    soft = functools.partial(weigh, softmax)
 
     def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
         batch = task.test_batch(key, length, 1)
         scores = functools.partial(task.scores, models[0], batch, None)
 
-        def at(log_theta: Float[Array, "1 k"]) -> Any:
-            def weigher(log_theta: Float[Array, ""]) -> Any:
-                return lambda logits, axis, where: soft(logits * jnp.exp(-log_theta), axis, where)
+        def losses_and_errors(log_theta: Float[Array, ""]) -> tuple[Array, Array]:
+            sharper = Normalizer(lambda logits, axis, where: weigh(softmax, logits * jnp.exp(-log_theta), axis, where))
+            reached, _ = attended(scores, sharper)
+            return task.loss(reached, batch), 1 - task.accuracy(reached, batch) / 100
 
-            def look(scores: Array, *_: Any) -> tuple[Array, Array]:
-                return task.loss(scores, batch), 1 - task.accuracy(scores, batch) / 100
+        def at(log_theta: Float[Array, "1 k"]) -> tuple[Array, Array]:
+            losses, errors = in_passes(heads.alone, losses_and_errors, log_theta[0])
+            return losses[None], errors[None]
 
-            found = in_passes(heads.alone, weigher, log_theta[0], scores, look)
-            return tuple(values[None] for values in found)
-
-        _, rows = attended(scores, soft)
+        _, rows = attended(scores, Normalizer(softmax))
         target = beta_of_true_item(task, batch, rows) if heads.ranked else None
-        seen = rows.where.any(-1)
-        mean = jnp.sum(jnp.where(seen, weight_entropy(rows.weights), 0)) / jnp.maximum(
-            jnp.sum(seen, dtype=jnp.float32), 1
-        )
+        visible = rows.where.any(-1)
+        total = jnp.sum(jnp.where(visible, weight_entropy(rows.weights), 0))
+        mean = total / jnp.maximum(jnp.sum(visible, dtype=jnp.float32), 1)
         return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32), target))
 
     return of_set
@@ -106,13 +94,13 @@ def search_lengths(
     """
     task = task or task_of(parameters)
     check_seeds(parameters, seeds)
-    heads = heads_of(task, lengths[0])
+    heads = heads_of(task, task.test_lengths[0])
 
     def rows(length: int) -> list[Rows]:
         count = sets_of(task, length, sets)
         run = functools.partial(on_every_set, searching(task, length, heads), models_of(task, items=count * length))
         drawn = [set_keys(seeds, length, count, key) for key in keys]
-        return [set_by_set(run(parameters, of_key, task.at_once(length))) for of_key in drawn]
+        return [set_by_set(run(parameters, key_sets, task.at_once(length))) for key_sets in drawn]
 
     yield from two_at_a_time(rows, lengths)
 
@@ -128,11 +116,11 @@ def fit_both(
 
     `rows` are fitted to and `fresh` held out; the options are those of `temperature.fit`.
     """
-    every, short = names_of(criterion)
-    fits = {every: temperature.fit(rows, fresh, criterion=criterion, **options)}
-    seen, held_out = (of_training(at, longest_in_training) for at in (rows, fresh))
+    to_all, to_training = names_of(criterion)
+    fits = {to_all: temperature.fit(rows, fresh, criterion=criterion, **options)}
+    training, held_out = (of_training(by_length, longest_in_training) for by_length in (rows, fresh))
     try:
-        return fits | {short: temperature.fit(seen, held_out, criterion=criterion, **options)}, None
+        return fits | {to_training: temperature.fit(training, held_out, criterion=criterion, **options)}, None
     except Refusal as error:
         return fits, f"no fit to the lengths of training (at most {longest_in_training} items): {error}"
 
@@ -156,50 +144,49 @@ def compare(
     """
     halves = np.array_split(np.arange(len(seeds)), min(len(seeds), 2))
     chosen_on = [of_seeds(rows, others) for others in reversed(halves)]
-    scales = [fitted_scales(some, longest_in_training, **options) for some in chosen_on]
-    in_all = set.intersection(*(set(of_half) for of_half in scales))
+    scales = [fitted_scales(other_rows, longest_in_training, **options) for other_rows in chosen_on]
+    in_all = set.intersection(*map(set, scales))
     task = task or task_of(parameters)
     drawn = {n: sets_of(task, n, sets) for n in rows}
-    asked = {"lengths": tuple(rows), "sets": drawn, "measures": ("accuracy", "loss"), "key": key}
-    for half, some, found in zip(halves, chosen_on, scales):
-        own = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
+    for half, other_rows, half_scales in zip(halves, chosen_on, scales):
         named = {name: normalizer(name) for name in ("softmax", "adaptive")}
-        named |= {name: Normalizer(softmax, scale) for name, scale in found.items() if name in in_all}
+        named |= {name: Normalizer(softmax, scale) for name, scale in half_scales.items() if name in in_all}
         named["hardmax"] = normalizer("hardmax")
-        asked["seeds"] = [seeds[int(index)] for index in half]
-        seen = of_training(some, longest_in_training)
-        one_for_all = {BEST_OF_TRAINING: temperature.join(seen.values())} if seen else {}
-        for measured in evaluate(own, named, task=task, **asked):
+        half_parameters = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
+        half_seeds = [seeds[int(index)] for index in half]
+        fields: dict[str, Any] = {"sets": drawn, "measures": ("accuracy", "loss"), "key": key}
+        training = of_training(other_rows, longest_in_training)
+        for_all = {BEST_OF_TRAINING: temperature.join(training.values())} if training else {}
+        for measured in Evaluation(task, half_parameters, named, half_seeds, **fields).over(tuple(rows)):
             n = measured.n
-            choices = {BEST_FOR_LENGTH: some[n]} | one_for_all
-            known = oracles(n, choices, of_seeds(fresh, half)[n], asked["seeds"])
-            yield pl.concat([measured.frame(), known])
+            choices = {BEST_FOR_LENGTH: other_rows[n]} | for_all
+            yield pl.concat([measured.frame(), oracles(n, choices, of_seeds(fresh, half)[n], half_seeds)])
 
 
 def fitted_scales(
     rows: Mapping[int, Rows], longest_in_training: int, criterion: str = "bins", **options: Any
 ) -> dict[str, Scale]:
     """Returns the scales of both fits, but for one that has too few rows."""
-    found = {}
-    for name, some in zip(names_of(criterion), (rows, of_training(rows, longest_in_training))):
+    scales = {}
+    for name, fitted_to in zip(names_of(criterion), (rows, of_training(rows, longest_in_training))):
         with contextlib.suppress(Refusal):
-            found[name] = temperature.fit_polynomial(some, criterion, **options).scale
-    return found
+            scales[name] = temperature.fit_polynomial(fitted_to, criterion, **options).scale
+    return scales
 
 
 def of_training(rows: Mapping[int, Rows], longest: int) -> dict[int, Rows]:
     """Returns the rows of lengths that training saw."""
-    return {n: of_length for n, of_length in rows.items() if n <= longest}
+    return {n: length_rows for n, length_rows in rows.items() if n <= longest}
 
 
 def of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:
-    """The rows of some seeds, by their places."""
-    return {n: Rows(*(column[seeds] for column in of_length)) for n, of_length in rows.items()}
+    """Returns the rows of some seeds, which are given by their places."""
+    return {n: Rows(*(column[seeds] for column in length_rows)) for n, length_rows in rows.items()}
 
 
 BEST_FOR_LENGTH = "best θ for each n"
 BEST_OF_TRAINING = "best θ of training lengths"
-"""One constant for all lengths, as the fit to those lengths chooses: what no curve need be drawn for."""
+"""One constant θ chosen on the training lengths: the baseline that needs no curve."""
 BEST_FOR_SET = "best θ for each set"
 
 

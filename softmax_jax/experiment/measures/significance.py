@@ -1,18 +1,20 @@
-"""Means over seeds, their 95 % intervals by Student's t, and the paired t-test, one or many at once.
+"""Statistics: means over seeds, their 95 % intervals by Student's t, the paired t-test, one or many at once; over sets
+the interval of a share, and McNemar's test.
 
-By the two functions of `scipy.special` that `scipy.stats` uses for them, which takes a second longer to load.
+Those over seeds call the two functions of `scipy.special` that `scipy.stats` has them from, as that takes a second
+longer to load.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 import scipy  # whose parts load when they are first used, as some take seconds
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 
 def half_width(values: Sequence[float], level: float = 0.95) -> float | None:
-    """Half the interval of the mean by Student's t, at 95 % or another level; None for fewer than two values."""
+    """Returns half the interval of the mean by Student's t, at 95 % or another level; None for fewer than two values."""
     if len(values) < 2:
         return None
     return float(scipy.special.stdtrit(len(values) - 1, (1 + level) / 2) * _standard_error(values))
@@ -24,9 +26,9 @@ def _standard_error(values: Sequence[float] | Float[np.ndarray, " values"]) -> f
 
 
 def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test; 1 where no pair differs, None without pairs or where all differ alike.
+    """Returns the two-sided p of the paired t-test; 1 where no pair differs.
 
-    Differences count as alike within the rounding of the values. None also where a value is not finite.
+    None without pairs, for equal differences, within the rounding of the values, and where a value is not finite.
     """
     if len(values) < 2 or len(values) != len(reference):
         return None
@@ -40,7 +42,7 @@ def paired_p_value(values: Sequence[float], reference: Sequence[float]) -> float
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    r"""The p-values of several tests, corrected so that 5 % is the risk of any false one among them.
+    r"""Returns the p-values of several tests, corrected so that 5 % is the risk of any false one among them.
 
     $$\tilde p_{(i)} = \max_{j \le i} \min\big(1, (m - j + 1)\, p_{(j)}\big)$$
 
@@ -52,15 +54,15 @@ def corrected(p_values: Sequence[float | None]) -> list[float | None]:
     [0.08, None, 0.03, 0.3]
     """
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    found: list[float | None] = [None] * len(p_values)
+    adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
     for rank, (p, index) in enumerate(order):
-        found[index] = largest = max(largest, min(1.0, (len(order) - rank) * p))
-    return found
+        adjusted[index] = largest = max(largest, min(1.0, (len(order) - rank) * p))
+    return adjusted
 
 
 MOST_FLIPS = 2**14
-"""Up to so many flips of signs all are looked at; of more, so many are drawn."""
+"""The most flips of signs to look at: all of them up to this number, of more a draw of this number."""
 
 
 def max_t_p_values(differences: Float[np.ndarray, "tests seeds"]) -> list[float]:
@@ -69,8 +71,8 @@ def max_t_p_values(differences: Float[np.ndarray, "tests seeds"]) -> list[float]
     $$\tilde p_i = \#\{s : \max_j |t_j(s)| \ge |t_i|\} \,/\, \#\{s\}, \qquad s \in \{-1, 1\}^{\text{seeds}}$$
 
     Where a method changes nothing, the differences of a seed are as likely with the other sign. A flip takes all tests
-    of a seed, so what the tests share counts, which Holm's correction leaves out. No test may have differences that
-    are all alike.
+    of a seed, so what the tests share counts, which Holm's correction leaves out. No test may have equal differences
+    for all seeds.
 
     Source: Westfall and Young, "Resampling-Based Multiple Testing", 1993.
 
@@ -91,10 +93,9 @@ def max_t_p_values(differences: Float[np.ndarray, "tests seeds"]) -> list[float]
 
 
 def detectable(differences: Sequence[float]) -> float | None:
-    """Returns the mean difference that a paired t-test of 5 % finds in 80 % of the cases, were it there.
+    """Returns the true mean difference that a paired t-test of 5 % finds in 80 % of the cases; None for fewer than two.
 
-    By the normal approximation of the power, with the spread of these differences: (t of 97.5 % + t of 80 %) standard
-    errors. None for fewer than two.
+    It is (t of 97.5 % + t of 80 %) standard errors, a normal approximation with the spread of these differences.
     """
     if len(differences) < 2:
         return None
@@ -104,10 +105,11 @@ def detectable(differences: Sequence[float]) -> float | None:
 def over_seeds(
     frame: pl.DataFrame, keys: Sequence[str], field: str, low: float | None = None, high: float | None = None
 ) -> pl.DataFrame:
-    """The mean of a field and its 95 % interval: the keys, `value`, `low` and `high`, a row per combination of keys.
+    """Returns the mean of a field and its 95 % interval, a row per combination of keys.
 
-    Rows whose field is null are left out. Combinations keep the order in which they first appear. The interval is cut
-    to `low` and `high`, what the quantity can be; of one value alone it is that value.
+    The columns are the keys, `value`, `low` and `high`. Rows whose field is null are left out. Combinations keep the
+    order in which they first appear. The interval is cut to the range `low` to `high` of the quantity; that of a single
+    value is the value.
 
     >>> frame = pl.DataFrame({"n": [4, 4, 4, 8], "seed": [0, 1, 2, 0], "accuracy": [97.0, 98.0, 99.0, 96.0]})
     >>> for row in over_seeds(frame, ["n"], "accuracy", high=100.0).rows():
@@ -117,7 +119,42 @@ def over_seeds(
     """
     groups = frame.drop_nulls(field).group_by(keys, maintain_order=True).agg(field)
     values = groups[field].to_list()
-    means = np.array([np.mean(of_seeds) for of_seeds in values], np.float64)
-    halves = np.array([half_width(of_seeds) or 0.0 for of_seeds in values], np.float64)
+    means = np.array([np.mean(seeds) for seeds in values], np.float64)
+    halves = np.array([half_width(seeds) or 0.0 for seeds in values], np.float64)
     ends = pl.DataFrame({"value": means, "low": means - halves, "high": means + halves})
     return groups.select(keys).hstack(ends.with_columns(pl.col("low", "high").clip(low, high)))
+
+
+Cell = tuple[str, str, int]
+"""Part of a task, normalizer and length."""
+
+
+def over_sets(right: Mapping[Cell, Bool[np.ndarray, " sets"]], baseline: str) -> dict[Cell, dict[str, float | None]]:
+    """Returns for each cell Wilson's 95 % interval of the percent right, and p against the baseline on the same sets.
+
+    `low` and `high` are the ends of the interval; `p` is of McNemar's exact test, corrected by Holm for all cells, and
+    None without another normalizer to compare with. Both take the trained models as given.
+    """
+    p_values = [
+        None if name == baseline else mcnemar(answers, right.get((part, baseline, n)))
+        for (part, name, n), answers in right.items()
+    ]
+    tests: dict[Cell, dict[str, float | None]] = {}
+    for (cell, answers), p in zip(right.items(), corrected(p_values)):
+        low, high = scipy.stats.binomtest(int(answers.sum()), answers.size).proportion_ci(method="wilson")
+        tests[cell] = {"low": 100 * float(low), "high": 100 * float(high), "p": p}
+    return tests
+
+
+def mcnemar(right: Bool[np.ndarray, " sets"], reference: Bool[np.ndarray, " sets"] | None) -> float | None:
+    """Returns the two-sided p of McNemar's exact test: whether one is right more often where only one of two is.
+
+    Source: McNemar, "Note on the sampling error of the difference between correlated proportions", 1947.
+
+    >>> mcnemar(np.array([True] * 6), np.array([False] * 6))
+    0.03125
+    """
+    if reference is None:
+        return None
+    ours, theirs = int((right & ~reference).sum()), int((reference & ~right).sum())
+    return float(scipy.stats.binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0

@@ -6,7 +6,7 @@ are asked for by name.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,6 +20,8 @@ from softmax_jax.normalizers.row import critical_beta
 
 Anything = Any
 """An array, or None for a task that has no such thing."""
+BASELINE = "softmax"
+"""The normalizer that others are compared with."""
 KEYS = ("normalizer", "n", "seed")
 """Columns of the frame before those of the measures."""
 TOP = 16
@@ -253,3 +255,31 @@ REPORT: dict[str, Measure] = {
 """What only the page and the studies ask for."""
 MEASURES: Mapping[str, Measure] = ChainMap(REPORT, EVALUATION)
 """Both; a measure that is added to one of them is here, too."""
+
+
+TESTS = {
+    "low": (".1f", "lower end of Wilson's 95 % interval of the accuracy, over sets"),
+    "high": (".1f", "its upper end"),
+    "p": (".1g", "McNemar's exact test against softmax on the same sets, corrected by Holm for all in the table"),
+}
+"""Columns of a summary with tests over sets, each with its form and its caption."""
+
+OF_SET = ("scores", "answer", "accuracy", "loss")
+"""Fields of `Seen` that all rows of a set have in common."""
+
+
+def values_of(measures: Sequence[str], whole: Seen, rows: Seen | None = None) -> dict[str, Float[Array, "*numbers"]]:
+    """Returns the measures of one set, from the whole set and from its rows; those that it cannot have are left out.
+
+    The fields of `rows` that are not in `OF_SET` have a leading axis of rows, and so have the measures of rows.
+    """
+    values = {}
+    for name in measures:
+        measure = MEASURES[name]
+        seen = rows if measure.of_row else whole
+        if seen is None or any(getattr(seen, field) is None for field in measure.needs):
+            continue
+        shared = {field: value is None or field in OF_SET for field, value in seen._asdict().items()}
+        axes: Any = seen._replace(**{field: None if same else 0 for field, same in shared.items()})
+        values[name] = jax.vmap(measure.of_set, in_axes=(axes,))(seen) if measure.of_row else measure.of_set(seen)
+    return values

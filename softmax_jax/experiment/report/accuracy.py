@@ -10,7 +10,7 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax.experiment.measures.ceiling import expected_ceiling
-from softmax_jax.experiment.measures.evaluation import AS_TRAINED
+from softmax_jax.experiment.measures.runs import AS_TRAINED
 from softmax_jax.experiment.measures.significance import over_seeds, paired_p_value
 from softmax_jax.experiment.measures.table import EVALUATION
 from softmax_jax.experiment.report import charts

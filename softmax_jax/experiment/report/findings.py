@@ -14,10 +14,12 @@ from rich.console import Console
 
 from softmax_jax.experiment.measures import dispersion
 from softmax_jax.experiment.measures.dispersion import HARDMAX
-from softmax_jax.experiment.measures.evaluation import AS_TRAINED, BASELINE, TRUE_ITEM, Measured, summarize
-from softmax_jax.experiment.measures.runs import COLUMNS, lengths_to_show
+from softmax_jax.experiment.measures.evaluation import Measured
+from softmax_jax.experiment.measures.references import TRUE_ITEM
+from softmax_jax.experiment.measures.runs import AS_TRAINED, COLUMNS, lengths_to_show
 from softmax_jax.experiment.measures.significance import over_seeds
-from softmax_jax.experiment.measures.table import EVALUATION, KEYS
+from softmax_jax.experiment.measures.summary import summarize
+from softmax_jax.experiment.measures.table import BASELINE, EVALUATION, KEYS, TESTS
 from softmax_jax.experiment.report import Paper, accuracy, charts
 from softmax_jax.experiment.report.charts import PUBLISHED, Chart, save_chart
 from softmax_jax.experiment.report.tables import number_or_dash
@@ -45,6 +47,10 @@ class Evaluated:
     """By length, for a page; hardmax and the true item alone may be measured beyond what was asked for."""
     everything: pl.DataFrame
     """The frame of all that was measured."""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Columns that tell it from other runs, or from other parts of a task."""
+    tests: pl.DataFrame | None = None
+    """Tests over sets by normalizer and length, in the columns of `TESTS`."""
 
     def asked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Returns the rows of the normalizers that were asked for."""
@@ -70,7 +76,8 @@ class Evaluated:
     @functools.cached_property
     def summary(self) -> pl.DataFrame:
         """Means over seeds with intervals, and gains over the baseline."""
-        return summarize(self.frame, self.baseline)
+        summary = summarize(self.frame, self.baseline)
+        return summary if self.tests is None else summary.join(self.tests, ["normalizer", "n"], maintain_order="left")
 
     @property
     def published(self) -> accuracy.Published:
@@ -227,8 +234,9 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
     notes.append(f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1))
     printed = {measure for row in rows for measure, _ in others if row.endswith(f", {measure}")}
     notes += [
-        f"{one}: {EVALUATION[one].caption}, {EVALUATION[one].unit}".rstrip(", ") for one, _ in others if one in printed
+        f"{one}: {EVALUATION[one].caption}, {EVALUATION[one].unit}".rstrip(", ") for one in EVALUATION if one in printed
     ]
+    notes += [f"{name}: {caption}" for name, (_, caption) in TESTS.items() if name in printed]
     over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
     if any(name.endswith(GAIN) for name in rows):
         notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test, Holm over the lengths)")
@@ -237,7 +245,8 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
 
 def other_measures() -> list[tuple[str, str]]:
     """Returns the measures that every table has beside the accuracy, each with its form."""
-    return [(one, entry.form) for one, entry in EVALUATION.items() if entry.tables == "all" and one != "accuracy"]
+    shown = [(one, entry.form) for one, entry in EVALUATION.items() if entry.tables == "all" and one != "accuracy"]
+    return shown + [(name, form) for name, (form, _) in TESTS.items()]
 
 
 def with_half(row: Mapping[str, Any], value: str, half: str, form: str) -> str:
@@ -252,11 +261,10 @@ def with_half(row: Mapping[str, Any], value: str, half: str, form: str) -> str:
 
 
 def frame_of(runs: Sequence[Evaluated]) -> pl.DataFrame:
-    """Returns what was asked for of every run; of several, which run it is stands in the first column."""
+    """Returns what was asked for of every run, after the labels that tell the runs apart."""
     frames = [run.frame.select(pl.selectors.by_name(*KEYS, *EVALUATION, require_all=False)) for run in runs]
-    if len(runs) == 1:
-        return frames[0]
-    return pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))
+    labels = [[pl.lit(text).alias(column) for column, text in run.labels.items()] for run in runs]
+    return pl.concat(frame.select(*columns, pl.all()) for columns, frame in zip(labels, frames))
 
 
 def accuracy_chart(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Chart:
@@ -287,8 +295,7 @@ def write(
     """Writes the rows of an evaluation, its summary with what it found, and its charts; returns the files."""
     paths, rows = [output / "evaluation.csv", output / "evaluation.json"], frame_of(runs)
     write_csv(paths[0], rows.columns, rows.rows())
-    several = [{"run": run.name} if len(runs) > 1 else {} for run in runs]
-    summary = [of_run | row for run, of_run in zip(runs, several) for row in run.summary.to_dicts()]
+    summary = [dict(run.labels) | row for run in runs for row in run.summary.to_dicts()]
     answers = {run.name: said(run) | mean_gains(run) for run in runs}
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary, "found": answers})
     drawn = {"accuracy": accuracy_chart(runs, settings["lengths"])}

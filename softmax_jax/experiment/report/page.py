@@ -14,10 +14,13 @@ import numpy as np
 import polars as pl
 
 from softmax_jax.display import templates
-from softmax_jax.experiment.measures import dispersion, evaluation, refit
+from softmax_jax.experiment.measures import dispersion, refit
 from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM
-from softmax_jax.experiment.measures.runs import COLUMNS, SHORTEST, Loaded, lengths_to_show, load_runs
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.one_set import heads_of
+from softmax_jax.experiment.measures.references import TRUE_ITEM
+from softmax_jax.experiment.measures.runs import COLUMNS, SHORTEST, Loaded, fits_beside, lengths_to_show, load_runs
+from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.measures.table import KEYS, MEASURES, TOP
 from softmax_jax.experiment.report import (
     Paper,
@@ -35,7 +38,7 @@ from softmax_jax.experiment.training.progress import Parts, with_progress
 from softmax_jax.files import versions, write_csv, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.temperature import Rows, TemperatureFit, fits_beside
+from softmax_jax.temperature import Rows, TemperatureFit
 
 TEMPLATES = templates("softmax_jax.experiment.report")
 html: Any = TEMPLATES.get_template("parts.html").module
@@ -98,11 +101,11 @@ class Study(NamedTuple):
 
 def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     """Measures a run under the normalizers asked for, and under those that the losses are counted from."""
-    name, path, config, parameters, named = run
+    name, path, config, parameters, named, labels = run
     task, parts = config.task, Parts()
     lengths = sorted(lengths or [n for n in task.test_lengths if n >= SHORTEST] or task.test_lengths)
-    ranked = evaluation.heads_of(task, lengths[0]).ranked
-    measured = evaluation.evaluate(
+    ranked = heads_of(task, lengths[0]).ranked
+    measured = evaluate(
         parameters,
         named | ({HARDMAX: normalizer(HARDMAX)} if ranked else {}),
         seeds=config.all_seeds,
@@ -115,15 +118,16 @@ def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
         done=parts.done,
     )
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
+    path = ", ".join([str(path), *labels.values()])
     print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
     by_length = list(with_progress(measured, lengths, f"measuring {path}", parts=parts))
-    return Evaluated(name, task, tuple(named), by_length, evaluation.frame_of(by_length))
+    return Evaluated(name, task, tuple(named), by_length, frame_of(by_length), labels)
 
 
 def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], sets: int) -> Study:
     """Looks at what the page tells of one run only: best temperatures beside its fits, and the logit of every item."""
     lengths = [of_length.n for of_length in run.measured if of_length.n > 1][::2]
-    keys = [evaluation.key_of(evaluation.Draw.REPORT)]
+    keys = [key_of(Draw.REPORT)]
     options = {"seeds": of.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
     found = with_progress(refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching")
     searched = {n: rows for n, (rows,) in zip(lengths, found)}

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.experiment.measures.evaluation import summarize
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.charts import palette
 from softmax_jax.experiment.report.tables import new_table, number_or_dash, with_interval

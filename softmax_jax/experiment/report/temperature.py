@@ -10,8 +10,9 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax import temperature as fitting
-from softmax_jax.experiment.measures.evaluation import summarize
 from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
+from softmax_jax.experiment.measures.runs import FITS
+from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report import Paper, charts
 from softmax_jax.experiment.report.charts import BASELINE, GREY, palette, save_chart
 from softmax_jax.experiment.report.tables import groups_of, new_table, number_or_dash, print_groups
@@ -221,7 +222,7 @@ def write_study(
     paper: Paper | None = None,
 ) -> list[Path]:
     """Writes the fits, the comparison and the chart; returns where."""
-    paths = [output / fitting.FITS[name] for name in fits]
+    paths = [output / FITS[name] for name in fits]
     for path, fit in zip(paths, fits.values()):
         fit.save(path)
     table = output / "temperature" / "comparison.csv"

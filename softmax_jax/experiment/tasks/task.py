@@ -1,7 +1,7 @@
 """`Task`: the data, the model and the loss of one task, as training and evaluation see them."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -10,6 +10,8 @@ import optax
 import tyro
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
+
+from softmax_jax.normalizers import checks
 
 
 def parameter_key(seed: Int[Array, ""]) -> Key[Array, ""]:
@@ -124,8 +126,23 @@ class Task(abc.ABC):
         """Returns how many test sets of a length to read at once, by their memory."""
         return max(1, min(64, 2**22 // length**2))
 
-    evaluation: ClassVar[str] = ""
-    """The module that evaluates the task in its own way, with `planned`, `write` and `show`, where there is one."""
+    grouped_by: ClassVar[str] = ""
+    """The column of an evaluation that names the parts of the task, where it has parts."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """The measures of an evaluation, by their names in `measures.table`, where a task has a choice of its own."""
+    tests_over_sets: ClassVar[bool] = False
+    """Says whether intervals and tests are over the sets, which are right or wrong, rather than over the seeds."""
+    measures_every_length: ClassVar[bool] = False
+    """Says whether an evaluation measures all test lengths by default, rather than a few."""
+
+    def parts(self) -> Mapping[str, "Task"]:
+        """Returns the tasks that are tested one by one, by name: by default only the task itself."""
+        return {"": self}
+
+    def check_length(self, option: str, length: int) -> None:
+        """Raises ValueError for a length, given by an option, at which the task has no test sets."""
+        checks.whole(f"each of {option}", length, 1, 16, 2**20)
+
     divides_batches: ClassVar[bool] = False
     """Says whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
     least_sets: ClassVar[int | None] = None

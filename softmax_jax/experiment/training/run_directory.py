@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from softmax_jax.experiment import REPOSITORY
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.tasks.notebook import from_bytes
+from softmax_jax.experiment.tasks.published import from_bytes
 from softmax_jax.experiment.training import distributed
 from softmax_jax.experiment.training.checkpoint import (
     PARAMETERS,

@@ -13,7 +13,7 @@ import pytest
 
 from softmax_jax.experiment.commands import evaluate, options, print_any_letter, program, report, train
 from softmax_jax.experiment.commands.options import CompiledPrograms, one_line_errors, parse, results_of
-from softmax_jax.experiment.measures.evaluation import named_normalizers
+from softmax_jax.experiment.measures.runs import named_normalizers
 from softmax_jax.experiment.report.findings import Evaluated
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.progress import plain_console

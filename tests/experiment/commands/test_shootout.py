@@ -29,7 +29,7 @@ def fought(directory, config=CONFIG, names=NAMES, lengths=(16,)):
     return compete(config, names, lengths, directory, Console(file=io.StringIO()))
 
 
-OWN = [name for name in TASKS if not task_class(name).evaluation]
+OWN = [name for name in TASKS if not task_class(name).grouped_by]
 
 
 @pytest.mark.parametrize("name", [*OWN, *(name.replace("_", "-") for name in OWN if name != "max_retrieval"), "signal"])

@@ -11,7 +11,9 @@ from flax import nnx
 from softmax_jax import theory
 from softmax_jax.experiment.measures import dispersion
 from softmax_jax.experiment.measures.dispersion import resolution
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, evaluate, frame_of, set_keys
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.references import TRUE_ITEM
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import MEASURES, Seen, rank
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.trainer import build_model

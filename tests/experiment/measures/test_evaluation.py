@@ -1,24 +1,25 @@
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import polars as pl
 import pytest
 from flax import nnx
 
-from softmax_jax.experiment.measures import evaluation, heads
-from softmax_jax.experiment.measures.heads import attended
-from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
+from softmax_jax.experiment.measures import evaluation, one_set
+from softmax_jax.experiment.measures.evaluation import Evaluation, evaluate, frame_of
+from softmax_jax.experiment.measures.one_set import attended, heads_of
+from softmax_jax.experiment.measures.over_sets import models_of, on_every_set
+from softmax_jax.experiment.measures.references import TRUE_ITEM, under_true_key
+from softmax_jax.experiment.measures.sets import key_of, rooms_of, set_keys
 from softmax_jax.experiment.measures.table import EVALUATION, calibration_error
-from softmax_jax.experiment.tasks import max_retrieval, notebook
+from softmax_jax.experiment.tasks import max_retrieval
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.experiment.training.trainer import build_model
 from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.normalizers.row import weigh
+from studies.clrs_text.task import ClrsText
 
 SEEDS = (4, 5)
 WIDTH = 8
@@ -32,9 +33,12 @@ def parameters():
     return jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS)))
 
 
-def frame_of(parameters, names, **keywords):
+SOFTMAX = {"softmax": normalizer("softmax")}
+
+
+def measured_frame(parameters, names, lengths, sets):
     named = {name: normalizer(name) for name in names}
-    return evaluation.frame_of(evaluation.evaluate(parameters, named, seeds=SEEDS, **keywords))
+    return frame_of(Evaluation(TASK, parameters, named, SEEDS, sets).over(lengths))
 
 
 def numbers(frame):
@@ -44,8 +48,8 @@ def numbers(frame):
 @pytest.mark.full
 def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
     structure, _ = build_model(TASK)
-    frame = frame_of(parameters, METHODS, lengths=(9,), sets=8)
-    keys = evaluation.set_keys(SEEDS, 9, 8)
+    frame = measured_frame(parameters, METHODS, (9,), 8)
+    keys = set_keys(SEEDS, 9, 8)
     read = nnx.jit(lambda model, batch, normalizer: model(batch, normalizer))
     for row in frame.to_dicts():
         index = SEEDS.index(row["seed"])
@@ -70,45 +74,29 @@ def test_rows_equal_a_plain_loop_over_models_sets_and_normalizers(parameters):
 @pytest.mark.full
 def test_short_sets_are_read_together_as_they_are_alone(parameters):
     """At lengths that share a program, in which items beyond a set's own are masked."""
-    together = frame_of(parameters, ["softmax", "softpick"], lengths=(2, 9, 40), sets=8)
+    together = measured_frame(parameters, ["softmax", "softpick"], (2, 9, 40), 8)
     for n in (2, 9, 40):
-        alone = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=8)
+        alone = measured_frame(parameters, ["softmax", "softpick"], (n,), 8)
         assert np.allclose(numbers(together.filter(n=n)), numbers(alone), rtol=1e-5)
 
 
 @pytest.mark.full
 def test_long_sets_which_are_encoded_block_by_block_are_evaluated_alike(parameters, monkeypatch):
     n = max_retrieval.BLOCK + 40
-    whole = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)
+    whole = measured_frame(parameters, ["softmax", "softpick"], (n,), 2)
     monkeypatch.setattr(max_retrieval, "LONGEST_WHOLE", 1)
-    for kept in (evaluation.heads_of, evaluation.measuring):
-        kept.cache_clear()
-    by_block = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)
+    jax.clear_caches()
+    heads_of.cache_clear()
+    by_block = measured_frame(parameters, ["softmax", "softpick"], (n,), 2)
     assert np.allclose(numbers(by_block), numbers(whole), rtol=1e-4)
 
 
 def test_under_a_true_key_the_largest_logit_is_that_of_the_true_item():
     rho = jnp.array([[0.9, 0.5, -jnp.inf, 0.1], [0.2, 0.3, 0.8, -0.6]])
     logits = jnp.array([[1.0, 3.0, 9.0, 0.0], [0.0, 1.0, 5.0, 2.0]])
-    found = evaluation.under_true_key(rho, logits[:, None], where=rho[:, None] > -jnp.inf)[:, 0]
+    found = under_true_key(rho, logits[:, None], where=rho[:, None] > -jnp.inf)[:, 0]
     exchanged = jnp.array([[3.0, 1.0, -jnp.inf, 0.0], [0.0, 1.0, 5.0, 2.0]])
     np.testing.assert_allclose(found, jax.nn.softmax(exchanged), atol=1e-7)
-
-
-@pytest.mark.full
-def test_the_notebook_stream_is_the_published_one():
-    """Written out once more, with raw keys, straight from the description of the recreation."""
-    batch = jax.tree.map(lambda leaf: leaf.reshape(11, 32, *leaf.shape[1:]), notebook.test_sets(12))
-    with jax.threefry_partitionable(False):
-        for index, seed in enumerate(range(11, 22)):
-            _, key = jax.random.split(jax.random.PRNGKey(seed))
-            _, k_rho, k_kappa, k_query = jax.random.split(key, 4)
-            rho = jax.random.uniform(k_rho, (32, 12, 1))
-            kappa = jax.random.randint(k_kappa, (32, 12), 0, 10)
-            assert np.array_equal(batch.items[index, ..., :1], rho)
-            assert np.array_equal(batch.items[index, ..., 1:].argmax(-1), kappa)
-            assert np.array_equal(batch.query[index], jax.random.uniform(k_query, (32, 1, 1))[:, 0])
-            assert np.array_equal(batch.answer[index], kappa[np.arange(32), np.asarray(rho)[..., 0].argmax(1)])
 
 
 def test_calibration_compares_confidence_and_accuracy_bin_by_bin():
@@ -125,7 +113,7 @@ def test_rows_of_many_heads_are_those_of_the_model_under_each_normalizer():
     model = nnx.merge(build_model(task)[0], jax.tree.map(lambda leaf: 3 * leaf[0], parameters))
     batch = task.test_batch(jax.random.key(5), 6, 1)
     for name in ("softmax", "softpick"):
-        scores, rows = attended(lambda: task.scores(model, batch, None), functools.partial(weigh, normalizer(name)))
+        scores, rows = attended(lambda: task.scores(model, batch, None), normalizer(name))
         direct = task.answers(model(batch.inputs, batch.mask, normalizer=normalizer(name)))
         np.testing.assert_allclose(scores, direct, rtol=1e-4, atol=1e-5)
         assert rows.weights.shape == (2 * 2 * 9, 9)
@@ -144,16 +132,15 @@ def test_weights_sum_to_one_in_one_program_with_the_logits(names):
         batch = task.test_batch(key, 16, 1)
         return jnp.stack([models[0](batch, weigh).weights.sum() for weigh in normalizers])
 
-    keys = evaluation.set_keys(config.all_seeds[:2], 16, 64)
+    keys = set_keys(config.all_seeds[:2], 16, 64)
     every = tuple(map(normalizer, names))
-    total = evaluation.on_every_set(sums, evaluation.models_of(task), two, keys, 64, every)
+    total = on_every_set(sums, models_of(task), two, keys, 64, every)
     np.testing.assert_allclose(total, 1, rtol=1e-5)
 
 
 def test_every_number_of_a_key_draws_other_sets_and_0_the_usual_ones():
     usual, *others = (
-        np.asarray(jax.random.key_data(evaluation.set_keys(SEEDS, 16, 4, key)))
-        for key in (None, *map(evaluation.key_of, (0, 1, 2**31 - 1)))
+        np.asarray(jax.random.key_data(set_keys(SEEDS, 16, 4, key))) for key in (None, *map(key_of, (0, 1, 2**31 - 1)))
     )
     assert np.array_equal(others[0], usual)
     assert len({one.tobytes() for one in others}) == 3
@@ -161,32 +148,31 @@ def test_every_number_of_a_key_draws_other_sets_and_0_the_usual_ones():
 
 
 def test_lengths_share_the_program_of_the_longest_up_to_256_or_1024_items():
-    rooms = evaluation.rooms_of(TASK, (2, 256, 257, 1024, 1025))
+    rooms = rooms_of(TASK, (2, 256, 257, 1024, 1025))
     assert rooms == {2: 256, 256: 256, 257: 1024, 1024: 1024, 1025: 1025}
 
 
 @pytest.mark.parametrize("count", [1, 64, 65, 130, 320])
 def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
-    rows = heads._flat(jnp.arange(count)[:, None], -1)[:, 0]
-    assert len(rows) <= heads.ROWS < 2 * len(rows) or len(rows) == count
+    rows = one_set._flat(jnp.arange(count)[:, None], -1)[:, 0]
+    assert len(rows) <= one_set.ROWS < 2 * len(rows) or len(rows) == count
     assert rows[-1] == count - 1
     assert len(np.unique(np.diff(rows))) <= 1
 
 
 def test_sets_of_every_length_seed_and_place_have_a_key_of_their_own():
-    keys = [np.asarray(jax.random.key_data(evaluation.set_keys(SEEDS, length, 4))) for length in (16, 17, 1024)]
+    keys = [np.asarray(jax.random.key_data(set_keys(SEEDS, length, 4))) for length in (16, 17, 1024)]
     assert len(np.unique(np.reshape(keys, (-1, 2)), axis=0)) == 3 * len(SEEDS) * 4
 
 
 def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, monkeypatch):
     """Each set has a number of its own, drawn from its key in the place of a loss."""
     drawn = lambda models, key_and_length, normalizers: {"loss": jax.random.uniform(key_and_length[0], (1,))}  # noqa: E731
-    monkeypatch.setattr(evaluation, "measuring", lambda *_: drawn)
+    monkeypatch.setattr(evaluation, "SetMeasures", lambda *_: drawn)
     done: list[float] = []
-    options = {"seeds": SEEDS, "lengths": (9,), "sets": 8, "measures": ("loss",)}
-    (whole,) = evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, **options)
+    whole = Evaluation(TASK, parameters, SOFTMAX, SEEDS, 8, ("loss",)).at(9)
     monkeypatch.setattr(evaluation, "ITEMS_TO_DIVIDE", 1)
-    (in_parts,) = evaluation.evaluate(parameters, {"softmax": normalizer("softmax")}, done=done.append, **options)
+    in_parts = Evaluation(TASK, parameters, SOFTMAX, SEEDS, 8, ("loss",), done=done.append).at(9)
     np.testing.assert_array_equal(in_parts.values["loss"], whole.values["loss"])
     assert len(np.unique(whole.values["loss"])) == 8 * len(SEEDS)
     assert done == [9 / evaluation.PARTS] * evaluation.PARTS
@@ -198,13 +184,13 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     trained = jax.vmap(build_model(task, "ssmax")[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
     named = {"as trained": None, "softmax": normalizer("softmax")}
     options = {"seeds": SEEDS, "lengths": (4, 8), "sets": 4, "task": task, "trained_under": "ssmax"}
-    frame = evaluation.frame_of(evaluation.evaluate(trained, named, **options))
+    frame = frame_of(evaluate(trained, named, **options))
     assert frame.columns == ["normalizer", "n", "seed", *EVALUATION]
     assert frame.filter(normalizer="as trained")["entropy"].null_count() == len(SEEDS) * 2
     assert (frame.filter(normalizer="softmax")["entropy"] > 0).all()
     assert len(frame) == len(named) * len(SEEDS) * 2
     with pytest.raises(ValueError, match="the task sort ranks no items"):
-        evaluation.evaluate(trained, named, **options, references=(evaluation.TRUE_ITEM,))
+        evaluate(trained, named, **options, references=(TRUE_ITEM,))
     as_trained, softmax = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
     assert not np.allclose(as_trained, softmax)
 
@@ -214,30 +200,13 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     [
         ({"seeds": (4,)}, "1 seeds"),
         ({"parameters": {"kernel": np.ones(3)}}, "max-retrieval model"),
-        ({"normalizers": {}}, "at least one|must have one"),
+        ({"normalizers": {}}, "at least one"),
         ({"lengths": (0,)}, "each of lengths is 0"),
-        ({"protocol": "notebok"}, "did you mean 'notebook'"),
+        ({"task": ClrsText(algorithms=("minimum", "quickselect"))}, "task has 2 parts"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_computed(parameters, changed, words):
     given = {"normalizers": {"softmax": normalizer("softmax")}, "seeds": SEEDS, "lengths": (4,)} | changed
     given = {"parameters": parameters} | given
     with pytest.raises(ValueError, match=words):
-        evaluation.evaluate(**given)
-
-
-def test_the_summary_holds_intervals_and_paired_tests_that_are_corrected_for_the_lengths_of_a_normalizer():
-    values = {("softmax", 4): [90.0, 91.0, 92.0], ("a", 4): [92.0, 93.5, 93.0], ("b", 4): [91.0, 93.0, 93.5]}
-    values |= {("softmax", 8): [80.0, 81.0, 82.0], ("a", 8): [80.5, 81.0, 83.0]}
-    rows = [(*cell, seed, value, 0.5) for cell, of_seeds in values.items() for seed, value in enumerate(of_seeds)]
-    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy", "loss"], orient="row")
-    alone: dict[Any, Any] = {
-        cell: paired_p_value(of_seeds, values["softmax", cell[1]]) for cell, of_seeds in values.items()
-    }
-    by_holm = dict(zip((("a", 4), ("a", 8)), corrected([alone["a", 4], alone["a", 8]]))) | {("b", 4): alone["b", 4]}
-    for row in evaluation.summarize(frame).to_dicts():
-        name, n = row["normalizer"], row["n"]
-        assert row["accuracy"] == pytest.approx(np.mean(values[name, n]))
-        assert row["interval"] == half_width(values[name, n])
-        assert row["loss"] == 0.5
-        assert row["p_value"] == (None if name == "softmax" else pytest.approx(by_holm[name, n]))
+        evaluate(**given)

@@ -97,7 +97,7 @@ def test_a_constant_for_one_half_of_the_seeds_is_that_of_the_other_half(monkeypa
     rows, fresh = Rows(*map(np.concatenate, zip(first, second))), rows_alike(grid, grid)
     types = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64, "loss": pl.Float64}
     nothing = SimpleNamespace(n=8, frame=lambda: pl.DataFrame(schema=types))
-    monkeypatch.setattr(refit, "evaluate", lambda *_, **__: [nothing])
+    monkeypatch.setattr(refit, "Evaluation", lambda *_, **__: SimpleNamespace(over=lambda lengths: [nothing]))
     options: dict[str, Any] = {"seeds": (7, 9), "sets": 2, "key": KEYS[0], "task": MaxRetrieval(width=8)}
     both = Rows(*(np.concatenate([column, column]) for column in fresh))
     compared = pl.concat(refit.compare({}, {8: rows}, {8: both}, 5, **options))

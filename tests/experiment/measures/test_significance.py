@@ -3,7 +3,6 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from softmax_jax.experiment.measures.evaluation import summarize
 from softmax_jax.experiment.measures.significance import (
     MOST_FLIPS,
     corrected,
@@ -11,8 +10,10 @@ from softmax_jax.experiment.measures.significance import (
     half_width,
     max_t_p_values,
     over_seeds,
+    over_sets,
     paired_p_value,
 )
+from softmax_jax.experiment.measures.summary import summarize
 
 VALUES = [0.5, 0.51, 0.55]
 FRAME = pl.DataFrame(
@@ -100,6 +101,9 @@ def test_a_family_is_a_normalizer_at_all_lengths_and_copies_of_the_baseline_are_
     ]
     frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
     summary = summarize(frame)
+    for name, n, accuracy, interval in summary.select("normalizer", "n", "accuracy", "interval").rows():
+        seeds = of[name][(64, 256).index(n)].tolist()
+        assert (accuracy, interval) == (pytest.approx(np.mean(seeds)), pytest.approx(half_width(seeds)))
     assert summary.filter(pl.col("normalizer") != "better")["p_value"].to_list() == [None] * 4
     better = summary.filter(normalizer="better")
     gains = of["better"] - base
@@ -110,3 +114,19 @@ def test_a_family_is_a_normalizer_at_all_lengths_and_copies_of_the_baseline_are_
     assert better["p_max_t"].to_list() == pytest.approx(max_t_p_values(gains))
     by_length = summarize(frame, family="n").filter(normalizer="better")
     assert by_length["p_value"].to_list() == pytest.approx(alone)  # one test at each length
+
+
+def test_an_interval_and_a_paired_test_over_sets_are_corrected_for_every_cell():
+    right = {
+        ("a", "softmax", 4): np.arange(10) < 9,
+        ("a", "ssmax", 4): np.arange(10) == 9,
+        ("b", "softmax", 4): np.ones(10, bool),
+        ("b", "ssmax", 4): np.arange(10) > 6,
+        ("c", "ssmax", 4): np.ones(10, bool),
+    }
+    first, second, third, fourth, alone = over_sets(right, "softmax").values()
+    assert first["low"] == pytest.approx(59.58, abs=0.01)  # Wilson's interval of 9 in 10
+    assert first["high"] == pytest.approx(98.21, abs=0.01)
+    assert first["p"] is third["p"] is alone["p"] is None
+    # Of ssmax alone 1 of 10 sets, whose p is 22 in 1024, and 0 of 7: Holm never puts the larger p below the smaller.
+    assert [second["p"], fourth["p"]] == pytest.approx([2 * 2 * 0.5**7] * 2)

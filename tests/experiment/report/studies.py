@@ -6,13 +6,15 @@ from pathlib import Path
 import jax
 
 from softmax_jax.experiment.measures.dispersion import resolution
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, evaluate, frame_of, named_normalizers
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.refit import search_lengths
+from softmax_jax.experiment.measures.runs import FITS, named_normalizers
 from softmax_jax.experiment.measures.table import MEASURES
 from softmax_jax.experiment.report.findings import Evaluated
 from softmax_jax.experiment.report.page import Study
 from softmax_jax.experiment.training.run_directory import load_checkpoint
-from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
+from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, TemperatureFit
 
 PAPER = Path(__file__).parents[3] / "checkpoints" / "paper_float32"
 LENGTHS = (16, 256)

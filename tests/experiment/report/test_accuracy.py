@@ -8,10 +8,11 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, Measured, values_of as values_of_set
+from softmax_jax.experiment.measures.evaluation import Measured
+from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.runs import lengths_to_show
 from softmax_jax.experiment.measures.significance import detectable
-from softmax_jax.experiment.measures.table import EVALUATION, Measure, Seen
+from softmax_jax.experiment.measures.table import EVALUATION, Measure, Seen, values_of as values_of_set
 from softmax_jax.experiment.report.accuracy import (
     ACCURACY,
     accuracy_chart,

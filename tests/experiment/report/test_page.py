@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.experiment.measures.evaluation import TRUE_ITEM
+from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.runs import names_of
 from softmax_jax.experiment.report.findings import Evaluated, helps, said
 from softmax_jax.experiment.report.page import (

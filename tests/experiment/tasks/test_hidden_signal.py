@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from softmax_jax.experiment.measures.evaluation import set_keys
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.tasks.hidden_signal import NOISE, Signal
 
 SEED = jnp.int32(3)

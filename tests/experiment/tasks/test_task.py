@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from softmax_jax.experiment.measures.evaluation import key_of
+from softmax_jax.experiment.measures.sets import key_of
 from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval

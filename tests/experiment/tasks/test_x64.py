@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from softmax_jax.experiment.measures.evaluation import evaluate, key_of
-from softmax_jax.experiment.tasks import TASKS, notebook, task_class
+from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.sets import key_of
+from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.max_retrieval import QUANTILES, MaxRetrieval
 from softmax_jax.experiment.tasks.sequences import SequenceTask
 from softmax_jax.experiment.tasks.task import dropout_key
@@ -17,6 +18,7 @@ from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.trainer import build_model, chunk_trainer, initial_state
 from softmax_jax.files import versions
 from softmax_jax.normalizers.registry import normalizer
+from studies import notebook
 from studies.clrs_text.task import ClrsText
 
 SIZES: dict[str, Any] = {"sets": 2, "hidden": 8, "heads": 2, "layers": 1}
@@ -78,7 +80,7 @@ def test_every_task_draws_the_same(name):
 
 @pytest.mark.full
 def test_sets_that_are_drawn_otherwise_are_the_same():
-    check_the_same(lambda: notebook.test_sets(4))
+    check_the_same(lambda: notebook.stream(4))
 
 
 @pytest.mark.full

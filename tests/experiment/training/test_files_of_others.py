@@ -7,7 +7,7 @@ import pytest
 
 from softmax_jax import temperature
 from softmax_jax.experiment.commands import evaluate, fit, report, train
-from softmax_jax.experiment.measures.runs import load_runs
+from softmax_jax.experiment.measures.runs import FITS, fits_beside, load_runs
 from softmax_jax.experiment.report import page
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.checkpoint import sign
@@ -131,10 +131,10 @@ def fit_of(**changes):
 
 
 def test_a_fit_names_no_code(run, canary):
-    (run / temperature.FITS["adaptive_refit"]).write_text(fit_of())
+    (run / FITS["adaptive_refit"]).write_text(fit_of())
     registry.normalizer(f"adaptive(fit={run / 'temperature.json'})")
     with pytest.raises(ValueError, match="was fitted to other parameters"):
-        temperature.fits_beside(run, load_checkpoint(run)[1])
+        fits_beside(run, load_checkpoint(run)[1])
     with pytest.raises(ValueError, match="is no whole temperature fit"):
         temperature.TemperatureFit.load(run / "temperature.json")
     assert not canary.exists()

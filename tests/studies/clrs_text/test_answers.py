@@ -1,61 +1,51 @@
+"""The task in the commands: every algorithm is a part that is tested alone, with tests over sets."""
+
 import dataclasses
+import json
 
 import jax
 import numpy as np
 import polars as pl
 import pytest
 
+from softmax_jax.experiment.commands.evaluate import Arguments, evaluate
+from softmax_jax.experiment.measures.runs import Loaded
 from softmax_jax.experiment.training.config import Config, changed, from_settings, settings_of
 from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
 from softmax_jax.normalizers.registry import normalizer
-from studies.clrs_text import answers
+from softmax_jax.refusal import Refusal
 from studies.clrs_text.task import ClrsText
 
 TASK = ClrsText(algorithms=("minimum", "kmp_matcher"), lengths=(4, 5), hidden=16, heads=2, layers=1)
 
 
-def frame(right, name, normalizer_name, n=4):
-    return pl.DataFrame([(name, normalizer_name, n, 0, right)], answers.ROW, orient="row")
-
-
-def test_accuracies_intervals_and_paired_tests_are_over_sets():
-    best, worst = [True] * 9 + [False], [True] + [False] * 9
-    rows = pl.concat(
-        [frame(best, "minimum", "softmax"), frame(worst, "minimum", "ssmax"), frame(best, "kmp_matcher", "softmax")]
-    )
-    first, second, third = answers.summarize_answers(rows).to_dicts()
-    assert (first["accuracy"], second["accuracy"]) == (90, 10)
-    assert first["low"] == pytest.approx(59.58, abs=0.01)  # Wilson's interval of 9 in 10
-    assert first["high"] == pytest.approx(98.21, abs=0.01)
-    assert second["p"] == pytest.approx(2 * 0.5**8)  # eight sets that only softmax answers
-    assert first["p"] is None
-    assert third["p"] is None
-
-
-def test_p_values_of_answers_are_corrected_for_every_test_in_the_table():
-    right, wrong = [True] * 10, [False] * 10
-    rows = [frame(right, name, "softmax") for name in ("minimum", "kmp_matcher")]
-    rows += [frame(wrong, "minimum", "ssmax"), frame(wrong[:7] + right[:3], "kmp_matcher", "ssmax")]
-    found = answers.summarize_answers(pl.concat(rows)).to_dicts()
-    assert [row["p"] for row in found] == [None, None, pytest.approx(2 * 2 * 0.5**10), pytest.approx(2 * 0.5**7)]
-
-
 @pytest.mark.full
-def test_every_algorithm_is_measured_at_its_own_lengths_under_every_normalizer():
-    config = Config(TASK)
-    state = initial_state(config)
-    lengths = answers.lengths_of(TASK, (3, 6))
-    by = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    frames = answers.evaluate_answers(state.parameters, by, task=TASK, lengths=lengths, sets=10, seeds=[0])
-    rows = pl.concat(frames).drop("right")
-    cells = [(name, by_name, n, 0) for name in TASK.algorithms for n in (3, 6) for by_name in by]
-    assert [row[:4] for row in rows.rows()] == cells
-    assert rows.columns == ["algorithm", "normalizer", "n", "seed", "accuracy"]
+def test_every_algorithm_is_measured_and_shown_under_every_normalizer(tmp_path, monkeypatch, capsys):
+    named = {name: normalizer(name) for name in ("softmax", "ssmax")}
+    config, parameters = Config(TASK, seeds=1), initial_state(Config(TASK, seeds=1)).parameters
+    runs = [
+        Loaded(name, tmp_path, dataclasses.replace(config, task=part), parameters, named, {"algorithm": name})
+        for name, part in TASK.parts().items()
+    ]
+    monkeypatch.setattr("softmax_jax.experiment.commands.evaluate.load_runs", lambda *_, **__: runs)
+    evaluate(Arguments(lengths=(3, 6), sets=10, output=tmp_path / "out"))
+    cells = [(name, under, n, 0) for name in TASK.algorithms for n in (3, 6) for under in named]
+    frame = pl.read_csv(tmp_path / "out" / "evaluation.csv")
+    assert frame.columns == ["algorithm", "normalizer", "n", "seed", "accuracy"]
+    assert [row[:4] for row in frame.rows()] == cells
+    summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())["summary"]
+    assert [(row["algorithm"], row["normalizer"], row["n"], row["p"] is None) for row in summary] == [
+        (*cell[:3], cell[1] == "softmax") for cell in cells
+    ]
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in summary)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in TASK.algorithms)
+    assert printed.count("\n  low") == 4
 
 
 def test_a_length_without_instances_is_refused_before_anything_is_measured():
-    with pytest.raises(ValueError, match="--lengths has 2: kmp_matcher must have from 3"):
-        answers.lengths_of(TASK, (2,))
+    with pytest.raises(Refusal, match="--lengths has 2: kmp_matcher must have from 3"):
+        Arguments(lengths=(2,)).lengths_of(TASK)
 
 
 @pytest.mark.full

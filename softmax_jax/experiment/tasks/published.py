@@ -1,7 +1,7 @@
-"""A published recreation of max retrieval: its parameters as Flax msgpack bytes, and its test sets.
+"""Reads the parameters of a published recreation of max retrieval, which are Flax msgpack bytes.
 
-That model is a Flax Linen one: six Dense layers, and `MultiHeadDotProductAttention` with one head, whose
-kernels carry the head as an axis of size 1.
+The model is one of Flax Linen: six Dense layers, and `MultiHeadDotProductAttention` with one head, whose kernels carry
+the head as an axis of size 1.
 """
 
 from typing import Any
@@ -11,15 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES, Batch
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES
 from softmax_jax.refusal import Refusal
-
-LENGTHS = tuple(2**power for power in range(1, 13))
-"""Items of its test sets."""
-SEEDS = range(11, 22)
-"""The seeds of the keys of its test sets."""
-SETS = 32
-"""Test sets of each key."""
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 DENSE = {
@@ -34,7 +27,7 @@ PROJECTIONS = ("query", "key", "value", "out")
 
 
 def from_bytes(data: bytes) -> dict[str, Any]:
-    """Parameters of our model, as nested dicts, from the msgpack bytes, with or without a `params` level.
+    """Returns the parameters of our model, as nested dicts, from msgpack bytes with or without a `params` level.
 
     Raises ValueError, in one line, for bytes that are no msgpack, for a tree of another model, and for numbers that
     are not finite.
@@ -57,23 +50,6 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), parameters)
 
 
-def to_bytes(parameters: dict[str, Any]) -> bytes:
-    """The msgpack bytes of our parameters, without a seed axis: the inverse of `from_bytes`."""
-    width = parameters["item_in"]["kernel"].shape[1]
-    shapes = {"kernel": (width, 1, width), "bias": (1, width)}
-    tree: dict[str, Any] = {theirs: jax.tree.map(np.asarray, parameters[ours]) for ours, theirs in DENSE.items()}
-    tree[ATTENTION] = {
-        name: {leaf: np.asarray(parameters[f"attention_{name}"][leaf]).reshape(shape) for leaf, shape in shapes.items()}
-        for name in PROJECTIONS[:-1]
-    }
-    out = parameters["attention_out"]
-    tree[ATTENTION]["out"] = {
-        "kernel": np.asarray(out["kernel"]).reshape(1, width, width),
-        "bias": np.asarray(out["bias"]),
-    }
-    return flax.serialization.msgpack_serialize(tree)
-
-
 def _check_tree(tree: dict[str, Any], width: int) -> None:
     """Raises ValueError unless the tree has the layers of the model, each with its shapes, and nothing else."""
     inputs, outputs = {"Dense_0": FEATURES, "Dense_2": 1}, {"Dense_5": CLASSES}
@@ -88,31 +64,11 @@ def _check_tree(tree: dict[str, Any], width: int) -> None:
     layers |= {f"{ATTENTION}/{name}": layer for name, layer in tree[ATTENTION].items()}
     for name in sorted(layers.keys() | expected.keys()):
         shapes = {leaf: np.shape(array) for leaf, array in layers[name].items()} if name in layers else "missing"
-        wanted = expected.get(name, "no such layer")
-        if shapes != wanted:
-            raise Refusal(f"layer {name} is {shapes}; the max-retrieval model has {wanted}")
+        required = expected.get(name, "no such layer")
+        if shapes != required:
+            raise Refusal(f"layer {name} is {shapes}; the max-retrieval model has {required}")
         for leaf, array in layers[name].items():
             with np.errstate(over="ignore"):
                 finite = jnp.issubdtype(array.dtype, jnp.floating) and np.isfinite(array.astype(np.float32)).all()
             if not finite:
                 raise Refusal(f"{name}/{leaf} is damaged: it must hold finite floating-point numbers")
-
-
-def test_sets(items: int) -> Batch:
-    """Returns the recreation's test sets of a length, those of its eleven keys one after the other.
-
-    Their random bits are those of JAX's old threefry layout, so accuracies compare to tables published from them.
-    """
-
-    def one(seed: int) -> Batch:
-        _, key = jax.random.split(jax.random.key(seed))
-        _, rho_key, kappa_key, query_key = jax.random.split(key, 4)
-        rho = jax.random.uniform(rho_key, (SETS, items, 1), jnp.float32)
-        kappa = jax.random.randint(kappa_key, (SETS, items), 0, CLASSES, jnp.int32)
-        query = jax.random.uniform(query_key, (SETS, 1, 1), jnp.float32)[:, 0]
-        features = jnp.concatenate([rho, jax.nn.one_hot(kappa, CLASSES, dtype=rho.dtype)], -1)
-        answer = jnp.take_along_axis(kappa, rho.argmax(1), 1)[:, 0]
-        return Batch(features, query, jnp.ones(kappa.shape, bool), answer)
-
-    with jax.threefry_partitionable(False):
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *map(one, SEEDS))

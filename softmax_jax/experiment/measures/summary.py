@@ -1,0 +1,48 @@
+"""The summary of a frame: means over seeds with intervals, and gains over a baseline with their tests."""
+
+import numpy as np
+import polars as pl
+
+from softmax_jax.experiment.measures.significance import (
+    corrected,
+    detectable,
+    half_width,
+    max_t_p_values,
+    paired_p_value,
+)
+from softmax_jax.experiment.measures.table import BASELINE, KEYS
+
+
+def summarize(frame: pl.DataFrame, baseline: str = BASELINE, family: str = "normalizer") -> pl.DataFrame:
+    """Returns means over seeds, with Student's t interval of the accuracy, and the gain in accuracy over the baseline.
+
+    `gain` is its mean over the seeds of both, `gain_interval` half its 95 % interval. `p_value` is of the paired t-test
+    corrected by Holm for the tests of one family, `p_max_t` by flips of signs: a family has one "normalizer" at all
+    lengths, or one "n" under all normalizers. `detectable` is the gain that the test would find in 80 % of the cases.
+    There is no test where the accuracies of all seeds differ from those of the baseline by nothing or by one number.
+    """
+    measures = [name for name in frame.columns if name not in KEYS]
+    groups = frame.group_by("normalizer", "n", maintain_order=True)
+    accuracies = {(name, n): values for name, n, values in groups.agg("accuracy").rows()}
+    columns: dict[str, list[float | None]] = {"interval": list(map(half_width, accuracies.values()))}
+    columns |= {
+        name: [None] * len(accuracies) for name in ("gain", "gain_interval", "p_value", "p_max_t", "detectable")
+    }
+    families: dict[str | int, dict[int, np.ndarray]] = {}
+    for place, ((name, n), values) in enumerate(accuracies.items()):
+        reference = accuracies.get((baseline, n), [])
+        if name == baseline or len(values) != len(reference):
+            continue
+        differences = np.subtract(values, reference)
+        columns["gain"][place] = float(differences.mean())
+        columns["gain_interval"][place] = half_width(differences.tolist())
+        columns["detectable"][place] = detectable(differences.tolist())
+        if differences.any() and (p := paired_p_value(values, reference)) is not None:
+            columns["p_value"][place] = p
+            families.setdefault(n if family == "n" else name, {})[place] = differences
+    for members in families.values():
+        by_holm = corrected([columns["p_value"][place] for place in members])
+        for place, holm, max_t in zip(members, by_holm, max_t_p_values(np.stack(list(members.values())))):
+            columns["p_value"][place], columns["p_max_t"][place] = holm, max_t
+    tests = pl.DataFrame(columns, dict.fromkeys(columns, pl.Float64))
+    return groups.agg(pl.mean(*measures)).hstack(tests)

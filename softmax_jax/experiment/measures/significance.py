@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 
 def half_width(values: Sequence[float], level: float = 0.95) -> float | None:
-    """Returns half the interval of the mean by Student's t, at 95 % or another level; None for fewer than two values."""
+    """Returns half the interval of the mean by Student's t, at 95 % or another level; None below two values."""
     if len(values) < 2:
         return None
     return float(scipy.special.stdtrit(len(values) - 1, (1 + level) / 2) * _standard_error(values))

@@ -28,7 +28,6 @@ LARGEST = 1e37
 """No number may be larger in size: it would be infinite in float32, or its product with another."""
 LEAST_BEGUN = 3
 """Letters of a name that tell which is meant."""
-SEEN = "it must be bool, or hold 0 and 1, True or 1 where an entry is visible"
 LONGEST_TEXT = 5000
 """Characters of a text that names something, the path of a file among its numbers included."""
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
@@ -226,51 +225,6 @@ def indices(name: str, numbers: Any) -> Any:
     if not jnp.issubdtype(found.dtype, jnp.integer):
         raise WrongType(f"{name} has dtype {found.dtype}; it must hold whole numbers: call .astype('int32') first")
     return found
-
-
-def mask(
-    where: Any, shape: tuple[int, ...], added: str, of: str = "that of the logits,", nonzero: bool = False
-) -> Array | None:
-    """A mask as booleans that broadcast to the shape, from an array, a list or one value, of booleans or of 0 and 1.
-
-    `added` says what to do with a mask that is to be added to the logits, and `nonzero` is as in `_shows`. Raises
-    TypeError for other types, ValueError for other numbers and for a shape that does not fit.
-    """
-    if where is None:
-        return None
-    if not is_array(where) and not isinstance(where, bool | int | float | list | tuple):
-        raise WrongType(f"the mask is {shown(where)}; {SEEN}: {added}")
-    given = array("the mask", where, object)
-    if not broadcasts(given.shape, shape):
-        raise Refusal(
-            f"the mask has shape {given.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
-        )
-    return jnp.asarray(given) if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
-
-
-def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
-    """Returns where a mask of numbers is not 0.
-
-    Numbers that are known must be 0 and 1. Those of floating point may be meant to be added to the logits, and would
-    then show just what they hide: so they are refused if they are traced, or 0 alone. With `nonzero` any number but 0
-    shows its entry, as in the layers of Flax, and none may be negative.
-    """
-    dtype, floating = numbers.dtype, jnp.issubdtype(numbers.dtype, jnp.floating)
-    if not floating and not jnp.issubdtype(dtype, jnp.integer):
-        raise WrongType(f"the mask has dtype {dtype}; {SEEN}: {added}")
-    if not is_known(numbers):
-        if floating and not nonzero:
-            raise WrongType(
-                f"the mask has dtype {dtype} and is traced; {SEEN}: give mask != 0 if it holds 0 and 1, or {added}"
-            )
-        return numbers != 0
-    known = np.asarray(numbers).astype(np.float64)
-    wrong = known[~(known >= 0 if nonzero else (known == 0) | (known == 1))]
-    if wrong.size:
-        raise Refusal(f"the mask of {dtype} holds {wrong[0]:g}; {SEEN}: {added}")
-    if floating and not nonzero and known.size and not known.any():
-        raise Refusal(f"the mask of {dtype} holds 0 alone; {SEEN}: give mask != 0 if all is hidden, or {added}")
-    return jnp.asarray(known != 0)
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

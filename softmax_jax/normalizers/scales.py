@@ -12,10 +12,8 @@ from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.checks import against
-from softmax_jax.normalizers.fit_file import fitted_numbers
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis, Mask, axis_and_mask
 from softmax_jax.normalizers.parameters import Numbers, number
-from softmax_jax.normalizers.row import Row, entropy
+from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Mask, Row, axis_and_mask, entropy
 from softmax_jax.refusal import Refusal
 
 ScaleLike = Callable[[Float[Array, "*shape"], Axis, Mask], Float[Array, "..."]]
@@ -230,8 +228,6 @@ class EntropyPolynomial(Scale):
         row_entropy = row.entropy()
         beta = jnp.maximum(self.polynomial(row_entropy), row.number(self.floor))
         return jnp.where(row_entropy > row.number(self.threshold), beta, jnp.ones((), row_entropy.dtype))
-
-    numbers_in = staticmethod(fitted_numbers)
 
     def extrapolates(self, logits: Float[Array, "*shape"], axis: Axis, where: Mask) -> Bool[Array, "..."]:
         """True for the rows above the threshold whose entropy lies outside `entropy_range`; axis kept at size 1."""

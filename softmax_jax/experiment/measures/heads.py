@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from softmax_jax.normalizers.masking import Axis
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.row import Axis
 from softmax_jax.transforms.probe import probe
 
 ROWS = 64

@@ -9,14 +9,13 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax import theory
-from softmax_jax.normalizers import masking
-from softmax_jax.normalizers.row import critical_beta
+from softmax_jax.normalizers.row import axis_and_mask, critical_beta
 
 
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.bool_, jnp.complex64])
 def test_logits_must_be_real_floating_point(dtype):
     with pytest.raises(TypeError, match=r"logits have dtype .*; they must be floating point: call"):
-        inspect.unwrap(masking.axis_and_mask)(jnp.ones(3, dtype), -1, None)
+        inspect.unwrap(axis_and_mask)(jnp.ones(3, dtype), -1, None)
 
 
 SEEN = jnp.array([True, True, False])

@@ -246,7 +246,7 @@ def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[in
     if len(padded) > len(shape) or not broadcasts(number_shape, shape) or any(padded[each] != 1 for each in axes):
         raise Refusal(
             f"{name} has shape {number_shape} for logits of shape {shape}; it must be a number for each row: give an "
-            f"array that broadcasts against the logits and has size 1 along axis {axis}, as (heads, 1, 1), or one number"
+            f"array that broadcasts against the logits, of size 1 along axis {axis}, as (heads, 1, 1), or one number"
         )
 
 

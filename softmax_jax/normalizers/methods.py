@@ -41,13 +41,13 @@ HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
 
 def method(
-    name: str, map: Map, scale: type[Scale], formula: str, largest_weight: str, source: str, **defaults: Any
+    name: str, part: Map, scale: type[Scale], formula: str, largest_weight: str, source: str, **defaults: Any
 ) -> Callable[[Callable[[], None]], Method]:
     """Registers a map over a scale under a name; the decorated function is empty and holds the docstring.
 
     Arguments:
         name: the name that `normalizer` knows.
-        map: the map.
+        part: the map.
         scale: the class of the scale.
         formula: in plain text, as in `Entry`.
         largest_weight: as in `Entry`.
@@ -57,7 +57,7 @@ def method(
 
     def register_with(description: Callable[[], None]) -> Method:
         entry = Entry(formula, largest_weight, source, inspect.getdoc(description) or "")
-        return register(name, map, scale, entry, **defaults)
+        return register(name, part, scale, entry, **defaults)
 
     return register_with
 

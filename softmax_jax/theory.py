@@ -30,7 +30,8 @@ import scipy  # whose parts load when they are first used, as some take seconds
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from softmax_jax.normalizers import checks, masking
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.row import ADD, is_low, read_mask
 from softmax_jax.refusal import Refusal
 
 Reals = ArrayLike | Sequence[int | float]
@@ -248,12 +249,12 @@ def gap_counting(logits: Logits, where: Logits | None = None) -> GapCounts:
     """
     checks.plain("logits", logits)
     rows = np.atleast_1d(np.asarray(logits, np.float64))
-    visible = checks.mask(where, rows.shape, masking.ADD)
+    visible = read_mask(where, rows.shape, ADD)
     rows = rows if visible is None else np.where(visible, rows, -np.inf)
     _require(rows, rows < np.inf, "logits", "a visible logit must be below inf and no NaN, so hide it by where=")
     ordered = -np.sort(-rows, -1)
     largest = np.where(ordered > -np.inf, ordered, 0)[..., :1]
-    visible = (ordered > -np.inf) & ~masking.is_low(ordered, largest)
+    visible = (ordered > -np.inf) & ~is_low(ordered, largest)
     gaps = np.where(visible, largest - ordered, np.inf)
     return GapCounts(np.arange(1.0, rows.shape[-1] + 1), gaps)
 

@@ -52,7 +52,7 @@ from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import read_json
-from softmax_jax.normalizers.masking import reaches
+from softmax_jax.normalizers.arithmetic import reaches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 from studies.ablation import BASE, PRECISION

@@ -284,7 +284,7 @@ INTERNAL = {
         "laws.assets.check_vectors",
         "normalizers.execution",
     )
-} | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "own_modules")}
+} | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "user_modules")}
 """Modules that only the project itself calls."""
 
 

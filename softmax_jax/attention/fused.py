@@ -24,9 +24,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.attention.inputs import Bias, Inputs, Keys, Options, Outputs, Queries
+from softmax_jax.normalizers.arithmetic import at_least, at_most
 from softmax_jax.normalizers.checks import against
 from softmax_jax.normalizers.maps import ShiftedSoftmax, SinkSoftmax, Softmax, Softmax1, SoftmaxN
-from softmax_jax.normalizers.masking import at_least, at_most
 from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import Row

@@ -2,7 +2,7 @@
 
 Queries, keys and values are laid out as (batch, length, heads, size), logits and weights as
 (batch, heads, queries, keys). What hides an entry is one boolean mask, given to the normalizer as `where`;
-no large negative number ever stands for it, but a bias of -9,000 or less hides too, as `masking` says.
+no large negative number ever stands for it, but a bias of -9,000 or less hides too, as `row` says.
 """
 
 import dataclasses
@@ -18,9 +18,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int32
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.masking import HIDDEN
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.row import HIDDEN, read_mask, weigh
 from softmax_jax.refusal import Refusal, WrongType
 
 Queries = Float[Array, "*batch queries heads size"]
@@ -178,8 +177,8 @@ def check_numbers(normalizer: Normalizer, shape: tuple[int, ...]) -> None:
 
 
 def as_bias_and_mask(bias: Given, mask: Given, shape: tuple[int, ...], nonzero: bool = False) -> tuple[Bias, Mask]:
-    """Returns both as arrays of the rank of logits of this shape; `nonzero` is as in `checks.mask`."""
-    mask = checks.mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
+    """Returns both as arrays of the rank of logits of this shape; `nonzero` is as in `read_mask`."""
+    mask = read_mask(mask, shape, BIAS, "(batch, heads, queries, keys) =", nonzero)
     mask = None if mask is None else align(mask, len(shape))
     if bias is None:
         return None, mask

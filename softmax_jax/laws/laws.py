@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from softmax_jax.normalizers.maps import Map
-from softmax_jax.normalizers.masking import is_low
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
+from softmax_jax.normalizers.row import is_low
 
 
 class Rows(NamedTuple):

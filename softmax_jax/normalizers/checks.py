@@ -1,8 +1,7 @@
-"""Checks of arguments, which refuse in one line, and the shapes in which numbers of maps and scales meet the logits.
+"""Checks arguments, and refuses in one line that names the value, the rule and the remedy.
 
-Every line names the value, the rule and the remedy. What is checked is known before anything is compiled: types,
-shapes, and the values of plain and numpy numbers. The values of JAX arrays are the caller's business, as reading one
-would wait for the device and fail where it is traced; those of a mask of numbers alone are read where they are known.
+What is checked is known before anything is compiled: types, shapes, and the values of plain and numpy numbers. The
+values of JAX arrays are not read, because reading one would wait for the device and fail where it is traced.
 """
 
 import ast
@@ -26,43 +25,42 @@ WIDTH = 80
 """Most characters of a value that a line shows."""
 LARGEST = 1e37
 """No number may be larger in size: it would be infinite in float32, or its product with another."""
-LEAST_BEGUN = 3
-"""Letters of a name that tell which is meant."""
-SEEN = "it must be bool, or hold 0 and 1, True or 1 where an entry is visible"
+LEAST_START = 3
+"""Letters of the start of a name that are enough to suggest it."""
 LONGEST_TEXT = 5000
 """Characters of a text that names something, the path of a file among its numbers included."""
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
 
 
-def did_you_mean(given: Any, known: Iterable[str]) -> str:
-    """A question that offers the nearest of the known names, or the first that goes on as this one begins, or nothing.
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """Returns a question that offers the nearest known name, or the first with the same start; empty if there is none.
 
     >>> did_you_mean("sofmax", ["softmax", "ssmax"]), did_you_mean("SSMax", ["softmax", "ssmax"]), did_you_mean("x", [])
     ("did you mean 'softmax'? ", "did you mean 'ssmax'? ", '')
     >>> did_you_mean("cosin", ["constant_schedule", "cosine_decay_schedule"])
     "did you mean 'cosine_decay_schedule'? "
     """
-    by_lower = {name.lower(): name for name in known}
-    begun = str(given).lower()
-    close = difflib.get_close_matches(begun, by_lower, n=1)
-    close += [name for name in by_lower if len(begun) >= LEAST_BEGUN and name.startswith(begun)]
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    start = str(name).lower()
+    close = difflib.get_close_matches(start, by_lower, n=1)
+    close += [candidate for candidate in by_lower if len(start) >= LEAST_START and candidate.startswith(start)]
     return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 
 def expression(text: str) -> ast.expr:
-    """Returns the syntax of one line such as `name(number=1.0)`. Raises ValueError for any other, be it by a comment.
+    """Returns the syntax of one line such as `name(number=1.0)`. Raises ValueError for any other text.
 
     >>> expression("ssmax(s=0.43)").func.id
     'ssmax'
     """
     line = text.strip()
     try:
-        found = ast.parse(line, mode="eval").body if len(line) < LONGEST_TEXT else None
+        syntax = ast.parse(line, mode="eval").body if len(line) < LONGEST_TEXT else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two where it is nested too deeply
-        found = None
-    if found is None or found.end_lineno != 1 or found.end_col_offset != len(line.encode()):
+        syntax = None
+    if syntax is None or syntax.end_lineno != 1 or syntax.end_col_offset != len(line.encode()):  # a comment follows
         raise Refusal(f"cannot read {shown(text)}")
-    return found
+    return syntax
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:
@@ -75,7 +73,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> None:
 
 
 def shown(value: Any) -> str:
-    r"""A value in few words on one line: of an array its type and shape, of a function its name.
+    r"""Describes a value in few words on one line: an array by type and shape, a function by name.
 
     >>> shown(jnp.zeros((2, 3))), shown(" a\nb"), shown(shown)
     ('a float32 array of shape (2, 3)', "' a\\nb'", 'the function shown')
@@ -93,7 +91,7 @@ def shown(value: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Returns True for an array of JAX or numpy, and for what stands for one, as a parameter of Flax does."""
+    """Returns True for an array of JAX or numpy, and for an object that acts as one, such as a parameter of Flax."""
     known = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
     return isinstance(value, known) or hasattr(type(value), "__jax_array__")
 
@@ -201,9 +199,9 @@ def floats(name: str, array: Any) -> None:
 
 
 def array(name: str, value: Any, also: Any = ()) -> Any:
-    """The array that a value is or, if it is of the types in `also`, can be, in a type that JAX has here.
+    """Returns a value that is an array, or of the types in `also`, as an array in a type that JAX has here.
 
-    It is one of JAX or numpy, as JAX would compile a program to take it over. Raises TypeError for other values.
+    An array of numpy stays one, because JAX would compile a program to convert it. Raises TypeError for other values.
     """
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
@@ -221,56 +219,11 @@ def flag(name: str, value: Any) -> None:
 
 
 def indices(name: str, numbers: Any) -> Any:
-    """Whole numbers as an array, from one or a list of them. Raises TypeError for other types."""
-    found = array(name, numbers, int | list | tuple)
-    if not jnp.issubdtype(found.dtype, jnp.integer):
-        raise WrongType(f"{name} has dtype {found.dtype}; it must hold whole numbers: call .astype('int32') first")
-    return found
-
-
-def mask(
-    where: Any, shape: tuple[int, ...], added: str, of: str = "that of the logits,", nonzero: bool = False
-) -> Array | None:
-    """A mask as booleans that broadcast to the shape, from an array, a list or one value, of booleans or of 0 and 1.
-
-    `added` says what to do with a mask that is to be added to the logits, and `nonzero` is as in `_shows`. Raises
-    TypeError for other types, ValueError for other numbers and for a shape that does not fit.
-    """
-    if where is None:
-        return None
-    if not is_array(where) and not isinstance(where, bool | int | float | list | tuple):
-        raise WrongType(f"the mask is {shown(where)}; {SEEN}: {added}")
-    given = array("the mask", where, object)
-    if not broadcasts(given.shape, shape):
-        raise Refusal(
-            f"the mask has shape {given.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
-        )
-    return jnp.asarray(given) if given.dtype == jnp.bool_ else _shows(given, added, nonzero)
-
-
-def _shows(numbers: Any, added: str, nonzero: bool) -> Array:
-    """Returns where a mask of numbers is not 0.
-
-    Numbers that are known must be 0 and 1. Those of floating point may be meant to be added to the logits, and would
-    then show just what they hide: so they are refused if they are traced, or 0 alone. With `nonzero` any number but 0
-    shows its entry, as in the layers of Flax, and none may be negative.
-    """
-    dtype, floating = numbers.dtype, jnp.issubdtype(numbers.dtype, jnp.floating)
-    if not floating and not jnp.issubdtype(dtype, jnp.integer):
-        raise WrongType(f"the mask has dtype {dtype}; {SEEN}: {added}")
-    if not is_known(numbers):
-        if floating and not nonzero:
-            raise WrongType(
-                f"the mask has dtype {dtype} and is traced; {SEEN}: give mask != 0 if it holds 0 and 1, or {added}"
-            )
-        return numbers != 0
-    known = np.asarray(numbers).astype(np.float64)
-    wrong = known[~(known >= 0 if nonzero else (known == 0) | (known == 1))]
-    if wrong.size:
-        raise Refusal(f"the mask of {dtype} holds {wrong[0]:g}; {SEEN}: {added}")
-    if floating and not nonzero and known.size and not known.any():
-        raise Refusal(f"the mask of {dtype} holds 0 alone; {SEEN}: give mask != 0 if all is hidden, or {added}")
-    return jnp.asarray(known != 0)
+    """Returns whole numbers as an array, from one or a list of them. Raises TypeError for other types."""
+    values = array(name, numbers, int | list | tuple)
+    if not jnp.issubdtype(values.dtype, jnp.integer):
+        raise WrongType(f"{name} has dtype {values.dtype}; it must hold whole numbers: call .astype('int32') first")
+    return values
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
@@ -287,18 +240,18 @@ def same_shape(name: str, array: Any, like: str, shape: tuple[int, ...]) -> None
 
 def per_row(name: str, number: Any, shape: tuple[int, ...], axis: int | tuple[int, ...]) -> None:
     """Raises ValueError unless a number, or array of them, is one for each row of logits of this shape."""
-    given = jnp.shape(number)
-    padded = (1,) * (len(shape) - len(given)) + tuple(given)
-    along = axis if isinstance(axis, tuple) else (axis,)
-    if len(given) > len(shape) or not broadcasts(given, shape) or any(padded[one] != 1 for one in along):
+    number_shape = jnp.shape(number)
+    padded = (1,) * (len(shape) - len(number_shape)) + tuple(number_shape)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if len(padded) > len(shape) or not broadcasts(number_shape, shape) or any(padded[each] != 1 for each in axes):
         raise Refusal(
-            f"{name} has shape {given} for logits of shape {shape}; it must be a number for each row: give an array "
-            f"that broadcasts against the logits and has size 1 along axis {axis}, as (heads, 1, 1), or one number"
+            f"{name} has shape {number_shape} for logits of shape {shape}; it must be a number for each row: give an "
+            f"array that broadcasts against the logits, of size 1 along axis {axis}, as (heads, 1, 1), or one number"
         )
 
 
 def row(logits: Any, axis: Any, name: str = "logits", **numbers: Any) -> int | tuple[int, ...]:
-    """The axis, or axes, of a row as whole numbers; None stands for all, as in `jax.nn.softmax`.
+    """Returns the axis, or axes, of a row as whole numbers; None stands for all, as in `jax.nn.softmax`.
 
     Raises unless logits are floating point, have the axis, and the numbers are one for each row, or for all.
     """
@@ -310,23 +263,23 @@ def row(logits: Any, axis: Any, name: str = "logits", **numbers: Any) -> int | t
     if not axes or not all(map(is_whole, axes)):
         raise WrongType(f"axis is {shown(axis)}; it must be a whole number, a tuple of them, or None for all axes")
     axes = tuple(map(operator.index, axes))
-    if not all(-ndim <= one < ndim for one in axes) or len({one % ndim for one in axes}) < len(axes):
+    if not all(-ndim <= each < ndim for each in axes) or len({each % ndim for each in axes}) < len(axes):
         raise Refusal(f"axis is {axis}; of an array of rank {ndim} it must be from {-ndim} to {ndim - 1}, each once")
-    along = axes[0] if len(axes) == 1 else axes
+    axis = axes[0] if len(axes) == 1 else axes
     for number_name, number in numbers.items():
         if number is not None:
-            per_row(number_name, number, jnp.shape(logits), along)
-    return along
+            per_row(number_name, number, jnp.shape(logits), axis)
+    return axis
 
 
 def one_axis(axis: int | tuple[int, ...]) -> int:
-    """The axis of a row that has one. Raises ValueError for several."""
+    """Returns the axis of a row that has one. Raises ValueError for several."""
     if isinstance(axis, tuple):
         raise Refusal(f"axis is {axis}; it must be one axis here: join them with reshape first")
     return axis
 
 
 def against(number: ArrayLike, logits: Float[Array, "*shape"]) -> Float[Array, "..."]:
-    """The number in the logits' type and rank, ready to broadcast against them."""
+    """Returns a number in the type and rank of the logits, ready to broadcast against them."""
     array = jnp.asarray(number, logits.dtype)
     return array.reshape((1,) * (logits.ndim - array.ndim) + array.shape)

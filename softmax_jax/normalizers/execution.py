@@ -10,11 +10,13 @@ from jaxtyping import Array, Shaped
 
 
 def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
-    """function(*operands), computed as one operation where JAX looks at, or asks about, each.
+    """Returns function(*operands), computed as one operation where JAX would otherwise treat each step by itself.
 
-    Under `jax.debug_nans` and `jax.debug_infs` it is compiled: within stands -inf for what is masked. Where an array
-    lies on a mesh with explicit axes, XLA divides what is within, and `out` is the `PartitionSpec` of the result.
-    Elsewhere it is called as it is.
+    Two places do: `compute_rows` of a row and attention. Elsewhere the function is simply called.
+
+    - Under `jax.debug_nans` and `jax.debug_infs` the function is compiled, because -inf stands for what is masked.
+    - Where an array lies on a mesh with explicit axes, XLA divides the steps; `out` is the `PartitionSpec` of the
+      result.
     """
     leaves, structure = jax.tree.flatten(operands)
     arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
@@ -24,28 +26,28 @@ def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
     if mesh is None and not debugging:
         return function(*operands)
 
-    def of_arrays(arrays: dict[int, Array]) -> Any:
-        # Plain numbers stay plain, as what is computed may hang on them.
+    def call_with(arrays: dict[int, Array]) -> Any:
+        # Plain numbers stay plain, because the choice of a formula may depend on them.
         return function(*structure.unflatten([arrays.get(place, leaf) for place, leaf in enumerate(leaves)]))
 
-    whole = jax.jit(of_arrays) if debugging else of_arrays
+    compute = jax.jit(call_with) if debugging else call_with
     if mesh is None:
-        return whole(arrays)
+        return compute(arrays)
     out = jax.tree.map(lambda spec: NamedSharding(mesh, spec), out, is_leaf=lambda x: isinstance(x, PartitionSpec))
-    return jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=out)(whole)(arrays)
+    return jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=out)(compute)(arrays)
 
 
 def spec_of(array: Any, without: int | tuple[int, ...] = ()) -> PartitionSpec:
-    """How an array is divided over explicit axes of its mesh, with some of its own axes whole."""
+    """Returns how an array is divided over explicit axes of its mesh; its own axes in `without` are whole."""
     spec = jax.typeof(array).sharding.spec
     whole = {place % len(spec) for place in (without if isinstance(without, tuple) else (without,))}
     return PartitionSpec(*(None if place in whole else names for place, names in enumerate(spec)))
 
 
 def varying(values: Shaped[Array, "*shape"], like: Any) -> Shaped[Array, "*shape"]:
-    """The values, which count as different between the devices of a `shard_map` where `like`, of their shape, does.
+    """Returns the values, marked as different between the devices of a `shard_map` where `like`, of their shape, is.
 
-    What a loop starts from must be so wherever a step is. No program computes it: XLA drops the choice.
+    The start of a loop must be marked as its steps are. This costs nothing: XLA drops the select.
     """
     return jnp.where(jnp.zeros_like(like, bool), values, values)
 

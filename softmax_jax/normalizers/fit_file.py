@@ -1,4 +1,4 @@
-"""The file of a temperature fit: what must stand in it, and how the adaptive method reads it."""
+"""Reads and checks the file of a temperature fit."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ LARGEST_FILE = 2**20
 
 
 def fitted_numbers(path: str) -> dict[str, tuple[float, ...]]:
-    """The numbers that a fit's file holds, as the entropy polynomial takes them. Raises as `read_fit`."""
+    """Returns the numbers that a fit's file holds, as the entropy polynomial takes them. Raises as `read_fit`."""
     content = read_fit(Path(path))
     return {name: tuple(map(float, content[name])) for name in ("coefficients", "entropy_range")}
 
 
 def signed(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a fit with the SHA-256 of all of it, as a reader wants it.
+    """Returns the content of a fit with the SHA-256 of all of it, which a reader checks.
 
     >>> signed({"degree": 4})["sha256"][:8]
     '1d13e6ff'
@@ -37,7 +37,7 @@ def signed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_fit(path: Path) -> dict[str, Any]:
-    """The content of a fit's file, less its checksum.
+    """Returns the content of a fit's file, less its checksum.
 
     Raises ValueError, in one line, for a file that is missing, is no valid fit, or is not as it was written.
     """
@@ -61,7 +61,7 @@ def read_fit(path: Path) -> dict[str, Any]:
 
 
 def check_polynomial(name: str, content: dict[str, Any]) -> None:
-    """Raises ValueError unless the polynomial is one that a fit can have given, over its own range of entropies."""
+    """Raises ValueError unless a fit could have given the polynomial, over its own range of entropies."""
     coefficients, entropy_range = content["coefficients"], content["entropy_range"]
     for key in ("coefficients", "entropy_range"):
         numbers = content[key]
@@ -81,8 +81,8 @@ def check_polynomial(name: str, content: dict[str, Any]) -> None:
             f"range, where |β| is at most {LARGEST_BETA:g}: coefficients go highest power first"
         )
     ends: Any = content.get("beta_at_ends")
-    both = are_finite_numbers(ends) and len(ends) == 2
-    if ends is not None and not (both and np.allclose(ends, betas[[0, -1]], rtol=1e-6, atol=1e-6)):
+    are_two = are_finite_numbers(ends) and len(ends) == 2
+    if ends is not None and not (are_two and np.allclose(ends, betas[[0, -1]], rtol=1e-6, atol=1e-6)):
         raise Refusal(
             f"{name}: the polynomial gives β = {betas[0]:.4g} and {betas[-1]:.4g} at the ends of its range, and "
             f"beta_at_ends says {shown(ends)}: coefficients go highest power first"

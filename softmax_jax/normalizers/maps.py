@@ -1,7 +1,7 @@
 """Maps: each turns a row of logits into weights.
 
 Every map computes in float32 whatever the input type (float64 stays), returns the type it was given, and
-obeys the mask as `masking` says. In the formulas `z` are the logits of one row, and every sum runs over the
+obeys the mask as `row` says. In the formulas `z` are the logits of one row, and every sum runs over the
 visible entries alone.
 """
 
@@ -18,14 +18,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks, masking
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
+from softmax_jax.normalizers import arithmetic, checks
 from softmax_jax.normalizers.parameters import Numbers, number
-from softmax_jax.normalizers.row import Row, weigh
+from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Row, weigh
 
 
 class Entry(NamedTuple):
-    """The documentation's facts about a map, or about a method that puts it over a scale."""
+    """Facts about a map, or about a method that puts it over a scale, for the documentation."""
 
     formula: str
     """In plain text."""
@@ -38,21 +37,21 @@ class Entry(NamedTuple):
 
 DISPERSES = "Θ(1/n)"
 UNWRITTEN = Entry("–", "–", "–")
-"""Of a method that nobody described."""
+"""The entry of a method without a description."""
 
 
-def entry_of(map: Any) -> Entry:
+def entry_of(part: Any) -> Entry:
     """Returns the entry of a map, from its class; `UNWRITTEN` if it has no formula."""
-    if not getattr(map, "formula", ""):
+    if not getattr(part, "formula", ""):
         return UNWRITTEN
-    return Entry(map.formula, map.largest_weight, map.source, inspect.getdoc(map) or "")
+    return Entry(part.formula, part.largest_weight, part.source, inspect.getdoc(part) or "")
 
 
 class Map(Numbers, abc.ABC):
-    """A row of logits in, its weights out.
+    """Turns a row of logits into its weights.
 
-    A subclass has its numbers as fields, each with a default, and defines `weights`. What is masked gets 0 whatever
-    that says.
+    A subclass has its numbers as fields, each with a default, and defines `weights`. Masked entries get 0 whatever
+    it returns.
     """
 
     shift_invariant: ClassVar[bool] = False
@@ -83,16 +82,16 @@ class Map(Numbers, abc.ABC):
     def __call__(
         self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None, **numbers: Any
     ) -> Float[Array, "*shape"]:
-        """Weights of the logits along `axis`, with 0 where `where` is False; `numbers` in the place of its own."""
-        map = dataclasses.replace(self, **numbers) if numbers else self
-        return weigh(map, logits, axis, where, low_hides=True)
+        """Returns weights of the logits along `axis`, 0 where `where` is False; `numbers` replace those of the map."""
+        part = dataclasses.replace(self, **numbers) if numbers else self
+        return weigh(part, logits, axis, where, low_hides=True)
 
     def of_row(self, row: Row) -> Float[Array, "*shape"]:
-        """Weights of rows, in the type of the logits that were given, and 0 where they are hidden."""
+        """Returns weights of rows, in the type of the logits that were given, and 0 where they are hidden."""
         return row.weights(self.weights(row))
 
     def check(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
-        """Raises ValueError unless each number is one for each row, those of a part such as a normalizer included."""
+        """Raises ValueError unless each number, also of a part such as a normalizer, is one for each row."""
         for name, value in vars(self).items():
             if hasattr(value, "check"):
                 value.check(logits, axis)
@@ -101,27 +100,13 @@ class Map(Numbers, abc.ABC):
 
     @abc.abstractmethod
     def weights(self, row: Row) -> Float[Array, "*shape"]:
-        """Weights of rows; what they say of masked entries does not matter."""
-
-
-@jax.custom_jvp
-def over(values: Float[Array, "*shape"], divisor: Float[Array, "*row"]) -> Float[Array, "*shape"]:
-    """The values over the divisor of their row, which may be so small that its square is 0."""
-    return values / divisor
-
-
-@over.defjvp
-def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    shares, (values_slope, divisor_slope) = over(*primals), (tangent / primals[1] for tangent in tangents)
-    return shares, values_slope - masking.times_row(shares, divisor_slope)
+        """Returns weights of rows; what they are at masked entries does not matter."""
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _softmax(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
-    """e^z over its sum, for whole rows with -inf where an entry is masked; an empty row gets 0.
-
-    No comparison and no choice, so that a compiler may hand all of it to a library as one operation.
-    """
+    """Returns e^z over its sum, for whole rows with -inf where an entry is masked; an empty row gets 0."""
+    # No comparison and no select, so that a compiler may hand all of it to a library as one operation.
     largest = jnp.max(logits, axis, keepdims=True, initial=-jnp.inf)
     pivot = jnp.maximum(largest, float(jnp.finfo(logits.dtype).min))
     exponentials = jnp.exp(logits - pivot)
@@ -130,10 +115,10 @@ def _softmax(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape
 
 
 @_softmax.defjvp
-def _(axis: Axis, logits: tuple[Array], slopes: tuple[Array]) -> tuple[Array, Array]:
-    """The slope of the weights, w (dz - Σ w dz): it needs nothing but them."""
-    weights, slope = _softmax(*logits, axis), slopes[0]
-    return weights, weights * (slope - jnp.sum(weights * slope, axis, keepdims=True))
+def _(axis: Axis, logits: tuple[Array], changes: tuple[Array]) -> tuple[Array, Array]:
+    # dw = w (dz - Σ w dz), which reads only the weights: w = (0.731, 0.269) and dz = (1, 0) give (0.197, -0.197).
+    weights, change = _softmax(*logits, axis), changes[0]
+    return weights, weights * (change - jnp.sum(weights * change, axis, keepdims=True))
 
 
 class Softmax(Map):
@@ -183,15 +168,15 @@ class Softmax1(Softmax):
     source = "Miller 2023"
 
     def sink_logit(self) -> ArrayLike:
-        """The logit in the denominator alone."""
+        """Returns the logit that only the denominator has."""
         return 0.0
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         sink = row.number(self.sink_logit())
         # Any pivot gives the same weights, so it counts as a constant in derivatives.
         pivot = jax.lax.stop_gradient(row.maximum(row.logits, sink))
-        exponentials = jnp.where(row.logits != -jnp.inf, jnp.exp(masking.below(row.logits, pivot)), 0)
-        return over(exponentials, row.sum(exponentials) + jnp.exp(sink - pivot))
+        exponentials = jnp.where(row.logits != -jnp.inf, jnp.exp(arithmetic.subtract_pivot(row.logits, pivot)), 0)
+        return arithmetic.divide_row(exponentials, row.sum(exponentials) + jnp.exp(sink - pivot))
 
 
 class SinkSoftmax(Softmax1):
@@ -314,7 +299,7 @@ class ClippedSoftmax(Map):
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         gamma = row.number(self.gamma) - row.number(self.alpha) / jnp.maximum(row.count(), 1)
         stretched = (row.number(self.zeta) - gamma) * _softmax(row.logits, row.axis) + gamma
-        return masking.at_most(masking.at_least(stretched, 0), 1)
+        return arithmetic.at_most(arithmetic.at_least(stretched, 0), 1)
 
 
 class ElasticSoftmax(Map):
@@ -344,7 +329,7 @@ class ElasticSoftmax(Map):
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         left = _softmax(row.logits, row.axis) + row.number(self.tau) / jnp.maximum(row.count(), 1)
-        return jnp.where(row.logits != -jnp.inf, masking.at_least(left, 0), 0)
+        return jnp.where(row.logits != -jnp.inf, arithmetic.at_least(left, 0), 0)
 
 
 class Softpick(Map):
@@ -379,19 +364,19 @@ class Softpick(Map):
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         # No constant in derivatives: ε is added after all terms are divided by exp(m), so m does not cancel.
         maximum = row.maximum(row.logits, 0.0)
-        difference = jnp.where(row.logits != -jnp.inf, less_one(row.logits, maximum), 0)
-        sizes = masking.apart(jnp.abs(difference), difference)
+        difference = jnp.where(row.logits != -jnp.inf, exp_less_one(row.logits, maximum), 0)
+        sizes = arithmetic.keep_apart(jnp.abs(difference), difference)
         divisor = row.sum(sizes) + row.number(self.eps)
-        return over(jnp.where(difference > 0, difference, 0), divisor)
+        return arithmetic.divide_row(jnp.where(difference > 0, difference, 0), divisor)
 
 
-def less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[Array, "*shape"]:
-    """exp(z) - 1, both times exp(-maximum)."""
-    # Two forms of the same difference: for small logits the right one alone cancels all its digits.
+def exp_less_one(z: Float[Array, "*shape"], maximum: Float[Array, "*row"]) -> Float[Array, "*shape"]:
+    """Returns (exp(z) - 1) · exp(-maximum)."""
+    # Two forms of the same difference: at z = 1e-8 float32 has exp(z) - 1 = 0, and expm1(z) = 1e-8.
     small = z < 1
     return jnp.where(
         small,
-        masking.times_row(jnp.expm1(jnp.where(small, z, 0)), jnp.exp(-maximum)),
+        arithmetic.times_row(jnp.expm1(jnp.where(small, z, 0)), jnp.exp(-maximum)),
         jnp.exp(z - maximum) - jnp.exp(-maximum),
     )
 
@@ -452,8 +437,8 @@ class Hardmax(Map):
         z = row.logits
         maximum = jax.lax.stop_gradient(row.maximum(z))
         # A gap of 0 counts too, as β = 0 leaves it; of NaN it is NaN.
-        gap = jax.lax.stop_gradient(masking.below(z, maximum))
-        largest = jnp.where(jnp.isnan(gap), jnp.nan, (masking.reaches(z, maximum) | (gap == 0)).astype(z.dtype))
+        gap = jax.lax.stop_gradient(arithmetic.subtract_pivot(z, maximum))
+        largest = jnp.where(jnp.isnan(gap), jnp.nan, (arithmetic.reaches(z, maximum) | (gap == 0)).astype(z.dtype))
         largest = jnp.where(z != -jnp.inf, largest, 0)
         total = row.sum(largest)
         return largest / jnp.where(total == 0, 1, total)  # 0 in an empty row
@@ -506,10 +491,10 @@ class SignedL1(Map):
         z = jnp.where(row.logits == -jnp.inf, 0, row.logits)
         # Dividing through by the largest keeps the sum finite; by at most 1e37, whose reciprocal is not subnormal.
         sizes = jnp.abs(z)
-        pivot = row.maximum(jnp.where(sizes == jnp.inf, sizes, masking.at_most(sizes, 1e37)), 1.0)
+        pivot = row.maximum(jnp.where(sizes == jnp.inf, sizes, arithmetic.at_most(sizes, 1e37)), 1.0)
         pivot = jax.lax.stop_gradient(pivot)
         ratio = z / pivot
-        return over(ratio, row.sum(jnp.abs(ratio)) + 1 / pivot)
+        return arithmetic.divide_row(ratio, row.sum(jnp.abs(ratio)) + 1 / pivot)
 
 
 def soft_cap(logits: Float[Array, "*shape"], cap: ArrayLike) -> Float[Array, "*shape"]:

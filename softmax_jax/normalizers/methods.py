@@ -41,15 +41,25 @@ HOLDS_A_LEAD = "→ 1 if s·δ > 1, else Θ(n^(s·δ-1))"
 
 
 def method(
-    name: str, map: Map, scale: type[Scale], formula: str, largest_weight: str, source: str, **own: Any
+    name: str, part: Map, scale: type[Scale], formula: str, largest_weight: str, source: str, **defaults: Any
 ) -> Callable[[Callable[[], None]], Method]:
-    """Registers a map over a scale under a name. The function that is decorated says what it is, in its docstring."""
+    """Registers a map over a scale under a name; the decorated function is empty and holds the docstring.
 
-    def registered(documented: Callable[[], None]) -> Method:
-        entry = Entry(formula, largest_weight, source, inspect.getdoc(documented) or "")
-        return register(name, map, scale, entry, **own)
+    Arguments:
+        name: the name that `normalizer` knows.
+        part: the map.
+        scale: the class of the scale.
+        formula: in plain text, as in `Entry`.
+        largest_weight: as in `Entry`.
+        source: as in `Entry`.
+        defaults: those of this method where they differ from those of the scale.
+    """
 
-    return registered
+    def register_with(description: Callable[[], None]) -> Method:
+        entry = Entry(formula, largest_weight, source, inspect.getdoc(description) or "")
+        return register(name, part, scale, entry, **defaults)
+
+    return register_with
 
 
 register("softmax", maps.softmax)

@@ -1,4 +1,4 @@
-"""The one idea of the package: a normalizer is a map over a scale."""
+"""Puts a map over a scale: the one idea of the package."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -11,9 +11,8 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import DISPERSES, Map, soft_cap, softmax
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Axis
 from softmax_jax.normalizers.parameters import ByNumbers, Numbers, number
-from softmax_jax.normalizers.row import Row, weigh
+from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Row, weigh
 from softmax_jax.normalizers.scales import Scale, ScaleLike
 from softmax_jax.refusal import WrongType
 
@@ -24,7 +23,7 @@ MapLike = Map | Callable[..., Float[Array, "..."]]
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bound(ByNumbers):
-    """A function with numbers bound to it, which are its leaves; the function is structure.
+    """A function with numbers bound to it. The numbers are leaves, the function is structure.
 
     As `jax.tree_util.Partial`, whose tuple and dictionary Orbax cannot store where one of them is empty.
     """
@@ -37,15 +36,15 @@ class Bound(ByNumbers):
         return self.func(*self.args, *args, **{**self.keywords, **keywords})
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-        numbers = [(jax.tree_util.SequenceKey(place), number) for place, number in enumerate(self.args)]
-        numbers += [(jax.tree_util.GetAttrKey(name), number) for name, number in sorted(self.keywords.items())]
-        return numbers, (self.func, len(self.args), *sorted(self.keywords))
+        leaves = [(jax.tree_util.SequenceKey(place), leaf) for place, leaf in enumerate(self.args)]
+        leaves += [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in sorted(self.keywords.items())]
+        return leaves, (self.func, len(self.args), *sorted(self.keywords))
 
     @classmethod
-    def tree_unflatten(cls, structure: tuple[Any, ...], numbers: Iterable[Any]) -> "Bound":
+    def tree_unflatten(cls, structure: tuple[Any, ...], leaves: Iterable[Any]) -> "Bound":
         func, places, *names = structure
-        given = tuple(numbers)
-        return cls(func, given[:places], dict(zip(names, given[places:])))
+        leaves = tuple(leaves)
+        return cls(func, leaves[:places], dict(zip(names, leaves[places:])))
 
 
 class Normalizer(Numbers):
@@ -67,11 +66,11 @@ class Normalizer(Numbers):
     def __post_init__(self) -> None:
         self._check_parts()
         for part in ("map", "scale"):
-            one: Any = getattr(self, part)
-            if isinstance(one, jax.tree_util.Partial) and isinstance(one.func, Map):
-                object.__setattr__(self, part, dataclasses.replace(one.func, **one.keywords))
-            elif isinstance(one, jax.tree_util.Partial):
-                object.__setattr__(self, part, Bound(one.func, one.args, one.keywords))
+            value: Any = getattr(self, part)
+            if isinstance(value, jax.tree_util.Partial) and isinstance(value.func, Map):
+                object.__setattr__(self, part, dataclasses.replace(value.func, **value.keywords))
+            elif isinstance(value, jax.tree_util.Partial):
+                object.__setattr__(self, part, Bound(value.func, value.args, value.keywords))
         if not isinstance(self.map, Map | Bound):
             object.__setattr__(self, "map", Bound(self.map))
 
@@ -82,20 +81,20 @@ class Normalizer(Numbers):
 
     @property
     def ignores_low(self) -> bool:
-        """True if a logit far below the largest of its row changes nothing: that of the map, unless it is scaled."""
+        """True if a logit far below the largest of its row changes nothing; False under a scale, which counts it."""
         return self.scale is None and isinstance(self.map, Map) and self.map.ignores_low
 
     def __call__(
         self, logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None
     ) -> Float[Array, "*shape"]:
-        """Weights of the logits along `axis`, with 0 where `where` is False; type and shape of the logits.
+        """Returns weights of the logits along `axis`, 0 where `where` is False, in the type and shape of the logits.
 
         Raises TypeError for a map or scale that is none, ValueError for a number that does not fit the rows.
         """
         return weigh(self, logits, axis, where, low_hides=True)
 
     def of_row(self, row: Row) -> Float[Array, "*shape"]:
-        """Weights of rows: those that the map gives β times their logits."""
+        """Returns weights of rows: those that the map gives β times their logits."""
         if self.scale is not None:
             row = row.scaled(beta_of(self.scale, row), centred=self.shift_invariant)
         if isinstance(self.map, Map):
@@ -119,25 +118,25 @@ class Normalizer(Numbers):
             )
 
     def check(self, logits: Float[Array, "*shape"], axis: Axis) -> None:
-        """Raises unless β, and each number of the map, is one for each row. Plain numbers in our own scales are."""
+        """Raises unless β, and each number of the map, is one for each row."""
         if isinstance(self.map, Map):
             self.map.check(logits, axis)
         scale = self.scale
         if scale is None or (isinstance(scale, Scale) and not checks.has_axes(scale)):
-            return
+            return  # because a scale of this package gives one β per row unless its numbers have axes
         name = type(scale).__name__
         try:
             beta: Any = jax.eval_shape(lambda z: jnp.asarray(beta_of(scale, Row.of(z, axis, None, False))), logits)
         except (TypeError, ValueError):
-            for path, number in jax.tree_util.tree_leaves_with_path(scale):
-                if checks.is_array(number):
-                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", number, jnp.shape(logits), axis)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(scale):
+                if checks.is_array(leaf):
+                    checks.per_row(f"{name}{jax.tree_util.keystr(path)}", leaf, jnp.shape(logits), axis)
             raise
         checks.per_row(f"β of the scale {name}", beta, jnp.shape(logits), axis)
 
 
 def beta_of(scale: ScaleLike, row: Row) -> ArrayLike:
-    """β of each row by a scale, or by a plain function of logits, axis and mask."""
+    """Returns β of each row by a scale, or by a plain function of logits, axis and mask."""
     return scale.of_row(row) if isinstance(scale, Scale) else scale(row.shown(), row.axis, row.where)
 
 

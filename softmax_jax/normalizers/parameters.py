@@ -1,6 +1,6 @@
 """The common base of maps and scales: each is a class of numbers, and a pytree with these as its leaves.
 
-The numbers can so be traced, differentiated and learned, and changing one recompiles nothing. A number is a scalar,
+So the numbers can be traced, differentiated and learned, and changing one recompiles nothing. A number is a scalar,
 or an array that broadcasts against the logits with the row's axis at size 1: one number per head of
 (batch, heads, queries, keys) has the shape (heads, 1, 1).
 """
@@ -30,22 +30,32 @@ def number(
     learn: bool = False,
     of_query: bool = False,
 ) -> Any:
-    """A field of `Numbers`: a number, or `many` in a tuple; with the default None it may be left out.
+    """Declares a field of `Numbers`: a number, or several in a tuple.
 
-    `rule` says in words what `holds` asks of a finite number. `learn` is for a number that trains with a model,
-    `of_query` for one that is published as linear in the query.
+    Arguments:
+        default: the number unless given; None for one that may be left out.
+        rule: in words, what `holds` requires of a finite number.
+        holds: returns whether a finite number is allowed.
+        many: whether the field is a tuple of numbers.
+        learn: whether the number trains with a model.
+        of_query: whether the number was published as linear in the query.
+
+    >>> class Shifted(Numbers):
+    ...     offset: float = number(default=1.0, rule="at least 0", holds=lambda offset: offset >= 0)
+    >>> Shifted(offset=2).offset
+    2.0
     """
-    said = {"rule": rule, "holds": holds, "many": many, LEARN: learn, OF_QUERY: of_query}
-    return dataclasses.field(default=default, metadata=said)
+    metadata = {"rule": rule, "holds": holds, "many": many, LEARN: learn, OF_QUERY: of_query}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def identity(tree: Any) -> tuple[Any, ...]:
-    """Returns what two trees share if any program gives the same for both: structure, and each number by its value.
+    """Returns a hashable key that two trees share if structure and leaf values are equal.
 
-    Arrays of JAX and numpy count by shape, type and content. A traced number is like itself only.
+    Arrays of JAX and numpy count by shape, type and content. A traced number equals itself only.
     """
 
-    def of_leaf(leaf: Any) -> Any:
+    def leaf_key(leaf: Any) -> Any:
         if checks.is_traced(leaf):
             return "traced", id(leaf)
         if not isinstance(leaf, jax.Array | np.ndarray):
@@ -54,11 +64,11 @@ def identity(tree: Any) -> tuple[Any, ...]:
         return known.shape, str(known.dtype), known.tobytes()
 
     leaves, structure = jax.tree.flatten(tree)
-    return structure, *map(of_leaf, leaves)
+    return structure, *map(leaf_key, leaves)
 
 
 class ByNumbers:
-    """A pytree that equals another of its type where a program of one is a program of the other."""
+    """Equal if structure and leaf values are equal, so that jit reuses the program."""
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(self) is type(other) and identity(self) == identity(other))
@@ -69,10 +79,10 @@ class ByNumbers:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, dataclasses.field))
 class Numbers(ByNumbers):
-    """Makes every class that derives from it a frozen dataclass and a pytree.
+    """Makes every subclass a frozen dataclass and a pytree.
 
-    Numbers are checked when a user builds one. They are not when JAX rebuilds one, because transformations put other
-    things than numbers into the leaves: axes, labels, masks, zeros.
+    Numbers are checked when a user builds an object. They are not when JAX rebuilds it, because transformations put
+    other things than numbers into the leaves: axes, labels, masks, zeros.
     """
 
     def __init_subclass__(cls) -> None:
@@ -89,20 +99,20 @@ class Numbers(ByNumbers):
 
         jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
-    def own_numbers(self) -> dict[str, Any]:
+    def numbers_by_name(self) -> dict[str, Any]:
         """Returns the numbers by name, without those of a part such as the normalizer of `SoftCapped`."""
         return {name: value for name, value in vars(self).items() if not isinstance(value, ByNumbers)}
 
     def __post_init__(self) -> None:
         for name, value in self.checked(vars(self)).items():
             # Set past the lock of a frozen dataclass, as its own __init__ does.
-            object.__setattr__(self, name, tuple(map(_kept, value)) if isinstance(value, tuple) else _kept(value))
+            object.__setattr__(self, name, tuple(map(_freeze, value)) if isinstance(value, tuple) else _freeze(value))
 
     @classmethod
     def checked(cls, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """These numbers in the types of the fields. Raises TypeError or ValueError for one that breaks its rule."""
+        """Returns numbers in the types of the fields. Raises TypeError or ValueError for one that breaks its rule."""
         fields = {field.name: field for field in fields_of(cls)}
-        return {name: _checked(fields[name], value) for name, value in numbers.items()}
+        return {name: _check_field(fields[name], value) for name, value in numbers.items()}
 
 
 def fields_of(numbers: Any) -> tuple[dataclasses.Field[Any], ...]:
@@ -116,16 +126,16 @@ def marked(part: Any, mark: str) -> tuple[str, ...]:
     return tuple(field.name for field in fields if field.metadata.get(mark))
 
 
-def _kept(value: Any) -> Any:
-    """Returns the value, or a copy of a numpy array that nobody can change: a compiled program may hold its numbers."""
+def _freeze(value: Any) -> Any:
+    """Returns the value, a numpy array as a read-only copy: a compiled program may hold its numbers."""
     if isinstance(value, np.ndarray):
         value = value.copy()
         value.flags.writeable = False
     return value
 
 
-def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
-    """The number, or tuple of numbers, of a field; as it is where the field was not made by `number`.
+def _check_field(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Returns the number, or tuple of numbers, of a field; unchanged if the field was not made by `number`.
 
     Raises TypeError or ValueError for one that breaks its rule.
     """
@@ -133,13 +143,14 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
         return value
     rule, holds, many = (field.metadata[key] for key in ("rule", "holds", "many"))
     if not many:
-        return _one(field.name, value, rule, holds, real=not isinstance(field.default, int))
+        return _check_number(field.name, value, rule, holds, real=not isinstance(field.default, int))
     if not isinstance(value, tuple | list):
         raise WrongType(f"{field.name} is {checks.shown(value)}; it must be a tuple of numbers, such as (0.5, 6.0)")
-    return tuple(_one(f"each of {field.name}", one, rule, holds, real=True) for one in value)
+    return tuple(_check_number(f"each of {field.name}", entry, rule, holds, real=True) for entry in value)
 
 
-def _one(name: str, value: Any, rule: str, holds: Callable[[float], bool], *, real: bool) -> Any:
+def _check_number(name: str, value: Any, rule: str, holds: Callable[[float], bool], *, real: bool) -> Any:
+    """Returns a number, a whole one as a float where the field is real. Raises TypeError or ValueError by its rule."""
     if real and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)  # a whole number written for a real one is still to be differentiated
     checks.require(name, value, rule, holds)
@@ -147,7 +158,7 @@ def _one(name: str, value: Any, rule: str, holds: Callable[[float], bool], *, re
 
 
 PARTS = "map", "scale", "of"
-"""What a normalizer is made of, which is no part of a number's name."""
+"""Fields of a normalizer that hold its parts; the name of a number leaves them out."""
 
 
 def number_names(normalizer: Any) -> list[str]:
@@ -160,9 +171,16 @@ def number_names(normalizer: Any) -> list[str]:
 def initial_numbers(
     normalizer: Any, learn: tuple[str, ...], shape: tuple[int, ...] | None, of_query: tuple[str, ...] = ()
 ) -> dict[str, Float[Array, "..."]]:
-    """The numbers to learn by name, in float32, of this shape if one is given; those in `of_query` too.
+    """Returns the numbers to learn by name, in float32.
 
-    Raises ValueError for a name that is not one, TypeError for a name in the place of a tuple of them.
+    Arguments:
+        normalizer: a normalizer.
+        learn: names of numbers, as `number_names` has them.
+        shape: the shape of each number; its own if None.
+        of_query: names of numbers that are linear in the query; they are returned too.
+
+    Raises:
+        ValueError for an unknown name, TypeError for a text instead of a tuple.
 
     >>> from softmax_jax import normalizer
     >>> initial_numbers(normalizer("ssmax(s=0.5)"), ("s",), (2, 1, 1))["s"].ravel()
@@ -170,22 +188,22 @@ def initial_numbers(
     """
     names = number_names(normalizer)
     known = [name for name in names if names.count(name) == 1]
-    for what, given in {"learn": learn, "of_query": of_query}.items():
-        if isinstance(given, str):
-            raise WrongType(f"{what} is {given!r}; it must be a tuple of names, such as ({given!r},)")
-    wanted = tuple(dict.fromkeys((*learn, *of_query)))
-    for name in wanted:
+    for argument, value in {"learn": learn, "of_query": of_query}.items():
+        if isinstance(value, str):
+            raise WrongType(f"{argument} is {value!r}; it must be a tuple of names, such as ({value!r},)")
+    learned = tuple(dict.fromkeys((*learn, *of_query)))
+    for name in learned:
         if name not in known:
             near = checks.did_you_mean(name, known)
             raise Refusal(
                 f"cannot learn {name!r}: {near}the numbers of this normalizer are {', '.join(known) or 'none'}"
             )
     leaves = dict(zip(names, jax.tree.leaves(normalizer)))
-    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in wanted}
+    numbers = {name: jnp.asarray(leaves[name], jnp.float32) for name in learned}
     return numbers if shape is None else {name: jnp.broadcast_to(n, shape) for name, n in numbers.items()}
 
 
 def with_numbers(normalizer: Any, numbers: Mapping[str, ArrayLike]) -> Any:
-    """The normalizer with these numbers in the place of its own."""
+    """Returns the normalizer with these numbers replaced."""
     leaves, tree = jax.tree.flatten(normalizer)
     return tree.unflatten([numbers.get(name, leaf) for name, leaf in zip(number_names(normalizer), leaves)])

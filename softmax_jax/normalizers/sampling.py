@@ -9,27 +9,30 @@ for all rows or one for each. `sample` draws from the weights:
 True
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.normalizers import checks, masking
+from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.arithmetic import centre, reaches
 from softmax_jax.normalizers.checks import against, require
-from softmax_jax.normalizers.execution import as_one, spec_of
+from softmax_jax.normalizers.execution import spec_of
 from softmax_jax.normalizers.maps import hardmax, softmax
-from softmax_jax.normalizers.masking import AnyAxis, AnyMask, Mask
+from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.row import Row, weigh
+from softmax_jax.normalizers.row import AnyAxis, AnyMask, Row, axis_and_mask, compute_rows
 from softmax_jax.normalizers.scales import ConstantTemperature
-from softmax_jax.normalizers.sparse import kth_largest, whole_ranks
+from softmax_jax.normalizers.threshold_search import as_ranks, kth_largest
 
 
 def top_k_mask(
     logits: Float[Array, "*shape"], k: ArrayLike, axis: AnyAxis = -1, where: AnyMask = None
 ) -> Bool[Array, "*shape"]:
-    """Mask of the k largest visible logits of each row.
+    """Returns the mask of the k largest visible logits of each row.
 
     Logits that tie with the k-th largest are all kept, so there may be more than k: the result does not depend on
     the order of the row. With fewer than k visible, all are kept. What is hidden is never kept. `k` is a whole number
@@ -45,24 +48,23 @@ def top_k_mask(
            [ True, False,  True]], dtype=bool)
     """
     checks.whole_each("k", k, 1, 10)
-    axis, where = masking.axis_and_mask(logits, axis, where, k=k)
+    axis, where = axis_and_mask(logits, axis, where, k=k)
     axis = checks.one_axis(axis)
 
-    def of_rows(logits: Array, where: Mask, k: ArrayLike) -> Array:
-        z = Row.of(logits, axis, where).logits
-        ranks = whole_ranks(k)
+    def keep(row: Row, k: ArrayLike) -> Array:
+        z, ranks = row.logits, as_ranks(k)
         if ranks.ndim:
             ranks = jnp.moveaxis(jnp.expand_dims(ranks, tuple(range(z.ndim - ranks.ndim))), axis, -1)
         least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), ranks)
-        return masking.reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
+        return reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
 
-    return as_one(of_rows, logits, where, k, out=spec_of(logits))
+    return compute_rows(keep, logits, axis, where, k)
 
 
 def top_p_mask(
     logits: Float[Array, "*shape"], p: ArrayLike, axis: AnyAxis = -1, where: AnyMask = None
 ) -> Bool[Array, "*shape"]:
-    r"""Mask of the nucleus of each row: the fewest largest logits whose softmax sums to at least p.
+    r"""Returns the mask of the nucleus of each row: the fewest largest logits whose softmax sums to at least p.
 
     $$\text{kept}_i \iff \sum_{z_j > z_i} \operatorname{softmax}(z)_j < p$$
 
@@ -80,28 +82,28 @@ def top_p_mask(
     Array([ True,  True,  True,  True], dtype=bool)
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
-    axis, where = masking.axis_and_mask(logits, axis, where, p=p)
+    axis, where = axis_and_mask(logits, axis, where, p=p)
     axis = checks.one_axis(axis)
 
-    def of_rows(logits: Array, where: Mask, p: ArrayLike) -> Array:
-        z = masking.visible_or_lowest(logits, where)
+    def keep(row: Row, p: ArrayLike) -> Array:
+        z = row.logits
         if not z.shape[axis]:
             return z != -jnp.inf
         rising = jnp.sort(z, axis)
         # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
-        mass = jnp.cumsum(jnp.exp(masking.centre(rising, axis, None)), axis)
+        mass = jnp.cumsum(jnp.exp(centre(rising, axis)), axis)
         total = jnp.take(mass, jnp.array([-1]), axis)
         kept = mass > (1 - against(p, z)) * total
         smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
-        return masking.reaches(z, smallest) & (z != -jnp.inf)
+        return reaches(z, smallest) & (z != -jnp.inf)
 
-    return as_one(of_rows, logits, where, p, out=spec_of(logits))
+    return compute_rows(keep, logits, axis, where, p, low_hides=False)
 
 
 def min_p_mask(
     logits: Float[Array, "*shape"], p_base: ArrayLike, axis: AnyAxis = -1, where: AnyMask = None
 ) -> Bool[Array, "*shape"]:
-    r"""Mask of the entries of each row whose softmax is at least `p_base` times the largest of the row.
+    r"""Returns the mask of the entries whose softmax is at least `p_base` times the largest of their row.
 
     $$\text{kept}_i \iff \operatorname{softmax}(z)_i \ge p_\text{base} \max_j \operatorname{softmax}(z)_j
     \iff z_i - \max_j z_j \ge \log p_\text{base}$$
@@ -119,25 +121,26 @@ def min_p_mask(
     Array([False,  True, False,  True], dtype=bool)
     """
     require("p_base", p_base, "from 0 to 1, such as 0.1", lambda p: 0 <= p <= 1)
-    axis, where = masking.axis_and_mask(logits, axis, where, p_base=p_base)
+    axis, where = axis_and_mask(logits, axis, where, p_base=p_base)
     axis = checks.one_axis(axis)
 
-    def of_rows(logits: Array, where: Mask, p_base: ArrayLike) -> Array:
-        z = Row.of(logits, axis, where).logits
-        kept = masking.centre(z, axis, None) >= jnp.log(against(p_base, z))
+    def keep(row: Row, p_base: ArrayLike) -> Array:
+        z = row.logits
+        kept = centre(z, axis) >= jnp.log(against(p_base, z))
         largest = jnp.max(z, axis, keepdims=True, initial=-jnp.inf)
         # By the smallest logit that is kept, so that what ties with it is too, however a compiler rounds the gap.
         smallest = jnp.min(jnp.where(kept, z, largest), axis, keepdims=True, initial=jnp.inf)
-        return masking.reaches(z, smallest) & (z != -jnp.inf)
+        return reaches(z, smallest) & (z != -jnp.inf)
 
-    return as_one(of_rows, logits, where, p_base, out=spec_of(logits))
+    return compute_rows(keep, logits, axis, where, p_base)
 
 
 def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Int[Array, "..."]:
-    """Index of one entry of each row, drawn with probability proportional to its weight, by `jax.random.categorical`.
+    """Draws the index of one entry of each row, with probability proportional to its weight.
 
     The weights of a row need not sum to 1. Those of 0 or below are never drawn; a row with no other gives -1, as does
-    one that holds NaN or +inf. The axis, of which there is one, is removed. Probabilities below 1e-7 are biased unless
+    one that holds NaN or +inf. The axis, of which there is one, is removed. By
+    `jax.random.categorical`, in which probabilities below 1e-7 are biased unless
     the JAX option `use_high_dynamic_range_gumbel` is set.
 
     >>> sample(jax.random.key(0), jnp.array([[0.0, 0.0, 0.3], [0.0, 0.0, 0.0]]))
@@ -145,16 +148,16 @@ def sample(key: Key[Array, ""], weights: Float[Array, "*shape"], axis: AnyAxis =
     """
     axis = checks.one_axis(checks.row(weights, axis, "weights"))
 
-    def of_rows(key: Array, weights: Array) -> Array:
-        w = masking.visible_logits(weights)
+    def draw(row: Row, key: Array) -> Array:
+        w = row.logits
         if not w.shape[axis]:
             return jnp.full(jnp.any(w > 0, axis).shape, -1, jnp.int32)
-        drawn = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
-        return jnp.where(jnp.any(w > 0, axis) & jnp.all(w < jnp.inf, axis), drawn, -1)
+        index = jax.random.categorical(key, jnp.log(jnp.maximum(w, 0)), axis)
+        return jnp.where(jnp.any(w > 0, axis) & jnp.all(w < jnp.inf, axis), index, -1)
 
-    places = list(spec_of(weights))
-    places.pop(axis)
-    return as_one(of_rows, key, weights, out=PartitionSpec(*places))
+    mesh_axes = list(spec_of(weights))
+    mesh_axes.pop(axis)
+    return compute_rows(draw, weights, axis, None, key, low_hides=False, out=PartitionSpec(*mesh_axes))
 
 
 def gumbel_softmax(
@@ -166,15 +169,24 @@ def gumbel_softmax(
     temperature: ArrayLike = 1.0,
     hard: bool = False,
 ) -> Float[Array, "*shape"]:
-    r"""A random row of weights whose largest entry is a draw from the softmax of the logits, with a gradient.
+    r"""Draws a row of weights whose largest entry is a draw from the softmax of the logits, with a gradient.
 
     $$w = \operatorname{softmax}((z + g) / \theta), \qquad g_i = -\log(-\log u_i), \quad u_i \sim U(0, 1)$$
 
-    The lower `temperature` > 0, the closer to one-hot. With `hard` the weights are the one-hot of the draw and
-    their gradient is that of the soft ones, as in `straight_through`; should two perturbed logits be the same
-    float, they share it.
+    Arguments:
+        key: a key of `jax.random`.
+        logits: an array of floating point.
+        axis: the axis, or axes, of a row.
+        where: True at the visible entries; None for no mask.
+        temperature: θ, above 0; the lower, the closer the weights are to one-hot.
+        hard: whether the weights are the one-hot of the draw, with the gradient of the soft ones, as in
+            `straight_through`. Should two perturbed logits be the same float, they share it.
 
-    Raises ValueError for a temperature, here called theta, that is not positive.
+    Returns:
+        Weights in the shape and type of the logits.
+
+    Raises:
+        ValueError for a temperature, here called theta, that is not positive.
 
     Source: Jang, Gu, Poole, arXiv 1611.01144; Maddison, Mnih, Teh, "The Concrete Distribution", arXiv 1611.00712.
 
@@ -183,24 +195,24 @@ def gumbel_softmax(
     """
     checks.flag("hard", hard)
     normalizer = Normalizer(softmax, ConstantTemperature(temperature))
-    axis, where = masking.axis_and_mask(logits, axis, where)
+    axis, where = axis_and_mask(logits, axis, where)
+    normalizer.check(logits, axis)
+    name_rows(normalizer, logits, axis, where)
 
-    def of_rows(normalizer: Normalizer, key: Array, logits: Array, where: Mask) -> Array:
-        where = Row.of(logits, axis, where).where
-        z = masking.visible_logits(logits, where)
+    def draw(row: Row, normalizer: Normalizer, key: Array) -> Array:
         # Centred first, or the noise would be rounded away in large logits.
-        noisy = masking.centre(z, axis, where) + jax.random.gumbel(key, z.shape, z.dtype)
-        noisy = jnp.where(z == -jnp.inf, -jnp.inf, noisy)
-        weights = weigh(normalizer, noisy, axis, where)
+        noisy = centre(row.logits, axis) + jax.random.gumbel(key, row.logits.shape, row.logits.dtype)
+        row = dataclasses.replace(row, logits=jnp.where(row.logits == -jnp.inf, -jnp.inf, noisy), given=None)
+        weights = normalizer.of_row(row)
         if hard:
-            weights = straight_through(weigh(hardmax, noisy, axis, where), weights)
+            weights = straight_through(hardmax.of_row(row), weights)
         return weights.astype(jnp.result_type(logits))
 
-    return as_one(of_rows, normalizer, key, logits, where, out=spec_of(logits))
+    return compute_rows(draw, logits, axis, where, normalizer, key)
 
 
 def straight_through(hard: Float[Array, "*shape"], soft: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The value of `hard`, exactly, with the gradient of `soft`.
+    """Returns the value of `hard`, exactly, with the gradient of `soft`.
 
     Source: Bengio, Léonard, Courville, "Estimating or Propagating Gradients Through Stochastic Neurons",
     arXiv 1308.3432.

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers import checks, maps
-from softmax_jax.normalizers.masking import HIDDEN, Axis
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.row import HIDDEN, Axis, weigh
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.find import Mask, Step
 from softmax_jax.transforms.program import CUSTOM, LAID, SAME, Frame, Node, Program, Run, Value, evaluate, trace, within

@@ -22,7 +22,7 @@ from softmax_jax.experiment.training import checkpoint, run_directory
 from softmax_jax.experiment.training.checkpoint import SUMS, sign
 from softmax_jax.experiment.training.config import Config, settings_of
 from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint
-from softmax_jax.normalizers import registry
+from softmax_jax.normalizers import registry, user_modules
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import TemperatureFit
 from tests.faults import damage
@@ -310,7 +310,7 @@ def test_metrics_that_no_run_wrote_are_refused(copy, line):
 
 def test_a_run_names_no_fit_outside_of_its_directory(copy, tmp_path, monkeypatch):
     """By any path, also by a link within it, unless somebody typed the same text."""
-    monkeypatch.setattr(registry, "_trusted", set())
+    monkeypatch.setattr(user_modules, "_trusted", set())
     monkeypatch.chdir(tmp_path)
     for directory in (tmp_path, copy):
         shutil.copy(PAPER / "temperature.json", directory / "fit.json")

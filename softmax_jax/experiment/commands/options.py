@@ -29,7 +29,7 @@ from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.files import not_written, reason, typed, versions, write_json
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.normalizers.registry import ANY, OF_A_MODULE, trust
+from softmax_jax.normalizers.user_modules import ANY, OF_A_MODULE, trust
 from softmax_jax.refusal import NotFiniteError, Refusal
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from pathlib import Path
 from softmax_jax.experiment import REPOSITORY
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.files import first_line_of_docstring
-from softmax_jax.normalizers.registry import content_of
+from softmax_jax.normalizers.user_modules import read_module
 from softmax_jax.refusal import Refusal
 
 if REPOSITORY:
@@ -44,7 +44,7 @@ def load_preset(name: str) -> Config:
     if name in PRESETS:
         return importlib.import_module(PRESETS[name]).CONFIG
     module, attribute = (name, "CONFIG") if is_file(name) else name.partition(":")[::2]
-    config = content_of(module, f"the preset is {name}").get(attribute)
+    config = read_module(module, f"the preset is {name}").get(attribute)
     if not isinstance(config, Config):
         kind = "softmax_jax.experiment.training.config.Config"
         raise Refusal(f"the preset is {name}: {module} must hold a {kind} by the name {attribute}")

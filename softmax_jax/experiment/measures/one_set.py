@@ -16,9 +16,8 @@ from softmax_jax.experiment.measures.table import BASELINE, Seen, values_of
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.trainer import build_model
 from softmax_jax.normalizers import maps
-from softmax_jax.normalizers.masking import Axis
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.row import Axis, weigh
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.transforms.swap import Rows, transform
 

@@ -22,7 +22,8 @@ from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.files import typed
 from softmax_jax.normalizers.maps import Map
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, OF_A_MODULE, normalizer
+from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.user_modules import OF_A_MODULE
 from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LENGTHS
 
 Published = Mapping[str, Mapping[int, float]]

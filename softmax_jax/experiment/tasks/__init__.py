@@ -5,7 +5,7 @@ import importlib
 from softmax_jax.experiment import REPOSITORY
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.normalizers.registry import OF_A_MODULE, content_of
+from softmax_jax.normalizers.user_modules import OF_A_MODULE, read_module
 from softmax_jax.refusal import Refusal
 
 TASKS = {
@@ -40,7 +40,7 @@ def task_class(name: str) -> type[Task]:
         of_studies = "" if REPOSITORY else ", and the tasks of studies need a checkout of the repository"
         raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}{of_studies}")
     module, _, attribute = name.partition(":")
-    found = content_of(module, f"the task is {name!r}").get(attribute)
+    found = read_module(module, f"the task is {name!r}").get(attribute)
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise Refusal(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
     return found

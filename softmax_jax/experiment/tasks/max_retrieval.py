@@ -22,10 +22,9 @@ from softmax_jax.experiment.tasks import rounded_products
 from softmax_jax.experiment.tasks.task import SetsPerBatch, Task, data_key, option
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import softmax
-from softmax_jax.normalizers.masking import visible_logits
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
-from softmax_jax.normalizers.row import weigh
+from softmax_jax.normalizers.row import visible_values, weigh
 from softmax_jax.refusal import Refusal
 
 CLASSES = 10
@@ -261,7 +260,7 @@ class MaxRetrievalModel(nnx.Module):
             logits = self._long_logits(batch)
             weights = normalize(logits, where=batch.mask)
             pooled = self._long_pool(weights, batch.items)
-        return Attended(self.read(pooled, weights.sum(-1)), visible_logits(logits, batch.mask), weights)
+        return Attended(self.read(pooled, weights.sum(-1)), visible_values(logits, batch.mask), weights)
 
     def _long_logits(self, batch: Batch) -> Float[Array, "sets items"]:
         """Returns the logits, encoding one block of items at a time."""

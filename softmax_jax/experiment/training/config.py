@@ -10,7 +10,7 @@ from softmax_jax.experiment.tasks import name_of, task_class
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, shown, whole
-from softmax_jax.normalizers.registry import trust
+from softmax_jax.normalizers.user_modules import trust
 from softmax_jax.refusal import Refusal
 
 Numbers = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")]

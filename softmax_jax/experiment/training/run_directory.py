@@ -44,7 +44,8 @@ from softmax_jax.files import (
     write_whole,
 )
 from softmax_jax.normalizers.checks import shown
-from softmax_jax.normalizers.registry import require_fit_within, require_trust
+from softmax_jax.normalizers.registry import require_fit_within
+from softmax_jax.normalizers.user_modules import require_trust
 from softmax_jax.refusal import Refusal
 
 SHIPPED = (REPOSITORY or Path()) / "checkpoints"

@@ -13,7 +13,7 @@ from softmax_jax.experiment.tasks import TASKS, name_of, task_class
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.config import from_settings, settings_of
 from softmax_jax.experiment.training.run_directory import read_config
-from softmax_jax.normalizers import registry
+from softmax_jax.normalizers import user_modules
 
 ROOT = Path(__file__).parents[3]
 MINE = """
@@ -34,7 +34,7 @@ def module(tmp_path, monkeypatch):
     """The name of a module that holds a task and a preset, which nobody typed yet."""
     (tmp_path / "of_mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_trusted", set())
+    monkeypatch.setattr(user_modules, "_trusted", set())
     yield "of_mine"
     sys.modules.pop("of_mine", None)
 
@@ -51,7 +51,7 @@ def test_a_file_names_no_module_that_nobody_typed(module, tmp_path):
     settings = settings_of(load_preset(f"{module}:CONFIG"))
     (tmp_path / "config.json").write_text(json.dumps(settings))
     assert read_config(tmp_path).task.name == "mine"  # for its settings were built here
-    registry._trusted.clear()
+    user_modules._trusted.clear()
     sys.modules.pop(module)
     with pytest.raises(ValueError, match=f"names '{module}:Mine'.*if you trust it"):
         read_config(tmp_path)

@@ -14,7 +14,7 @@ from softmax_jax.experiment.training.checkpoint import sign
 from softmax_jax.experiment.training.config import Config, changed, settings_of
 from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint, read_config, started
 from softmax_jax.experiment.training.trainer import initial_state
-from softmax_jax.normalizers import registry
+from softmax_jax.normalizers import registry, user_modules
 from softmax_jax.normalizers.fit_file import read_fit, signed
 
 TEXT = "canary:relu(power=2)"
@@ -49,7 +49,7 @@ def canary(tmp_path, monkeypatch):
     """A module that makes this file when it is imported; nobody has typed its name yet."""
     (tmp_path / "canary.py").write_text(CANARY)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_trusted", set())
+    monkeypatch.setattr(user_modules, "_trusted", set())
     yield tmp_path / "sung"
     sys.modules.pop("canary", None)
 
@@ -109,13 +109,15 @@ def test_so_is_it_by_every_command_in_one_line(name, foreign, canary, tmp_path, 
 
 
 def test_another_text_of_the_same_module_is_not_enough(foreign, canary):
-    registry.trust("canary:relu")
+    user_modules.trust("canary:relu")
     with pytest.raises(ValueError, match="importing canary would run"):
         load_checkpoint(foreign)
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("trust", [lambda: registry.trust(TEXT), lambda: registry.trust(registry.ANY), None])
+@pytest.mark.parametrize(
+    "trust", [lambda: user_modules.trust(TEXT), lambda: user_modules.trust(user_modules.ANY), None]
+)
 def test_what_somebody_typed_or_code_names_is_imported(trust, foreign, canary):
     (trust or (lambda: registry.normalizer(TEXT)))()
     assert canary.exists() == (trust is None)

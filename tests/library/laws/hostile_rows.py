@@ -11,7 +11,7 @@ import softmax_jax as sj
 from softmax_jax.attention.fused import WITH_SINK
 from softmax_jax.laws import laws
 from softmax_jax.laws.laws import Claims, Rounding, Rows, Weighed, joined
-from softmax_jax.normalizers.masking import HIDDEN
+from softmax_jax.normalizers.row import HIDDEN
 from softmax_jax.normalizers.scales import EntropyInterpolation, EntropyPolynomial
 
 DTYPES = "float16", "bfloat16", "float32", "float64"

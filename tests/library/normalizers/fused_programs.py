@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softmax_jax as sj
-from softmax_jax.normalizers.masking import reaches
+from softmax_jax.normalizers.arithmetic import reaches
 from softmax_jax.normalizers.sampling import min_p_mask, top_k_mask, top_p_mask
 from softmax_jax.normalizers.sparse import TopKSoftmax
 

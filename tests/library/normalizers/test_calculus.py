@@ -49,6 +49,26 @@ def assert_derivatives(function, *points):
             np.testing.assert_allclose(forward, differences, atol=1e-8)
 
 
+@pytest.mark.full
+def test_derivatives_in_both_modes_are_those_of_differences():
+    where, labels = jnp.asarray(WHERE), jnp.asarray(LABELS)
+    assert_derivatives(lambda z: jnp.where(where, sj.log_softmax(z, where=where), 0), LOGITS)
+    assert_derivatives(sj.weight_entropy, RNG.dirichlet(np.ones(6)))
+    assert_derivatives(lambda z: sj.cross_entropy(z, labels, where=where), LOGITS)
+    assert_derivatives(lambda z, t: sj.soft_cross_entropy(z, t, where=where), LOGITS, TARGETS)
+
+
+@pytest.mark.full
+def test_bfloat16_is_computed_in_float32():
+    weights, tangent = (jnp.asarray(x, jnp.bfloat16) for x in (RNG.dirichlet(np.ones(4096)), RNG.normal(size=4096)))
+    p, g = np.asarray(weights, np.float64), np.asarray(tangent, np.float64)
+    product = sj.softmax_jvp(weights, tangent)
+    assert product.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(product, np.float64), p * (g - p @ g), rtol=2.0**-8)
+    shares = p / p.sum()
+    np.testing.assert_allclose(sj.weight_entropy(weights), -(shares * np.log(shares)).sum(), rtol=1e-5)
+
+
 # Logarithm
 
 
@@ -86,12 +106,6 @@ def test_log_softmax_is_minus_infinity_with_zero_gradient_where_nothing_weighs()
     np.testing.assert_allclose(gradient[0, [0, 3]], 1 - 2 * p, atol=1e-6)
 
 
-@pytest.mark.full
-def test_log_softmax_derivatives():
-    where = jnp.asarray(WHERE[0])
-    assert_derivatives(lambda z: jnp.where(where, sj.log_softmax(z, where=where), 0), LOGITS[0])
-
-
 # Jacobian
 
 
@@ -126,15 +140,6 @@ def test_nothing_behind_the_mask_matters_to_products():
         assert not gradient[~where].any()
 
 
-@pytest.mark.full
-def test_products_are_computed_in_float32():
-    p, g = (jnp.asarray(x, jnp.bfloat16) for x in (RNG.dirichlet(np.ones(4096)), RNG.normal(size=4096)))
-    product = sj.softmax_jvp(p, g)
-    assert product.dtype == jnp.bfloat16
-    p, g = np.asarray(p, np.float64), np.asarray(g, np.float64)
-    np.testing.assert_allclose(np.asarray(product, np.float64), p * (g - p @ g), rtol=2.0**-8)
-
-
 # Entropy
 
 
@@ -150,24 +155,12 @@ def test_weight_entropy_equals_its_definition_and_that_of_the_logits():
 
 
 @pytest.mark.full
-def test_weight_entropy_of_bfloat16_weights_is_computed_in_float32():
-    p = jnp.asarray(RNG.dirichlet(np.ones(4096)), jnp.bfloat16)
-    shares = np.asarray(p, np.float64) / np.asarray(p, np.float64).sum()
-    np.testing.assert_allclose(sj.weight_entropy(p), -(shares * np.log(shares)).sum(), rtol=1e-5)
-
-
-@pytest.mark.full
 def test_weight_entropy_gradient_is_zero_at_weights_of_zero():
     gradient = jax.grad(lambda w: sj.weight_entropy(w).sum())(jnp.array([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
     h = references.entropy(np.log([0.25, 0.75]))
     np.testing.assert_allclose(gradient, [[-np.log(0.25) - h, -np.log(0.75) - h, 0], [0, 0, 0]], atol=1e-6)
     saturated = jax.grad(lambda z: sj.weight_entropy(sj.softmax(z)))(jnp.array([0.0, 200.0, -INF]))
     assert np.isfinite(saturated).all()
-
-
-@pytest.mark.full
-def test_weight_entropy_derivatives():
-    assert_derivatives(sj.weight_entropy, RNG.dirichlet(np.ones(6)))
 
 
 # Cross-entropy
@@ -182,13 +175,6 @@ def test_cross_entropies_equal_their_definitions():
     wanted = -np.where(WHERE, TARGETS * np.where(WHERE, log_weights(LOGITS, WHERE), 0), 0).sum(-1)
     np.testing.assert_allclose(sj.soft_cross_entropy(z, targets, where=where), wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(sj.soft_cross_entropy(z.T, targets.T, 0, where.T), wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.full
-def test_cross_entropy_derivatives():
-    where, labels = jnp.asarray(WHERE), jnp.asarray(LABELS)
-    assert_derivatives(lambda z: sj.cross_entropy(z, labels, where=where), LOGITS)
-    assert_derivatives(lambda z, t: sj.soft_cross_entropy(z, t, where=where), LOGITS, TARGETS)
 
 
 @pytest.mark.full
@@ -252,20 +238,6 @@ def test_cross_entropy_of_large_logits_is_in_float32(dtype):
     assert np.isfinite(soft).all()
     gradient = jax.grad(lambda z: sj.soft_cross_entropy(z, targets).sum())(z)
     assert np.isfinite(np.asarray(gradient, np.float64)).all()
-
-
-@pytest.mark.full
-def test_vmap_and_jit():
-    z, where, labels, targets, g = arrays(LOGITS, WHERE, LABELS, TARGETS, VECTORS)
-    for function in (
-        lambda z, v, y, t, g: sj.cross_entropy(z, y, where=v),
-        lambda z, v, y, t, g: sj.soft_cross_entropy(z, t, where=v),
-        lambda z, v, y, t, g: sj.softmax_jvp(sj.softmax(z, where=v), g, where=v),
-        lambda z, v, y, t, g: sj.log_softmax(z, where=v),
-    ):
-        together = function(z, where, labels, targets, g)
-        mapped = jax.jit(jax.vmap(function))(z, where, labels, targets, g)
-        np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "n"), [("int8", 300), ("int16", 40_000)])

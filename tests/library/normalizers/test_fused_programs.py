@@ -5,23 +5,24 @@ import pytest
 from .fused_programs import ALL, BY_COMPARISON, FORMS, MASKS, PRODUCERS, as_if_on_another_machine, check
 
 DENSE_FIRST = pytest.mark.full, pytest.mark.slow
-FULL = {("soft cap", "dense")}
 some_producers = pytest.mark.parametrize(
     "producer",
     [pytest.param(name, marks=DENSE_FIRST[name != "soft cap"]) for name in PRODUCERS],
 )
 
 
-def tier(producer, form):
-    """Some programs of all methods are in the full tier; the others, which share their code, are slow."""
-    return pytest.param(producer, form, marks=DENSE_FIRST[(producer, form) not in FULL])
-
-
 def test_some_methods_weigh_as_if_the_logits_were_there_already():
     check({name: ALL[name] for name in ("adaptive", "hardmax", "top_k")}, "soft cap")
 
 
-@pytest.mark.parametrize(("producer", "form"), [tier(producer, form) for producer in PRODUCERS for form in FORMS])
+@pytest.mark.full
+def test_every_map_weighs_as_if_the_logits_were_there_already():
+    check({type(normalizer.map).__name__: normalizer for normalizer in ALL.values()}, "soft cap")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("form", FORMS)
 def test_every_method_weighs_as_if_the_logits_were_there_already(producer, form):
     check(ALL, producer, form)
 
@@ -54,11 +55,5 @@ for producer in {producers}:
 
 @pytest.mark.slow
 def test_comparisons_hold_where_the_compiler_fuses_more():
-    ran = as_if_on_another_machine(SCRIPT.format(producers=["gelu chain", "soft cap"], forms=["dense"]))
-    assert ran.returncode == 0, ran.stderr
-
-
-@pytest.mark.slow
-def test_all_forms_hold_where_the_compiler_fuses_more():
     ran = as_if_on_another_machine(SCRIPT.format(producers="PRODUCERS", forms="FORMS"))
     assert ran.returncode == 0, ran.stderr

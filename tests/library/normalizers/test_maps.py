@@ -10,7 +10,6 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.normalizers.row import weigh
 from tests.library.laws import references
-from tests.tiers import methods
 
 MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
 INF, NAN = float("inf"), float("nan")
@@ -101,15 +100,6 @@ def test_a_sink_of_any_size_is_finite(sink, row):
     weights, pull = jax.vjp(lambda z, s: sj.sink_softmax(z, sink=s), jnp.array(row), jnp.float32(sink))
     assert np.isfinite(weights).all()
     assert all(np.isfinite(gradient).all() for gradient in pull(jnp.array([1.0, -2.0])))
-
-
-@pytest.mark.parametrize(
-    "name", methods(["softmax", "hardmax", "shifted_softmax", "softpick", "softmax1", "sink_softmax", "signed_l1"])
-)
-def test_a_map_marked_shift_invariant_is_and_the_others_are_not(name):
-    weigh = getattr(sj, name)
-    unchanged = np.allclose(weigh(jnp.array(MIXED) + 1.0), weigh(jnp.array(MIXED)), atol=1e-6)
-    assert unchanged == weigh.shift_invariant
 
 
 def test_second_derivatives_where_a_weight_is_0():

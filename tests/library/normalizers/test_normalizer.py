@@ -30,12 +30,6 @@ def test_any_pytree_called_like_a_scale_is_a_scale():
     assert jax.tree.leaves(n) == [3.0]
 
 
-def test_its_leaves_are_the_numbers_of_map_and_scale():
-    map = jax.tree_util.Partial(sj.softpick, eps=1e-3)
-    assert sorted(jax.tree.leaves(sj.Normalizer(map, sj.LogLength(0.4, 0.2)))) == [1e-3, 0.2, 0.4]
-    assert jax.tree.leaves(sj.Normalizer(sj.softmax)) == []
-
-
 def test_it_is_frozen_and_alike_whatever_its_numbers():
     n = sj.Normalizer(sj.softmax, sj.LogLength(0.4))
     assert jax.tree.structure(n) == jax.tree.structure(sj.Normalizer(sj.softmax, sj.LogLength(0.7)))

@@ -93,10 +93,10 @@ def test_every_method_may_be_compiled_by_itself(name: str):
 
 
 def test_methods_are_equal_by_name_and_numbers():
-    ones = [Method("mine", bound, own={"power": np.full((3, 1), power)}) for power in (2.0, 2.0, 3.0)]
+    ones = [Method("mine", bound, defaults={"power": np.full((3, 1), power)}) for power in (2.0, 2.0, 3.0)]
     assert ones[0] == ones[1] != ones[2]
     assert hash(ones[0]) == hash(ones[1])
-    assert ones[0] != Method("other", bound, own=ones[0].own)
+    assert ones[0] != Method("other", bound, defaults=ones[0].defaults)
 
 
 @pytest.mark.parametrize("scale", SCALES)

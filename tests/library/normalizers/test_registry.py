@@ -33,11 +33,6 @@ def double(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
 
 
-def test_the_view_is_read_only():
-    with pytest.raises(TypeError):
-        sj.METHODS["mine"] = sj.METHODS["softmax"]  # pyright: ignore[reportIndexIssue]
-
-
 @pytest.mark.parametrize("name", methods())
 def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
     n = sj.normalizer(name)
@@ -65,6 +60,11 @@ def test_spec_strings(spec, scale):
 
 
 def test_numbers_as_keywords():
+    for text in "temperature(0.2)", "temperature(theta=0.2)":
+        with pytest.raises(ValueError, match=r"gives theta twice"):
+            sj.normalizer(text, theta=0.3)
+    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
+    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
     assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
     assert jax.tree.leaves(sj.normalizer("softpick", eps=1e-3)) == [1e-3]
     whole = sj.normalizer("length_scaled(m=2)")  # which can be differentiated all the same
@@ -85,19 +85,14 @@ def test_numbers_as_keywords():
         ("softmax(s=1)", r"normalizer 'softmax' has no number 's'; it takes: none"),
         ("ssmax(1, 2, 3)", r"gives 3 numbers; 'ssmax' takes at most 2"),
         ("ssmax(0.43, s=1)", r"gives s twice: give each number once"),
-        ("ssmax(s=1, s=2)", r"cannot read the normalizer"),
         ("", r"cannot read the normalizer '': write a name, or a name with numbers as in 'ssmax\(s=0\.43\)'"),
-        ("ssmax(s=", r"cannot read"),
         ("sj.ssmax()", r"cannot read"),
-        ("ssmax(**{'s': 1})", r"cannot read"),
         ("ssmax(s=print('run'))", r"cannot read"),
         ("ssmax(s={[]: 1})", r"cannot read"),
         ("temperature(1/3)", r"cannot read"),
         ("temperature('cold')", r"theta is 'cold'; it must be a number above 0, such as 1\.0"),
         ("temperature(True)", r"theta is True; it must be a number"),
-        ("temperature(None)", r"theta is None; it must be a number"),
         ("ssmax(s=1e999)", r"s is inf; it must be a finite number"),
-        ("softpick(eps=-1e999)", r"eps is -inf; it must be a finite number"),
         ("adaptive(coefficients=3)", r"coefficients is 3; it must be a tuple of numbers, such as \(0\.5, 6\.0\)"),
         ("adaptive(coefficients=(1, None))", r"each of coefficients is None; it must be a number"),
         ("adaptive(entropy_range=(1, 2, 3))", r"entropy_range is \(1\.0, 2\.0, 3\.0\); it must be"),
@@ -107,12 +102,6 @@ def test_what_cannot_be_built_says_so_in_one_line(spec, message):
     with pytest.raises(ValueError, match=message) as error:
         sj.normalizer(spec)
     assert "\n" not in str(error.value)
-
-
-def test_a_keyword_does_not_silently_win_over_the_text():
-    for spec in "temperature(0.2)", "temperature(theta=0.2)":
-        with pytest.raises(ValueError, match=r"gives theta twice: give each number once"):
-            sj.normalizer(spec, theta=0.3)
 
 
 @hypothesis.given(st.text() | st.text("ssmax()=,.0123 '[]{}*"))
@@ -128,6 +117,11 @@ def test_a_registered_method_works_by_name():
     assert sj.METHODS["double"].numbers.keys() == {"s", "bias", "factor"}
     weights = sj.normalizer("double(s=0.5, factor=3)")(jnp.arange(4.0))
     np.testing.assert_allclose(weights, 3 * sj.ssmax(jnp.arange(4.0), s=0.5), rtol=1e-6)
+    cold = sj.register("cold", sj.softmax, sj.ConstantTemperature, theta=0.5)
+    assert cold.numbers == {"theta": 0.5}
+    assert [sj.normalizer(text).scale for text in ("cold", "cold(2)")] == [*map(sj.ConstantTemperature, (0.5, 2.0))]
+    with pytest.raises(TypeError):
+        sj.METHODS["mine"] = cold  # pyright: ignore[reportIndexIssue]
 
 
 @pytest.mark.usefixtures("restored")
@@ -150,14 +144,6 @@ def test_what_cannot_be_registered():
     with pytest.raises(ValueError, match=r"theta is 0\.0; it must be a finite number above 0"):
         sj.register("mine", sj.softmax, sj.ConstantTemperature, theta=0.0)
     assert "mine" not in sj.METHODS
-
-
-@pytest.mark.usefixtures("restored")
-def test_a_method_may_have_defaults_of_its_own():
-    sj.register("cold", sj.softmax, sj.ConstantTemperature, theta=0.5)
-    assert sj.METHODS["cold"].numbers == {"theta": 0.5}
-    assert sj.normalizer("cold").scale == sj.ConstantTemperature(0.5)
-    assert sj.normalizer("cold(2)").scale == sj.ConstantTemperature(2.0)
 
 
 def test_every_method_takes_a_cap_besides_its_numbers():
@@ -191,15 +177,10 @@ def test_the_example_of_contributing_runs_and_obeys_the_laws():
     (name,) = sj.METHODS.keys() - known
     weigh = sj.normalizer(name)
 
-    z = np.array([[0.5, np.nan, -1.0, 2.0], [np.inf, np.nan, 0.0, 1.0]])
-    where = np.array([[True, False, True, True], [False] * 4])
-    for dtype in jnp.float32, jnp.bfloat16:
-        weights, pull = jax.vjp(lambda z: weigh(z, where=jnp.asarray(where)), jnp.asarray(z, dtype))
-        (gradient,) = pull(jnp.ones_like(weights))
-        assert weights.dtype == dtype
-        np.testing.assert_array_equal(np.asarray(weights[~where], np.float32), 0)
-        np.testing.assert_array_equal(np.asarray(gradient[~where], np.float32), 0)
-        np.testing.assert_array_equal(weights[0, [0, 2, 3]], weigh(jnp.asarray(z[0, [0, 2, 3]], dtype)))
+    z, where = jnp.array([[0.5, jnp.nan, -1.0, 2.0]] * 2), jnp.array([[True, False, True, True], [False] * 4])
+    weights, pull = jax.vjp(lambda z: weigh(z, where=where), z)
+    np.testing.assert_array_equal(weights[~where], 0)
+    np.testing.assert_array_equal(pull(jnp.ones_like(weights))[0][~where], 0)
     np.testing.assert_allclose(weigh(jnp.array([-1.0, 3.0])), [0, 3 / 2], rtol=1e-6)
 
 
@@ -308,11 +289,6 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
 
 
 NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, state, _: (gradient, state))
-
-
-def test_numbers_of_an_object_are_given_as_those_of_a_name():
-    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
-    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
 
 
 @pytest.mark.parametrize(

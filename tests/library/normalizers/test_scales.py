@@ -62,10 +62,6 @@ def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
     np.testing.assert_array_equal(critical_beta(jnp.zeros((2, 1))), 0)
 
 
-def test_constant_temperature_is_one_over_theta():
-    assert beta(sj.ConstantTemperature(0.25), uniform(3)) == 4
-
-
 def test_log_length_counts_visible_entries():
     where = jnp.array([[True, True, False], [True, False, False], [False, False, False]])
     wanted = [[0.43 * math.log(2) + 0.1], [0.1], [0.1]]
@@ -130,12 +126,6 @@ def test_positions_for_other_rows_than_there_are_raise():
         n(jnp.zeros((4, 8)))
 
 
-@pytest.mark.parametrize("ratio", [1.0, 2.0, 16.0, 1e6])
-def test_length_ratio_is_yarns_temperature(ratio):
-    root = 0.1 * math.log(ratio) + 1
-    assert float(beta(sj.LengthRatio(ratio), uniform(9)).squeeze()) == pytest.approx(root**2, rel=1e-6)
-
-
 @pytest.mark.parametrize(("weight", "power"), [(0.0, math.atanh(0.5)), (-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30, 9)])
 def test_log_length_power_equals_its_formula(weight, power):
     for n in 1, 2, 3, 16, 4096:
@@ -172,12 +162,6 @@ def test_length_rule_on_its_example(k, each, others):
     assert beta(sj.LengthRule(m=10, eps=float(mass)), logits) == pytest.approx(k, rel=1e-5)
 
 
-def test_length_rule_is_zero_where_every_entry_matters():
-    assert beta(sj.LengthRule(m=10, eps=0.05), uniform(10)) == 0
-    assert beta(sj.LengthRule(m=10, eps=0.05), uniform(7)) == 0
-    assert beta(sj.LengthRule(m=10, eps=0.9), uniform(20)) == 0
-
-
 @pytest.mark.full
 def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     # One item ever further above 599 others: entropies from log(600) = 6.4 down to 0.
@@ -192,6 +176,18 @@ def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     assert (betas[~active] == 1).all()
     assert betas.max() == pytest.approx(2.42, abs=5e-3)
     assert entropies[betas.argmax(0), 0] == pytest.approx(4.41, abs=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("scale", "n", "expected"),
+    [
+        (sj.ConstantTemperature(0.25), 3, 4),
+        *[(sj.LengthRatio(ratio), 9, (0.1 * math.log(ratio) + 1) ** 2) for ratio in (1.0, 16.0, 1e6)],
+        *[(sj.LengthRule(m=10, eps=eps), n, 0) for eps, n in ((0.05, 10), (0.05, 7), (0.9, 20))],
+    ],
+)
+def test_simple_scales_equal_their_formulas(scale, n, expected):
+    assert float(beta(scale, uniform(n)).squeeze()) == pytest.approx(expected, rel=1e-6)
 
 
 def test_threshold_and_floor():
@@ -223,26 +219,15 @@ def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
         (lambda: sj.ConstantTemperature(0), r"theta is 0\.0; it must be a finite number above 0, such as 1\.0"),
         (lambda: sj.ConstantTemperature(NAN), r"theta is nan; it must be"),
         (lambda: sj.LogLength(s=INF), r"s is inf; it must be a finite number such as"),
-        (lambda: sj.LogLength(bias=NAN), r"bias is nan; it must be"),
-        (lambda: sj.InverseTemperature(NAN), r"beta is nan; it must be"),
-        (lambda: sj.ClippedLogLength(high=INF), r"high is inf; it must be"),
         (lambda: sj.ClippedLogLength(low=2, high=1.5), r"low is 2\.0 and high is 1\.5; low must lie below high: give"),
-        (lambda: sj.ClippedLogLength(low=3.0), r"low is 3\.0 and high is 3\.0; low must lie below high"),
-        (lambda: sj.LogLengthPower(weight=INF), r"weight is inf; it must be"),
-        (lambda: sj.LogLengthPower(power=NAN), r"power is nan; it must be"),
-        (lambda: sj.LogLengthPower(delta=-INF), r"delta is -inf; it must be"),
         (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
         (lambda: sj.LengthRule(eps=2), r"eps is 2\.0; it must be a finite number between 0 and 1, such as"),
-        (lambda: sj.LengthRule(eps=0.0), r"eps is 0\.0; it must be"),
         (lambda: sj.LogPosition(floor_scale=0.5), r"floor_scale is 0\.5; it must be .* at least 1, such as"),
         (lambda: sj.LogPosition(positions=-1), r"positions is -1\.0; it must be .* at least 0, such as"),
         (lambda: sj.LengthRatio(0.5), r"ratio is 0\.5; it must be a finite number at least 1, such as 4\.0"),
         (lambda: sj.EntropyPolynomial(()), r"coefficients is \(\); it must hold at least one number"),
         (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(threshold=INF), r"threshold is inf; it must be"),
-        (lambda: sj.EntropyPolynomial(floor=NAN), r"floor is nan; it must be"),
         (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each of entropy_range is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(entropy_range=(0.0, INF)), r"each of entropy_range is inf; it must be"),
         (lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)), r"entropy_range is \(2\.0, 2\.0\); it must be \(low"),
         (
             lambda: sj.EntropyPolynomial(entropy_range=(3, 2)),

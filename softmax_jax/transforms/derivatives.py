@@ -4,7 +4,7 @@ A swap replaces the equation with the weights, y = e / s. A derivative that was 
 from e and s by JAX's rules, and would stay that of softmax. It shows in one of four ways:
 
     in reverse     equations of the backward pass use e or s: ∂y/∂z, times a cotangent
-    forward        a tangent is divided by s, which `unread` has seen: dy = (de - y ds) / s
+    forward        a tangent is divided by s, which `unread` has seen: dy = de / s - e ds / s²
     a custom rule  only y is used, as y (dz - Σ y dz)
     a checkpoint   the backward pass computes e again, so the softmax is there twice, at the same line
 

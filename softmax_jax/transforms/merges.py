@@ -217,8 +217,8 @@ def _unwrap_scores(logits: Value) -> Value:
 
 def _number_values(program: Program) -> dict[Value, int]:
     """Returns a number for each value, the same for values that are computed alike from the same."""
-    # This is value numbering. q @ k.T written twice is one row: both are (dot_general, 3, 5) if q has number 3 and k.T
-    # number 5, so both get the number of the first.
+    # This is value numbering. q @ k.T written twice is one row: the first transpose of k, number 0, gets number 1 and so
+    # does the second; q has number 2, and both products are (dot_general, (2, 1)), number 3.
     numbers: dict[Value, int] = {}
     constants: dict[tuple[float, tuple[int, ...], str], int] = {}
     computed: dict[tuple[str, tuple[int, ...]], list[tuple[Node, list[int]]]] = {}

@@ -122,7 +122,7 @@ class Node:
     @property
     def scope(self) -> str:
         """The named scopes around it, as in "Net/block_0"."""
-        # "transpose(jvp(Net))" is "jvp(Net)" after one turn, then "Net"; "jit(f)()" and the like vanish.
+        # "transpose(jvp(Net))" becomes "transpose(Net)", then "Net"; "jvp()" becomes "".
         outer = self.frame.caller.scope if self.frame.caller else ""
         scope = str(self.equation.source_info.name_stack)
         while scope != (inner := TRANSFORMED.sub(r"\1", scope)):

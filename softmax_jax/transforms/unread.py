@@ -183,7 +183,8 @@ def _read_reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) 
     """Returns why a sum, perhaps with others, divides something and is not read; `totals` are the sums that are."""
     if total.name == "scatter-add":
         return "segments"
-    # Forward over e / s: dy = (de - y ds) / s divides a difference by s, and d log s = Σ e dz / s a sum.
+    # Forward, d log s = ds / s with ds = reduce_sum (mul dz e): a sum or difference is divided. d (e / s) is
+    # de / s - e ds / s², where s is the sum of a softmax that was read.
     numerator = divided.inputs[0].producer
     while numerator and numerator.name in VIEWS | {"neg", "select_n"}:  # the derivative of |s| chooses ds or -ds
         numerator = numerator.inputs[-1 if numerator.name == "select_n" else 0].producer

@@ -5,11 +5,10 @@ first equation that ends this: a product that sums over that axis, a choice, a l
 
 Worked example, talking heads, 2 batches, 3 heads, 5 queries, 6 keys, values of 4:
 
-    w = softmax z                                     (2, 3, 5, 6), keys at axis 3
-    m = einsum("bhqk,hg->bgqk", w, c)                 sums heads: still weights of the same keys, now mixed
-    n = dot_general m                                 dimensions (2, 5, 6, 3): keys at axis 2
-    t = transpose n                                   (2, 3, 5, 6): keys at axis 3 again
-    y = einsum("bgqk,bgkd->bgqd", t, v)               contracts axis 3 with vectors: "attention"
+    w = softmax z             (2, 3, 5, 6), keys at axis 3
+    m = dot_general c w       (3, 2, 5, 6), sums heads: still weights of the same keys, now mixed
+    t = transpose m           (2, 3, 5, 6), keys at axis 3
+    y = dot_general t v       contracts axis 3 with vectors of 4: "attention"
 """
 
 import math

@@ -217,8 +217,8 @@ def _unwrap_scores(logits: Value) -> Value:
 
 def _number_values(program: Program) -> dict[Value, int]:
     """Returns a number for each value, the same for values that are computed alike from the same."""
-    # This is value numbering. q @ k.T written twice is one row: the first transpose of k, number 0, gets number 1 and so
-    # does the second; q has number 2, and both products are (dot_general, (2, 1)), number 3.
+    # This is value numbering. q @ k.T written twice is one row: both transposes of k, number 0, get number 1; q has
+    # number 2, and both products are (dot_general, (2, 1)), number 3.
     numbers: dict[Value, int] = {}
     constants: dict[tuple[float, tuple[int, ...], str], int] = {}
     computed: dict[tuple[str, tuple[int, ...]], list[tuple[Node, list[int]]]] = {}

@@ -69,7 +69,7 @@ PLACES = np.random.default_rng(0).random((64, 48))
 
 
 class Step(NamedTuple):
-    """One equation on a way through the program: the operand that is followed, and the result."""
+    """One equation on a path through the program: the operand that is followed, and the result."""
 
     node: Node
     position: int
@@ -81,9 +81,9 @@ class Mask(NamedTuple):
 
     predicate: Value
     visible_if: bool
-    """Says whether it is True, or not 0, at the visible entries."""
+    """True if the predicate is True, or not 0, at the visible entries."""
     steps: tuple[Step, ...] = ()
-    """What the model makes of the masked array until it is the logits."""
+    """The steps from the masked array to the logits."""
 
 
 class Exponents(NamedTuple):
@@ -101,7 +101,7 @@ class Extra(NamedTuple):
     logit: Value | float
     factor: float
     steps: tuple[Step, ...]
-    """How its exponential was laid out."""
+    """The layout of its exponential."""
     shape: tuple[int, ...]
     """The shape of the sum."""
 
@@ -111,7 +111,7 @@ class Softmax:
     """A softmax in a program."""
 
     form: Form
-    """Says whether `node` returns weights, their logarithms, or a product with them."""
+    """The result of `node`: weights, their logarithms, or a product with them."""
     node: Node
     """The equation to replace."""
     total: Node
@@ -120,10 +120,10 @@ class Softmax:
     axes: tuple[int, ...]
     """The axes of the sum."""
     masks: tuple[Mask, ...]
-    """What hides exponentials, rather than logits."""
+    """The masks of exponentials, rather than of logits."""
     extra: Extra | None
     steps: tuple[Step, ...]
-    """What the model makes of the exponentials until they are divided, less masks that the sum has too."""
+    """The steps from the exponentials to their division, without masks that the sum has too."""
 
     @property
     def exponentials(self) -> Value:

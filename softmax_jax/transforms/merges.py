@@ -67,7 +67,7 @@ NONE: frozenset[int] = frozenset()
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """Says of which rows a value holds something; rows have the number of their logits."""
+    """The rows of which a value holds something; rows have the number of their logits."""
 
     outputs: frozenset[int] = NONE
     """The value is linear in the weights of these rows."""

@@ -47,7 +47,7 @@ class SiteRows:
     critical: Any = None
     """The critical inverse temperature of the model's own logits, in the same axes; None unless asked for."""
     also: Any = None
-    """What the function `also` returned for the weights; None without one."""
+    """The result of `also` for the weights; None without one."""
 
     def sink_rate(self, least: float = 0.3) -> Float[Array, ""]:
         """Returns the share of rows that see several entries and give the first more than `least` of the weight.

@@ -92,7 +92,7 @@ class Node:
     frames: "list[Frame]" = dataclasses.field(default_factory=list)
     """The bodies of the equation."""
     identity: bool = False
-    """Says whether it returns its first operand under a custom rule for derivatives."""
+    """True if it returns its first operand under a custom rule for derivatives."""
 
     @property
     def name(self) -> str:
@@ -190,7 +190,7 @@ class Frame:
 
     caller: Node | None
     inlined: bool
-    """Says whether its values are seen from the program around it when it is executed again."""
+    """True if the program around it sees its values when it is executed again."""
     inputs: list[Value]
     """The inputs that are not values of the program around it."""
     consts: list[tuple[Value, Any]]
@@ -204,7 +204,7 @@ class Frame:
             yield from self.caller.frame.enclosing()
 
     def owner(self) -> "Frame":
-        """Returns the innermost frame around whose values are not seen from outside."""
+        """Returns the innermost frame around it whose values the program outside does not see."""
         return next(frame for frame in self.enclosing() if not frame.inlined)
 
 
@@ -456,9 +456,9 @@ class Holder(NamedTuple):
     rebuild: Callable[[Any, list[Any], list[ExecuteBody]], tuple[list[Any], Any]]
     """Takes the parameters, the operands and the bodies to execute; returns the results and the records."""
     inlined: bool = False
-    """Says whether `rebuild` executes the body in the program around it."""
+    """True if `rebuild` executes the body in the program around it."""
     returns: bool = False
-    """Says whether the results of the body are those of the equation, though it is not inlined."""
+    """True if the results of the body are those of the equation, though it is not inlined."""
 
 
 def _body(stored: Any, fixed: int | None = None, start: int = 0) -> Body:

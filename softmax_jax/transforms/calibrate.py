@@ -10,12 +10,12 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.parameters import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
-from softmax_jax.transforms.nnx_state import OUTSIDE, refusing, transformations
+from softmax_jax.transforms.nnx_state import OUTSIDE, refuse_writes, transformations
 from softmax_jax.transforms.program import trace
-from softmax_jax.transforms.sites import Site, check_callable, places
+from softmax_jax.transforms.sites import Site, check_callable, find_sites
 from softmax_jax.transforms.swap import Empty, Where, choose, swap
 
-Numbers = dict[int, dict[str, Float[Array, "..."]]]
+LearnedNumbers = dict[int, dict[str, Float[Array, "..."]]]
 """By the index of the site, then by name."""
 
 
@@ -31,30 +31,44 @@ def calibrate(
     where: Where = None,
     empty: Empty = "model",
 ) -> dict[int, Normalizer]:
-    """Returns a normalizer for each site of `fun`, whose numbers named by `learn` minimize a loss.
+    """Learns numbers of a normalizer for each site and head of a function, whose own weights stay as they are.
 
-    `loss(fun, batch)` calls the function that it is given as it would call `fun`, and returns one number; the
-    parameters that it passes stay as they are. Each of the `batches`, pytrees of arrays, is one step of `optimizer`: a
-    pair as optax makes them, `init(numbers)` and `update(gradient, state, numbers)`, which returns what is added to
-    the numbers and the next state. Every site starts at the numbers of `normalizer`, and has one for each head:
-    `heads` is the axis, or axes, of the logits that tells them apart, None for one number of all heads. A site without
-    that axis has one number, and so has a site in a loop for all its turns. `where` and `empty` are those of `swap`,
-    which takes the result: `swap(fun, calibrate(fun, ...))`.
+    Every site starts at the numbers of `normalizer`. A site in a loop has one number for all its turns.
 
-    Raises ValueError for a name that the normalizer lacks, for no batches, and as `swap` does.
+    Arguments:
+        fun: Any JAX function.
+        normalizer: A `Normalizer`, its name, or what else `swap` takes for one site.
+        learn: The names of the numbers that are learned; the others stay.
+        loss: Called as `loss(fun, batch)`. It calls the function that it is given as it would call `fun`, and returns
+            one number to minimize; the parameters that it passes stay as they are.
+        batches: Pytrees of arrays, each of them one step of the optimizer.
+        optimizer: A pair as optax makes them, `init(numbers)` and `update(gradient, state, numbers)`, which returns
+            what is added to the numbers and the next state.
+        heads: The axis, or axes, of the logits that tells heads apart; None for one number of all heads. A site without
+            that axis has one number.
+        where: Says of a `Site` whether it is chosen, as in `swap`.
+        empty: What a row with nothing visible gets, as in `swap`.
 
-    >>> import jax.numpy as jnp
-    >>> from collections import namedtuple
-    >>> descent = namedtuple("Descent", "init update")(
-    ...     lambda numbers: None, lambda grads, state, _: (jax.tree.map(lambda g: -5.0 * g, grads), state)
-    ... )
-    >>> attend = lambda z, v: jax.nn.softmax(z) @ v
-    >>> z, v = jnp.array([[1.0, 0.0]]), jnp.eye(2)
-    >>> def loss(attend, batch):  # the first of two should get 0.9
-    ...     return (attend(*batch)[0, 0] - 0.9) ** 2
-    >>> found = calibrate(attend, "ssmax", learn=("s",), loss=loss, batches=[(z, v)] * 200, optimizer=descent)
-    >>> round(float(swap(attend, found)(z, v)[0, 0]), 2)
-    0.9
+    Returns:
+        A normalizer for each site by its index, which `swap` takes: `swap(fun, calibrate(fun, ...))`.
+
+    Raises:
+        ValueError: `learn` names what the normalizer lacks, `batches` is empty, `loss` never calls the function, or
+            as in `swap`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from collections import namedtuple
+        >>> descent = namedtuple("Descent", "init update")(
+        ...     lambda numbers: None, lambda grads, state, _: (jax.tree.map(lambda g: -5.0 * g, grads), state)
+        ... )
+        >>> attend = lambda z, v: jax.nn.softmax(z) @ v
+        >>> z, v = jnp.array([[1.0, 0.0]]), jnp.eye(2)
+        >>> def loss(attend, batch):  # the first of two should get 0.9
+        ...     return (attend(*batch)[0, 0] - 0.9) ** 2
+        >>> fits = calibrate(attend, "ssmax", learn=("s",), loss=loss, batches=[(z, v)] * 200, optimizer=descent)
+        >>> round(float(swap(attend, fits)(z, v)[0, 0]), 2)
+        0.9
     """
     check_callable(fun)
     base = as_normalizer(normalizer)
@@ -63,19 +77,19 @@ def calibrate(
     batch = next(steps, None)
     if batch is None:
         raise Refusal("batches is empty; it must hold at least one batch: give one per step")
-    sites = _sites_within(fun, loss, batch, where)
-    numbers: Numbers = {site.index: initial_numbers(base, learn, _per_head(site, heads)) for site in sites}
+    sites = _find_sites_in_loss(fun, loss, batch, where)
+    numbers: LearnedNumbers = {site.index: initial_numbers(base, learn, _head_shape(site, heads)) for site in sites}
     state = optimizer.init(numbers)
 
-    def with_learned(numbers: Numbers) -> dict[int, Normalizer]:
-        return {index: with_numbers(base, own) for index, own in numbers.items()}
+    def fit(numbers: LearnedNumbers) -> dict[int, Normalizer]:
+        return {index: with_numbers(base, learned) for index, learned in numbers.items()}
 
     lifted = transformations(batch)
 
     @lifted.jit
-    def step(numbers: Numbers, state: Any, batch: Any) -> tuple[Numbers, Any]:
-        def objective(numbers: Numbers, batch: Any) -> Float[Array, ""]:
-            return loss(swap(fun, with_learned(numbers), empty=empty), batch)
+    def step(numbers: LearnedNumbers, state: Any, batch: Any) -> tuple[LearnedNumbers, Any]:
+        def objective(numbers: LearnedNumbers, batch: Any) -> Float[Array, ""]:
+            return loss(swap(fun, fit(numbers), empty=empty), batch)
 
         grads = lifted.grad(objective)(numbers, batch)
         # Optax raises floats to the integer step, which strict promotion forbids.
@@ -86,26 +100,25 @@ def calibrate(
     while batch is not None:
         numbers, state = step(numbers, state, batch)
         batch = next(steps, None)
-    return with_learned(numbers)
+    return fit(numbers)
 
 
-def _sites_within(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any, where: Where) -> list[Site]:
+def _find_sites_in_loss(fun: Callable[..., Any], loss: Callable[..., Any], batch: Any, where: Where) -> list[Site]:
     """Returns the chosen sites of a function, for the arguments that the loss calls it with."""
-    found: list[Site] = []
+    chosen: list[Site] = []
 
-    def seen(*args: Any, **kwargs: Any) -> Any:
-        located = places(trace(fun, args, kwargs), fun)
-        found[:] = [place.site for place in choose(located, {"*": None}, where)]
-        with refusing(fun, OUTSIDE):
+    def list_sites(*args: Any, **kwargs: Any) -> Any:
+        chosen[:] = [traced.site for traced in choose(find_sites(trace(fun, args, kwargs), fun), {"*": None}, where)]
+        with refuse_writes(fun, OUTSIDE):
             return fun(*args, **kwargs)
 
-    transformations(batch).eval_shape(lambda batch: loss(seen, batch), batch)
-    if not found:
+    transformations(batch).eval_shape(lambda batch: loss(list_sites, batch), batch)
+    if not chosen:
         raise Refusal("loss never calls the function that it is given: let it call its first argument")
-    return found
+    return chosen
 
 
-def _per_head(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _head_shape(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Returns the shape of numbers for each head of a site: that of its logits, other axes 1, no leading ones."""
     if heads is None:
         return None

@@ -37,10 +37,20 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from softmax_jax.transforms.find import Softmax, chain, masking, sums
-from softmax_jax.transforms.program import LAID, MOVED, SAME, Node, Program, Value, back, constant, reached
+from softmax_jax.transforms.find import Softmax, find_sums, read_mask, unwrap_views
+from softmax_jax.transforms.program import (
+    IDENTITIES,
+    LAYOUTS,
+    SCORES,
+    VIEWS,
+    Node,
+    Program,
+    Value,
+    constant,
+    unwrap,
+    walk,
+)
 
-SCORES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 MULTIPLIED = frozenset({"mul", "div", "dot_general"})
 SUMMED = frozenset({"reduce_sum", "cumsum", "psum", "psum2", "psum_invariant"})
 CURVED = frozenset({"exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "erf", "sin", "cos", "sqrt", "rsqrt"})
@@ -49,15 +59,15 @@ CURVED |= {"reduce_max", "reduce_min", "reduce_prod"}
 """The primitives whose result is not linear in an operand; all others are taken to move, add or multiply."""
 REDUCED = frozenset({"reduce_max", "reduce_min", "sort", "top_k", "gather"}) | SUMMED | SCORES
 """The primitives whose result no longer varies along the rows of an operand."""
-REPEATABLE = LAID | SCORES | {"exp", "exp2", "add", "sub", "mul", "div", "neg", "max", "min", "tanh", "integer_pow"}
-REPEATABLE |= {"reduce_max", "select_n", "concatenate", "pad", "dynamic_slice", "iota", "eq", "lt", "le", "gt", "ge"}
+RECOMPUTED = VIEWS | SCORES | {"exp", "exp2", "add", "sub", "mul", "div", "neg", "max", "min", "tanh", "integer_pow"}
+RECOMPUTED |= {"reduce_max", "select_n", "concatenate", "pad", "dynamic_slice", "iota", "eq", "lt", "le", "gt", "ge"}
 """The primitives that are the same twice for the same operands: a program may compute its scores again."""
 NONE: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """Says of which rows a value holds something; rows have the number of their logits."""
+    """The rows of which a value holds something; rows have the number of their logits."""
 
     outputs: frozenset[int] = NONE
     """The value is linear in the weights of these rows."""
@@ -82,68 +92,72 @@ class Merges:
     """The merges of a program, and which softmaxes and sums belong to them."""
 
     def __init__(self, program: Program, softmaxes: Mapping[Node, Softmax]) -> None:
-        self.softmaxes, self.sums = softmaxes, sums(program)
-        self.numbers = _numbered(program)
+        self.softmaxes, self.sums = softmaxes, find_sums(program)
+        self.numbers = _number_values(program)
         self.marks: dict[Value, Mark] = {}
         self.merged: set[int] = set()
         """The rows whose output meets one of their totals."""
         logits = [*self.sums.values(), *(softmax.logits for softmax in softmaxes.values())]
-        self.rows = {self.row(value) for value in logits}
-        carried = [pair for node in program.nodes for pair in node.carried]
-        for _ in range(2 if carried else 1):  # what a turn of a loop leaves, the next one has
+        self.rows = {self.number_row(value) for value in logits}
+        carries = [pair for node in program.nodes for pair in node.carries]
+        # A scan may merge in each turn the part of the turn before. The first pass marks what a turn leaves, the second
+        # finds it where the next turn receives it.
+        for _ in range(2 if carries else 1):
             for node in program.nodes:
-                if not node.backward and (not node.frames or node.name in SAME):
+                if not node.backward and (not node.frames or node.name in IDENTITIES):
                     self.visit(node)
-            for left, received in carried:
+            for left, received in carries:
                 self.add(received, self.marks.get(left, UNMARKED))
 
-    def row(self, logits: Value) -> int:
+    def number_row(self, logits: Value) -> int:
         """Returns the number of rows: that of their logits before these are masked, laid out or scaled."""
-        return self.numbers[_scores(logits)]
+        return self.numbers[_unwrap_scores(logits)]
 
-    def part(self, softmax: Softmax) -> bool:
+    def is_part(self, softmax: Softmax) -> bool:
         """Says whether a softmax is that of a part of a row."""
-        return self.row(softmax.logits) in self.merged
+        return self.number_row(softmax.logits) in self.merged
 
-    def of_totals(self, value: Value) -> bool:
+    def uses_totals(self, value: Value) -> bool:
         """Says whether a value is computed from the totals of merged parts."""
         return not self.merged.isdisjoint(self.marks.get(value, UNMARKED).totals)
 
     def add(self, value: Value, mark: Mark) -> None:
         """Marks a value, within and outside of bodies."""
         if mark != UNMARKED:
-            for same in reached([value], lambda value: value.also):
-                self.marks[same] = self.marks.get(same, UNMARKED) | mark
+            for alias in walk([value], lambda value: value.aliases):
+                self.marks[alias] = self.marks.get(alias, UNMARKED) | mark
 
     def visit(self, node: Node) -> None:
         """Marks the results of an equation, and notes a merge."""
-        operands = [self.mark(value) for value in node.inputs]
-        if node.name in SAME:
-            for value, same in zip(node.outputs, operands):
-                self.add(value, same)
+        operands = [self.mark_of(value) for value in node.inputs]
+        if node.name in IDENTITIES:
+            for value, mark in zip(node.outputs, operands):
+                self.add(value, mark)
             return
-        mark = _result(node, operands)
+        mark = _combine(node, operands)
         if node.name in MULTIPLIED:
+            # o_P · g(s_P), or o_P / g(s_P): the one product that all merges have.
             first, last = operands[0], operands[-1]
             self.merged |= first.outputs & last.totals | last.outputs & first.totals
         if node.exponentiates:
+            # e^(log w + l_P - l) = w · s_P / s: the same product, in logarithms.
             self.merged |= operands[0].merged_logs
         if node in self.sums:
-            mark |= Mark(totals=frozenset([self.row(self.sums[node])]))
+            mark |= Mark(totals=frozenset([self.number_row(self.sums[node])]))
         if node.name == "dot_general" and any(constant(value) is not None for value in node.inputs):
             # A product of exponentials with ones is their sum.
-            summed = [self.marks.get(value, UNMARKED).entries for value in node.inputs if _are_exponentials(value)]
+            summed = [self.marks.get(value, UNMARKED).entries for value in node.inputs if _holds_exponentials(value)]
             mark |= Mark(totals=NONE.union(*summed))
         if softmax := self.softmaxes.get(node):
-            # It divides by its own total, which then is no factor.
-            row = frozenset([self.row(softmax.logits)])
-            own = Mark(logs=row) if softmax.form == "log" else Mark(outputs=row)
-            mark = own | Mark(totals=mark.totals - row)
+            # w = e / s divides by its own total s once, which then is no factor of w.
+            row = frozenset([self.number_row(softmax.logits)])
+            weights = Mark(logs=row) if softmax.form == "log" else Mark(outputs=row)
+            mark = weights | Mark(totals=mark.totals - row)
         for value in node.outputs:
             if value.dtype is not None and jnp.issubdtype(value.dtype, jnp.floating):  # a comparison weighs nothing
                 self.add(value, mark)
 
-    def mark(self, value: Value) -> Mark:
+    def mark_of(self, value: Value) -> Mark:
         """Returns the mark of a value, which may be the logits of rows.
 
         Logits that are linear in weights of their own rows are those of the next layer, in a scan over layers: the
@@ -152,42 +166,47 @@ class Merges:
         mark, number = self.marks.get(value, UNMARKED), self.numbers.get(value)
         if number not in self.rows:
             return mark
-        own = frozenset([number])
-        return dataclasses.replace(mark, outputs=mark.outputs - own) | Mark(entries=own)
+        row = frozenset([number])
+        return dataclasses.replace(mark, outputs=mark.outputs - row) | Mark(entries=row)
 
 
-def _result(node: Node, operands: list[Mark]) -> Mark:
+def _combine(node: Node, operands: list[Mark]) -> Mark:
     """Returns the mark of the results of an equation, from those of its operands."""
-    whole = UNMARKED
+    union = UNMARKED
     for mark in operands:
-        whole |= mark
-    if whole == UNMARKED:
+        union |= mark
+    if union == UNMARKED:
         return UNMARKED
     name = node.name
-    entries = NONE if name in REDUCED else whole.entries
-    totals = NONE if name in SCORES else whole.totals - whole.entries - whole.logs - whole.outputs
-    outputs = NONE if name in CURVED else whole.outputs
+    entries = NONE if name in REDUCED else union.entries
+    # z - l varies along the row, as the entropy -Σ w (z - l) does before its sum: no factor of the whole output. New
+    # scores of a total, as of a layer that follows, are no total either.
+    totals = NONE if name in SCORES else union.totals - union.entries - union.logs - union.outputs
+    outputs = NONE if name in CURVED else union.outputs
+    # log w + l keeps what it is while it is moved or added to; a product or a sum of logarithms is no logarithm.
     kept = name not in CURVED | MULTIPLIED | SUMMED | SCORES
-    logs, merged = (whole.logs, whole.merged_logs) if kept else (NONE, NONE)
-    merged |= whole.logs & whole.totals if name in ("add", "sub") else NONE
+    logs, merged = (union.logs, union.merged_logs) if kept else (NONE, NONE)
+    merged |= union.logs & union.totals if name in ("add", "sub") else NONE
     return Mark(outputs, logs, merged, totals, entries)
 
 
-def _are_exponentials(value: Value) -> bool:
-    start, _ = chain(value)
+def _holds_exponentials(value: Value) -> bool:
+    start, _ = unwrap_views(value)
     return start.producer is not None and start.producer.exponentiates
 
 
-def _scores(logits: Value) -> Value:
-    """Returns the numbers that a model masks, lays out and scales to make logits."""
+def _unwrap_scores(logits: Value) -> Value:
+    """Returns the numbers that a model masks, lays out, shifts and scales to make logits."""
+    # The sum may be of z - max z, and the softmax of z: both are rows of z. d = sub z b, where b is m of shape (4, 1)
+    # broadcast to (4, 5): without its broadcast b has 4 numbers and z has 20, as many as d. So z is the score, and m a
+    # shift. If both operands are whole, as in q @ k + a bias of each entry, d itself is the score.
     while node := logits.producer:
-        if node.name in LAID:
+        if node.name in VIEWS:
             logits = node.inputs[0]
         elif node.name in ("mul", "div", "select_n", "max", "add", "sub"):
-            masked, whole = masking(node), math.prod(logits.shape)
+            masked, size = read_mask(node), math.prod(logits.shape)
             operands = [masked[0]] if masked else node.inputs[1:] if node.name == "select_n" else node.inputs
-            # A bias, a shift or a number is the same for several entries.
-            scores = [one for one in operands if math.prod(back(one, MOVED).shape) == whole]
+            scores = [operand for operand in operands if math.prod(unwrap(operand, LAYOUTS).shape) == size]
             if len(scores) != 1:
                 break
             logits = scores[0]
@@ -196,13 +215,15 @@ def _scores(logits: Value) -> Value:
     return logits
 
 
-def _numbered(program: Program) -> dict[Value, int]:
+def _number_values(program: Program) -> dict[Value, int]:
     """Returns a number for each value, the same for values that are computed alike from the same."""
+    # This is value numbering. q @ k.T written twice is one row: both transposes of k, number 0, get number 1; q has
+    # number 2, and both products are (dot_general, (2, 1)), number 3.
     numbers: dict[Value, int] = {}
     constants: dict[tuple[float, tuple[int, ...], str], int] = {}
-    known: dict[tuple[str, tuple[int, ...]], list[tuple[Node, list[int]]]] = {}
+    computed: dict[tuple[str, tuple[int, ...]], list[tuple[Node, list[int]]]] = {}
 
-    def number(value: Value) -> int:
+    def number_value(value: Value) -> int:
         if value not in numbers:
             new = len(numbers)
             key = None if value.number is None else (value.number, value.shape, str(value.dtype))
@@ -210,12 +231,12 @@ def _numbered(program: Program) -> dict[Value, int]:
         return numbers[value]
 
     for node in program.nodes:
-        operands = tuple(number(value) for value in node.inputs)
+        operands = tuple(number_value(value) for value in node.inputs)
         if node.name in ("checkpoint", "remat2"):
             numbers.update(zip(node.frames[0].inputs, operands))
-        if node.frames and node.name not in SAME:
+        if node.frames and node.name not in IDENTITIES:
             continue
-        alike = known.setdefault((node.name, operands), []) if node.name in REPEATABLE else []
+        alike = computed.setdefault((node.name, operands), []) if node.name in RECOMPUTED else []
         results = next((results for other, results in alike if other.params == node.params), [])
         if not results:
             results = list(range(len(numbers), len(numbers) + len(node.outputs)))

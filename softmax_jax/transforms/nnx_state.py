@@ -32,99 +32,103 @@ def is_object(value: Any) -> bool:
 
 def transformations(tree: Any) -> Any:
     """Returns `flax.nnx` where a tree holds objects, whose `jit` and `grad` carry what is written to them, or `jax`."""
-    return _nnx() if objects_in(tree) else jax
+    return _nnx() if find_objects(tree) else jax
 
 
-def objects_in(tree: Any) -> list[Any]:
+def find_objects(tree: Any) -> list[Any]:
     """Returns the objects among the leaves of a tree."""
     return list(filter(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
 
 
-def unbound(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def unbind(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Returns a function and its arguments, with the objects that it is bound to among them."""
     while True:
         if is_object(fun):
             fun, args = type(fun).__call__, (fun, *args)
         elif inspect.ismethod(fun) and is_object(fun.__self__):
             fun, args = fun.__func__, (fun.__self__, *args)
-        elif isinstance(fun, functools.partial) and objects_in((fun.func, fun.args, fun.keywords)):
+        elif isinstance(fun, functools.partial) and find_objects((fun.func, fun.args, fun.keywords)):
             fun, args, kwargs = fun.func, (*fun.args, *args), fun.keywords | kwargs
         else:
             return fun, args, kwargs
 
 
-class Parted:
-    """A tree whose objects are taken apart: `parts` is the same content as a pytree of arrays and values."""
+class SplitTree:
+    """A tree with its objects taken apart: `parts` is the same content as a pytree of arrays and values."""
 
     def __init__(self, tree: Any, **index: Any) -> None:
         leaves, self.structure = jax.tree.flatten(tree, is_leaf=is_object)
-        self.held = list(map(is_object, leaves))
-        objects = [leaf for leaf, held in zip(leaves, self.held) if held]
+        self.object_flags = list(map(is_object, leaves))
+        objects = [leaf for leaf, flag in zip(leaves, self.object_flags) if flag]
         self.graph, values = _nnx().flatten(objects, with_paths=False, graph=True, **index) if objects else (None, [])
-        self.parts = [None if held else leaf for leaf, held in zip(leaves, self.held)], values
+        self.parts = [None if flag else leaf for leaf, flag in zip(leaves, self.object_flags)], values
 
-    def together(self, parts: Any, **index: Any) -> Any:
-        """Returns the tree with other arrays in its parts, and with objects made or updated by what they hold."""
+    def join(self, parts: Any, **index: Any) -> Any:
+        """Returns the tree with other arrays in its parts, and with objects made or updated from these."""
         leaves, values = parts
         objects = iter(() if self.graph is None else _nnx().unflatten(self.graph, values, **index))
-        return self.structure.unflatten([next(objects) if held else leaf for leaf, held in zip(leaves, self.held)])
+        return self.structure.unflatten(
+            [next(objects) if flag else leaf for leaf, flag in zip(leaves, self.object_flags)]
+        )
 
 
-class Carried:
+class StatefulCall:
     """Calls a function on copies of the objects in its arguments, and puts what it writes into the objects."""
 
     def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.fun, *arguments = unbound(fun, args, kwargs)
+        self.fun, *arguments = unbind(fun, args, kwargs)
         self.named = fun
+        # References by identity: original object → index here, index → copy in `call`, index → original in `restore`.
+        # So a write to a copy reaches the one original that it was made from, though several arguments share it.
         self.originals = _nnx().graphlib.RefMap() if _nnx() else None
-        self.arguments = Parted(arguments, ref_index=self.originals)
+        self.arguments = SplitTree(arguments, ref_index=self.originals)
         self.parts = self.arguments.parts
 
     def call(self, parts: Any) -> Any:
         """Returns the parts of what the function writes and returns, from those of its arguments."""
         by_index = _nnx().graphlib.IndexMap() if _nnx() else None
-        args, kwargs = self.arguments.together(parts, index_ref=by_index)
-        given = objects_in((args, kwargs))
-        before = list(map(_content, given))
-        with refusing(self.named, _held(self.named)):
+        args, kwargs = self.arguments.join(parts, index_ref=by_index)
+        objects = find_objects((args, kwargs))
+        before = list(map(_read_content, objects))
+        with refuse_writes(self.named, _describe_holder(self.named)):
             output = self.fun(*args, **kwargs)
-        written = [one for one, content in zip(given, before) if not _same(content, _content(one))]
-        copies = _nnx().graphlib.RefMap.from_indexmap(by_index) if given else {}
-        inside = _nnx().iter_graph(objects_in((written, output)), graph=True) if given else ()
-        self.updated = [copies[one] for _, one in inside if one in copies]
-        self.results = Parted((written, output), **{"ref_outer_index": copies} if given else {})
+        written = [item for item, content in zip(objects, before) if not _same_content(content, _read_content(item))]
+        copies = _nnx().graphlib.RefMap.from_indexmap(by_index) if objects else {}
+        inside = _nnx().iter_graph(find_objects((written, output)), graph=True) if objects else ()
+        self.updated = [copies[item] for _, item in inside if item in copies]
+        self.results = SplitTree((written, output), **{"ref_outer_index": copies} if objects else {})
         return self.results.parts
 
-    def returned(self, parts: Any) -> Any:
+    def restore(self, parts: Any) -> Any:
         """Returns what the function returns, and updates the objects that it writes to."""
         if not self.originals:
-            return self.results.together(parts)[1]
+            return self.results.join(parts)[1]
         by_index = _nnx().graphlib.IndexMap.from_refmap(self.originals)
-        with refusing(self.named, OUTSIDE):
+        with refuse_writes(self.named, OUTSIDE):
             for index in self.updated:  # first of all, as Flax empties an object before it finds that it cannot
                 _check_writable(by_index[index])
-        return self.results.together(parts, outer_index_outer_ref=by_index)[1]
+        return self.results.join(parts, outer_index_outer_ref=by_index)[1]
 
 
-def _content(one: Any) -> tuple[Any, list[Any]]:
+def _read_content(item: Any) -> tuple[Any, list[Any]]:
     """Returns the structure of an object and the arrays that it holds."""
-    graph, values = _nnx().flatten(one, with_paths=False, graph=True)
+    graph, values = _nnx().flatten(item, with_paths=False, graph=True)
     return graph, jax.tree.leaves(values)
 
 
-def _same(content: tuple[Any, list[Any]], other: tuple[Any, list[Any]]) -> bool:
+def _same_content(content: tuple[Any, list[Any]], other: tuple[Any, list[Any]]) -> bool:
     """Says whether two contents have the same structure and hold the very same arrays."""
-    return content[0] == other[0] and all(one is another for one, another in zip(content[1], other[1]))
+    return content[0] == other[0] and all(array is other_array for array, other_array in zip(content[1], other[1]))
 
 
-def _check_writable(one: Any) -> None:
+def _check_writable(item: Any) -> None:
     """Raises Flax's TraceContextError for an object that was made outside of a transformation around this call."""
-    if isinstance(one, _nnx().Variable):
-        one.set_raw_value(one.get_raw_value())
+    if isinstance(item, _nnx().Variable):
+        item.set_raw_value(item.get_raw_value())
     else:
         with contextlib.suppress(AttributeError):  # of one that is frozen, whose variables are checked
-            one.written_to = None
-            del one.written_to
+            item.written_to = None
+            del item.written_to
 
 
 OUTSIDE = (
@@ -133,7 +137,7 @@ OUTSIDE = (
 )
 
 
-def _held(fun: Callable[..., Any]) -> str:
+def _describe_holder(fun: Callable[..., Any]) -> str:
     """Returns text on the object that a function writes to and is not given, and what to write instead."""
     around = inspect.getclosurevars(fun)[:2] if inspect.isfunction(fun) else ()
     names = [name for variables in around for name, value in variables.items() if is_object(value)]
@@ -142,7 +146,7 @@ def _held(fun: Callable[..., Any]) -> str:
 
 
 @contextlib.contextmanager
-def refusing(fun: Callable[..., Any], why: str) -> Iterator[None]:
+def refuse_writes(fun: Callable[..., Any], why: str) -> Iterator[None]:
     """Raises ValueError with the reason where an object is written to that was made outside of what is traced."""
     try:
         yield

@@ -14,7 +14,7 @@ from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.row import Row, critical_beta_of
 from softmax_jax.transforms.sites import Site, table
-from softmax_jax.transforms.swap import Empty, Normalizers, Rows, Where, by_pattern, transform
+from softmax_jax.transforms.swap import Empty, Normalizers, SiteLogits, Where, by_pattern, transform
 
 
 @jax.tree_util.register_dataclass
@@ -47,7 +47,7 @@ class SiteRows:
     critical: Any = None
     """The critical inverse temperature of the model's own logits, in the same axes; None unless asked for."""
     also: Any = None
-    """What the function `also` returned for the weights; None without one."""
+    """The result of `also` for the weights; None without one."""
 
     def sink_rate(self, least: float = 0.3) -> Float[Array, ""]:
         """Returns the share of rows that see several entries and give the first more than `least` of the weight.
@@ -62,23 +62,26 @@ class Probed(list[SiteRows]):
 
     def __repr__(self) -> str:
         head = ["index", "scope", "rows", "entropy", "largest", "visible", "first"]
-        means = [[_mean(a) for a in (r.entropy, r.largest, r.visible, r.first)] for r in self]
+        cells = [
+            [str(rows.site.index), rows.site.scope, str(rows.entropy.shape)]
+            + [_mean(measure) for measure in (rows.entropy, rows.largest, rows.visible, rows.first)]
+            for rows in self
+        ]
         if any(rows.critical is not None for rows in self):
             head.append("critical")
-            means = [[*one, _mean(rows.critical, np.median)] for one, rows in zip(means, self)]
-        start = [[str(rows.site.index), rows.site.scope, str(rows.entropy.shape)] for rows in self]
-        return table(head, [[*one, *other] for one, other in zip(start, means)])
+            cells = [[*line, _mean(rows.critical, np.median)] for line, rows in zip(cells, self)]
+        return table(head, cells)
 
     __str__ = __repr__
 
 
-def _mean(numbers: Any, mean: Callable[[Any], Any] = np.mean) -> str:
-    """Returns the mean of the numbers of rows that were weighed, as text."""
-    if not isinstance(numbers, jax.Array) or checks.is_traced(numbers):
+def _mean(measure: Any, mean: Callable[[Any], Any] = np.mean) -> str:
+    """Returns the mean over the rows that were weighed, as text."""
+    if not isinstance(measure, jax.Array) or checks.is_traced(measure):
         return "?"
-    known = np.asarray(numbers, np.float64)
-    known = known[known >= 0] if np.issubdtype(numbers.dtype, np.integer) else known[~np.isnan(known)]
-    return f"{mean(known):.3f}" if known.size else "none"
+    rows = np.asarray(measure, np.float64)
+    rows = rows[rows >= 0] if np.issubdtype(measure.dtype, np.integer) else rows[~np.isnan(rows)]
+    return f"{mean(rows):.3f}" if rows.size else "none"
 
 
 jax.tree_util.register_pytree_node(Probed, lambda probed: (tuple(probed), None), lambda _, rows: Probed(rows))
@@ -93,86 +96,100 @@ def probe(
     where: Where = None,
     empty: Empty = "model",
 ) -> Callable[..., tuple[Any, Probed]]:
-    r"""Returns a function of the same arguments that returns (what `fun` returns, measures of its weights).
+    r"""Measures the weights of a function, row by row, beside what it returns.
 
     For each row of each site: the entropy $-\sum_j w_j \log w_j$ in nats, the largest weight and its place, the
     number of visible entries, and the weight of the first entry, where many models keep a sink; of the model's own
-    visible logits the largest, its gap to the second, the spread δ and the log-sum-exp, in float32. `also` is a
-    function of the weights, with the axes that the model gave them, for anything else: the mass on marked entries, for
-    one. With `critical` comes the critical inverse temperature of each row, as `theory.critical_beta` has it, of the
-    model's own logits: a row is sharp in the model only if it is below 1. It sorts each row, so it is off by default.
-
-    With a `normalizer`, the function is `swap(fun, normalizer)`, and `where` and `empty` are what they are there.
-    Without one, nothing that `fun` computes changes, its custom rules for derivatives included, and `where` says of a
-    `Site` whether it is measured; by default all attention is.
+    visible logits the largest, its gap to the second, the spread δ and the log-sum-exp, in float32.
 
     It works in compiled functions and may itself be compiled. Within `scan` the rows of all turns are stacked, within
     `while` those of the last turn are kept, and a branch of `cond` that is not taken gives NaN, and -1 for numbers of
     entries.
 
-    Raises ValueError for a function without a softmax, for a chosen site that cannot be read, and as `swap` does.
+    Arguments:
+        fun: Any JAX function.
+        normalizer: Measures `swap(fun, normalizer)`. Without one, nothing that `fun` computes changes, its custom rules
+            for derivatives included.
+        also: A function of the weights, with the axes that the model gave them, for anything else: the mass on marked
+            entries, for one.
+        critical: Adds the critical inverse temperature of each row of the model's own logits, as
+            `theory.critical_beta` has it: a row is sharp in the model only if it is below 1. It sorts each row, so it
+            is off by default.
+        where: Says of a `Site` whether it is measured; by default all attention is.
+        empty: What a row with nothing visible gets under a normalizer, as in `swap`.
 
-    >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
-    >>> output, probed = probe(attend)(jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.ones((4, 2)))
-    >>> probed
-    index  scope   rows  entropy  largest  visible  first
-    0      site_0  (1,)  1.386    0.250    4.000    0.250
+    Returns:
+        A function of the same arguments that returns what `fun` returns, and `Probed`: a `SiteRows` for each site.
 
-    One logit 2 above three others is critical at β = log 4 / 2, below the 1 of the model:
+    Raises:
+        TypeError: `fun` is no function, or `normalizer` none.
+        ValueError: `fun` has no softmax, a chosen site cannot be read, or as in `swap`.
 
-    >>> keys = jnp.array([[2.0], [0.0], [0.0], [0.0]])
-    >>> output, probed = probe(attend, critical=True)(jnp.ones((1, 1)), keys, jnp.ones((4, 1)))
-    >>> probed[0].critical
-    Array([0.6931472], dtype=float32)
+    Example:
+        >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
+        >>> output, probed = probe(attend)(jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.ones((4, 2)))
+        >>> probed
+        index  scope   rows  entropy  largest  visible  first
+        0      site_0  (1,)  1.386    0.250    4.000    0.250
+
+        One logit 2 above three others is critical at β = log 4 / 2, below the 1 of the model:
+
+        >>> keys = jnp.array([[2.0], [0.0], [0.0], [0.0]])
+        >>> output, probed = probe(attend, critical=True)(jnp.ones((1, 1)), keys, jnp.ones((4, 1)))
+        >>> probed[0].critical
+        Array([0.6931472], dtype=float32)
     """
     normalizers = {"*": None} if normalizer is None else by_pattern(normalizer)
-    transformed = transform(fun, normalizers, where, empty, functools.partial(_measures, also=also, critical=critical))
+    recorder = functools.partial(_measure_rows, also=also, critical=critical)
+    transformed = transform(fun, normalizers, where, empty, recorder)
 
     @functools.wraps(fun, updated=())
     def probed(*args: Any, **kwargs: Any) -> tuple[Any, Probed]:
         output, records = transformed(*args, **kwargs)
-        return output, Probed(SiteRows(site, **measured) for site, measured in records)
+        return output, Probed(SiteRows(site, **measures) for site, measures in records)
 
     return probed
 
 
-def _measures(
-    rows: Rows, weights: Float[Array, "*shape"], also: Callable[[Array], Any] | None = None, critical: bool = False
+def _measure_rows(
+    rows: SiteLogits,
+    weights: Float[Array, "*shape"],
+    also: Callable[[Array], Any] | None = None,
+    critical: bool = False,
 ) -> dict[str, Array]:
     """Returns what `SiteRows` holds of each row."""
     axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
-    besides = {"also": also(weights)} if also else {}
-    weights = _flat(weights, axes)
-    visible = jnp.ones(weights.shape, bool) if rows.where is None else _flat(rows.where, axes)
-    row = Row.of(_flat(rows.logits, axes), -1, visible)
+    optional = {"also": also(weights)} if also else {}
+    weights = _flatten_row(weights, axes)
+    visible = jnp.ones(weights.shape, bool) if rows.where is None else _flatten_row(rows.where, axes)
+    row = Row.of(_flatten_row(rows.logits, axes), -1, visible)
     if critical:
-        besides["critical"] = critical_beta_of(row)
+        optional["critical"] = critical_beta_of(row)
     return {
         "entropy": weight_entropy(weights),
         "largest": jnp.max(weights, -1),
         "place": jnp.argmax(weights, -1).astype(jnp.int32),
         "visible": jnp.sum(visible, -1, dtype=jnp.int32),
         "first": weights[..., 0],
-        **_of_logits(row.logits),
-        **besides,
+        **_measure_logits(row.logits),
+        **optional,
     }
 
 
-def _of_logits(z: Float[Array, "*rows n"]) -> dict[str, Array]:
-    """Returns the measures of rows of logits that are -inf where nothing is seen, finite for a row that sees nothing.
-
-    No floor stands for -inf: one such as 1e-45 is 0 in bfloat16, and the log of a sum of hidden entries not finite.
-    """
-    seen, top = z > -jnp.inf, jnp.max(z, -1)
-    several, filled = jnp.sum(seen, -1) > 1, jnp.any(seen, -1)
+def _measure_logits(z: Float[Array, "*rows n"]) -> dict[str, Array]:
+    """Returns the measures of rows of logits, -inf where these are hidden; 0 for a row that sees nothing."""
+    # No floor stands for -inf: one such as 1e-45 is 0 in bfloat16, and the log of a sum of hidden entries not finite.
+    visible, top = z > -jnp.inf, jnp.max(z, -1)
+    several, filled = jnp.sum(visible, -1) > 1, jnp.any(visible, -1)
+    # The second is the largest without the first of the largest: (3, 3, 1) has gap 0.
     first_of_top = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1) == jnp.argmax(z, -1, keepdims=True)
-    second, least = jnp.max(jnp.where(first_of_top, -jnp.inf, z), -1), jnp.min(jnp.where(seen, z, jnp.inf), -1)
+    second, least = jnp.max(jnp.where(first_of_top, -jnp.inf, z), -1), jnp.min(jnp.where(visible, z, jnp.inf), -1)
     total = jax.nn.logsumexp(jnp.where(filled[..., None], z, 0), -1)
     measures = {"top": top, "spread": top - least, "log_sum_exp": total, "gap": jnp.where(several, top - second, 0)}
     return {name: jnp.where(filled, measure, 0) for name, measure in measures.items()}
 
 
-def _flat(array: Array, axes: tuple[int, ...]) -> Array:
+def _flatten_row(array: Array, axes: tuple[int, ...]) -> Array:
     """Returns the array with these axes as one, the last; numbers in float32 (float64 stays)."""
     moved = jnp.moveaxis(array, axes, range(-len(axes), 0))
     wide = moved.astype(jnp.float32) if array.dtype in (jnp.float16, jnp.bfloat16) else moved

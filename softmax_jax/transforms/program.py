@@ -6,13 +6,27 @@ between versions of JAX. `tests/library/transforms/test_program.py` names what a
 
 The graph goes through bodies: what `jit` receives and returns are the values of the program around it, so a path
 from logits to weights leads through calls. A value that changes while a loop runs has no producer.
+
+Worked example, `lax.scan(lambda c, x: (c + jit(sin)(x) * k, None), c0, xs)[0]`, where k is an array:
+
+    scan k c0 xs                a node of the program, with one frame; k is a constant of the loop, c0 is carried
+      frame: inputs c, x        values of their own, no producer: they change at each turn
+        jit x                   its frame is inlined: what it receives is x, what it returns is the result s of `sin`
+          s = sin x
+        t = mul s k             k is the value of the program around the loop
+        d = add c t             the output of the frame
+    y                           the result of the scan
+
+So `mul` finds `sin` behind its operand, through the call. c0 and c are aliases, and so are xs and x, d and y: the same
+numbers at some turn. The scan carries d to c: what one turn leaves, the next one receives.
 """
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +36,7 @@ from jax.extend.core import Literal
 
 from softmax_jax.normalizers import checks
 from softmax_jax.refusal import Refusal
-from softmax_jax.transforms.nnx_state import Carried
+from softmax_jax.transforms.nnx_state import StatefulCall
 
 JAX_FOLDER = str(Path(jax.__file__).parent)
 JET = str(Path("jax", "experimental", "jet.py"))
@@ -33,18 +47,21 @@ LAYERS = re.compile(
 """The folders of libraries of layers, whose lines say less than the line that calls the layer."""
 TRANSFORMED = re.compile(r"\b(?:jvp|transpose|vmap|pmap|linearize|checkpoint|remat)\(([^()]*)\)|\b\w+\(\)")
 """How JAX names the scopes of a function that it transformed."""
-SAME = frozenset(
+IDENTITIES = frozenset(
     {"convert_element_type", "stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
     | {"name", "pvary", "pcast", "reshard", "sharding_constraint", "identity"}
 )
 """Primitives that return their first operand, perhaps in another type."""
-MOVED = SAME | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
+LAYOUTS = IDENTITIES | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
 """Primitives that return all numbers of their first operand, perhaps elsewhere."""
-LAID = MOVED | {"slice", "split"}
+VIEWS = LAYOUTS | {"slice", "split"}
 """Primitives that return numbers of their first operand, perhaps elsewhere and not all."""
-BASES = {"exp": 1.0, "exp2": math.log(2)}
+SCORES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
+"""The primitives that make scores, or sum vectors under weights."""
+LOG_BASES = {"exp": 1.0, "exp2": math.log(2)}
 """The primitives that take exponentials, and the logarithms of their bases."""
-CUSTOM = ("custom_jvp_call", "custom_vjp_call")
+CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
+"""The primitives that hold a function with a custom rule for derivatives."""
 Item = TypeVar("Item")
 
 
@@ -60,7 +77,7 @@ class Value:
     number: float | None = None
     """The one number that it is, if the program says so."""
     literal: Any = None
-    also: "list[Value]" = dataclasses.field(default_factory=list)
+    aliases: "list[Value]" = dataclasses.field(default_factory=list)
     """The same value inside or outside of a body that changes as it runs: a loop, a branch, a checkpoint."""
 
 
@@ -75,7 +92,7 @@ class Node:
     frames: "list[Frame]" = dataclasses.field(default_factory=list)
     """The bodies of the equation."""
     identity: bool = False
-    """Says whether it returns its first operand under a custom rule for derivatives."""
+    """True if it returns its first operand under a custom rule for derivatives."""
 
     @property
     def name(self) -> str:
@@ -93,22 +110,24 @@ class Node:
         return HOLDERS.get(self.equation.primitive.name)
 
     @property
-    def carried(self) -> "list[tuple[Value, Value]]":
+    def carries(self) -> "list[tuple[Value, Value]]":
         """What a turn of a loop leaves, each with what the next one receives."""
         if self.name not in ("scan", "while"):
             return []
         body = self.frames[-1]
+        # A scan's body takes (carry, slices) and returns (carry, stacked); a while's body takes and returns the carry.
         number = _scan_sizes(self.params)[1] if self.name == "scan" else len(body.inputs)
         return list(zip(body.outputs[:number], body.inputs))
 
     @property
     def scope(self) -> str:
         """The named scopes around it, as in "Net/block_0"."""
+        # "transpose(jvp(Net))" becomes "transpose(Net)", then "Net"; "jvp()" becomes "".
         outer = self.frame.caller.scope if self.frame.caller else ""
-        own = str(self.equation.source_info.name_stack)
-        while own != (inner := TRANSFORMED.sub(r"\1", own)):  # "transpose(jvp(Net))" is "Net" for the user
-            own = inner
-        return "/".join(filter(None, (*outer.split("/"), *own.split("/"))))
+        scope = str(self.equation.source_info.name_stack)
+        while scope != (inner := TRANSFORMED.sub(r"\1", scope)):
+            scope = inner
+        return "/".join(filter(None, (*outer.split("/"), *scope.split("/"))))
 
     @property
     def backward(self) -> bool:
@@ -120,7 +139,7 @@ class Node:
     def derived(self) -> bool:
         """Says whether it was traced while a derivative was taken, by `jax.grad`, `jax.jvp` or `jet`."""
         traceback, caller = self.equation.source_info.traceback, self.frame.caller
-        by_jet = traceback is not None and any(one.file_name.endswith(JET) for one in traceback.frames)
+        by_jet = traceback is not None and any(frame.file_name.endswith(JET) for frame in traceback.frames)
         return "jvp(" in str(self.equation.source_info.name_stack) or by_jet or (caller is not None and caller.derived)
 
     @property
@@ -132,8 +151,8 @@ class Node:
         """
         traceback = self.equation.source_info.traceback
         skipped = (JAX_FOLDER, OWN_FOLDER, "<frozen", "<@beartype")
-        frames = [one for one in traceback.frames if not one.file_name.startswith(skipped)] if traceback else []
-        calls = [one for one in frames if not LAYERS.search(one.file_name)] or frames
+        frames = [frame for frame in traceback.frames if not frame.file_name.startswith(skipped)] if traceback else []
+        calls = [frame for frame in frames if not LAYERS.search(frame.file_name)] or frames
         if calls:
             return f"{Path(calls[0].file_name).name}:{calls[0].line_num}"
         return self.frame.caller.line if self.frame.caller else ""
@@ -141,8 +160,9 @@ class Node:
     @property
     def custom_rule(self) -> str:
         """The rule for derivatives around it that is not JAX's own: "custom_jvp", "custom_vjp", or "" for none."""
-        callers = [frame.caller for frame in self.frame.around() if frame.caller]
-        return next((one.name.removesuffix("_call") for one in callers if one.name in CUSTOM and not _of_jax(one)), "")
+        callers = [frame.caller for frame in self.frame.enclosing() if frame.caller]
+        rules = [node.name for node in callers if node.name in CUSTOM_RULES and not _defined_by_jax(node)]
+        return rules[0].removesuffix("_call") if rules else ""
 
     @property
     def exponentiates(self) -> bool:
@@ -152,15 +172,16 @@ class Node:
     @property
     def base(self) -> float | None:
         """The logarithm of the base of the powers that it takes of its last operand; None for anything else."""
+        # pow(b, x) = e^(x log b) takes exponentials if the base b is a constant; pow(x, 2) takes none, nor does 1^x.
         if self.name == "pow" and constant(self.inputs[1]) is None:
             number = constant(self.inputs[0])
             return math.log(number) if number and number > 0 and number != 1 else None
-        return BASES.get(self.name)
+        return LOG_BASES.get(self.name)
 
     @property
     def hides_exponentials(self) -> bool:
         """Says whether it takes exponentials in a body that `HOLDERS` cannot read."""
-        return self.holder is None and any(map(_takes_exponentials, _held(self.equation)))
+        return self.holder is None and any(map(_takes_exponentials, _nested_jaxprs(self.equation)))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -169,22 +190,22 @@ class Frame:
 
     caller: Node | None
     inlined: bool
-    """Says whether its values are seen from the program around it when it is executed again."""
+    """True if the program around it sees its values when it is executed again."""
     inputs: list[Value]
     """The inputs that are not values of the program around it."""
     consts: list[tuple[Value, Any]]
     nodes: list[Node] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
 
-    def around(self) -> "Iterator[Frame]":
+    def enclosing(self) -> "Iterator[Frame]":
         """Yields the frame and those that it lies in, from the inside."""
         yield self
         if self.caller:
-            yield from self.caller.frame.around()
+            yield from self.caller.frame.enclosing()
 
-    def home(self) -> "Frame":
-        """Returns the innermost frame around whose values are not seen from outside."""
-        return next(frame for frame in self.around() if not frame.inlined)
+    def owner(self) -> "Frame":
+        """Returns the innermost frame around it whose values the program outside does not see."""
+        return next(frame for frame in self.enclosing() if not frame.inlined)
 
 
 class Program:
@@ -199,11 +220,14 @@ class Program:
         self.root = self._frame(_body(closed, 0), None, [], inlined=False)
 
     def _frame(self, body: "Body", caller: Node | None, operands: list[Value], *, inlined: bool) -> Frame:
+        """Reads a body, and adds its equations after those before it."""
         inputs = body.jaxpr.invars
-        values = {var: _fresh(var) for var in (*body.jaxpr.constvars, *inputs)}
+        values = {var: _new_value(var) for var in (*body.jaxpr.constvars, *inputs)}
+        # An input with a source is an operand of the caller itself, so that walks lead out of the body and into it. One
+        # without changes at each turn of a loop and has a value of its own.
         fresh = [values[var] for source, var in zip(body.sources, inputs) if source is None]
-        given = [values[var] if source is None else operands[source] for source, var in zip(body.sources, inputs)]
-        values.update(zip(inputs, given))
+        shared = [values[var] if source is None else operands[source] for source, var in zip(body.sources, inputs)]
+        values.update(zip(inputs, shared))
         consts = [(values[var], const) for var, const in zip(body.jaxpr.constvars, body.consts)]
         for value, const in consts:
             value.number = _number(const)
@@ -220,47 +244,52 @@ class Program:
         holder = node.holder or Holder(lambda params: [], _inline)
         for body in holder.bodies(equation.params):
             node.frames.append(self._frame(body, node, node.inputs, inlined=holder.inlined))
+        # The results of a call are those of its body: weights that `jit(softmax)` returns have the division in its body
+        # as their producer. The results of a loop or a branch are values of their own.
         if holder.inlined or holder.returns:
             node.outputs = list(node.frames[0].outputs)
-            if node.name in CUSTOM:
-                _separate(node)
+            if node.name in CUSTOM_RULES:
+                _separate_results(node)
         else:
-            node.outputs = [_fresh(var, node) for var in equation.outvars]
+            node.outputs = [_new_value(var, node) for var in equation.outvars]
         for body_frame in node.frames:
-            _tie(node, body_frame)
+            _link_aliases(node, body_frame)
+        # A call only hands its operands on; the equations in its body use them.
         if not holder.inlined:
             for position, value in enumerate(node.inputs):
                 value.users.append((node, position))
         values.update(zip(equation.outvars, node.outputs))
 
 
-def _separate(node: Node) -> None:
+def _separate_results(node: Node) -> None:
     """Gives results that are operands a value of their own, because a custom rule for derivatives lies between."""
+    # f(x) = x with another gradient: inlined, x and f(x) would be one value, and a replay of the program would skip f.
     node.identity = node.outputs == node.inputs[:1]
-    for place, (var, value) in enumerate(zip(node.equation.outvars, node.outputs)):
+    for index, (var, value) in enumerate(zip(node.equation.outvars, node.outputs)):
         if value in node.inputs:
             value.users.append((node, node.inputs.index(value)))
-            node.outputs[place] = _fresh(var, node)
+            node.outputs[index] = _new_value(var, node)
 
 
-def _tie(node: Node, frame: Frame) -> None:
+def _link_aliases(node: Node, frame: Frame) -> None:
     """Notes which values of a body are those of the program around it, at one turn or on one device."""
+    # Operands are (constants, carry, slices) and the fresh inputs of a frame (carry, slices): paired from the end.
     for outside, inside in zip(reversed(node.inputs), reversed(frame.inputs)):
-        outside.also.append(inside)
+        outside.aliases.append(inside)
     if len(frame.outputs) == len(node.outputs):  # the condition of a loop has another result
         for inside, outside in zip(frame.outputs, node.outputs):
             if inside is not outside:
-                inside.also.append(outside)
+                inside.aliases.append(outside)
 
 
-def _fresh(var: Any, producer: Node | None = None) -> Value:
+def _new_value(var: Any, producer: Node | None = None) -> Value:
     return Value(getattr(var.aval, "shape", ()), getattr(var.aval, "dtype", None), producer)
 
 
 def _value(atom: Any, values: dict[Any, Value]) -> Value:
     if not isinstance(atom, Literal):
         return values[atom]
-    value = _fresh(atom)
+    value = _new_value(atom)
     value.number, value.literal = _number(atom.val), atom.val
     return value
 
@@ -277,25 +306,25 @@ def _number(const: Any) -> float | None:
 
 def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
     """Returns the program of a function for these arguments. Arguments that are not arrays stay as they are."""
-    carried = Carried(fun, args, kwargs)
-    leaves, tree = jax.tree.flatten(carried.parts)
-    places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+    call = StatefulCall(fun, args, kwargs)
+    leaves, tree = jax.tree.flatten(call.parts)
+    positions = [position for position, leaf in enumerate(leaves) if _is_array(leaf)]
     returned: dict[str, Any] = {}
 
     def flat(*arrays: Any) -> list[Any]:
-        given = dict(zip(places, arrays))
-        parts = tree.unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)])
-        outputs, returned["tree"] = jax.tree.flatten(carried.call(parts))
+        filled = dict(zip(positions, arrays))
+        parts = tree.unflatten([filled.get(position, leaf) for position, leaf in enumerate(leaves)])
+        outputs, returned["tree"] = jax.tree.flatten(call.call(parts))
         returned["others"] = [None if _is_array(output) else output for output in outputs]
         return [output for output in outputs if _is_array(output)]
 
-    arrays = [leaves[place] for place in places]
+    arrays = [leaves[position] for position in positions]
     closed = jax.make_jaxpr(flat)(*arrays)
 
     def restore(results: Sequence[Any]) -> Any:
         remaining = iter(results)
         outputs = [next(remaining) if other is None else other for other in returned["others"]]
-        return carried.returned(returned["tree"].unflatten(outputs))
+        return call.restore(returned["tree"].unflatten(outputs))
 
     return Program(closed, arrays, restore)
 
@@ -311,17 +340,17 @@ def _is_array(leaf: Any) -> bool:
 
 def constant(value: Value) -> float | None:
     """Returns the number that all entries of a value are, if the program says so."""
-    return back(value, MOVED).number
+    return unwrap(value, LAYOUTS).number
 
 
-def back(value: Value, through: Collection[str] = SAME) -> Value:
-    """Returns the first value on the way back that no primitive of `through` made."""
+def unwrap(value: Value, through: Collection[str] = IDENTITIES) -> Value:
+    """Returns the first value, from this one back along first operands, that no primitive of `through` made."""
     while value.producer and value.producer.name in through:
         value = value.producer.inputs[0]
     return value
 
 
-def reached(start: Iterable[Item], onward: Callable[[Item], Iterable[Item]]) -> Iterator[Item]:
+def walk(start: Iterable[Item], onward: Callable[[Item], Iterable[Item]]) -> Iterator[Item]:
     """Yields the items of `start` and all to which `onward` leads from them, each once."""
     seen: set[Item] = set()
     waiting = list(start)
@@ -336,20 +365,73 @@ def reached(start: Iterable[Item], onward: Callable[[Item], Iterable[Item]]) -> 
 # Execution
 
 
-def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def execute_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Returns the results of an equation for these operands."""
     primitive = equation.primitive
-    with within(equation):
+    with tracing_context(equation):
         results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]
 
 
 @contextlib.contextmanager
-def within(equation: Any) -> Any:
+def tracing_context(equation: Any) -> Any:
     """Sets the scope and the settings under which an equation was traced."""
     name = str(equation.source_info.name_stack)
     with equation.ctx.manager, jax.named_scope(name) if name else contextlib.nullcontext():
         yield
+
+
+Values = dict[Value, Any]
+Records = dict[str, Any]
+Replace = Callable[[list[Any], Values], tuple[list[Any], Records]]
+"""Takes the operands of an equation, and all values so far; returns its results and what is to be recorded by name."""
+
+
+def lookup(value: Value, values: Values) -> Any:
+    """Returns the array of a value, or the number that the program writes for it."""
+    return values[value] if value.literal is None else value.literal
+
+
+def execute(
+    program: Program, replacements: Mapping[Node, Replace], changed: Iterable[Node], required: Iterable[Value] = ()
+) -> tuple[list[Any], Records]:
+    """Returns the results of a program with some equations replaced, and the records, those of a loop stacked.
+
+    `changed` are the replaced equations whose results change, `required` the values that replacements look up. Bodies
+    with any of these are executed equation by equation.
+    """
+    changing = {frame for node in changed for frame in node.frame.enclosing()}
+    visited = [*replacements, *(value.producer for value in required if value.producer)]
+    opened = {frame for node in visited for frame in node.frame.enclosing()}
+
+    def execute_frame(frame: Frame, outer: Values, *arrays: Any) -> tuple[list[Any], Records]:
+        """Executes a body, given the values around it and its own inputs."""
+        # The values of a call are those of the program around it; those of a loop are its own.
+        values = outer if frame.inlined else dict(outer)
+        values.update(zip(frame.inputs, arrays))
+        values.update(frame.consts)
+        records: Records = {}
+        for node in frame.nodes:
+            results, recorded = execute_node(node, [lookup(value, values) for value in node.inputs], values)
+            values.update(zip(node.outputs, results))
+            records |= recorded
+        return [lookup(value, values) for value in frame.outputs], records
+
+    def execute_node(node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
+        if node in replacements:
+            return replacements[node](operands, values)
+        holder = node.holder
+        if holder is None or not opened.intersection(node.frames):
+            return execute_equation(node.equation, operands), {}
+        bodies: list[ExecuteBody] = [functools.partial(execute_frame, frame, values) for frame in node.frames]
+        with tracing_context(node.equation):
+            results, records = holder.rebuild(node.equation.params, operands, bodies)
+        if node.name in CUSTOM_RULES and not changing.intersection(node.frames):
+            # What is only measured keeps its rule for derivatives.
+            results = execute_equation(node.equation, operands)
+        return results, records
+
+    return execute_frame(program.root, {}, *program.arrays)
 
 
 class Body(NamedTuple):
@@ -362,7 +444,7 @@ class Body(NamedTuple):
     """For each input, the operand of the equation that it is, or None where it changes as the program runs."""
 
 
-Run = Callable[..., tuple[list[Any], Any]]
+ExecuteBody = Callable[..., tuple[list[Any], Any]]
 """Executes a body: takes the inputs whose source is None, returns the results and the records."""
 
 
@@ -371,12 +453,12 @@ class Holder(NamedTuple):
 
     bodies: Callable[[Any], list[Body]]
     """Takes the parameters of an equation."""
-    rebuild: Callable[[Any, list[Any], list[Run]], tuple[list[Any], Any]]
+    rebuild: Callable[[Any, list[Any], list[ExecuteBody]], tuple[list[Any], Any]]
     """Takes the parameters, the operands and the bodies to execute; returns the results and the records."""
     inlined: bool = False
-    """Says whether `rebuild` executes the body in the program around it."""
+    """True if `rebuild` executes the body in the program around it."""
     returns: bool = False
-    """Says whether the results of the body are those of the equation, though it is not inlined."""
+    """True if the results of the body are those of the equation, though it is not inlined."""
 
 
 def _body(stored: Any, fixed: int | None = None, start: int = 0) -> Body:
@@ -386,42 +468,43 @@ def _body(stored: Any, fixed: int | None = None, start: int = 0) -> Body:
     return Body(jaxpr, consts, (*range(start, start + fixed), *(None,) * (len(jaxpr.invars) - fixed)))
 
 
-def _held(equation: Any) -> list[Any]:
+def _nested_jaxprs(equation: Any) -> list[Any]:
     """Returns the programs among the parameters of an equation."""
-    held = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr"))
-    return [jaxpr for leaf in held if hasattr(jaxpr := getattr(leaf, "jaxpr", leaf), "eqns")]
+    leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr"))
+    return [jaxpr for leaf in leaves if hasattr(jaxpr := getattr(leaf, "jaxpr", leaf), "eqns")]
 
 
 def _takes_exponentials(jaxpr: Any) -> bool:
     return any(
-        equation.primitive.name in BASES or any(map(_takes_exponentials, _held(equation))) for equation in jaxpr.eqns
+        equation.primitive.name in LOG_BASES or any(map(_takes_exponentials, _nested_jaxprs(equation)))
+        for equation in jaxpr.eqns
     )
 
 
-def _of_jax(custom: Node) -> bool:
-    """Says whether JAX defines a custom rule for derivatives, which then is the derivative of its function."""
+def _defined_by_jax(custom: Node) -> bool:
+    """Says whether JAX itself defines a custom rule, which then is the true derivative of the function."""
     function = _body(custom.params["call_jaxpr"]).jaxpr
     rule = custom.params.get("bwd", custom.params.get("jvp_jaxpr_fun"))
     infos = function.debug_info, getattr(rule, "debug_info", function.debug_info)
     return all(JAX_FOLDER in str(info.func_src_info) for info in infos)
 
 
-def _inline(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
-    return runs[0]()
+def _inline(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
+    return bodies[0]()
 
 
-def _jit(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+def _jit(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
     # Without its boundary a nested jit is the same program, except for the shardings that it states.
-    results, records = runs[0]()
+    results, records = bodies[0]()
     shardings = params["out_shardings"]
-    known = [isinstance(sharding, jax.sharding.Sharding) for sharding in shardings]
+    stated = [isinstance(sharding, jax.sharding.Sharding) for sharding in shardings]
     constrain = jax.lax.with_sharding_constraint
-    return [constrain(r, s) if yes else r for r, s, yes in zip(results, shardings, known)], records
+    return [constrain(r, s) if yes else r for r, s, yes in zip(results, shardings, stated)], records
 
 
-def _checkpoint(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+def _checkpoint(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
     options = {name: params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(lambda *inputs: runs[0](*inputs), **options)(*operands)
+    return jax.checkpoint(lambda *inputs: bodies[0](*inputs), **options)(*operands)
 
 
 def _scan_sizes(params: Any) -> tuple[int, int]:
@@ -432,12 +515,13 @@ def _scan_sizes(params: Any) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def _scan(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+def _scan(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
     fixed, carried = _scan_sizes(params)
+    # A scan takes (constants, carry, sequences) and returns (carry, stacked results), and stacks the records too.
     start, sequences = operands[fixed : fixed + carried], operands[fixed + carried :]
 
     def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], Any]:
-        results, records = runs[0](*carry, *slices)
+        results, records = bodies[0](*carry, *slices)
         return results[:carried], (results[carried:], records)
 
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
@@ -450,40 +534,41 @@ def _while_bodies(params: Any) -> list[Body]:
     return [_body(params["cond_jaxpr"], first), _body(params["body_jaxpr"], second, start=first)]
 
 
-def _while(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
-    condition, body = runs
+def _while(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
+    condition, body = bodies
     start = operands[params["cond_nconsts"] + params["body_nconsts"] :]
-    records = jax.tree.map(missing, jax.eval_shape(lambda *carry: body(*carry)[1], *start))
+    # A while loop stacks nothing, so the records are carried: those of the last turn remain, NaN if there was none.
+    records = jax.tree.map(placeholder, jax.eval_shape(lambda *carry: body(*carry)[1], *start))
     carry, records = jax.lax.while_loop(
         lambda state: condition(*state[0])[0][0], lambda state: body(*state[0]), (start, records)
     )
     return list(carry), records
 
 
-def missing(like: Any) -> jax.Array:
+def placeholder(like: Any) -> jax.Array:
     """Returns a record for a program that did not run: NaN, or -1 for whole numbers."""
     return jax.numpy.full(like.shape, np.nan if jax.numpy.issubdtype(like.dtype, np.floating) else -1, like.dtype)
 
 
-def _cond(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
-    every: dict[str, Any] = {}
-    for run in runs:
-        every |= jax.eval_shape(lambda run=run: run()[1])
+def _cond(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
+    # All branches of a switch return the same tree, so each fills in the records of the others.
+    shapes: dict[str, Any] = {}
+    for body in bodies:
+        shapes |= jax.eval_shape(lambda body=body: body()[1])
 
-    def branch(run: Run) -> tuple[list[Any], Any]:
-        results, records = run()
-        return results, {
-            name: records[name] if name in records else jax.tree.map(missing, like) for name, like in every.items()
-        }
+    def branch(body: ExecuteBody) -> tuple[list[Any], Any]:
+        results, records = body()
+        others = {name: jax.tree.map(placeholder, like) for name, like in shapes.items() if name not in records}
+        return results, {name: (records | others)[name] for name in shapes}
 
-    return jax.lax.switch(operands[0], [lambda run=run: branch(run) for run in runs])
+    return jax.lax.switch(operands[0], [lambda body=body: branch(body) for body in bodies])
 
 
-def _shard_map(params: Any, operands: list[Any], runs: list[Run]) -> tuple[list[Any], Any]:
+def _shard_map(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
     names = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
 
     def each(*inputs: Any) -> list[Any]:
-        results, records = runs[0](*inputs)
+        results, records = bodies[0](*inputs)
         if jax.tree.leaves(records):
             raise Refusal("a softmax within shard_map cannot be probed: probe the function on one device")
         return results

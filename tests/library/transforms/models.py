@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 Softmax = Callable[..., Any]
 BATCH, HEADS, LENGTH, SIZE = 2, 2, 6, 8
@@ -27,6 +28,19 @@ def drawn(shapes: Any) -> Any:
 def run(function: Any, *arguments: Any) -> Any:
     """Returns what a function returns when it is compiled."""
     return jax.jit(function)(*arguments)
+
+
+def same(model: Any, swapped: Any, *arguments: Any, atol: float = 1e-6) -> None:
+    """Two functions return the same, compiled in one program."""
+    close(*run(lambda *args: (model(*args), swapped(*args)), *arguments), atol=atol)
+
+
+def refused(call: Callable[[], Any], line: str) -> None:
+    """A call is refused in one line that starts like this."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        jax.eval_shape(call)
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
 
 
 def attention(q, k, v, *, softmax: Softmax = jax.nn.softmax, hide: Callable[[Any], Any] = lambda z: z):

@@ -43,8 +43,16 @@ def part(q, k, v):
     return weigh(jax.nn.softmax(z), v), log_sum_exp(z)
 
 
-def halves(q, k, v):
-    return part(q, k[:, :, FIRST], v[:, :, FIRST]), part(q, k[:, :, LAST], v[:, :, LAST])
+def halves(q, k, v, state=part):
+    """The states of both halves of the keys: output and log-sum-exp, unless asked otherwise."""
+    return *state(q, k[:, :, FIRST], v[:, :, FIRST]), *state(q, k[:, :, LAST], v[:, :, LAST])
+
+
+def exponentials(z):
+    """The largest of each row, exponentials below it, and their sum."""
+    top = z.max(-1, keepdims=True)
+    e = jnp.exp(z - top)
+    return top, e, e.sum(-1, keepdims=True)
 
 
 def quarters(*arrays):
@@ -52,106 +60,109 @@ def quarters(*arrays):
     return tuple(one.reshape(2, 3, 4, 2, 4).transpose(2, 0, 1, 3, 4) for one in arrays)
 
 
-def merge(one, other):
+def merge(o, lse, o2, lse2):
     """The merge of flash attention: both rescaled to the log-sum-exp of both."""
-    (o, lse), (o2, lse2) = one, other
     new = jnp.logaddexp(lse, lse2)
     return o * jnp.exp(lse - new) + o2 * jnp.exp(lse2 - new), new
 
 
-def flash_decoding(q, k, v):
+def decoded(q, k, v):
+    """Outputs and log-sum-exps of two parts, on an axis after the heads."""
     k, v = (one.reshape(2, 3, 2, 4, 4) for one in (k, v))
     z = jnp.einsum("bhqd,bhckd->bhcqk", q, k)
-    o = jnp.einsum("bhcqk,bhckd->bhcqd", jax.nn.softmax(z), v)
-    return (jax.nn.softmax(jax.nn.logsumexp(z, -1), 2)[..., None] * o).sum(2)
+    return jnp.einsum("bhcqk,bhckd->bhcqd", jax.nn.softmax(z), v), jax.nn.softmax(jax.nn.logsumexp(z, -1), 2)
+
+
+def flash_decoding(q, k, v):
+    o, shares = decoded(q, k, v)
+    return (shares[..., None] * o).sum(2)
 
 
 def flash_decoding_by_einsum(q, k, v):
-    k, v = (one.reshape(2, 3, 2, 4, 4) for one in (k, v))
-    z = jnp.einsum("bhqd,bhckd->bhcqk", q, k)
-    o = jnp.einsum("bhcqk,bhckd->bhcqd", jax.nn.softmax(z), v)
-    return jnp.einsum("bhcq,bhcqd->bhqd", jax.nn.softmax(jax.nn.logsumexp(z, -1), 2), o)
+    o, shares = decoded(q, k, v)
+    return jnp.einsum("bhcq,bhcqd->bhqd", shares, o)
+
+
+def stacked(q, k, v):
+    o, lse, o2, lse2 = halves(q, k, v)
+    return jnp.stack([o, o2]), jnp.stack([lse, lse2])
 
 
 def exponential_of_difference(q, k, v):
-    o, lse = (jnp.stack(parts) for parts in zip(*halves(q, k, v)))
+    o, lse = stacked(q, k, v)
     return (o * jnp.exp(lse - log_sum_exp(lse, 0))).sum(0)
 
 
 def sigmoid(q, k, v):
-    (o, lse), (o2, lse2) = halves(q, k, v)
+    o, lse, o2, lse2 = halves(q, k, v)
     share = jax.nn.sigmoid(lse - lse2)
     return share * o + (1 - share) * o2
 
 
 def ring_update(q, k, v):
     """As in ring-flash-attention: out - sigmoid(block_lse - lse) * (out - block_out)."""
-    (o, lse), (o2, lse2) = halves(q, k, v)
+    o, lse, o2, lse2 = halves(q, k, v)
     return o - jax.nn.sigmoid(lse2 - lse) * (o - o2)
 
 
 def ring(q, k, v):
     q, k, v = (one.reshape(2, 3, 2, 4, 4) for one in (q, k, v))
-    turned = [part(q, jnp.roll(k, turn, 2), jnp.roll(v, turn, 2)) for turn in range(2)]
-    return merge(*turned)[0].reshape(2, 3, 8, 4)
+    return merge(*part(q, k, v), *part(q, jnp.roll(k, 1, 2), jnp.roll(v, 1, 2)))[0].reshape(2, 3, 8, 4)
 
 
 def normalized_after(q, k, v):
-    (o, lse), (o2, lse2) = halves(q, k, v)
+    o, lse, o2, lse2 = halves(q, k, v)
     top = jnp.maximum(lse, lse2)
     e, e2 = jnp.exp(lse - top), jnp.exp(lse2 - top)
     return (o * e + o2 * e2) / (e + e2)
 
 
 def normalized_after_without_maximum(q, k, v):
-    (o, lse), (o2, lse2) = halves(q, k, v)
+    o, lse, o2, lse2 = halves(q, k, v)
     return (o * jnp.exp(lse) + o2 * jnp.exp(lse2)) / (jnp.exp(lse) + jnp.exp(lse2))
 
 
 def maxima_and_sums(q, k, v):
-    def pair(some):
-        z = scores(q, k[:, :, some])
-        top = z.max(-1, keepdims=True)
-        e = jnp.exp(z - top)
-        total = e.sum(-1, keepdims=True)
-        return weigh(e, v[:, :, some]) / total, top, total
+    def state(q, k, v):
+        top, e, total = exponentials(scores(q, k))
+        return weigh(e, v) / total, top, total
 
-    (o, m, s), (o2, m2, s2) = pair(FIRST), pair(LAST)
+    o, m, s, o2, m2, s2 = halves(q, k, v, state)
     top = jnp.maximum(m, m2)
     s, s2 = s * jnp.exp(m - top), s2 * jnp.exp(m2 - top)
     return (o * s + o2 * s2) / (s + s2)
 
 
 def shares_of_sums(q, k, v):
-    def pair(some):
-        e = jnp.exp(scores(q, k[:, :, some]))
+    def state(q, k, v):
+        e = jnp.exp(scores(q, k))
         total = e.sum(-1, keepdims=True)
-        return weigh(e / total, v[:, :, some]), total
+        return weigh(e / total, v), total
 
-    (o, s), (o2, s2) = pair(FIRST), pair(LAST)
+    o, s, o2, s2 = halves(q, k, v, state)
     return o / (1 + s2 / s) + o2 / (1 + s / s2)
 
 
 def summed_by_ones(q, k, v):
-    def pair(some):
-        z = scores(q, k[:, :, some])
-        return weigh(jax.nn.softmax(z), v[:, :, some]), jnp.exp(z - 2) @ jnp.ones((4, 1))
+    def state(q, k, v):
+        z = scores(q, k)
+        return weigh(jax.nn.softmax(z), v), jnp.exp(z - 2) @ jnp.ones((4, 1))
 
-    (o, s), (o2, s2) = pair(FIRST), pair(LAST)
+    o, s, o2, s2 = halves(q, k, v, state)
     return (o * s + o2 * s2) / (s + s2)
 
 
 def cascade(q, k, v):
     """A shared prefix, in base 2, as flashinfer merges states."""
 
-    def state(some):
-        z = scores(q, k[:, :, some]) * np.log2(np.e).astype(np.float32)
+    def state(q, k, v):
+        z = scores(q, k) * np.log2(np.e).astype(np.float32)
         top = z.max(-1, keepdims=True)
         e = jnp.exp2(z - top)
         total = e.sum(-1, keepdims=True)
-        return weigh(e, v[:, :, some]) / total, top + jnp.log2(total)
+        return weigh(e, v) / total, top + jnp.log2(total)
 
-    (o, lse), (o2, lse2) = state(FIRST), state(LAST)
+    o, lse, o2, lse2 = halves(q, k, v, state)
     top = jnp.maximum(lse, lse2)
     s, s2 = jnp.exp2(lse - top), jnp.exp2(lse2 - top)
     return o * (s / (s + s2)) + o2 * (s2 / (s + s2))
@@ -174,27 +185,28 @@ def hydragen_whole(q, k, v):
 
 
 def tree(q, k, v):
-    states = [part(q, *both) for both in zip(*quarters(k, v))]
-    return merge(merge(*states[:2]), merge(*states[2:]))[0]
+    a, b, c, d = (part(q, *both) for both in zip(*quarters(k, v)))
+    return merge(*merge(*a, *b), *merge(*c, *d))[0]
 
 
 def associative_scan(q, k, v):
     o, lse = jax.vmap(lambda k, v: part(q, k, v))(*quarters(k, v))
-    return lax.associative_scan(merge, (o, lse))[0][-1]
+    return lax.associative_scan(lambda one, other: merge(*one, *other), (o, lse))[0][-1]
 
 
+START = jnp.full((2, 3, 8, 1), LOW), jnp.zeros((2, 3, 8, 1)), jnp.zeros((2, 3, 8, 4))
 NOTHING = jnp.zeros((2, 3, 8, 4)), jnp.full((2, 3, 8, 1), LOW)
 
 
 def scan(q, k, v):
-    return lax.scan(lambda state, both: (merge(state, part(q, *both)), None), NOTHING, quarters(k, v))[0][0]
+    return lax.scan(lambda state, both: (merge(*state, *part(q, *both)), None), NOTHING, quarters(k, v))[0][0]
 
 
 def scan_one_turn_late(q, k, v):
     """Every turn merges the part of the turn before; that of the last turn is not needed."""
 
     def step(state, both):
-        return (*merge(state[:2], state[2:]), *part(q, *both)), None
+        return (*merge(*state), *part(q, *both)), None
 
     turns = tuple(jnp.concatenate([one, one[:1]]) for one in quarters(k, v))
     return lax.scan(step, (*NOTHING, *NOTHING), turns)[0][0]
@@ -204,7 +216,7 @@ def while_one_turn_late(q, k, v):
     k, v = quarters(k, v)
 
     def body(turn, state):
-        return (*merge(state[:2], state[2:]), *part(q, k[turn % 4], v[turn % 4]))
+        return (*merge(*state), *part(q, k[turn % 4], v[turn % 4]))
 
     return lax.fori_loop(0, jnp.int32(5), body, (*NOTHING, *NOTHING))[0]
 
@@ -227,10 +239,8 @@ def parts_in_a_map(q, k, v):
 def weights_merged_before_the_product(q, k, v):
     z, z2 = scores(q, k[:, :, FIRST]), scores(q, k[:, :, LAST])
     share = jax.nn.softmax(jnp.concatenate([log_sum_exp(z), log_sum_exp(z2)], -1))
-    return weigh(
-        jnp.concatenate([jax.nn.softmax(z) * share[..., :1], jax.nn.softmax(z2) * share[..., 1:]], -1),
-        v,
-    )
+    weights = jax.nn.softmax(z) * share[..., :1], jax.nn.softmax(z2) * share[..., 1:]
+    return weigh(jnp.concatenate(weights, -1), v)
 
 
 def logarithms_of_weights(q, k, v):
@@ -249,13 +259,15 @@ def scores_computed_twice(q, k, v):
 
 def checkpoints(q, k, v):
     keep = jax.checkpoint
-    parts = [(k[:, :, some], v[:, :, some]) for some in (FIRST, LAST)]
-    states = [(keep(attend)(q, *both), keep(lambda q, k: log_sum_exp(scores(q, k)))(q, both[0])) for both in parts]
-    return keep(merge)(*states)[0]
+
+    def state(q, k, v):
+        return keep(attend)(q, k, v), keep(lambda q, k: log_sum_exp(scores(q, k)))(q, k)
+
+    return keep(merge)(*halves(q, k, v, state))[0]
 
 
 def average(q, k, v):
-    o, lse = (jnp.stack(parts) for parts in zip(*halves(q, k, v)))
+    o, lse = stacked(q, k, v)
     return jnp.average(o, 0, jnp.broadcast_to(jnp.exp(lse - lse.max(0, keepdims=True)), o.shape))
 
 
@@ -269,7 +281,7 @@ def two_masks(q, k, v):
 
 
 def projected_before(q, k, v):
-    (o, lse), (o2, lse2) = halves(q, k, v)
+    o, lse, o2, lse2 = halves(q, k, v)
     w = jnp.broadcast_to(jnp.eye(4)[None, None], (2, 3, 4, 4))
     share = jax.nn.sigmoid(lse - lse2)
     return share * (o @ w) + (1 - share) * (o2 @ w)
@@ -293,12 +305,12 @@ def sink_whole(q, k, v):
 
 
 def residual_of_jax(q, k, v):
-    def state(some):
-        q_, k_, v_ = (one.transpose(0, 2, 1, 3) for one in (q, k[:, :, some], v[:, :, some]))
-        o, lse = jax.nn.dot_product_attention(q_, k_, v_, scale=1.0, return_residual=True, implementation="xla")
+    def state(q, k, v):
+        arrays = (one.transpose(0, 2, 1, 3) for one in (q, k, v))
+        o, lse = jax.nn.dot_product_attention(*arrays, scale=1.0, return_residual=True, implementation="xla")
         return o.transpose(0, 2, 1, 3), lse.transpose(0, 2, 1)[..., None]
 
-    return merge(state(FIRST), state(LAST))[0]
+    return merge(*halves(q, k, v, state))[0]
 
 
 def hash_rounds(q, k, v):
@@ -325,7 +337,7 @@ def hash_rounds_whole(q, k, v):
 
 
 def online(q, k, v):
-    top, total, o = jnp.full((2, 3, 8, 1), LOW), jnp.zeros((2, 3, 8, 1)), jnp.zeros((2, 3, 8, 4))
+    top, total, o = START
     for keys, values in zip(*quarters(k, v)):
         z = scores(q, keys)
         new = jnp.maximum(top, z.max(-1, keepdims=True))
@@ -336,14 +348,12 @@ def online(q, k, v):
 
 def online_normalized(q, k, v):
     """Flash attention 1: divided by the sum after every part."""
-    top, total, o = jnp.full((2, 3, 8, 1), LOW), jnp.zeros((2, 3, 8, 1)), jnp.zeros((2, 3, 8, 4))
+    top, total, o = START
     for keys, values in zip(*quarters(k, v)):
-        z = scores(q, keys)
-        own = z.max(-1, keepdims=True)
-        e, new = jnp.exp(z - own), jnp.maximum(top, own)
-        both = jnp.exp(top - new) * total + jnp.exp(own - new) * e.sum(-1, keepdims=True)
-        o = (total * jnp.exp(top - new) * o + jnp.exp(own - new) * weigh(e, values)) / both
-        top, total = new, both
+        largest, e, added = exponentials(scores(q, keys))
+        new = jnp.maximum(top, largest)
+        before, now = total * jnp.exp(top - new), jnp.exp(largest - new)
+        top, total, o = new, before + now * added, (before * o + now * weigh(e, values)) / (before + now * added)
     return o
 
 
@@ -366,78 +376,40 @@ def memory_efficient_by_vmap(q, k, v):
     return memory_efficient(q, k, v, lambda chunk, both: jax.vmap(chunk)(both))
 
 
-PARTS: dict[str, Any] = {
-    "softmax of log-sum-exps": flash_decoding,
-    "softmax of log-sum-exps, in a product": flash_decoding_by_einsum,
-    "exponential of a difference": exponential_of_difference,
-    "sigmoid of a difference": sigmoid,
-    "update of a ring": ring_update,
-    "ring": ring,
-    "normalized after": normalized_after,
-    "normalized after, without a maximum": normalized_after_without_maximum,
-    "maxima and sums": maxima_and_sums,
-    "shares of sums": shares_of_sums,
-    "summed by ones": summed_by_ones,
-    "cascade": cascade,
-    "shared prefix": (hydragen, hydragen_whole),
-    "tree": tree,
-    "associative scan": associative_scan,
-    "scan": scan,
-    "scan, one turn late": scan_one_turn_late,
-    "loop, one turn late": while_one_turn_late,
-    "buffers": buffers,
-    "map": parts_in_a_map,
-    "weights merged": weights_merged_before_the_product,
-    "logarithms": logarithms_of_weights,
-    "scores computed twice": scores_computed_twice,
-    "checkpoints": checkpoints,
-    "average": average,
-    "two masks": two_masks,
-    "projected before": projected_before,
-    "itself apart": itself_apart,
-    "sink": (sink, sink_whole),
-    "residual of JAX": residual_of_jax,
-    "hash rounds": (hash_rounds, hash_rounds_whole),
-    "online": online,
-    "online, normalized": online_normalized,
-    "memory efficient": memory_efficient,
-    "memory efficient, by vmap": memory_efficient_by_vmap,
-}
+PARTS: list[Any] = [
+    *(flash_decoding, flash_decoding_by_einsum, exponential_of_difference, sigmoid, ring_update, ring),
+    *(normalized_after, normalized_after_without_maximum, maxima_and_sums, shares_of_sums, summed_by_ones, cascade),
+    *(hydragen, tree, associative_scan, scan, scan_one_turn_late, while_one_turn_late, buffers, parts_in_a_map),
+    *(weights_merged_before_the_product, logarithms_of_weights, scores_computed_twice, checkpoints, average, two_masks),
+    *(projected_before, itself_apart, sink, residual_of_jax, hash_rounds, online, online_normalized, memory_efficient),
+    memory_efficient_by_vmap,
+]
+WHOLE = {hydragen: hydragen_whole, sink: sink_whole, hash_rounds: hash_rounds_whole}
+"""The forms of other rows than those of plain attention."""
 CUT = "softmax over part of a row, merged by its log-sum-exp"
 MERGED = "softmax that merges parts"
 
 
-def functions(name: str):
-    """A form that merges parts, and attention to the whole row."""
-    found = PARTS[name]
-    return found if isinstance(found, tuple) else (found, attend)
-
-
 @pytest.mark.parametrize(
-    "name",
-    full_except(
-        PARTS, "softmax of log-sum-exps", "sigmoid of a difference", "scan, one turn late", "logarithms", "hash rounds"
-    ),
+    "merged", full_except(PARTS, flash_decoding, sigmoid, scan_one_turn_late, logarithms_of_weights, hash_rounds)
 )
-def test_parts_that_are_merged_by_their_log_sum_exps_are_blocks(name: str):
-    merged, _ = functions(name)
+def test_parts_that_are_merged_by_their_log_sum_exps_are_blocks(merged: Any):
     assert {site.use for site in sj.sites(merged)(Q, K, V)} == {"blocks"}
     for changed in (*(sj.swap(merged, name) for name in NAMES), sj.probe(merged)):
         with pytest.raises(Refusal, match="of rows that never lie whole, so swap before they are cut: choose the"):
             jax.eval_shape(changed, Q, K, V)
     # What the message says can be done leaves the merge as it is, and swaps the attention beside it.
-    both = lambda q, k, v, softmax=jax.nn.softmax: (merged(q, k, v), attend(q, k2, v2, softmax))  # noqa: E731
-    k2, v2 = K2, V2
+    both = lambda q, k, v: (merged(q, k, v), attend(q, K2, V2))  # noqa: E731
     assert [site.use for site in sj.sites(both)(Q, K, V)].count("attention") == 1
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", PARTS)
-def test_merged_parts_are_attention_to_the_row(name: str):
-    merged, whole = functions(name)
+@pytest.mark.parametrize("merged", PARTS)
+def test_merged_parts_are_attention_to_the_row(merged: Any):
+    whole = WHOLE.get(merged, attend)
     beside = sj.swap(lambda q, k, v: (merged(q, k, v), attend(q, K2, V2)), "hardmax", where=plain)
-    got, (kept, other) = run(lambda q, k, v: (whole(q, k, v), beside(q, k, v)), Q, K, V)
-    close((got, attend(Q, K2, V2, sj.hardmax)), (kept, other), atol=3e-6)
+    expected, (kept, other) = run(lambda q, k, v: (whole(q, k, v), beside(q, k, v)), Q, K, V)
+    close((expected, attend(Q, K2, V2, sj.hardmax)), (kept, other), atol=3e-6)
 
 
 def plain(site: Any) -> bool:
@@ -464,7 +436,7 @@ def test_parts_on_several_devices_are_blocks(how: str):
             return lax.psum(o * e, "keys") / lax.psum(e, "keys")
         if how == "gathered":
             return (lax.all_gather(o, "keys") * jax.nn.softmax(lax.all_gather(lse, "keys"), 0)).sum(0)
-        return merge((o, lse), part(q, *(lax.ppermute(one, "keys", [(0, 1), (1, 0)]) for one in (k, v))))[0]
+        return merge(o, lse, *part(q, *(lax.ppermute(one, "keys", [(0, 1), (1, 0)]) for one in (k, v))))[0]
 
     queries = shared if how == "handed on" else jax.P()
     on_devices = jax.shard_map(each, mesh=mesh, check_vma=False, in_specs=(queries, shared, shared), out_specs=queries)
@@ -564,22 +536,10 @@ def linear_memory_beside(q, k, v, softmax):
     return share * attend(q, k, v, softmax) + (1 - share) * memory
 
 
-CONTROLS = [
-    learned_gate,
-    gate_of_other_log_sum_exps,
-    mixture_of_attentions,
-    z_loss,
-    likelihood_with_z_loss,
-    perplexity,
-    entropy,
-    log_sum_exp_beside,
-    rows_without_entries,
-    layers_in_a_scan,
-    window_and_global_in_one_row,
-    mean_of_rounds,
-    temperature_by_entropy,
-    temperature_by_entropy_in_a_scan,
-    linear_memory_beside,
+CONTROLS: list[Any] = [
+    *(learned_gate, gate_of_other_log_sum_exps, mixture_of_attentions, z_loss, likelihood_with_z_loss, perplexity),
+    *(entropy, log_sum_exp_beside, rows_without_entries, layers_in_a_scan, window_and_global_in_one_row),
+    *(mean_of_rounds, temperature_by_entropy, temperature_by_entropy_in_a_scan, linear_memory_beside),
 ]
 
 

@@ -193,7 +193,7 @@ def test_calibrate_carries_the_objects_of_its_batches():
     assert [int(block.seen[...]), block.calls] == [3, 3]
 
 
-def refused(given: Block) -> dict[str, Callable[[], Any]]:
+def refusals(given: Block) -> dict[str, Callable[[], Any]]:
     closed, options = sj.swap(lambda x: given(x), "ssmax"), {"learn": ("s",), "optimizer": optax.sgd(0.1)}
     return {
         "is none of its arguments (it holds given): pass it": lambda: closed(X),
@@ -210,12 +210,12 @@ def refused(given: Block) -> dict[str, Callable[[], Any]]:
     }
 
 
-@pytest.mark.parametrize("line", refused(Block()))
+@pytest.mark.parametrize("line", refusals(Block()))
 def test_an_object_that_is_not_given_is_refused_and_stays_as_it_is(line: str):
     block = Block()
     before = content(block)[1]
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        refused(block)[line]()
+        refusals(block)[line]()
     assert line in str(error.value)
     assert "\n" not in str(error.value)
     assert_same(content(block)[1], before)

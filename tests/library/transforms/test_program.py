@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.transforms import swap
-from softmax_jax.transforms.program import Node, Program, evaluate, trace
+from softmax_jax.transforms.program import Node, Program, execute, execute_equation, trace
 
 from .models import close, normal, run
 
@@ -62,9 +61,9 @@ def sines(program: Program) -> list[Node]:
 def anew(function: Callable[..., Any], x: Any = X, factor: float | None = None, **kwargs: Any) -> Any:
     """What a function returns when its program is executed again, with every sine multiplied, if a factor is given."""
     program = trace(function, (x,), kwargs)
-    times: Any = lambda node: lambda operands, values: ([factor * evaluate(node.equation, operands)[0]], {})  # noqa: E731
+    times: Any = lambda node: lambda operands, values: ([factor * execute_equation(node.equation, operands)[0]], {})  # noqa: E731
     replacements = {} if factor is None else {node: times(node) for node in sines(program)}
-    return program.restore(swap.execute(program, replacements, replacements)[0])
+    return program.restore(execute(program, replacements, replacements)[0])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,5 +1,4 @@
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,30 +11,15 @@ from jax.experimental import pallas as pl
 import softmax_jax as sj
 from tests.tiers import full_except
 
-from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, run
+from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, refused, run, same
 
 IDENTITY = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
 
 
-def both(swapped, edited, *arguments, atol: float = 1e-6):
-    """Two functions return the same."""
-    close(*run(lambda *args: (swapped(*args), edited(*args)), *arguments), atol=atol)
-
-
-MASKS = {
-    "-inf": -jnp.inf,
-    "lowest": float(np.finfo(np.float32).min),
-    "lowest bfloat16": float(jnp.finfo(jnp.bfloat16).min),
-    "lowest float16": -65504.0,
-    "0.7 of the largest": -0.7 * float(np.finfo(np.float32).max),
-    "gemma": -2.3819763e38,
-    "haiku": -1e30,
-    "t5x": -1e10,
-    "levanter": -1e9,
-    "bert": -1e4,
-}
-
-
+FLOAT32 = float(np.finfo(np.float32).max)
+MASKS = {"-inf": -jnp.inf, "lowest": -FLOAT32, "lowest bfloat16": float(jnp.finfo(jnp.bfloat16).min)}
+MASKS |= {"lowest float16": -65504.0, "0.7 of the largest": -0.7 * FLOAT32, "gemma": -2.3819763e38}
+MASKS |= {"haiku": -1e30, "t5x": -1e10, "levanter": -1e9, "bert": -1e4}
 HOW = [("gemma", "chosen"), ("-inf", "chosen"), *((name, "added") for name in MASKS if name != "gemma")]
 
 
@@ -48,7 +32,7 @@ def test_the_mask_is_that_of_the_model(name: str, how: str):
 
     normalizer = sj.normalizer("ssmax", s=1.5)
     edited = lambda *qkv: attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
-    both(lambda *qkv: sj.swap(attention, normalizer)(*qkv, hide=hide), edited, *QKV)
+    same(lambda *qkv: sj.swap(attention, normalizer)(*qkv, hide=hide), edited, *QKV)
 
 
 @pytest.mark.full
@@ -63,7 +47,7 @@ def test_masks_of_half_precision():
     swapped = sj.swap(lambda *qkv: half(*qkv, softmax=jax.nn.softmax), normalizer)
     edited = lambda *qkv: half(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL))  # noqa: E731
     assert jax.eval_shape(swapped, q, k, v).dtype == jnp.float16
-    both(swapped, edited, q, k, v, atol=2e-3)
+    same(swapped, edited, q, k, v, atol=2e-3)
 
 
 @pytest.mark.full
@@ -77,7 +61,7 @@ def test_a_mask_within_jax_nn_softmax(name: str):
 
     swapped = gradient(lambda *qkv: sj.swap(attention, normalizer)(*qkv, softmax=masked))
     edited = gradient(lambda *qkv: attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL)))
-    both(swapped, edited, QKV[0], atol=1e-5)
+    same(swapped, edited, QKV[0], atol=1e-5)
 
 
 def masked_exponentials(z):
@@ -100,18 +84,10 @@ def divided_last_and_masked(q, k, v):
 def test_a_mask_of_the_exponentials_alone(name: str):
     normalizer = sj.normalizer(name)
 
-    def all_of_them(*qkv):
-        swapped = sj.swap(attention, normalizer)
-        return (
-            swapped(*qkv, softmax=masked_exponentials),
-            swapped(*qkv, softmax=multiplied_exponentials),
-            sj.swap(divided_last_and_masked, normalizer)(*qkv),
-            attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL)),
-        )
-
-    *got, wanted = run(all_of_them, *QKV)
-    for one in got:
-        close(one, wanted)
+    masked = [lambda *qkv, f=f: attention(*qkv, softmax=f) for f in (masked_exponentials, multiplied_exponentials)]
+    models = [sj.swap(model, normalizer) for model in (*masked, divided_last_and_masked)]
+    edited = lambda *qkv: [attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL))] * 3  # noqa: E731
+    same(lambda *qkv: [model(*qkv) for model in models], edited, *QKV)
     assert sj.sites(attention)(*QKV, softmax=masked_exponentials)[0].mask == "select"
 
 
@@ -218,7 +194,7 @@ def test_the_factor_of_the_logits_is_that_of_the_model():
 
     swapped = [sj.swap(lambda z, f=f: softmax(f, z), {0: normalizer}) for _, f in FACTORS]
     edited = [lambda z, factor=factor: normalizer(jnp.float32(factor) * z) for factor, _ in FACTORS]
-    both(lambda z: [f(z) for f in swapped], lambda z: [f(z) for f in edited], logits, atol=3e-6)
+    same(lambda z: [f(z) for f in swapped], lambda z: [f(z) for f in edited], logits, atol=3e-6)
 
 
 @pytest.mark.full
@@ -229,7 +205,7 @@ def test_it_composes_with_scan_checkpoint_and_gradients():
     def gradient(apply, softmax=jax.nn.softmax):
         return jax.value_and_grad(lambda parameters: (apply(parameters, tokens, present, softmax) ** 2).mean())
 
-    both(gradient(sj.swap(apply_bert, "adaptive")), gradient(apply_bert, by_hand), bert(), atol=1e-5)
+    same(gradient(sj.swap(apply_bert, "adaptive")), gradient(apply_bert, by_hand), bert(), atol=1e-5)
 
 
 @pytest.mark.full
@@ -238,7 +214,7 @@ def test_it_composes_with_vmap():
     swapped = lambda q: sj.swap(attention, "adaptive")(q, *QKV[1:])  # noqa: E731
     inside = sj.swap(lambda many: jax.vmap(lambda q: attention(q, *QKV[1:]))(many), "adaptive")
     each = lambda many: (jnp.stack([*map(swapped, many)]),) * 2  # noqa: E731
-    both(lambda many: (jax.vmap(swapped)(many), inside(many)), each, many)
+    same(lambda many: (jax.vmap(swapped)(many), inside(many)), each, many)
 
 
 @pytest.mark.full
@@ -293,7 +269,7 @@ def test_sites_are_chosen_by_pattern_index_and_predicate():
         ("hardmax", lambda site: site.use == "output", (soft, soft, hard)),
     ]
     swapped = lambda *qkv: [sj.swap(two_blocks, normalizers, where=where)(*qkv) for normalizers, where, _ in cases]  # noqa: E731
-    both(swapped, lambda *qkv: [edited(*softmaxes) for *_, softmaxes in cases], *QKV)
+    same(swapped, lambda *qkv: [edited(*softmaxes) for *_, softmaxes in cases], *QKV)
 
 
 @pytest.mark.usefixtures("symbols_pass")
@@ -301,17 +277,13 @@ def test_sizes_may_be_symbolic_or_zero():
     symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2, n, 8"), jnp.float32)
     jax.export.export(jax.jit(sj.swap(attention, "hardmax")))(*[symbolic] * 3)
     for shape in ((0, 2, 6, 8), (2, 2, 0, 8)):
-        assert (
-            jax.eval_shape(sj.swap(attention, "hardmax"), *[jax.ShapeDtypeStruct(shape, jnp.float32)] * 3).shape
-            == shape
-        )
+        assert jax.eval_shape(sj.swap(attention, "hardmax"), *[jnp.zeros(shape)] * 3).shape == shape
 
 
 @pytest.mark.full
 def test_logarithms_are_swapped_where_asked():
-    x = normal(3, 5)
     swapped = sj.swap(jax.nn.log_softmax, {0: "temperature(0.5)"})
-    close(*run(lambda x: (swapped(x), jax.nn.log_softmax(2 * x)), x), atol=1e-5)
+    same(swapped, lambda x: jax.nn.log_softmax(2 * x), normal(3, 5), atol=1e-5)
 
 
 def test_a_rule_for_derivatives_is_named_gives_way_to_a_normalizer_and_else_is_kept():
@@ -468,7 +440,7 @@ def test_derivatives_that_lead_around_a_softmax_leave_it_to_be_swapped():
     normalizer = sj.normalizer("ssmax(s=0.7)")
     for function in (of_values, of_a_head):
         swapped, edited = sj.swap(function, normalizer), functools.partial(function, softmax=normalizer)
-        both(swapped, edited, q, values)
+        same(swapped, edited, q, values)
 
 
 def bad(*arguments: Any, **options: Any):
@@ -487,7 +459,4 @@ def bad(*arguments: Any, **options: Any):
     ],
 )
 def test_bad_input_is_named_in_one_line(call: Any, line: str):
-    with pytest.raises(ValueError, match=re.escape(line)) as error:
-        jax.eval_shape(call)
-    assert str(error.value).startswith(line)
-    assert "\n" not in str(error.value)
+    refused(call, line)

@@ -12,6 +12,7 @@ from softmax_jax.experiment.commands.evaluate import Arguments, evaluate
 from softmax_jax.experiment.measures.runs import Loaded
 from softmax_jax.experiment.training.config import Config, changed, from_settings, settings_of
 from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 from studies.clrs_text.task import ClrsText
@@ -21,7 +22,7 @@ TASK = ClrsText(algorithms=("minimum", "kmp_matcher"), lengths=(4, 5), hidden=16
 
 @pytest.mark.full
 def test_every_algorithm_is_measured_and_shown_under_every_normalizer(tmp_path, monkeypatch, capsys):
-    named = {name: normalizer(name) for name in ("softmax", "ssmax")}
+    named: dict[str, Normalizer | None] = {name: normalizer(name) for name in ("softmax", "ssmax")}
     config, parameters = Config(TASK, seeds=1), initial_state(Config(TASK, seeds=1)).parameters
     runs = [
         Loaded(name, tmp_path, dataclasses.replace(config, task=part), parameters, named, {"algorithm": name})

@@ -74,7 +74,7 @@ def tests(asked: Arguments) -> None:
     """Runs the tests that need a GPU, on the device that JAX finds; leaves with their status if one fails."""
     # Several processes compile side by side, which share the memory of one device. "" lets JAX choose the device.
     environment = os.environ | {"JAX_PLATFORMS": "", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "-m", "gpu", str(TESTS), "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-n", "auto", str(TESTS), "-q", "-p", "no:cacheprovider"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, check=False, text=True, stdout=subprocess.PIPE)
     print(ended.stdout)
     asked.output.mkdir(parents=True, exist_ok=True)

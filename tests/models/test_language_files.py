@@ -28,7 +28,6 @@ from tests.models.written import (
     write_gguf,
 )
 
-pytestmark = pytest.mark.models
 ARRAYS = tiny_arrays(len(vocabulary()[0]))
 HEADS = TINY["heads"], TINY["key_heads"]
 QWEN2 = {"architecture": "Qwen2ForCausalLM"}

@@ -23,7 +23,6 @@ from studies.pretrained import PASSAGES, Arguments, Study, study
 from tests.experiment.language_models.plain_llama import TINY, logits_of, tiny_arrays
 from tests.models.written import TEXT, scores_of, vocabulary, write_directory, write_gguf
 
-pytestmark = pytest.mark.models
 gguf = pytest.importorskip("gguf")
 
 PASSAGE = Path(__file__).with_name("passage.md")

@@ -16,7 +16,7 @@ import pytest
 import softmax_jax as sj
 from tests.models.zoo import MODELS, Model, gat, generating, library, normal
 
-pytestmark = [pytest.mark.models, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 IN_BFLOAT16 = ["transformers FlaxGPT2", "keras-hub GptOss", "equimo ViT", "MaxText's plain attention, its form"]
 HIDDEN = -9000
 """Models hide logits by numbers below this."""

@@ -73,7 +73,7 @@ def test_a_difference_is_tested_on_the_same_sequences():
     assert by_test["ssmax"][1] < 0.05 < by_test["asentmax"][1]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, capsys):
     config = study.Arguments.config
     small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "sets": 4}

@@ -4,7 +4,7 @@ import pytest
 
 from .fused_programs import ALL, BY_COMPARISON, FORMS, MASKS, PRODUCERS, as_if_on_another_machine, check
 
-DENSE_FIRST = pytest.mark.full, pytest.mark.slow
+DENSE_FIRST = pytest.mark.full, pytest.mark.rare
 FULL = {("soft cap", "dense")}
 some_producers = pytest.mark.parametrize(
     "producer",
@@ -13,7 +13,7 @@ some_producers = pytest.mark.parametrize(
 
 
 def tier(producer, form):
-    """Some programs of all methods are in the full tier; the others, which share their code, are slow."""
+    """Some programs of all methods are in the full tier; the others, which share their code, are rare."""
     return pytest.param(producer, form, marks=DENSE_FIRST[(producer, form) not in FULL])
 
 
@@ -31,7 +31,7 @@ def test_comparisons_hold_wherever_the_logits_are_computed(producer):
     check(BY_COMPARISON, producer)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "dense"])
 def test_comparisons_hold_in_every_form(form):
     for producer in PRODUCERS:
@@ -52,13 +52,13 @@ for producer in {producers}:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_comparisons_hold_where_the_compiler_fuses_more():
     ran = as_if_on_another_machine(SCRIPT.format(producers=["gelu chain", "soft cap"], forms=["dense"]))
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_all_forms_hold_where_the_compiler_fuses_more():
     ran = as_if_on_another_machine(SCRIPT.format(producers="PRODUCERS", forms="FORMS"))
     assert ran.returncode == 0, ran.stderr

@@ -96,7 +96,7 @@ def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
     np.testing.assert_allclose(found, np.mean(wanted, 0), atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)

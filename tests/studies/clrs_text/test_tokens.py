@@ -73,7 +73,7 @@ def test_texts_come_back_from_their_tokens(name):
             assert tokenizer(name, 3).decode(tokenizer(name, 3).encode(text)) == text
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("name", "decimals"),
     [("number", 1), ("number", NumberTokenizer.most_decimals), ("smollm2", SplitTokenizer.most_decimals)],

@@ -10,18 +10,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from softmax_jax.experiment.language_models.arrays import ARRAYS, OF_MODEL, Stored, parameters_of
-from softmax_jax.experiment.language_models.configuration import (
-    Description,
-    Keys,
-    architecture_of,
-    architecture_of_metadata,
-    described_by_config,
-    described_by_metadata,
-    read_object,
-)
+from softmax_jax.experiment.language_models import metadata as gguf_metadata
+from softmax_jax.experiment.language_models.arrays import LAYER_ARRAYS, MODEL_ARRAYS, Stored, read_parameters
+from softmax_jax.experiment.language_models.configuration import Description, describe_config, read_architecture
 from softmax_jax.experiment.language_models.decoder import Sizes
 from softmax_jax.experiment.language_models.gguf_header import read_header
+from softmax_jax.experiment.language_models.keys import Keys, read_object
 from softmax_jax.refusal import Refusal
 from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
 
@@ -49,14 +43,14 @@ ALTERNATE = ["full_attention", "sliding_attention"] * 2
 
 def described(path, **changes):
     config = Keys(path / "config.json", CONFIG | changes)
-    return described_by_config(config, architecture_of(config), 32)
+    return describe_config(config, read_architecture(config), 32)
 
 
 def described_metadata(path, **changes):
     kind = changes.get("general.architecture", "qwen2")
     renamed = {key.replace("qwen2", kind) if isinstance(kind, str) else key: one for key, one in METADATA.items()}
     metadata = Keys(path / "x.gguf", renamed | changes)
-    return described_by_metadata(metadata, architecture_of_metadata(metadata), 32)
+    return gguf_metadata.describe_metadata(metadata, gguf_metadata.read_architecture(metadata), 32)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +100,7 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
     told = {key: value for key, value in CONFIG.items() if key != "num_key_value_heads"} | {"num_attention_heads": 16}
     for name, key_heads in (("Llama", 16), ("Mistral", 8)):
         config = Keys(tmp_path, told | {"architectures": [f"{name}ForCausalLM"]})
-        assert described_by_config(config, architecture_of(config), 128).sizes.key_heads == key_heads
+        assert describe_config(config, read_architecture(config), 128).sizes.key_heads == key_heads
 
 
 @pytest.mark.parametrize(
@@ -154,13 +148,13 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"rotary_dim": 16}, "rotary_dim is 16: it must be a whole number from 1 to 8"),
         ({"rotary_dim": 2, "partial_rotary_factor": 0.5}, "rotary_dim is 2: partial_rotary_factor gives 4 of 8"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes': it must be true or false"),
-        ({"layer_types": ALTERNATE}, "layer_types is .* other layers with a window"),  # in a Llama
+        ({"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),  # in a Llama
         ({"layer_types": ["full_attention"]}, "layer_types is .* a list of 4 types"),
         ({"layer_types": ["linear_attention"] * 4}, "layer_types is .* this decoder computes full_attention"),
         (MISTRAL | {"sliding_window": 8, "use_sliding_window": False}, "use_sliding_window is False"),
         (MISTRAL | {"max_window_layers": 2}, "max_window_layers is 2: this decoder does not know the key"),
         (MISTRAL | {"sliding_window": 0}, "sliding_window is 0: it must be a whole number"),
-        (QWEN2 | {"layer_types": ALTERNATE}, "layer_types is .* other layers with a window"),
+        (QWEN2 | {"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),
         (QWEN2 | {"use_sliding_window": 1}, "use_sliding_window is 1: it must be true or false"),
         (QWEN2 | SLIDES | {"max_window_layers": -1}, "max_window_layers is -1: it must be"),
     ],
@@ -246,9 +240,10 @@ def test_a_file_that_holds_no_object_is_refused(tmp_path, text, said):
 def test_only_regular_files_are_read(tmp_path):
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    for name in ("directory", "fifo", "absent"):
+    problems = {"directory": "is a directory", "fifo": "is a FIFO", "absent": "cannot be read: No such file"}
+    for name, problem in problems.items():
         for read in (read_object, read_header):
-            with pytest.raises(Refusal, match=f"{name} is no regular file"):
+            with pytest.raises(Refusal, match=f"{name} {problem}"):
                 read(tmp_path / name)
 
 
@@ -331,14 +326,14 @@ def stored(arrays, path):
 
 
 def parameters(arrays, path, **changes):
-    return parameters_of(stored(arrays, path), dataclasses.replace(DESCRIBED, **changes), "blk", 0, path)
+    return read_parameters(stored(arrays, path), dataclasses.replace(DESCRIBED, **changes), "blk", 0, path)
 
 
 def test_arrays_become_parameters(tmp_path):
     arrays = tiny_arrays(50, biases=True, tied=False) | {"blk.1.attn_rot_embd.weight": np.zeros(4, np.float32)}
     made = parameters(arrays, tmp_path, axes={"width": ("embedding_length", TINY["width"])})
-    assert made.keys() == {*OF_MODEL, "layers"}
-    assert made["layers"].keys() == ARRAYS.keys()
+    assert made.keys() == {*MODEL_ARRAYS, "layers"}
+    assert made["layers"].keys() == LAYER_ARRAYS.keys()
     np.testing.assert_array_equal(made["layers"]["up"][1], arrays["blk.1.ffn_up.weight"])
     same = tiny_arrays(50) | {"output.weight": arrays["token_embd.weight"]}
     assert "scores" not in parameters(same, tmp_path, tied=True)  # which the embedding gives
@@ -393,7 +388,7 @@ def test_nothing_is_read_of_a_model_that_a_header_refuses(tmp_path):
     arrays = {name: one._replace(read=read) for name, one in stored(tiny_arrays(50), tmp_path).items()}
     arrays["output.weight"] = Stored((10**12, 24), "F32", tmp_path, read)
     with pytest.raises(Refusal, match="it must have"):
-        parameters_of(arrays, DESCRIBED, "blk", 0, tmp_path)
+        read_parameters(arrays, DESCRIBED, "blk", 0, tmp_path)
 
 
 def test_what_is_written_is_read_back(tmp_path):

@@ -115,31 +115,35 @@ def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
     config, parameters = load_checkpoint(checkpoint)
     named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
     named[RULE] = Normalizer(softmax, InverseTemperature(beta))
-    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
-    frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **of))
+    options = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
+    frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **options))
     return frame.select("n", "normalizer", "seed", "accuracy", "critical_beta").rows()
 
 
-def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
+def measured(arguments: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
     """Rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
-    name, sets = checkpoint.name, asked.sets // 8 if asked.quick else asked.sets
+    name, sets = checkpoint.name, arguments.sets // 8 if arguments.quick else arguments.sets
     config, parameters = load_checkpoint(checkpoint)
     trained = max_retrieval_of(config).longest
     settings = {"sets": sets, "checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
 
-    def of(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:
+    def part_rows(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:
         console.print(f"{name}: {part}")
-        return kept(asked.workdir / name / f"{part}.json", settings | more, compute)
+        return kept(arguments.workdir / name / f"{part}.json", settings | more, compute)
 
-    choices = of("ties", lambda: ties(checkpoint, 64 * sets), nearest_of=list(NEAREST_OF))
-    betas = of("criticals", lambda: criticals(checkpoint, 64 * sets))
+    choices = part_rows("ties", lambda: ties(checkpoint, 64 * sets), nearest_of=list(NEAREST_OF))
+    betas = part_rows("criticals", lambda: criticals(checkpoint, 64 * sets))
     critical = float(np.median([beta for *_, beta in betas]))
     accuracies = []
-    for n in asked.lengths:
+    for n in arguments.lengths:
         beta = beta_at(n, critical, trained)
-        accuracies += of(f"at_{n}", lambda n=n, beta=beta: tested(checkpoint, n, beta, sets), beta=beta)
+        accuracies += part_rows(f"at_{n}", lambda n=n, beta=beta: tested(checkpoint, n, beta, sets), beta=beta)
     betas = [(*row, beta_at(row[0], critical, trained)) for row in betas]
-    betas += [(n, seed, found, beta_at(n, critical, trained)) for n, one, seed, _, found in accuracies if one == RULE]
+    betas += [
+        (n, seed, critical_beta, beta_at(n, critical, trained))
+        for n, name_tested, seed, _, critical_beta in accuracies
+        if name_tested == RULE
+    ]
     choices, betas, accuracies = (
         [(name, *row) for row in rows] for rows in (choices, betas, [row[:4] for row in accuracies])
     )
@@ -150,8 +154,8 @@ def chosen(choices: pl.DataFrame) -> dict[tuple[str, int], str]:
     """The candidate that the rule of `sharpest` takes, by checkpoint and by how many draws a set is the nearest of."""
     means = choices.group_by("checkpoint", "nearest_of", "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
     return {
-        (checkpoint, count): sharpest(dict(of_one.select("normalizer", "accuracy").rows()))
-        for (checkpoint, count), of_one in means.group_by("checkpoint", "nearest_of", maintain_order=True)
+        (checkpoint, count): sharpest(dict(candidates.select("normalizer", "accuracy").rows()))
+        for (checkpoint, count), candidates in means.group_by("checkpoint", "nearest_of", maintain_order=True)
     }
 
 
@@ -170,12 +174,12 @@ def choices_frame(choices: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFra
     """Returns which candidate the rule of `sharpest` takes on near ties, in points: how far the candidates lie apart,
     and by how much the chosen one is ahead of the best constant at each length.
     """
-    found, means = chosen(choices), behind(accuracies)
+    choice, means = chosen(choices), behind(accuracies)
     lengths = means["n"].unique().sort().to_list()
     rows = []
-    for (checkpoint, count), name in found.items():
-        of_one = choices.filter(checkpoint=checkpoint, nearest_of=count)
-        spread = of_one.group_by("normalizer").agg(pl.mean("accuracy"))["accuracy"].to_numpy()
+    for (checkpoint, count), name in choice.items():
+        candidates = choices.filter(checkpoint=checkpoint, nearest_of=count)
+        spread = candidates.group_by("normalizer").agg(pl.mean("accuracy"))["accuracy"].to_numpy()
         cost = means.filter(checkpoint=checkpoint, normalizer=name).sort("n")["ahead"].to_list()
         rows.append((checkpoint, count, float(np.ptp(spread)), name, *cost))
     columns = ("checkpoint", "nearest_of", "range", "chosen", *(f"ahead_at_{n}" for n in lengths))
@@ -194,13 +198,13 @@ def rules_frame(betas: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
     keys = ["checkpoint", "n", "best", "most"]
     rows = []
     for (checkpoint, n, best, most), means in behind(accuracies).group_by(keys, maintain_order=True):
-        of_rule = betas.filter(checkpoint=checkpoint, n=n)
+        rule_betas = betas.filter(checkpoint=checkpoint, n=n)
         accuracy = dict(means["normalizer", "accuracy"].rows())
         against = ahead_of(accuracies.filter(checkpoint=checkpoint, n=n), RULE, str(best))
         ((ahead, high),) = over_seeds(against, ["n"], "ahead")["value", "high"].rows()
-        found = (float(np.median(of_rule["critical"].to_numpy())), of_rule["rule"][0])
+        betas_at_n = (float(np.median(rule_betas["critical"].to_numpy())), rule_betas["rule"][0])
         named = (accuracy["softmax"], accuracy["adaptive"], best, most, accuracy[RULE])
-        rows.append((checkpoint, n, *found, *named, ahead, high - ahead))
+        rows.append((checkpoint, n, *betas_at_n, *named, ahead, high - ahead))
     columns = ("checkpoint", "n", "critical", "beta", "softmax", "adaptive", "best", "most")
     return pl.DataFrame(rows, (*columns, "rule", "ahead", "interval"), orient="row")
 
@@ -222,19 +226,19 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
 
     The title is about the critical rule on models in float32.
     """
-    found, most = chosen(choices), int(choices["nearest_of"].to_numpy().max())
+    choice, most = chosen(choices), int(choices["nearest_of"].to_numpy().max())
     means = behind(accuracies)
     parts = []
     for checkpoint in means["checkpoint"].unique(maintain_order=True):
         ways = {
             "no rule: softmax": "softmax",
             "no rule: adaptive temperature": "adaptive",
-            "the sharpest on ordinary sets": found[checkpoint, min(choices["nearest_of"])],
-            f"the sharpest on nearest ties of {most}": found[checkpoint, most],
+            "the sharpest on ordinary sets": choice[checkpoint, min(choices["nearest_of"])],
+            f"the sharpest on nearest ties of {most}": choice[checkpoint, most],
             "β by the critical rule": RULE,
         }
-        of_one = means.filter(checkpoint=checkpoint)
-        parts += [of_one.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
+        checkpoint_means = means.filter(checkpoint=checkpoint)
+        parts += [checkpoint_means.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
     items = pl.col("n").map_elements("{:,}".format)
     frame = pl.concat(parts).select("checkpoint", "way", "ahead", items=items)
     ahead, lengths = frame["ahead"].to_numpy(), frame["items"].unique(maintain_order=True).to_list()
@@ -247,27 +251,28 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
         yOffset=alt.YOffset("items:N", sort=lengths),
         color=charts.colour_by("items", by_size(lengths), "items in the set").legend(orient="top"),
     ).properties(width=240, height=alt.Step(24, **{"for": "position"}))
-    of_rule = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
+    rule_means = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
+    off = np.ceil(-10 * rule_means.min()) / 10
     title = charts.chart_title(
-        f"β from one number at 16 items: within {np.ceil(-10 * of_rule.min()) / 10:.1f} points of the best in float32",
+        f"β from one number at 16 items: within {off:.1f} points of the best in float32",
         "the best constant β is chosen on the long sets themselves; mean of the seeds",
     )
     facet = alt.Facet("checkpoint:N", title=None, sort=frame["checkpoint"].unique(maintain_order=True).to_list())
     return dots.facet(facet, columns=1).properties(title=title)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, draws, writes."""
-    parts = [measured(asked, checkpoint, plain_console()) for checkpoint in asked.checkpoints]
+    parts = [measured(arguments, checkpoint, plain_console()) for checkpoint in arguments.checkpoints]
     choices, betas, accuracies = (
-        pl.DataFrame([row for rows in of_part for row in rows], columns, orient="row")
-        for of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
+        pl.DataFrame([row for rows in rows_of_part for row in rows], columns, orient="row")
+        for rows_of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
     )
     rules = rules_frame(betas, accuracies)
     tables = {"critical_rule": rules_table(rules)}
     frames = {"choices": choices, "betas": betas, "accuracy": accuracies, "rules": rules}
     frames["near_ties"] = choices_frame(choices, accuracies)
-    asked.write("critical", frames, {"rules": rules_chart(choices, accuracies)}, tables)
+    arguments.write("critical", frames, {"rules": rules_chart(choices, accuracies)}, tables)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def least_loss(betas: Sequence[float], losses: Sequence[float]) -> float:
     return betas[at] * math.exp(step * (below - above) / 2 / (below - 2 * least + above))
 
 
-def of_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
+def measure_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
     """β½ of logits that are ρ itself, by length."""
     rows = []
     for n in lengths:
@@ -154,8 +154,8 @@ def growth(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
     """
     rows = []
     long = frame.filter(pl.col("n") >= shortest)
-    for (priority, seed), of_seed in long.group_by("priority", "seed", maintain_order=True):
-        log_beta, log_n = np.log(of_seed[field].to_numpy()), np.log(of_seed["n"].to_numpy())
+    for (priority, seed), seed_rows in long.group_by("priority", "seed", maintain_order=True):
+        log_beta, log_n = np.log(seed_rows[field].to_numpy()), np.log(seed_rows["n"].to_numpy())
         missing = np.isnan(log_beta).any() or len(log_n) < 2
         slopes = [None if missing else float(np.polyfit(x, log_beta, 1)[0]) for x in (log_n, np.log(log_n))]
         rows.append((priority, seed, *slopes))
@@ -175,7 +175,7 @@ def off_by(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
     return ends.select("priority", "seed").with_columns(**{name: factor / grown for name, factor in rules.items()})
 
 
-def of_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
+def measure_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
     """β½ and the best constant β of each seed of a run, by length."""
     config, parameters = load_checkpoint(checkpoint)
     named = {f"{beta:g}": Normalizer(softmax, InverseTemperature(beta)) for beta in BETAS}
@@ -189,24 +189,24 @@ def of_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int)
         task=config.task,
     )
     rows = []
-    for of_length in measured:
-        for (seed,), frame in of_length.frame().group_by("seed", maintain_order=True):
-            found = half_weight(BETAS, frame["max_weight"].to_list()), least_loss(BETAS, frame["loss"].to_list())
-            rows.append((priority, int(str(seed)), of_length.n, *found))
+    for at_length in measured:
+        for (seed,), frame in at_length.frame().group_by("seed", maintain_order=True):
+            betas = half_weight(BETAS, frame["max_weight"].to_list()), least_loss(BETAS, frame["loss"].to_list())
+            rows.append((priority, int(str(seed)), at_length.n, *betas))
     return rows
 
 
-def measured(asked: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
+def measure_all(arguments: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
     """Trains what is not trained yet; the rows of each distribution, those of the perfect key first."""
     for priority in QUANTILES:
         console.print(f"ρ {priority}")
-        yield from of_perfect_key(priority, lengths, 4 * asked.sets)
-        directory = asked.workdir / f"{priority}{'_quick' if asked.quick else ''}"
-        run(asked.config(priority), directory, console)
-        yield from of_model(directory, priority, lengths, asked.sets)
+        yield from measure_perfect_key(priority, lengths, 4 * arguments.sets)
+        directory = arguments.workdir / f"{priority}{'_quick' if arguments.quick else ''}"
+        run(arguments.config(priority), directory, console)
+        yield from measure_model(directory, priority, lengths, arguments.sets)
 
 
-def shortest_of(lengths: Sequence[int]) -> int:
+def growth_start(lengths: Sequence[int]) -> int:
     """From where growth is measured: 256 items, or the shortest length there is beyond."""
     return min((n for n in lengths if n >= 256), default=min(lengths))
 
@@ -220,9 +220,9 @@ def growth_frame(frame: pl.DataFrame, shortest: int) -> pl.DataFrame:
 def growth_table(slopes: pl.DataFrame) -> str:
     """Returns the slopes of log β in log n: of a perfect key, and of the models with their intervals."""
     rows = []
-    for (priority,), of_priority in slopes.group_by("priority", maintain_order=True):
-        perfect = of_priority.filter(seed=PERFECT, beta=MEASURED["half"])["power"].to_list()
-        models = of_priority.filter(pl.col("seed") != PERFECT)
+    for (priority,), priority_slopes in slopes.group_by("priority", maintain_order=True):
+        perfect = priority_slopes.filter(seed=PERFECT, beta=MEASURED["half"])["power"].to_list()
+        models = priority_slopes.filter(pl.col("seed") != PERFECT)
         cells = [models.filter(beta=name)["power"].to_list() for name in MEASURED.values()]
         rows.append([str(priority), EXPECTED[str(priority)], *map(mean_of, (perfect, *cells))])
     columns = ["ρ", "expected", "perfect key, β½", *(f"models, {name}" for name in MEASURED.values())]
@@ -261,14 +261,14 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
     return charts.named_lines(models, x, y, title, field="priority", colours=colours, under=thin, width=330)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Trains, measures, draws, writes."""
-    lengths = sorted(n for n in asked.lengths if n <= 4096 or not asked.quick)
-    frame = pl.DataFrame(list(measured(asked, lengths, plain_console())), COLUMNS, orient="row")
-    shortest = shortest_of(lengths)
+    lengths = sorted(n for n in arguments.lengths if n <= 4096 or not arguments.quick)
+    frame = pl.DataFrame(list(measure_all(arguments, lengths, plain_console())), COLUMNS, orient="row")
+    shortest = growth_start(lengths)
     slopes = growth_frame(frame, shortest)
     frames = {"betas": frame, "growth": slopes, "rules": off_by(frame, "half", shortest)}
-    asked.write("extremes", frames, {"growth": growth_chart(frame)}, {"growth": growth_table(slopes)})
+    arguments.write("extremes", frames, {"growth": growth_chart(frame)}, {"growth": growth_table(slopes)})
 
 
 if __name__ == "__main__":

@@ -15,21 +15,17 @@ It is computed on the very sets that models are tested on, with nothing trained 
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import altair as alt
-import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
-from jaxtyping import Array, Bool, Float, Key
 from scipy.optimize import least_squares
 
 from softmax_jax.experiment.commands.options import UnlessGiven
-from softmax_jax.experiment.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
+from softmax_jax.experiment.measures.evaluation import REFERENCES, evaluate, summarize
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.table import KEYS
@@ -49,11 +45,11 @@ from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import read_json
-from softmax_jax.normalizers.masking import reaches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
-from studies.ablation import BASE, PRECISION
+from studies.ceilings import ceilings, ties
 from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, start
+from studies.recipes import BASE, PRECISION
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 CHOSEN_BY = (16, 64, 256, 1024, 4096)
@@ -78,54 +74,6 @@ class Arguments(RunOptions):
     """Sets per seed and length."""
 
 
-class Ties(NamedTuple):
-    """What rounding leaves of each set."""
-
-    chance: Float[np.ndarray, "*sets"]
-    """That the best guess is right: the share of the commonest class among the items that share the largest ρ."""
-    tied: Bool[np.ndarray, "*sets"]
-    """Whether there is more than one such item."""
-
-
-def ties(task: MaxRetrieval, precision: str, *, seeds: Sequence[int], n: int, sets: int) -> Ties:
-    """Of the sets that an evaluation draws, in its order: arrays over seeds and sets."""
-    keys = set_keys(seeds, n, sets)
-    found = _ties(task, precision, n, keys.ravel())
-    return Ties(*(np.asarray(values).reshape(keys.shape) for values in found))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _ties(
-    task: MaxRetrieval, precision: str, n: int, keys: Key[Array, " sets"]
-) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
-    def of_set(key: Key[Array, ""]) -> tuple[Array, Array]:
-        items = task.test_batch(key, n, 1).items[0]
-        rho = items[:, 0] if precision == products.FLOAT32 else products.rounded_to(precision, items[:, 0])
-        at_top = jnp.where(reaches(rho, rho.max())[:, None], items[:, 1:], 0).sum(0)
-        return at_top.max() / at_top.sum(), at_top.sum() > 1
-
-    return jax.lax.map(of_set, keys, batch_size=task.at_once(n))
-
-
-def ceilings(
-    task: MaxRetrieval, precisions: Sequence[str], *, seeds: Sequence[int], lengths: Sequence[int], sets: int
-) -> pl.DataFrame:
-    """By precision, n and seed in percent of sets: the `ceiling`, its standard `deviation` by chance, and those `tied`.
-
-    The best guesser of all is right in each set by chance, so it may exceed the ceiling by a few deviations.
-    """
-    rows = []
-    for precision in precisions:
-        for n in lengths:
-            chance, tied = ties(task, precision, seeds=seeds, n=n, sets=sets)
-            deviation = 100 * np.sqrt((chance * (1 - chance)).sum(1)) / sets
-            of_seeds = zip(seeds, 100 * chance.mean(1), deviation, 100 * tied.mean(1))
-            rows += [(precision, n, *map(float, of_seed)) for of_seed in of_seeds]
-    columns = {"precision": pl.String, "n": pl.Int64, "seed": pl.Int64}
-    columns |= dict.fromkeys(("ceiling", "deviation", "tied"), pl.Float64)
-    return pl.DataFrame(rows, columns, orient="row")
-
-
 def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Accuracy of a run and errors in sets that rounding leaves decidable, in percent of sets; and its ceilings."""
     _, task, parameters, seeds = run
@@ -141,7 +89,7 @@ def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataF
     return pl.concat(frames), ceilings(task, [task.matmul], seeds=seeds, lengths=lengths, sets=sets)
 
 
-def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+def read_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The accuracies that `studies.ablation --groups precision` wrote, and the ceilings of their sets.
 
     Raises ValueError for a directory that holds none.
@@ -158,16 +106,21 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
         raise Refusal(f"--recipes is {directory}: it must hold what studies.ablation --groups {PRECISION} wrote")
     recipe = measured.select(pl.format("{}: {}", "group", "recipe")).to_series()
     settings = {name: written["recipes"][name] for name in recipe.unique()}
-    rates = {name: "constant" if "constant" in one["schedule"] else "falling" for name, one in settings.items()}
+    rates = {
+        name: "constant" if "constant" in recipe_settings["schedule"] else "falling"
+        for name, recipe_settings in settings.items()
+    }
     frame = measured.select(
-        precision=recipe.replace_strict({name: one["matmul"] for name, one in settings.items()}),
-        rounded=recipe.replace_strict({name: one["rounded"] for name, one in settings.items()}),
+        precision=recipe.replace_strict(
+            {name: recipe_settings["matmul"] for name, recipe_settings in settings.items()}
+        ),
+        rounded=recipe.replace_strict({name: recipe_settings["rounded"] for name, recipe_settings in settings.items()}),
         rate=recipe.replace_strict(rates),
         **{name: pl.col(name) for name in ("normalizer", "n", "seed", "accuracy")},
     )
-    asked: dict[str, Any] = {"lengths": written["settings"]["lengths"], "sets": written["settings"]["sets"]}
+    evaluation: dict[str, Any] = {"lengths": written["settings"]["lengths"], "sets": written["settings"]["sets"]}
     seeds, precisions = (frame[name].unique(maintain_order=True).to_list() for name in ("seed", "precision"))
-    return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **asked)
+    return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **evaluation)
 
 
 def without_model() -> dict[int, float]:
@@ -180,11 +133,11 @@ def without_model() -> dict[int, float]:
         return 10 + 90 / (1 + (np.asarray(n) / np.exp(numbers[0])) ** numbers[1])
 
     published = [ACCURACY[BASELINE][n] for n in CHOSEN_BY]
-    found = least_squares(lambda numbers: curve(numbers, CHOSEN_BY) - published, (7.0, 1.0))
-    return dict(zip(LENGTHS, curve(found.x, LENGTHS).tolist()))
+    fit = least_squares(lambda numbers: curve(numbers, CHOSEN_BY) - published, (7.0, 1.0))
+    return dict(zip(LENGTHS, curve(fit.x, LENGTHS).tolist()))
 
 
-def without_model_says() -> str:
+def say_curve() -> str:
     """Says in how many of the cells that chose nothing that curve agrees, put into both rows."""
     curve = without_model()
     cells = [(name, n) for name in ACCURACY for n in LENGTHS if name != BASELINE or n not in CHOSEN_BY]
@@ -209,23 +162,23 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
             rows[n].append(cell + ("†" if name == BASELINE and n in CHOSEN_BY else ""))
     verdicts, columns = [], ["items", "ceiling", *(f"published {name}" for name in ACCURACY)]
     for run in runs:
-        of_run = accuracy.filter(run=run).drop("run")
-        summary = summarize(of_run.sort("n", maintain_order=True))
+        run_accuracy = accuracy.filter(run=run).drop("run")
+        summary = summarize(run_accuracy.sort("n", maintain_order=True))
         compared = {name: compare(summary.filter(normalizer=name), row) for name, row in ACCURACY.items()}
         for name, cells in compared.items():
             columns.append(f"{run}, {name}")
             for mean, cell in zip(summary.filter(normalizer=name)["accuracy"], cells):
                 shown = f"{mean:.1f} ± {cell.interval:.1f}"
                 rows[cell.n].append(shown if cell.agrees else f"**{shown}**")
-        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(of_run, LENGTHS)}.")
-    return "\n\n".join([tables.markdown_table(columns, rows.values()), *verdicts, without_model_says()])
+        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(run_accuracy, LENGTHS)}.")
+    return "\n\n".join([tables.markdown_table(columns, rows.values()), *verdicts, say_curve()])
 
 
 def gains(accuracy: pl.DataFrame) -> pl.DataFrame:
     """Returns what each normalizer gains over softmax, with its interval and its tests, by run and length."""
     summaries = [
-        summarize(of_run.drop("run")).select(pl.lit(run).alias("run"), "normalizer", "n", *GAIN)
-        for (run,), of_run in accuracy.group_by("run", maintain_order=True)
+        summarize(run_accuracy.drop("run")).select(pl.lit(run).alias("run"), "normalizer", "n", *GAIN)
+        for (run,), run_accuracy in accuracy.group_by("run", maintain_order=True)
     ]
     return pl.concat(summaries).filter(pl.col("normalizer") != BASELINE)
 
@@ -285,8 +238,8 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     drawn = pl.concat([top.select(ours.columns), ours]).filter(pl.col("normalizer").is_in(colours))
     size: dict[str, Any] = {"width": 310, "height": 150}
     panels = [
-        charts.named_lines(of_one, x, y, charts.panel_title(f"products in {name}"), colours=colours, **size)
-        for (name,), of_one in drawn.group_by("precision", maintain_order=True)
+        charts.named_lines(panel_rows, x, y, charts.panel_title(f"products in {name}"), colours=colours, **size)
+        for (name,), panel_rows in drawn.group_by("precision", maintain_order=True)
     ]
     title = charts.chart_title(
         "Accuracy follows items × rounding step while the key is precise",
@@ -301,14 +254,14 @@ def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(steps=pl.col("n") * spacing).drop_nulls("steps")
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, draws, writes."""
-    recipes = of_recipes(asked.recipes) if asked.recipes else ()
-    runs = load_runs(asked.checkpoints)
-    found = [accuracies(run, asked.lengths, asked.sets) for run in runs]
+    recipes = read_recipes(arguments.recipes) if arguments.recipes else ()
+    runs = load_runs(arguments.checkpoints)
+    run_frames = [accuracies(run, arguments.lengths, arguments.sets) for run in runs]
     accuracy, ceiling = (
         pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))
-        for frames in zip(*found)
+        for frames in zip(*run_frames)
     )
     frames = {"accuracy": accuracy, "ceilings": ceiling, "gains": gains(accuracy)}
     drawn = {"published": published_chart(accuracy, ceiling)}
@@ -316,7 +269,7 @@ def study(asked: Arguments) -> None:
     if recipes:
         frames |= dict(zip(("recipes", "recipe_ceilings"), recipes))
         drawn["steps"] = steps_chart(*recipes)
-    asked.write("precision", frames, drawn, written)
+    arguments.write("precision", frames, drawn, written)
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ def at_training_length(
     if nearest_of > 1:
         settings: dict[str, Any] = dataclasses.asdict(task) | {"nearest_of": nearest_of}
         task = NearTies(**settings)
-    of = {"seeds": config.all_seeds, "lengths": (task.longest,), "sets": sets, "key": key_of(Draw.SHARPEST)}
+    options = {"seeds": config.all_seeds, "lengths": (task.longest,), "sets": sets, "key": key_of(Draw.SHARPEST)}
     named = {name: normalizer(name) for name in names}
-    return frame_of(evaluate(parameters, named, task=task, measures=(measure,), **of))
+    return frame_of(evaluate(parameters, named, task=task, measures=(measure,), **options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Arguments:
         within("--nearest-of", self.nearest_of, 1, 2**10, 64)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, prints the table and the choice."""
-    frame = at_training_length(asked.checkpoint, SOFT_TO_SHARP, "accuracy", asked.sets, asked.nearest_of)
+    frame = at_training_length(arguments.checkpoint, SOFT_TO_SHARP, "accuracy", arguments.sets, arguments.nearest_of)
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
     best = max(accuracies.values())
     table = new_table("", "", "accuracy (%)", "below the best")
@@ -95,8 +95,8 @@ def study(asked: Arguments) -> None:
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
     plain_console().print(table)
     items, seeds = frame["n"][0], frame["seed"].n_unique()
-    ties = f", each the nearest tie of {asked.nearest_of}" if asked.nearest_of > 1 else ""
-    count = f"{items} items, {asked.sets * seeds:,} sets{ties}"
+    ties = f", each the nearest tie of {arguments.nearest_of}" if arguments.nearest_of > 1 else ""
+    count = f"{items} items, {arguments.sets * seeds:,} sets{ties}"
     print(f"{count}; the sharpest within {TOLERANCE:g} points of the best: {sharpest(accuracies)}")
 
 

@@ -17,7 +17,8 @@ from softmax_jax.experiment.language_models.decoder import Sizes, hidden, losses
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.refusal import Refusal
 from studies.clrs_text.algorithms import ALGORITHMS
-from studies.clrs_text.tokens import SplitTokenizer, answer_parts, question_parts
+from studies.clrs_text.texts import answer_parts, question_parts
+from studies.clrs_text.tokens import SplitTokenizer
 from studies.needles import NAMES, make_needles, single_tokens
 from studies.pretrained import PASSAGES, Arguments, Study, study
 from tests.experiment.language_models.plain_llama import TINY, logits_of, tiny_arrays

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from studies.clrs_text.algorithms import ALGORITHMS, codes_of, values_of
-from studies.clrs_text.tokens import answer_parts, question_parts, text_of
+from studies.clrs_text.texts import answer_parts, question_parts, text_of
 from tests.parity import clrs
 
 MODULES = clrs.load()

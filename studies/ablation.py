@@ -1,6 +1,8 @@
-"""Trains recipes that differ from one base in one thing each, and measures where each of them loses accuracy.
+"""Which part of the recipe decides where accuracy is lost? Recipes that differ from one base in one thing each.
 
-python -m studies.ablation
+    python -m studies.ablation
+
+Takes 76 minutes on 2 cores for 47 recipes.
 """
 
 import dataclasses

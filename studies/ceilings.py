@@ -26,16 +26,16 @@ from softmax_jax.normalizers.masking import reaches
 
 
 class Ties(NamedTuple):
-    """What rounding leaves of each set."""
+    """The ties that rounding makes in each set."""
 
     chance: Float[np.ndarray, "*sets"]
-    """That the best guess is right: the share of the commonest class among the items that share the largest ρ."""
+    """The probability that the best guess is right: the share of the commonest class among the items of largest ρ."""
     tied: Bool[np.ndarray, "*sets"]
     """Whether there is more than one such item."""
 
 
 def ties(task: MaxRetrieval, precision: str, *, seeds: Sequence[int], n: int, sets: int) -> Ties:
-    """Of the sets that an evaluation draws, in its order: arrays over seeds and sets."""
+    """Returns the ties of the sets that an evaluation draws, in its order: arrays over seeds and sets."""
     keys = set_keys(seeds, n, sets)
     flat = _ties(task, precision, n, keys.ravel())
     return Ties(*(np.asarray(values).reshape(keys.shape) for values in flat))
@@ -57,7 +57,7 @@ def _ties(
 def ceilings(
     task: MaxRetrieval, precisions: Sequence[str], *, seeds: Sequence[int], lengths: Sequence[int], sets: int
 ) -> pl.DataFrame:
-    """By precision, n and seed in percent of sets: the `ceiling`, its standard `deviation` by chance, and those `tied`.
+    """Returns by precision, n and seed, in percent of sets, the `ceiling`, its `deviation` by chance, and those `tied`.
 
     The best guesser of all is right in each set by chance, so it may exceed the ceiling by a few deviations.
     """

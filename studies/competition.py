@@ -1,4 +1,6 @@
-r"""How far a key reaches, predicted from its biases alone, with nothing fitted; and beside it what hardmax reaches.
+r"""How far does a key reach? Predicted from its biases only, nothing fitted, and compared with hardmax.
+
+    python -m studies.competition --checkpoints checkpoints/paper
 
 Of the K classes of items, the best item of class c lies $g_c$ below ρ = 1, which is distributed exponentially with the
 rate n/K. A key that adds $b_c$ to ρ for items of class c takes the class of the largest $b_c - g_c$, which is right if
@@ -8,8 +10,6 @@ $$\text{accuracy}(n) = \frac{1}{K} \sum_c \exp\Big(-\frac{n}{K} \sum_k \max(0, b
 
 Where ρ is rounded to multiples of a spacing first, whole cells of it compete, and among those that share one the bias
 decides, however small. The biases of a trained model are its logits at ρ = 1 over their slope there.
-
-    python -m studies.competition --checkpoints checkpoints/paper
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ def study(arguments: Arguments) -> None:
 
 
 def with_range(values: Float[np.ndarray, " seeds"]) -> str:
-    """Returns their mean, and the least and the largest of them."""
+    """Returns the mean of some values with their range, as text."""
     return f"{values.mean():.2g} ({values.min():.2g} to {values.max():.2g})"
 
 

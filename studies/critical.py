@@ -1,4 +1,8 @@
-r"""Can the temperature for long sets be told from sets of 16 items? Two rules, beside what knows the long sets.
+r"""Do sets of 16 items show which temperature long sets need? Two rules, beside the best that knows the long sets.
+
+    python -m studies.critical
+
+Takes 7 minutes on 2 cores.
 
 - **Near ties.** Choose as `studies.sharpest` does, on sets of the length of training, each the nearest tie of N draws.
 - **Critical β.** Measure the critical inverse temperature of the rows at the length n₀ of training, as
@@ -7,9 +11,7 @@ r"""Can the temperature for long sets be told from sets of 16 items? Two rules, 
 
 $$\beta(n) = \max\Big(1,\; 2\,\beta_c(n_0)\,\frac{n}{n_0}\Big).$$
 
-Beside them stand softmax, the adaptive temperature, and the best constant β, chosen on the long sets themselves.
-
-    python -m studies.critical
+Compared with softmax, the adaptive temperature, and the best constant β, chosen on the long sets themselves.
 """
 
 import dataclasses
@@ -42,7 +44,7 @@ NEAREST_OF = (1, 4, 16, 64)
 SHARPER = 2.0
 """β over the critical β; the largest weight is then at least 1 / ζ(2) = 0.608."""
 RULE = "critical rule"
-"""In the place of a normalizer's name: softmax at the β that the critical rule gives for the length."""
+"""Stands in columns of normalizers for softmax at the β that the critical rule gives for the length."""
 CHOICES = {
     "checkpoint": pl.String,
     "nearest_of": pl.Int64,
@@ -86,7 +88,7 @@ class Arguments(Options):
 
 
 def beta_at(n: int, critical: float, trained: int) -> float:
-    """The β of the critical rule for n items, from the critical β at the length of training.
+    """Returns the β of the critical rule for n items, from the critical β at the length of training.
 
     >>> beta_at(1024, critical=0.25, trained=16), beta_at(16, critical=0.25, trained=16)
     (32.0, 1.0)
@@ -95,7 +97,7 @@ def beta_at(n: int, critical: float, trained: int) -> float:
 
 
 def ties(checkpoint: Path, sets: int) -> Rows:
-    """Accuracy of each candidate and seed at the length of training, on ordinary sets and on near ties."""
+    """Returns the accuracy of each candidate and seed at the length of training, on ordinary sets and on near ties."""
     frames = {count: at_training_length(checkpoint, SOFT_TO_SHARP, "accuracy", sets, count) for count in NEAREST_OF}
     return [
         (count, *row)
@@ -105,13 +107,13 @@ def ties(checkpoint: Path, sets: int) -> Rows:
 
 
 def criticals(checkpoint: Path, sets: int) -> Rows:
-    """The critical β of each seed at the length of training."""
+    """Returns the critical β of each seed at the length of training."""
     frame = at_training_length(checkpoint, ("softmax",), "critical_beta", sets)
     return frame.select("n", "seed", "critical_beta").rows()
 
 
 def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
-    """Accuracy at n items of each seed under each constant β, the adaptive temperature and the rule; the critical β."""
+    """Returns accuracy and critical β at n items of each seed under each constant β, the adaptive one and the rule."""
     config, parameters = load_checkpoint(checkpoint)
     named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
     named[RULE] = Normalizer(softmax, InverseTemperature(beta))
@@ -121,7 +123,7 @@ def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
 
 
 def measured(arguments: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
-    """Rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
+    """Returns the rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
     name, sets = checkpoint.name, arguments.sets // 8 if arguments.quick else arguments.sets
     config, parameters = load_checkpoint(checkpoint)
     trained = max_retrieval_of(config).longest
@@ -151,7 +153,7 @@ def measured(arguments: Arguments, checkpoint: Path, console: Console) -> tuple[
 
 
 def chosen(choices: pl.DataFrame) -> dict[tuple[str, int], str]:
-    """The candidate that the rule of `sharpest` takes, by checkpoint and by how many draws a set is the nearest of."""
+    """Returns the candidate that the rule of `sharpest` takes, by checkpoint and by number of draws of a set."""
     means = choices.group_by("checkpoint", "nearest_of", "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
     return {
         (checkpoint, count): sharpest(dict(candidates.select("normalizer", "accuracy").rows()))
@@ -160,8 +162,9 @@ def chosen(choices: pl.DataFrame) -> dict[tuple[str, int], str]:
 
 
 def behind(accuracies: pl.DataFrame) -> pl.DataFrame:
-    """Accuracy by checkpoint, n and normalizer, mean over seeds; `best`, the candidate that is most accurate there; and
-    by how many points each is `ahead` of it, below 0 where it is behind.
+    """Returns the mean accuracy over seeds by checkpoint, n and normalizer, and how far each is ahead of the best.
+
+    `best` is the most accurate candidate there, `ahead` the difference in points, below 0 for less accurate ones.
     """
     keys = ["checkpoint", "n"]
     means = accuracies.group_by(*keys, "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
@@ -187,7 +190,7 @@ def choices_frame(choices: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFra
 
 
 def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
-    """By how many points a normalizer is `ahead` of another, by n and seed."""
+    """Returns by how many points a normalizer is `ahead` of another, by n and seed."""
     keys = ["n", "seed"]
     both = accuracies.filter(normalizer=name).join(accuracies.filter(normalizer=other), keys, suffix="_other")
     return both.select(*keys, ahead=pl.col("accuracy") - pl.col("accuracy_other"))

@@ -1,13 +1,15 @@
 r"""How fast must β grow with n? As the inverse of the gap between the largest logits, which their distribution decides.
 
+    python -m studies.extremes
+
+Takes 15 minutes on 2 cores.
+
 The weight of the largest logit is one half where the others sum to as much as it does:
 
 $$\operatorname{mean}_{\text{rows}} \Big(\sum_j e^{-\beta_{1/2} (z_{(1)} - z_j)}\Big)^{-1} = \tfrac12 .$$
 
 A head is trained on sets of 16 items whose ρ has one of several distributions, and β½ is measured at each length.
-Beside it stands that of a perfect key, whose logits are ρ itself: nothing is trained there and nothing fitted.
-
-    python -m studies.extremes
+It is compared with that of a perfect key, whose logits are ρ itself: nothing is trained there and nothing fitted.
 """
 
 import dataclasses
@@ -94,13 +96,13 @@ class Arguments(Options):
         check_directory("--workdir", self.workdir)
 
     def config(self, priority: str) -> Config:
-        """The recipe of a model: that of the frontier, shorter."""
+        """Returns the recipe of a model: that of the frontier, shorter."""
         steps, seeds = (2_000, 2) if self.quick else (20_000, 4)
         return changed(load_preset("frontier"), steps=steps, sets=32, seeds=seeds, priority=priority)
 
 
 def half_weight(betas: Sequence[float], weights: Sequence[float]) -> float:
-    """The β at which the mean largest weight, which rises with β, is one half; NaN beyond these β.
+    """Returns the β at which the mean largest weight, which rises with β, is one half; NaN beyond these β.
 
     Linear in log β and in the log odds of the weight between two of them.
 
@@ -114,7 +116,7 @@ def half_weight(betas: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def least_loss(betas: Sequence[float], losses: Sequence[float]) -> float:
-    """The β of the least loss, by the parabola in log β through the least and its neighbours; NaN at either end.
+    """Returns the β of the least loss, by the parabola in log β through it and its neighbours; NaN at either end.
 
     >>> least_loss((0.5, 1.0, 2.0), (2.0, 1.0, 2.0))
     1.0
@@ -128,7 +130,7 @@ def least_loss(betas: Sequence[float], losses: Sequence[float]) -> float:
 
 
 def measure_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
-    """β½ of logits that are ρ itself, by length."""
+    """Returns β½ of logits that are ρ itself, by length."""
     rows = []
     for n in lengths:
         weights = np.mean([largest_weights(priority, n, index) for index in range(sets)], 0)
@@ -137,7 +139,7 @@ def measure_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> lis
 
 
 def largest_weights(priority: str, n: int, index: int) -> Float[np.ndarray, " betas"]:
-    """The largest weight of one row of n draws of ρ, for each of `BETAS`."""
+    """Returns the largest weight of one row of n draws of ρ, for each of `BETAS`."""
     draws = np.random.default_rng((n, index)).random(n)
     if priority == NEEDLE:
         draws[0] = 1.0
@@ -148,7 +150,7 @@ def largest_weights(priority: str, n: int, index: int) -> Float[np.ndarray, " be
 
 
 def growth(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
-    """How a β grows from `shortest` to the longest: `power`, its slope in log n, and `log_power`, in log log n.
+    """Returns the growth of a β from `shortest` to the longest: `power`, its slope in log n, `log_power`, in log log n.
 
     Least squares over the lengths, for each priority and seed; null where a β is missing.
     """
@@ -164,7 +166,7 @@ def growth(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
 
 
 def off_by(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
-    """By which factor each rule misses the β of the longest length if it is right at `shortest`: rule over β.
+    """Returns the factor by which each rule misses the β of the longest length if it is right at `shortest`.
 
     Above 1 it is too sharp, below 1 too soft.
     """
@@ -176,7 +178,7 @@ def off_by(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
 
 
 def measure_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
-    """β½ and the best constant β of each seed of a run, by length."""
+    """Returns β½ and the best constant β of each seed of a run, by length."""
     config, parameters = load_checkpoint(checkpoint)
     named = {f"{beta:g}": Normalizer(softmax, InverseTemperature(beta)) for beta in BETAS}
     measured = evaluate(
@@ -197,7 +199,7 @@ def measure_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets:
 
 
 def measure_all(arguments: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
-    """Trains what is not trained yet; the rows of each distribution, those of the perfect key first."""
+    """Trains what is missing and yields the rows of each distribution, those of the perfect key first."""
     for priority in QUANTILES:
         console.print(f"ρ {priority}")
         yield from measure_perfect_key(priority, lengths, 4 * arguments.sets)
@@ -207,7 +209,7 @@ def measure_all(arguments: Arguments, lengths: Sequence[int], console: Console) 
 
 
 def growth_start(lengths: Sequence[int]) -> int:
-    """From where growth is measured: 256 items, or the shortest length there is beyond."""
+    """Returns the length from which growth is measured: the shortest of at least 256 items, or the shortest of all."""
     return min((n for n in lengths if n >= 256), default=min(lengths))
 
 
@@ -236,7 +238,7 @@ def mean_of(values: Sequence[float | None], form: str = ".2f") -> str:
 
 
 def growth_chart(frame: pl.DataFrame) -> charts.Chart:
-    """β½ by length, relative to that at the shortest: a line for each distribution, thin for a perfect key."""
+    """Draws β½ by length, relative to the shortest: a line for each distribution, thin for a perfect key."""
     shortest = frame["n"].min()
     first = frame.filter(n=shortest).select("priority", "seed", first="half")
     relative = frame.join(first, on=["priority", "seed"]).with_columns(relative=pl.col("half") / pl.col("first"))

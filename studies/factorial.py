@@ -1,4 +1,4 @@
-"""Which sets are lost to rounded products, which to a dull row, and which to both, by models trained with and without.
+"""Which sets are lost to rounded products, which to a dull row, which to both? By models trained with and without.
 
 Every set that a model answers wrong under softmax with rounded products is answered again with exact products, at the
 best constant temperature, and with both.

@@ -1,4 +1,4 @@
-"""Facts within a text and a question at its end: is it answered, and what would help where it is not?
+"""Texts with facts and a question at the end, and the oracle that shows what would help where it is answered wrong.
 
 The rows of the question are weighed once more with what only an oracle knows, the place of the answer: its logit and
 that of the row's top are exchanged, the row gets the temperature that gives the answer most weight, or both.
@@ -35,16 +35,16 @@ class Needles(NamedTuple):
 
     tokens: Int[np.ndarray, "texts length"]
     place: Int[np.ndarray, " texts"]
-    """Of the answer in the text."""
+    """The position of the answer in the text."""
     answer: Int[np.ndarray, " texts"]
-    """Among the candidates."""
+    """The index of the answer among the candidates."""
     candidates: Int[np.ndarray, " candidates"]
     question: int
     """Tokens of the question."""
 
 
 class Oracle(NamedTuple):
-    """What is changed in the rows of the question, one number for each head of a layer; `last` for its last row."""
+    """Changes of the rows of the question, one number for each head of a layer."""
 
     rank: Float[Array, "*layers heads"]
     """1 where the answer and the row's top exchange their logits."""
@@ -64,7 +64,7 @@ def make_needles(
 ) -> Needles:
     """Draws texts of a length: a stretch of the filler with facts in it, and a question about one of them.
 
-    Each fact has a name and an answer of its own. Raises ValueError for a filler that is shorter, for facts that do not
+    Each fact has a name and an answer of its own. Raises Refusal for a filler that is shorter, for facts that do not
     fit, and for a tokenizer that cuts most words.
     """
     candidates, names = single_tokens(model, WORDS)[:CANDIDATES], single_tokens(model, NAMES)

@@ -1,4 +1,4 @@
-"""The published polynomial, and refits by the true item's weight to models that can be had.
+"""Which model was the published polynomial fitted to? Refits by the true item's weight to the models at hand.
 
 Rows whose true item does not get the largest weight; for each the inverse temperature at which it gets most; least
 squares in the row's entropy. One pass over the sets gives the logits, and each row its β by bisection.
@@ -99,7 +99,7 @@ def measure_rows(
 def measure_recipes(directory: Path, lengths: Sequence[int], sets: int) -> dict[str, dict[int, Rows]]:
     """Returns the rows of the finished runs in a directory by precision and by what is rounded.
 
-    Raises ValueError for a directory without one.
+    Raises Refusal for a directory without one.
     """
     runs = [(path, *load_checkpoint(path)) for path in sorted(directory.glob("*")) if (path / "config.json").exists()]
     if not runs:

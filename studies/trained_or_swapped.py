@@ -1,10 +1,12 @@
-"""Is it the normalizer of the training that decides, or that of the test? In a small transformer, on two tasks.
+"""Does the normalizer of the training decide, or that of the test? In a small transformer, on two tasks.
+
+    python -m studies.trained_or_swapped
+
+Takes 95 minutes on 2 cores; `--quick` five.
 
 A model is trained under softmax, under SSMax, which learns s for each head, and under ASEntmax, whose numbers are
 linear in the query. Each is tested as trained, and with another normalizer swapped into both layers by `swap`; and
 with one number for each head learned on sequences of training lengths, by `calibrate`, while the parameters stay.
-
-    python -m studies.trained_or_swapped
 """
 
 import dataclasses
@@ -48,7 +50,7 @@ from studies.common import Options, start
 TASKS = ("multi_query", "sort")
 TRAINED = ("softmax", "ssmax", "asentmax")
 PLAIN = Normalizer(jax.nn.softmax)
-"""What `swap` finds in a model, where the model itself would put what it was trained under."""
+"""Plain softmax, which `swap` finds where the model would otherwise use the normalizer of its training."""
 CALIBRATION_STEPS = 60
 CALIBRATION_RATE = 0.05
 
@@ -82,18 +84,18 @@ class Arguments(Options):
         check_directory("--workdir", self.workdir)
 
     def config(self, task: str, trained: str) -> Config:
-        """The recipe of a model: that of the preset, half as long."""
+        """Returns the recipe of a model: that of the preset, half as long."""
         steps, seeds = (750, 1) if self.quick else (1_500, 3)
         return changed(load_preset(task), steps=steps, seeds=seeds, normalizer=trained, chunk=50)
 
     def lengths(self, task: SequenceTask) -> tuple[int, ...]:
-        """That of training and its multiples."""
+        """Returns the length of training and multiples of it."""
         multiples = (1, 4) if self.quick else (1, 4, 16, 64) if self.long else (1, 4, 16)
         return tuple(multiple * task.length for multiple in multiples)
 
 
 def swapped_in(task: SequenceTask) -> dict[str, Normalizer]:
-    """What takes the place of the normalizer of training; SSMax with β = 1 for the longest rows of training."""
+    """Returns the normalizers to swap in; SSMax with β = 1 for the longest rows of training."""
     return {
         "softmax": PLAIN,
         "ssmax": normalizer("ssmax", s=1 / math.log(task.length)),
@@ -103,7 +105,7 @@ def swapped_in(task: SequenceTask) -> dict[str, Normalizer]:
 
 
 def scores_of(model: Any, task: SequenceTask, as_trained: bool = False) -> Callable[..., Any]:
-    """The scores of the answers as a function for `swap`, under softmax; or under what the model learned."""
+    """Returns the scores of the answers as a function for `swap`, under softmax or under what the model learned."""
     return lambda inputs, mask: task.answers(model(inputs, mask, normalizer=None if as_trained else PLAIN))
 
 
@@ -131,7 +133,10 @@ def merged(task: SequenceTask, trained_under: str) -> Callable[[Parameters], Any
 def accuracies(
     config: Config, parameters: Parameters, seed: int, n: int, normalizers: Normalizers | None
 ) -> list[float]:
-    """Of fresh sequences, in percent, for one seed, whose parameters have a leading axis of 1; None: as trained."""
+    """Returns the accuracies in percent on fresh sequences of one seed, whose parameters have a leading axis of 1.
+
+    The normalizers None are those of training.
+    """
     task = as_sequences(config)
     drawn = set_keys([seed], n, task.test_sets(n))
     compute, models = reader(task, n, normalizers is None), merged(task, config.normalizer)
@@ -140,13 +145,13 @@ def accuracies(
 
 
 def as_sequences(config: Config) -> SequenceTask:
-    """The task of a run, known to be one on sequences."""
+    """Returns the task of a run, which must be one on sequences."""
     assert isinstance(config.task, SequenceTask)
     return config.task
 
 
 def calibrated(config: Config, parameters: Parameters, seed: int, name: str) -> dict[int, Normalizer]:
-    """A normalizer for each layer with one number per head, learned on sequences that training would have seen next."""
+    """Returns a normalizer for each layer with one number per head, learned on the sequences that training sees next."""
     task = as_sequences(config)
     structure, learn = build_model(task, config.normalizer)[0], CALIBRATED[name]
     start = swapped_in(task).get(name) or normalizer(name)
@@ -163,7 +168,7 @@ def calibrated(config: Config, parameters: Parameters, seed: int, name: str) -> 
 
 
 def measure_model(config: Config, checkpoint: Path, lengths: Sequence[int], console: Console) -> Iterator[Row]:
-    """The rows of all tests of one training; the models are those of the checkpoint."""
+    """Yields the rows of all tests of one training; the models are those of the checkpoint."""
     _, parameters = load_checkpoint(checkpoint)
     task = as_sequences(config)
     others = {name: normalizer for name, normalizer in swapped_in(task).items() if name != config.normalizer}
@@ -180,7 +185,7 @@ def measure_model(config: Config, checkpoint: Path, lengths: Sequence[int], cons
 
 
 def measured(arguments: Arguments, console: Console) -> pl.DataFrame:
-    """Trains and tests what is not there yet; the accuracy of every sequence."""
+    """Trains and tests what is missing; returns the accuracy of every sequence."""
     frames = []
     for task in TASKS[:1] if arguments.quick else TASKS:
         for trained in TRAINED:
@@ -196,13 +201,13 @@ def measured(arguments: Arguments, console: Console) -> pl.DataFrame:
 
 
 def by_seed(frame: pl.DataFrame) -> pl.DataFrame:
-    """The mean accuracy of the sequences of each seed, in percent."""
+    """Returns the mean accuracy of the sequences of each seed, in percent."""
     keys = ("task", "trained", "test", "n", "seed")
     return frame.group_by(keys, maintain_order=True).agg(pl.mean("accuracy"))
 
 
 def compared(frame: pl.DataFrame) -> pl.DataFrame:
-    """Each test beside the model as trained, on the same sequences: the difference in points, and p.
+    """Returns the difference in points of each test from the model as trained, on the same sequences, and p.
 
     p is of the paired t-test over the sequences of all seeds, which takes the trained models as given, corrected by
     Holm for all tests of the frame; 1 where no sequence differs.

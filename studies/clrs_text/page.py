@@ -1,4 +1,4 @@
-"""Says what tuning under each regime gains over softmax, from the answers that `study` and `pretrained` counted.
+"""Writes tables and the picture of what tuning gains over softmax, from the answers of `study` and `pretrained`.
 
 The unit is the base model. Of each, the accuracies of its tuning runs are averaged, and the difference of two regimes
 is one number per base model: mean, Student's t interval and paired t-test over base models. Beside it stands a
@@ -35,7 +35,7 @@ LEARNED = 50.0
 """Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims."""
 BASELINE = "softmax"
 UNTUNED = "untuned"
-"""In the place of a regime: the base models before tuning."""
+"""Stands in the column of regimes for the base models before tuning."""
 PAIRS = (
     ("adaptive", BASELINE),
     ("ssmax", BASELINE),

@@ -1,11 +1,13 @@
-"""Tunes SmolLM2 on CLRS-Text under several normalizers, and tests whether its answers are right to their end.
+"""Does tuning SmolLM2 on CLRS-Text under another normalizer help? Tunes, and tests whether answers are right.
+
+    python -m studies.clrs_text.pretrained --workdir runs/clrs_text_pretrained
+
+Takes up to an hour a model on 2 cores.
 
 Its tokenizer splits every number into digits. Narrow matrices train beside those of every layer (LoRA), with the same
 texts and as many steps under each regime: as many as softmax needs to answer 90 % right at the lengths of training. The
 model tuned under softmax is tested under the other regimes too, in all heads, in those of one layer, and in those that
-look at the number an answer is read from. Products take inputs in bfloat16 and sum in float32; all else is float32.
-
-    python -m studies.clrs_text.pretrained --workdir runs/clrs_text_pretrained
+look at the number an answer is read from.
 """
 
 import dataclasses
@@ -120,7 +122,7 @@ class Arguments:
         return self.workdir.absolute() / f"{name}_{seed}"
 
     def begin(self, device: str) -> None:
-        """Writes the settings of the study. Raises ValueError if the directory has one of others."""
+        """Writes the settings of the study. Raises Refusal if the directory has one of others."""
         path, free = self.workdir / "pretrained.json", {"workdir", "seeds", "regimes"}
         settings = json.loads(json.dumps(vars(self), default=str))
         there = read_json(path, "settings")["settings"] if path.exists() else settings
@@ -139,7 +141,7 @@ class Arguments:
 def saved_state(run: Path, start: State) -> tuple[State, list[tuple[Any, ...]], bool]:
     """Returns the newest state of a run that was stopped, a row for every block before it, and whether it has cooled.
 
-    Returns `start` and no row where none was saved. Raises ValueError for a damaged one.
+    Returns `start` and no row where none was saved. Raises Refusal for a damaged one.
     """
     remove_unfinished(run / STEPS)
     if not (checkpoints := step_checkpoints(run)):

@@ -1,4 +1,6 @@
-"""Tunes small decoders on CLRS-Text under several normalizers, from several base models, and counts right answers.
+"""What does tuning under another normalizer gain? Small decoders on CLRS-Text, from several base models.
+
+    python -m studies.clrs_text.study --workdir runs/clrs_text_study
 
 Base models train under softmax, side by side. From each, two runs for every regime train on for a tenth of its steps,
 on batches of their own. Base models are tested under other regimes too ("swapped"), tuned ones under their own
@@ -7,8 +9,6 @@ numbers of β = constant + slope·log n + adaptive·β(H) for each head, and whi
 
 Nothing here draws, so it runs where there is an accelerator and no browser. It writes answers.csv and numbers.csv after
 each regime and continues where it was stopped; `studies.clrs_text.page` makes tables and the picture from these files.
-
-    python -m studies.clrs_text.study --workdir runs/clrs_text_study
 """
 
 import dataclasses
@@ -172,7 +172,7 @@ class Programs:
     def tune(self, parameters: Parameters, models: Sequence["Model"]) -> Parameters:
         """Returns the parameters of these models after tuning.
 
-        Raises FloatingPointError for a loss that is not finite.
+        Raises NotFiniteError for a loss that is not finite.
         """
         seeds, runs = (np.array([getattr(model, name) for model in models], np.int32) for name in ("seed", "run"))
         first = (self.base.steps + self.config.steps * runs).astype(np.int32)
@@ -228,7 +228,7 @@ class Programs:
 
 
 class Model(NamedTuple):
-    """What a row of results is about."""
+    """The stage, regime, seed and run that a row of results belongs to."""
 
     stage: str
     regime: str

@@ -61,7 +61,7 @@ class Texts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClrsText(Task):
-    """The texts, the decoder and its sizes. Raises ValueError for sizes that make none."""
+    """The texts, the decoder and its sizes. Raises Refusal for sizes that make none."""
 
     name: ClassVar[str] = "clrs_text"
     divides_batches: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class ClrsText(Task):
             self.check_length("--lengths", length)
 
     def check_length(self, option: str, length: int) -> None:
-        """Raises ValueError for a length at which an algorithm has no instance."""
+        """Raises Refusal for a length at which an algorithm has no instance."""
         for name in self.algorithms:
             least = ALGORITHMS[name].least
             if not least <= length <= INTEGERS:

@@ -42,7 +42,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The tokens of a question or an answer. Raises ValueError for a text that has none."""
+        """The tokens of a question or an answer. Raises Refusal for a text that has none."""
 
     @abc.abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ BLOCK = 256
 SEGMENTS = 4
 """Parts of a longer sequence, whose queries get only the keys up to the end of their part."""
 FAR = 2**30
-"""Keys that no sequence has; twice as many do not overflow in int32."""
+"""More keys than any sequence has; twice as many do not overflow in int32."""
 
 
 class Cache(NamedTuple):
@@ -42,16 +42,16 @@ class Cache(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What the arrays of a checkpoint do not say."""
+    """Sizes and settings that the arrays of a checkpoint do not show."""
 
     heads: int
     key_heads: int
     context: int
-    """Tokens that the model was made for."""
+    """Tokens of the longest sequence that the model was made for."""
     base: float = 10_000.0
-    """Of RoPE."""
+    """The base of RoPE."""
     epsilon: float = 1e-5
-    """Of RMSNorm."""
+    """The ε of RMSNorm."""
     window: int | None = None
     """Keys that a query sees at most, itself included; None for all before it."""
     windowed: tuple[bool, ...] | None = None
@@ -71,13 +71,13 @@ def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
 
 @functools.cache
 def weigh_by(name: str) -> Weigh:
-    """Returns what weighs the rows of every head by a normalizer."""
+    """Returns the function that weighs the rows of every head by a normalizer."""
     normalizer = registry.normalizer(name)
     return lambda logits, visible, numbers: weigh(normalizer, logits, -1, visible[None])
 
 
 class Adapted(NamedTuple):
-    """A matrix that stays, and beside it a product of two narrow ones, which learn.
+    """A fixed matrix, and a product of two narrow ones that is added and learns.
 
     Source: Hu et al., "LoRA: Low-rank adaptation of large language models", arXiv 2106.09685.
     """
@@ -144,7 +144,7 @@ def hidden(
     numbers: Any = None,
     before: Cache | None = None,
 ) -> tuple[Float[Array, "length width"], Cache]:
-    """Returns what is known after every position of one sequence, and its keys and values in every layer.
+    """Returns the hidden states of one sequence after the last layer, and its keys and values in every layer.
 
     `numbers` is a tree of arrays whose first axis is the layer; `weigh` gets those of its layer. With `before`, the
     tokens follow those whose keys and values it holds.
@@ -270,7 +270,7 @@ def losses(
 ) -> Float[Array, " following"]:
     """Returns -log p of every token but the first, in nats, from some positions at a time.
 
-    `hidden` is what is known after each token; after the last, it may be there or not.
+    `hidden` has the states after each token; that of the last may be missing.
     """
     positions = len(tokens) - 1
     room = -positions % min(block, positions)

@@ -1,4 +1,4 @@
-"""What is measured of a pretrained model: the loss of every token, and what its heads do, by position."""
+"""Measures a pretrained model: the loss of every token, and what its heads do, by position."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def passage_losses(
     weigh: Weigh,
     together: int = 1,
 ) -> Float[Array, "passages following"]:
-    """Returns the loss of every token but the first of each passage, some passages together."""
+    """Returns the loss of every token but the first of each passage, `together` passages at a time."""
 
     def losses_of_passage(tokens: Int[Array, " length"]) -> Array:
         return losses(parameters, hidden(parameters, sizes, tokens, weigh, numbers)[0], tokens)

@@ -151,7 +151,7 @@ def as_sequences(config: Config) -> SequenceTask:
 
 
 def calibrated(config: Config, parameters: Parameters, seed: int, name: str) -> dict[int, Normalizer]:
-    """Returns a normalizer for each layer with one number per head, learned on the sequences that training sees next."""
+    """Returns a normalizer for each layer with one number per head, learned on what training would see next."""
     task = as_sequences(config)
     structure, learn = build_model(task, config.normalizer)[0], CALIBRATED[name]
     start = swapped_in(task).get(name) or normalizer(name)

@@ -32,12 +32,11 @@ from softmax_jax.experiment.language_models import measures
 from softmax_jax.experiment.language_models.decoder import hidden, losses, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
-from softmax_jax.experiment.report.tables import put_into
-from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
+from softmax_jax.files import read_json, read_text, versions, write_json
 from softmax_jax.refusal import Refusal
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from studies.needles import Needles, Oracle, answer, make_needles
-from studies.pretrained_tables import FACTS, NUMBERS, SETS, heads_table, losses_table, needles_table
+from studies.pretrained_tables import FACTS, NUMBERS, SETS, collect
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths. See `Study.passages_of`."""
@@ -55,8 +54,6 @@ LOOKS = "looks_softmax"
 HEAD_COLUMNS = ("text", "layer", "head", "below", *measures.HEAD_MEASURES)
 MASKED_COLUMNS = ("heads", "text", "length", "passage", "loss")
 NEEDLE_COLUMNS = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
-KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
-"""How the names of units begin; the files of a kind are put together. The units of `units` are those of each head."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -277,19 +274,6 @@ class Study:
 def together(length: int) -> int:
     """Returns how many texts of a length are computed together."""
     return min(16, max(1, 2**23 // length**2))
-
-
-def collect(output: Path, directory: Path, page: Path | None) -> None:
-    """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
-    frames = {kind: pl.concat(map(read, paths)) for kind in KINDS if (paths := sorted(output.glob(f"{kind}_*.csv")))}
-    if not frames:
-        raise Refusal(f"{output} has no units to put together: name the --output of a run")
-    for kind, frame in frames.items():
-        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
-    if page:
-        tables = {"losses": losses_table, "heads": heads_table, "needles": needles_table}
-        made = {kind: table(frames[kind]) for kind, table in tables.items() if kind in frames}
-        write_whole(page, put_into(read_text(page), made))
 
 
 def study(arguments: Arguments) -> None:

@@ -1,12 +1,16 @@
 """Tables of what `studies.pretrained` measured, from the files of its units."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from softmax_jax.experiment.language_models import measures
-from softmax_jax.experiment.report.tables import markdown_table
+from softmax_jax.experiment.measures.units import read
+from softmax_jax.experiment.report.tables import markdown_table, put_into
+from softmax_jax.files import read_text, write_csv, write_whole
+from softmax_jax.refusal import Refusal
 
 FACTS = 8
 """Needles in a text, of which one is asked for, where one alone is always found."""
@@ -26,6 +30,8 @@ SETS = (5, 20, 1_000_000)
 COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
 """Text and bin of the columns of both tables."""
 SHOWN = {"entropy": "entropy (nats)", "first": "weight of the first token", "sinks": "share of rows that give it > 0.3"}
+KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
+"""How the names of units begin; the files of a kind are put together. The units of `units` are those of each head."""
 
 
 def losses_table(losses: pl.DataFrame) -> str:
@@ -65,3 +71,16 @@ def needles_table(needles: pl.DataFrame) -> str:
     rows = questions.group_by("length").agg(pl.n_unique("sample"), *shares).sort("length").rows()
     cells = [[f"{length:,}", str(texts), *(f"{share:.0%}" for share in each)] for length, texts, *each in rows]
     return markdown_table(["tokens", "questions", *kinds], cells)
+
+
+def collect(output: Path, directory: Path, page: Path | None) -> None:
+    """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
+    frames = {kind: pl.concat(map(read, paths)) for kind in KINDS if (paths := sorted(output.glob(f"{kind}_*.csv")))}
+    if not frames:
+        raise Refusal(f"{output} has no units to put together: name the --output of a run")
+    for kind, frame in frames.items():
+        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
+    if page:
+        tables = {"losses": losses_table, "heads": heads_table, "needles": needles_table}
+        made = {kind: table(frames[kind]) for kind, table in tables.items() if kind in frames}
+        write_whole(page, put_into(read_text(page), made))

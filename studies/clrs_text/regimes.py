@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.normalizers.parameters import number
 from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.scales import EntropyPolynomial, LogLength, Scale
@@ -56,3 +58,22 @@ def data_of(regimes: Sequence[str]) -> tuple[Float[np.ndarray, "models numbers"]
     """Returns the numbers of each regime and which of them train, as a program takes them for many models."""
     values, learned = zip(*(REGIMES[name].data() for name in regimes))
     return np.stack(values), np.stack(learned)
+
+
+def with_head_numbers(
+    parameters: Parameters,
+    heads: int,
+    values: Float[Array, " numbers"],
+    learned: Bool[Array, " numbers"] | None = None,
+) -> Parameters:
+    """Returns the parameters of one model with these numbers in each head; numbers that are learned stay."""
+
+    def number_of(block: Any, index: int) -> Float[Array, "heads 1 1"]:
+        value = jnp.broadcast_to(values[index], (heads, 1, 1))
+        return value if learned is None else jnp.where(learned[index], block["attention"][NUMBERS[index]], value)
+
+    blocks = {
+        layer: block | {"attention": {name: number_of(block, index) for index, name in enumerate(NUMBERS)}}
+        for layer, block in parameters["blocks"].items()
+    }
+    return parameters | {"blocks": blocks}

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 from rich.console import Console
 
 from softmax_jax.experiment.commands.options import (
@@ -47,7 +47,7 @@ from softmax_jax.normalizers.execution import on_cpu
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import NotFiniteError, Refusal
 from studies.clrs_text.decoder import Decoder
-from studies.clrs_text.regimes import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, data_of
+from studies.clrs_text.regimes import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, data_of, with_head_numbers
 from studies.clrs_text.task import TEST_LENGTHS, TEST_SETS, ClrsText, Purpose
 
 TUNED_STEPS, TUNED_RATE = 10, 0.3
@@ -124,25 +124,6 @@ def structure_of(task: ClrsText) -> nnx.GraphDef:
         return Decoder(task.vocabulary.features(), normalizer, NUMBERS, **sizes, rngs=nnx.Rngs(0))
 
     return nnx.split(nnx.eval_shape(build))[0]
-
-
-def with_head_numbers(
-    parameters: Parameters,
-    heads: int,
-    values: Float[Array, " numbers"],
-    learned: Bool[Array, " numbers"] | None = None,
-) -> Parameters:
-    """Returns the parameters of one model with these numbers in each head; numbers that are learned stay."""
-
-    def number_of(block: Any, index: int) -> Float[Array, "heads 1 1"]:
-        value = jnp.broadcast_to(values[index], (heads, 1, 1))
-        return value if learned is None else jnp.where(learned[index], block["attention"][NUMBERS[index]], value)
-
-    blocks = {
-        layer: block | {"attention": {name: number_of(block, index) for index, name in enumerate(NUMBERS)}}
-        for layer, block in parameters["blocks"].items()
-    }
-    return parameters | {"blocks": blocks}
 
 
 def for_each_model(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,5 @@
 """Test settings: two CPU devices, the compiler as users have it, strict types and ranks, shapes checked at run time."""
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks as `full` what no test can say itself: examples in docstrings, and with `-m full` drawn laws once more."""
     example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(item.path.parts)
     drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
-    if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("slow")):
+    if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("rare")):
         item.add_marker("full")
 
 
@@ -59,13 +58,15 @@ def collected(request: pytest.FixtureRequest) -> list[pytest.Item]:
     return request.config.stash[COLLECTED]
 
 
-# The comparison with PyTorch is collected where PyTorch is installed, and the tests in a browser where Playwright is.
-OPTIONAL = {
-    "torch": "tests/parity/test_torch.py",
-    "clrs": "tests/parity/test_clrs.py",
-    "playwright": "tests/browser",
-}
-collect_ignore = [directory for package, directory in OPTIONAL.items() if importlib.util.find_spec(package) is None]
+OPTIONAL = [Path(__file__).with_name("tests") / name for name in ("browser", "gpu", "models", "parity")]
+"""Folders of tests that need more than the requirements: a browser, a GPU, models or packages of others."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the folders of `OPTIONAL` that the command line does not name, as in `pytest tests/models`."""
+    named = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+    optional = [folder for folder in OPTIONAL if collection_path.is_relative_to(folder)]
+    return True if optional and not any(path.is_relative_to(optional[0]) for path in named) else None
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -93,12 +93,12 @@ def measure(quick: bool) -> list[Result]:
     contenders = programs(queries, keys, names, backward=True)
     let_turns(contenders, 3 if quick else 9)
     seconds = {name: program.seconds for name, program in contenders.items()}
-    of_jax = next(iter(seconds))
+    jax_attention = next(iter(seconds))
     results = []
     for name in names:
         ours = seconds[f"{name}, blocks"]
         what = f"{name} attention in blocks, forward and backward, {queries} queries and keys, {HEADS} heads of {SIZE}"
-        results += [Result(what, peer, ours, seconds[peer], "s per call") for peer in (f"{name}, dense", of_jax)]
+        results += [Result(what, peer, ours, seconds[peer], "s per call") for peer in (f"{name}, dense", jax_attention)]
     return results
 
 

@@ -42,8 +42,8 @@ def step_multiply_adds(items: int | float, sets: int, width: int) -> int | float
     146374656
     """
     forward = items * item_multiply_adds(width) + 6 * width**2 + (1 + 2 + CLASSES) * width
-    of_data = items * FEATURES * width + width
-    return sets * (3 * forward - of_data)
+    data_products = items * FEATURES * width + width
+    return sets * (3 * forward - data_products)
 
 
 def decoder_multiply_adds(task: ClrsText) -> int:
@@ -60,8 +60,8 @@ def decoder_multiply_adds(task: ClrsText) -> int:
     rows, width = task.packed.slots.shape
     tokens, answers = task.sets * rows * width, task.sets * len(task.packed.answers)
     choices, features = task.vocabulary.features().shape
-    of_layers = task.layers * tokens * (12 * task.hidden**2 + 2 * width * task.hidden)
-    return 3 * (of_layers + (answers + 2 * features) * choices * task.hidden)
+    layer_products = task.layers * tokens * (12 * task.hidden**2 + 2 * width * task.hidden)
+    return 3 * (layer_products + (answers + 2 * features) * choices * task.hidden)
 
 
 def mean_multiply_adds(task: MaxRetrieval) -> float:

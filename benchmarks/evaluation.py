@@ -45,7 +45,7 @@ def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]
     seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:SEEDS], parameters)
     named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
-    groups = [{name: one} for name, one in named.items()] if apart else [named]
+    groups = [{name: evaluate_once} for name, evaluate_once in named.items()] if apart else [named]
 
     def run() -> None:
         for group in groups:

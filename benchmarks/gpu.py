@@ -71,30 +71,30 @@ class Arguments:
             print(f"{name}: {table.comparison(record)}" if "ratio" in record else f"{name}: {record}", flush=True)
 
 
-def tests(asked: Arguments) -> None:
+def tests(arguments: Arguments) -> None:
     """Runs the tests that need a GPU, on the device that JAX finds; leaves with their status if one fails."""
     # Several processes compile side by side, which share the memory of one device. "" lets JAX choose the device.
     environment = os.environ | {"JAX_PLATFORMS": "", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "-m", "gpu", str(TESTS), "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-n", "auto", str(TESTS), "-q", "-p", "no:cacheprovider"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, check=False, text=True, stdout=subprocess.PIPE)
     print(ended.stdout)
-    asked.output.mkdir(parents=True, exist_ok=True)
-    (asked.output / "tests.txt").write_text(ended.stdout)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "tests.txt").write_text(ended.stdout)
     if ended.returncode:
         raise SystemExit(ended.returncode)
 
 
-def training(asked: Arguments) -> None:
+def training(arguments: Arguments) -> None:
     """Trains `paper`; the time is that of its chunks, without compiling, also of a run that was stopped in between."""
     config = changed(load_preset("paper"), seeds=10, steps=100_000, chunk=5_000)
-    if asked.small:
+    if arguments.small:
         config = changed(config, seeds=2, steps=40, chunk=20)
 
     def measure() -> Records:
         assert isinstance(config.task, MaxRetrieval)
         floor = products_alone(config.seeds * config.steps * mean_multiply_adds(config.task))
         floor()  # compiles
-        directory = asked.output / "paper"
+        directory = arguments.output / "paper"
         run(config, directory, Console())
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         rates = {line["step"]: line["steps_per_second"] for line in lines}
@@ -102,16 +102,16 @@ def training(asked: Arguments) -> None:
         name = f"{config.seeds} seeds of {config.steps:,} steps of paper, trained"
         return [Result(name, "their matrix products alone", [seconds], [floor()], "s").record()]
 
-    asked.kept("training", measure)
+    arguments.kept("training", measure)
 
 
-def attention(asked: Arguments) -> None:
+def attention(arguments: Arguments) -> None:
     """Attention forward and backward in bfloat16, causal, one length after the other."""
     on_gpu = jax.default_backend() == "gpu"
-    for length in (256, 512) if asked.small else (2**12, 2**14, 2**16):
-        heads, size = (2, 64) if asked.small else (HEADS, SIZE)
+    for length in (256, 512) if arguments.small else (2**12, 2**14, 2**16):
+        heads, size = (2, 64) if arguments.small else (HEADS, SIZE)
         measure = functools.partial(measured_attention, length, heads, size, kernel="cudnn" if on_gpu else "xla")
-        asked.kept(f"attention_{length}", measure)
+        arguments.kept(f"attention_{length}", measure)
 
 
 def measured_attention(
@@ -157,12 +157,12 @@ def both_ways(attend: Callable[..., jax.Array], arrays: list[jax.Array]) -> Call
     return timed(lambda: program(*arrays))
 
 
-def evaluation(asked: Arguments) -> None:
+def evaluation(arguments: Arguments) -> None:
     """Sets of up to 2^20 items under the default normalizers, for two of the shipped models."""
     config, parameters = load_checkpoint(SHIPPED / "paper_float32")
     parameters = jax.tree.map(lambda leaf: leaf[:2], parameters)
     named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
-    first, *longer = (2**8, 2**10) if asked.small else (2**12, 2**16, 2**20)
+    first, *longer = (2**8, 2**10) if arguments.small else (2**12, 2**16, 2**20)
     items = longer[-1]
 
     def per_item(length: int) -> float:
@@ -178,19 +178,19 @@ def evaluation(asked: Arguments) -> None:
         return [Result(f"an item in sets of {length:,} items", f"one in sets of {first:,}", ours, theirs, "s").record()]
 
     for length in longer:
-        asked.kept(f"evaluation_{length}", functools.partial(measure, length))
+        arguments.kept(f"evaluation_{length}", functools.partial(measure, length))
 
 
-def results(asked: Arguments) -> None:
+def results(arguments: Arguments) -> None:
     """The result file of all parts, and the tables of the pages from all result files."""
-    records = [record for path in sorted(asked.output.glob("*.json")) for record in read_json(path)]
+    records = [record for path in sorted(arguments.output.glob("*.json")) for record in read_json(path)]
     if not records:
-        raise Refusal(f"{asked.output} holds no results: run the parts 2 to 4 before with the same --output")
-    directory = asked.output / "results" if asked.small else RESULTS
+        raise Refusal(f"{arguments.output} holds no results: run the parts 2 to 4 before with the same --output")
+    directory = arguments.output / "results" if arguments.small else RESULTS
     path = directory / f"{time.strftime('%Y-%m-%d')}-{device_name()}.json"
     write_json(path, records)
     print(f"wrote {path}")
-    if not asked.small:
+    if not arguments.small:
         table.write(table.newest(RESULTS))
 
 
@@ -199,12 +199,12 @@ PARTS: tuple[Callable[[Arguments], None], ...] = (tests, training, attention, ev
 
 def main() -> None:
     """Runs one part."""
-    asked = parse(Arguments, description=__doc__)
+    arguments = parse(Arguments, description=__doc__)
     with one_line_errors():
         KEPT.keep()
         start = time.perf_counter()
-        PARTS[asked.part - 1](asked)
-        print(f"part {asked.part}: {time.perf_counter() - start:.0f} s, {device_name()}; {machine()}")
+        PARTS[arguments.part - 1](arguments)
+        print(f"part {arguments.part}: {time.perf_counter() - start:.0f} s, {device_name()}; {machine()}")
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ def in_float64(weigh: Callable[[jax.Array], jax.Array], logits: np.ndarray) -> n
 
 def error(weigh: Callable[[jax.Array], jax.Array], logits: np.ndarray) -> Error:
     """The worst error of the float32 weights of these logits."""
-    wanted = in_float64(weigh, logits)
-    miss = np.abs(np.asarray(jax.jit(weigh)(jnp.asarray(logits)), np.float64) - wanted)
-    largest = np.abs(wanted).max(-1, keepdims=True)
-    matters = np.abs(wanted) >= MATTERS * largest
-    return Error(float((miss / ulp(largest)).max()), float((miss / ulp(wanted))[matters].max()))
+    expected = in_float64(weigh, logits)
+    miss = np.abs(np.asarray(jax.jit(weigh)(jnp.asarray(logits)), np.float64) - expected)
+    largest = np.abs(expected).max(-1, keepdims=True)
+    matters = np.abs(expected) >= MATTERS * largest
+    return Error(float((miss / ulp(largest)).max()), float((miss / ulp(expected))[matters].max()))
 
 
 def ulp(weights: np.ndarray) -> np.ndarray:
@@ -97,11 +97,11 @@ def main() -> None:
     """Measures, and prints or writes the table."""
     arguments = parse(Arguments, description=__doc__)
     with one_line_errors():
-        found = table()
+        errors = table()
         if arguments.write is None:
-            print(found.write_csv())
+            print(errors.write_csv())
         else:
-            write_csv(arguments.write, found.columns, found.rows())
+            write_csv(arguments.write, errors.columns, errors.rows())
 
 
 if __name__ == "__main__":

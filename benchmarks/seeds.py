@@ -47,8 +47,8 @@ def on_one_device(*, side_by_side: bool) -> Callable[[], float]:
     config = Config(seeds=SEEDS, chunk=TURN)
     gradient = training.padded_gradient(config)
     gradient = gradient if side_by_side else config.task.on_visible(gradient)
-    one = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(0), steps=TURN)
-    return timed(config, jax.jit(jax.vmap(one) if side_by_side else functools.partial(jax.lax.map, one)))
+    device = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(0), steps=TURN)
+    return timed(config, jax.jit(jax.vmap(device) if side_by_side else functools.partial(jax.lax.map, device)))
 
 
 CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {

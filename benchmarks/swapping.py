@@ -40,8 +40,8 @@ def attentions() -> dict[str, Callable[..., jax.Array]]:
     for name in NAMES:
         contenders[f"a swap to {name}"] = sj.swap(original, name)
         contenders[f"{name} between the same products"] = functools.partial(with_products_of_jax, sj.normalizer(name))
-        own = functools.partial(sj.dot_product_attention, normalizer=name, implementation="dense")
-        contenders[f"{name} attention, dense"] = own
+        attention = functools.partial(sj.dot_product_attention, normalizer=name, implementation="dense")
+        contenders[f"{name} attention, dense"] = attention
     return contenders
 
 
@@ -79,8 +79,8 @@ def measure(quick: bool) -> list[Result]:
 
 def main() -> None:
     """Measures and prints."""
-    asked = parse(Arguments, description=__doc__)
-    print_results(measure(asked.quick))
+    arguments = parse(Arguments, description=__doc__)
+    print_results(measure(arguments.quick))
     print(machine())
 
 

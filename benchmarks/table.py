@@ -99,7 +99,9 @@ def growth(paths: tuple[Path, ...]) -> list[dict[str, Any]]:
                 points.setdefault((result[GROWN]["what"], result[GROWN]["by"]), []).append(result)
         for (what, by), line in points.items():
             sizes, last = [result[GROWN]["size"] for result in line], line[-1]
-            slopes = [exponent(sizes, [result[of] for result in line]) for of in ("ours_seconds", "peer_seconds")]
+            slopes = [
+                exponent(sizes, [result[results] for result in line]) for results in ("ours_seconds", "peer_seconds")
+            ]
             cells = (what, by, sizes[0], sizes[-1], last["ours_seconds"], *slopes, 1 / last["ratio"])
             rows.append(dict(zip(GROWTH, (*cells, measured(path, last)), strict=True)))
     return rows
@@ -107,21 +109,21 @@ def growth(paths: tuple[Path, ...]) -> list[dict[str, Any]]:
 
 def render_growth(paths: tuple[Path, ...]) -> str:
     """Returns a Markdown table of how cost grows: a row for each computation and size, the machines side by side."""
-    of_rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    table_rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in growth(paths):
         size = f"{row['by']}, {row['smaller']:,} to {row['larger']:,}"
         what = row["what"].removesuffix(" attention, forward and backward").removesuffix(" of all seeds")
-        of_rows.setdefault((what, size), {})[row["measured"].split(", load")[0]] = row
-    if not of_rows:
+        table_rows.setdefault((what, size), {})[row["measured"].split(", load")[0]] = row
+    if not table_rows:
         return "Not measured yet."
-    machines = list(dict.fromkeys(name for of_row in of_rows.values() for name in of_row))
+    machines = list(dict.fromkeys(name for cells in table_rows.values() for name in cells))
 
-    def cell(of_row: dict[str, dict[str, Any]], key: str, form: str) -> str:
-        values = [f"{of_row[name][key]:{form}}" if name in of_row else "–" for name in machines]
+    def cell(cells: dict[str, dict[str, Any]], key: str, form: str) -> str:
+        values = [f"{cells[name][key]:{form}}" if name in cells else "–" for name in machines]
         return values[0] if len(set(values)) == 1 else "; ".join(values)
 
     forms = {"exponent": ".2f", "products_exponent": ".2f", "times_products": ".1f"}
-    rows = [[*titles, *(cell(of_row, *one) for one in forms.items())] for titles, of_row in of_rows.items()]
+    rows = [[*titles, *(cell(cells, *result) for result in forms.items())] for titles, cells in table_rows.items()]
     columns = ["what", "grows with", "exponent", "of its products", "times its products"]
     return f"{markdown_table(columns, rows)}\n\nMeasured {'; '.join(machines)}."
 

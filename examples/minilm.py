@@ -54,7 +54,7 @@ def load() -> tuple[Parameters, "Tokens"]:
 
     directory = Path(package.origin).parent / "model"
     weights = load_file(directory / "model.safetensors")
-    floats = {name: jnp.asarray(one) for name, one in weights.items() if np.issubdtype(one.dtype, np.floating)}
+    floats = {name: jnp.asarray(array) for name, array in weights.items() if np.issubdtype(array.dtype, np.floating)}
     return floats, Tokens(directory / "tokenizer.json")
 
 
@@ -134,7 +134,7 @@ class Arguments:
 
 def main() -> None:
     """Prints both tables, and writes the page."""
-    asked = parse(Arguments, description=__doc__)
+    arguments = parse(Arguments, description=__doc__)
     try:
         parameters, tokens = load()
     except ModuleNotFoundError as error:
@@ -144,17 +144,17 @@ def main() -> None:
     swapped = {name: jax.jit(sj.swap(embed, name)) for name in NORMALIZERS}
     entropies = Table("tokens", "log n", *(f"layer {layer}" for layer in range(LAYERS)), title="Mean entropy (nats)")
     cosines = Table("tokens", *NORMALIZERS, title="Cosine of the embedding with the one under softmax, mean")
-    found = {}
+    sites = {}
     for n in LENGTHS:
         ids, mask = passages(tokens, n, 16)
-        _, found[n] = probe(parameters, ids, mask)
-        entropies.add_row(str(n), f"{np.log(n):.2f}", *(f"{float(one.entropy.mean()):.2f}" for one in found[n]))
-        own = plain(parameters, ids, mask)
-        others = [(one(parameters, ids, mask) * own).sum(1).mean() for one in swapped.values()]
+        _, sites[n] = probe(parameters, ids, mask)
+        entropies.add_row(str(n), f"{np.log(n):.2f}", *(f"{float(site.entropy.mean()):.2f}" for site in sites[n]))
+        embeddings = plain(parameters, ids, mask)
+        others = [(site(parameters, ids, mask) * embeddings).sum(1).mean() for site in swapped.values()]
         cosines.add_row(str(n), *(f"{float(cosine):.3f}" for cosine in others))
     Console().print(entropies, cosines)
-    if asked.output:
-        page, *_ = model_page(found, asked.output, "How does all-MiniLM-L6-v2 attend?")
+    if arguments.output:
+        page, *_ = model_page(sites, arguments.output, "How does all-MiniLM-L6-v2 attend?")
         print(f"wrote {page}")
 
 

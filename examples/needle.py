@@ -121,10 +121,10 @@ def learned(
 ) -> dict[int, sj.Normalizer]:
     """The normalizer of this name, a number for each head learned on the first half in texts of 32 to 64 tokens."""
     facts, questions = needles(second=False)
-    asked = tokens(questions)
+    arguments = tokens(questions)
 
     def loss(apply: Callable[..., Array], texts: Array) -> Float[Array, ""]:
-        cosines = similarities(apply, parameters, asked, texts)
+        cosines = similarities(apply, parameters, arguments, texts)
         return optax.softmax_cross_entropy_with_integer_labels(SHARPNESS * cosines, jnp.arange(len(facts))).mean()
 
     batches = (hidden(tokens, background, facts, (32, 48, 64)[step % 3], 1000 + step)[0] for step in range(steps))
@@ -148,12 +148,12 @@ def accuracies(
 ) -> pl.DataFrame:
     """Questions answered right, in percent, by normalizer, n and round, which draws other places and other text."""
     facts, questions = needles(second=True)
-    asked, rows = tokens(questions), []
+    arguments, rows = tokens(questions), []
     for n in lengths:
         for name, apply in functions.items():
             for seed in range(rounds):
                 texts, _ = hidden(tokens, background, facts, n, seed)
-                nearest = similarities(apply, parameters, asked, texts).argmax(1)
+                nearest = similarities(apply, parameters, arguments, texts).argmax(1)
                 rows.append((name, n, seed, 100 * float((nearest == np.arange(len(facts))).mean())))
     return pl.DataFrame(rows, ["normalizer", "n", "round", "accuracy"], orient="row")
 

@@ -1,9 +1,10 @@
-"""What the studies share: their options, how they start, what they keep between runs, and how they write results."""
+"""Shared parts of studies: options, loading and measuring runs, keeping results between runs, writing them."""
 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from softmax_jax.experiment.commands.options import (
     run,
     within,
 )
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.report.charts import Chart, save_chart
 from softmax_jax.experiment.report.tables import put_into
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
@@ -29,6 +31,7 @@ from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
+from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 
 T = TypeVar("T")
@@ -37,16 +40,16 @@ TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
 SOFT_TO_SHARP = ("softmax", *TEMPERATURES, "hardmax")
 BEST = "best constant θ"
-"""In the place of a normalizer's name: the best of these."""
+"""Stands in columns of normalizers for the best of these."""
 CHECKPOINTS = tuple(SHIPPED / name for name in ("paper", "paper_float32", "frontier", "near_ties"))
-"""The trained models that rules and predictions are held against."""
+"""The trained models that rules and predictions are compared with."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of every study that writes files."""
 
-    tables: ClassVar[tuple[str, ...]]
+    tables: ClassVar[tuple[str, ...]] = ()
     """Marks of the tables on the page of the study; its other tables are in tables.md only."""
 
     output: UnlessGiven[Path | None] = None
@@ -69,14 +72,23 @@ class Options:
         study: str,
         frames: Mapping[str, pl.DataFrame],
         charts: Mapping[str, Chart],
-        tables: Mapping[str, str],
+        tables: Mapping[str, str] = MappingProxyType({}),
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes CSV files, charts, tables and settings, and puts the marked tables into the page if one is named."""
+        """Writes CSV files, charts, tables and settings, and puts the marked tables into the page if one is named.
+
+        Arguments:
+            study: The name of the study: results/STUDY/TIME is the directory by default.
+            frames: Tables of data, each written as NAME.csv.
+            charts: Charts, each written as NAME.png.
+            tables: Tables in Markdown, all written to tables.md.
+            settings: Written as STUDY.json if given.
+        """
         with results_of(study, self.output) as output:
             for name, frame in frames.items():
                 write_csv(output / f"{name}.csv", frame.columns, frame.rows())
-            write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
+            if tables:
+                write_whole(output / "tables.md", "\n\n".join(tables.values()) + "\n")
             if settings is not None:
                 write_json(output / f"{study}.json", settings)
             for name, chart in charts.items():  # last, as drawing may fail where all else is well
@@ -112,41 +124,65 @@ class Loaded(NamedTuple):
 
 
 def load_runs(checkpoints: Iterable[Path]) -> list[Loaded]:
-    """Loads runs of max retrieval, all before one is measured. Raises ValueError for a missing one, or another task."""
+    """Loads runs of max retrieval. Raises Refusal for a missing one and for a run of another task."""
     configs = [(path.name, *load_checkpoint(path)) for path in checkpoints]
     return [
         Loaded(name, max_retrieval_of(config), parameters, config.all_seeds) for name, config, parameters in configs
     ]
 
 
+def measure_run(
+    run: Loaded,
+    names: Iterable[str],
+    lengths: Sequence[int],
+    sets: int,
+    measures: Sequence[str] = ("accuracy",),
+) -> pl.DataFrame:
+    """Measures all seeds of a run under several normalizers, on fresh sets.
+
+    Arguments:
+        run: The trained models.
+        names: Normalizers, as in a command line.
+        lengths: Items per set.
+        sets: Sets per seed and length.
+        measures: Columns of the result, by their names in the table of measures.
+
+    Returns:
+        A frame with the columns normalizer, n, seed and the measures.
+    """
+    named = {name: normalizer(name) for name in names}
+    options = {"seeds": run.seeds, "lengths": lengths, "sets": sets, "measures": measures, "task": run.task}
+    return frame_of(evaluate(run.parameters, named, **options))
+
+
 def best_of_others(by_seed: Float[np.ndarray, "seeds choices"]) -> Int[np.ndarray, " seeds"]:
-    """Returns for each seed the place of the choice that is best for the other seeds, so none tests what it chose."""
+    """Returns for each seed the index of the choice that is best for the other seeds, so none tests its own choice."""
     return (by_seed.sum(0) - by_seed).argmax(1)
 
 
 def start(arguments: type[T], description: str | None, study: Callable[[T], None]) -> None:
-    """Runs the study as a command, with programs that are kept."""
+    """Runs the study as a command, with a cache of compiled programs."""
 
-    def command(asked: T) -> None:
+    def command(parsed: T) -> None:
         KEPT.keep()
-        study(asked)
+        study(parsed)
 
     run(arguments, description, command)
 
 
 def max_retrieval_of(config: Config) -> MaxRetrieval:
-    """Returns the task of a run of max retrieval. Raises ValueError for another."""
+    """Returns the task of a run of max retrieval. Raises Refusal for another task."""
     if not isinstance(config.task, MaxRetrieval):
         raise Refusal(f"the task is {config.task.name}: name a run of max retrieval")
     return config.task
 
 
 def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:
-    """Returns the rows in a file if they were computed with the same settings; computes and writes them otherwise."""
-    with contextlib.suppress(Refusal):  # not there, or damaged: it is computed again
-        found = read_json(path, "settings", "rows")
-        if found["settings"] == settings:
-            return [tuple(row) for row in found["rows"]]
+    """Returns the rows of a file that was computed with the same settings; otherwise computes and writes them."""
+    with contextlib.suppress(Refusal):  # absent or damaged: computed again
+        stored = read_json(path, "settings", "rows")
+        if stored["settings"] == settings:
+            return [tuple(row) for row in stored["rows"]]
     rows = compute()
     write_json(path, {"settings": settings, "rows": rows})
     return rows

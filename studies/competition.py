@@ -1,4 +1,6 @@
-r"""How far a key reaches, predicted from its biases alone, with nothing fitted; and beside it what hardmax reaches.
+r"""How far does a key reach? Predicted from its biases only, nothing fitted, and compared with hardmax.
+
+    python -m studies.competition --checkpoints checkpoints/paper
 
 Of the K classes of items, the best item of class c lies $g_c$ below ρ = 1, which is distributed exponentially with the
 rate n/K. A key that adds $b_c$ to ρ for items of class c takes the class of the largest $b_c - g_c$, which is right if
@@ -8,8 +10,6 @@ $$\text{accuracy}(n) = \frac{1}{K} \sum_c \exp\Big(-\frac{n}{K} \sum_k \max(0, b
 
 Where ρ is rounded to multiples of a spacing first, whole cells of it compete, and among those that share one the bias
 decides, however small. The biases of a trained model are its logits at ρ = 1 over their slope there.
-
-    python -m studies.competition --checkpoints checkpoints/paper
 """
 
 import dataclasses
@@ -81,30 +81,30 @@ def compared(
     """Returns what the key tells apart, and by length, in percent: predicted, under hardmax, half its 95 % interval."""
     config, parameters = load_checkpoint(checkpoint)
     task = max_retrieval_of(config)
-    found, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
+    key, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
     options = {"seeds": config.all_seeds, "lengths": lengths, "sets": sets, "measures": ("accuracy",), "task": task}
     summary = summarize(frame_of(evaluate(parameters, {HARDMAX: normalizer(HARDMAX)}, **options)), HARDMAX)
     measured = summary.select("n", "accuracy", "interval").rows()
-    predicted = {n: float(np.mean([key_accuracy(bias, n, spacing) for bias in found.bias])) for n in lengths}
-    return found, [(n, predicted[n], *rest) for n, *rest in measured]
+    predicted = {n: float(np.mean([key_accuracy(bias, n, spacing) for bias in key.bias])) for n in lengths}
+    return key, [(n, predicted[n], *rest) for n, *rest in measured]
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Predicts, measures, prints."""
     table = new_table("Accuracy (%) of the key alone", "", "items", "predicted", "hardmax", "±", "miss")
     keys = new_table("The key at ρ = 1, mean over seeds (least to most)", "", "class offset (nats)", "one nat in ρ")
-    for checkpoint in asked.checkpoints:
-        found, rows = compared(checkpoint, asked.lengths, asked.sets)
+    for checkpoint in arguments.checkpoints:
+        key, rows = compared(checkpoint, arguments.lengths, arguments.sets)
         for n, predicted, measured, half in rows:
             interval, miss = number_or_dash(half, ".2f"), f"{measured - predicted:+.2f}"
             table.add_row(checkpoint.name, str(n), f"{predicted:.2f}", f"{measured:.2f}", interval, miss)
-        keys.add_row(checkpoint.name, *map(with_range, (found.offset, 1 / found.slope)))
+        keys.add_row(checkpoint.name, *map(with_range, (key.offset, 1 / key.slope)))
     plain_console().print(table, keys)
 
 
-def with_range(of_seeds: Float[np.ndarray, " seeds"]) -> str:
-    """Returns their mean, and the least and the largest of them."""
-    return f"{of_seeds.mean():.2g} ({of_seeds.min():.2g} to {of_seeds.max():.2g})"
+def with_range(values: Float[np.ndarray, " seeds"]) -> str:
+    """Returns the mean of some values with their range, as text."""
+    return f"{values.mean():.2g} ({values.min():.2g} to {values.max():.2g})"
 
 
 if __name__ == "__main__":

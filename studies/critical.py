@@ -1,4 +1,8 @@
-r"""Can the temperature for long sets be told from sets of 16 items? Two rules, beside what knows the long sets.
+r"""Do sets of 16 items show which temperature long sets need? Two rules, beside the best that knows the long sets.
+
+    python -m studies.critical
+
+Takes 7 minutes on 2 cores.
 
 - **Near ties.** Choose as `studies.sharpest` does, on sets of the length of training, each the nearest tie of N draws.
 - **Critical β.** Measure the critical inverse temperature of the rows at the length n₀ of training, as
@@ -7,9 +11,7 @@ r"""Can the temperature for long sets be told from sets of 16 items? Two rules, 
 
 $$\beta(n) = \max\Big(1,\; 2\,\beta_c(n_0)\,\frac{n}{n_0}\Big).$$
 
-Beside them stand softmax, the adaptive temperature, and the best constant β, chosen on the long sets themselves.
-
-    python -m studies.critical
+Compared with softmax, the adaptive temperature, and the best constant β, chosen on the long sets themselves.
 """
 
 import dataclasses
@@ -42,7 +44,7 @@ NEAREST_OF = (1, 4, 16, 64)
 SHARPER = 2.0
 """β over the critical β; the largest weight is then at least 1 / ζ(2) = 0.608."""
 RULE = "critical rule"
-"""In the place of a normalizer's name: softmax at the β that the critical rule gives for the length."""
+"""Stands in columns of normalizers for softmax at the β that the critical rule gives for the length."""
 CHOICES = {
     "checkpoint": pl.String,
     "nearest_of": pl.Int64,
@@ -86,7 +88,7 @@ class Arguments(Options):
 
 
 def beta_at(n: int, critical: float, trained: int) -> float:
-    """The β of the critical rule for n items, from the critical β at the length of training.
+    """Returns the β of the critical rule for n items, from the critical β at the length of training.
 
     >>> beta_at(1024, critical=0.25, trained=16), beta_at(16, critical=0.25, trained=16)
     (32.0, 1.0)
@@ -95,7 +97,7 @@ def beta_at(n: int, critical: float, trained: int) -> float:
 
 
 def ties(checkpoint: Path, sets: int) -> Rows:
-    """Accuracy of each candidate and seed at the length of training, on ordinary sets and on near ties."""
+    """Returns the accuracy of each candidate and seed at the length of training, on ordinary sets and on near ties."""
     frames = {count: at_training_length(checkpoint, SOFT_TO_SHARP, "accuracy", sets, count) for count in NEAREST_OF}
     return [
         (count, *row)
@@ -105,41 +107,45 @@ def ties(checkpoint: Path, sets: int) -> Rows:
 
 
 def criticals(checkpoint: Path, sets: int) -> Rows:
-    """The critical β of each seed at the length of training."""
+    """Returns the critical β of each seed at the length of training."""
     frame = at_training_length(checkpoint, ("softmax",), "critical_beta", sets)
     return frame.select("n", "seed", "critical_beta").rows()
 
 
 def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
-    """Accuracy at n items of each seed under each constant β, the adaptive temperature and the rule; the critical β."""
+    """Returns accuracy and critical β at n items of each seed under each constant β, the adaptive one and the rule."""
     config, parameters = load_checkpoint(checkpoint)
     named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
     named[RULE] = Normalizer(softmax, InverseTemperature(beta))
-    of = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
-    frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **of))
+    options = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
+    frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **options))
     return frame.select("n", "normalizer", "seed", "accuracy", "critical_beta").rows()
 
 
-def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
-    """Rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
-    name, sets = checkpoint.name, asked.sets // 8 if asked.quick else asked.sets
+def measured(arguments: Arguments, checkpoint: Path, console: Console) -> tuple[Rows, Rows, Rows]:
+    """Returns the rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
+    name, sets = checkpoint.name, arguments.sets // 8 if arguments.quick else arguments.sets
     config, parameters = load_checkpoint(checkpoint)
     trained = max_retrieval_of(config).longest
     settings = {"sets": sets, "checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
 
-    def of(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:
+    def part_rows(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:
         console.print(f"{name}: {part}")
-        return kept(asked.workdir / name / f"{part}.json", settings | more, compute)
+        return kept(arguments.workdir / name / f"{part}.json", settings | more, compute)
 
-    choices = of("ties", lambda: ties(checkpoint, 64 * sets), nearest_of=list(NEAREST_OF))
-    betas = of("criticals", lambda: criticals(checkpoint, 64 * sets))
+    choices = part_rows("ties", lambda: ties(checkpoint, 64 * sets), nearest_of=list(NEAREST_OF))
+    betas = part_rows("criticals", lambda: criticals(checkpoint, 64 * sets))
     critical = float(np.median([beta for *_, beta in betas]))
     accuracies = []
-    for n in asked.lengths:
+    for n in arguments.lengths:
         beta = beta_at(n, critical, trained)
-        accuracies += of(f"at_{n}", lambda n=n, beta=beta: tested(checkpoint, n, beta, sets), beta=beta)
+        accuracies += part_rows(f"at_{n}", lambda n=n, beta=beta: tested(checkpoint, n, beta, sets), beta=beta)
     betas = [(*row, beta_at(row[0], critical, trained)) for row in betas]
-    betas += [(n, seed, found, beta_at(n, critical, trained)) for n, one, seed, _, found in accuracies if one == RULE]
+    betas += [
+        (n, seed, critical_beta, beta_at(n, critical, trained))
+        for n, name_tested, seed, _, critical_beta in accuracies
+        if name_tested == RULE
+    ]
     choices, betas, accuracies = (
         [(name, *row) for row in rows] for rows in (choices, betas, [row[:4] for row in accuracies])
     )
@@ -147,17 +153,18 @@ def measured(asked: Arguments, checkpoint: Path, console: Console) -> tuple[Rows
 
 
 def chosen(choices: pl.DataFrame) -> dict[tuple[str, int], str]:
-    """The candidate that the rule of `sharpest` takes, by checkpoint and by how many draws a set is the nearest of."""
+    """Returns the candidate that the rule of `sharpest` takes, by checkpoint and by number of draws of a set."""
     means = choices.group_by("checkpoint", "nearest_of", "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
     return {
-        (checkpoint, count): sharpest(dict(of_one.select("normalizer", "accuracy").rows()))
-        for (checkpoint, count), of_one in means.group_by("checkpoint", "nearest_of", maintain_order=True)
+        (checkpoint, count): sharpest(dict(candidates.select("normalizer", "accuracy").rows()))
+        for (checkpoint, count), candidates in means.group_by("checkpoint", "nearest_of", maintain_order=True)
     }
 
 
 def behind(accuracies: pl.DataFrame) -> pl.DataFrame:
-    """Accuracy by checkpoint, n and normalizer, mean over seeds; `best`, the candidate that is most accurate there; and
-    by how many points each is `ahead` of it, below 0 where it is behind.
+    """Returns the mean accuracy over seeds by checkpoint, n and normalizer, and how far each is ahead of the best.
+
+    `best` is the most accurate candidate there, `ahead` the difference in points, below 0 for less accurate ones.
     """
     keys = ["checkpoint", "n"]
     means = accuracies.group_by(*keys, "normalizer", maintain_order=True).agg(pl.mean("accuracy"))
@@ -170,12 +177,12 @@ def choices_frame(choices: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFra
     """Returns which candidate the rule of `sharpest` takes on near ties, in points: how far the candidates lie apart,
     and by how much the chosen one is ahead of the best constant at each length.
     """
-    found, means = chosen(choices), behind(accuracies)
+    choice, means = chosen(choices), behind(accuracies)
     lengths = means["n"].unique().sort().to_list()
     rows = []
-    for (checkpoint, count), name in found.items():
-        of_one = choices.filter(checkpoint=checkpoint, nearest_of=count)
-        spread = of_one.group_by("normalizer").agg(pl.mean("accuracy"))["accuracy"].to_numpy()
+    for (checkpoint, count), name in choice.items():
+        candidates = choices.filter(checkpoint=checkpoint, nearest_of=count)
+        spread = candidates.group_by("normalizer").agg(pl.mean("accuracy"))["accuracy"].to_numpy()
         cost = means.filter(checkpoint=checkpoint, normalizer=name).sort("n")["ahead"].to_list()
         rows.append((checkpoint, count, float(np.ptp(spread)), name, *cost))
     columns = ("checkpoint", "nearest_of", "range", "chosen", *(f"ahead_at_{n}" for n in lengths))
@@ -183,7 +190,7 @@ def choices_frame(choices: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFra
 
 
 def ahead_of(accuracies: pl.DataFrame, name: str, other: str) -> pl.DataFrame:
-    """By how many points a normalizer is `ahead` of another, by n and seed."""
+    """Returns by how many points a normalizer is `ahead` of another, by n and seed."""
     keys = ["n", "seed"]
     both = accuracies.filter(normalizer=name).join(accuracies.filter(normalizer=other), keys, suffix="_other")
     return both.select(*keys, ahead=pl.col("accuracy") - pl.col("accuracy_other"))
@@ -194,13 +201,13 @@ def rules_frame(betas: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
     keys = ["checkpoint", "n", "best", "most"]
     rows = []
     for (checkpoint, n, best, most), means in behind(accuracies).group_by(keys, maintain_order=True):
-        of_rule = betas.filter(checkpoint=checkpoint, n=n)
+        rule_betas = betas.filter(checkpoint=checkpoint, n=n)
         accuracy = dict(means["normalizer", "accuracy"].rows())
         against = ahead_of(accuracies.filter(checkpoint=checkpoint, n=n), RULE, str(best))
         ((ahead, high),) = over_seeds(against, ["n"], "ahead")["value", "high"].rows()
-        found = (float(np.median(of_rule["critical"].to_numpy())), of_rule["rule"][0])
+        betas_at_n = (float(np.median(rule_betas["critical"].to_numpy())), rule_betas["rule"][0])
         named = (accuracy["softmax"], accuracy["adaptive"], best, most, accuracy[RULE])
-        rows.append((checkpoint, n, *found, *named, ahead, high - ahead))
+        rows.append((checkpoint, n, *betas_at_n, *named, ahead, high - ahead))
     columns = ("checkpoint", "n", "critical", "beta", "softmax", "adaptive", "best", "most")
     return pl.DataFrame(rows, (*columns, "rule", "ahead", "interval"), orient="row")
 
@@ -222,19 +229,19 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
 
     The title is about the critical rule on models in float32.
     """
-    found, most = chosen(choices), int(choices["nearest_of"].to_numpy().max())
+    choice, most = chosen(choices), int(choices["nearest_of"].to_numpy().max())
     means = behind(accuracies)
     parts = []
     for checkpoint in means["checkpoint"].unique(maintain_order=True):
         ways = {
             "no rule: softmax": "softmax",
             "no rule: adaptive temperature": "adaptive",
-            "the sharpest on ordinary sets": found[checkpoint, min(choices["nearest_of"])],
-            f"the sharpest on nearest ties of {most}": found[checkpoint, most],
+            "the sharpest on ordinary sets": choice[checkpoint, min(choices["nearest_of"])],
+            f"the sharpest on nearest ties of {most}": choice[checkpoint, most],
             "β by the critical rule": RULE,
         }
-        of_one = means.filter(checkpoint=checkpoint)
-        parts += [of_one.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
+        checkpoint_means = means.filter(checkpoint=checkpoint)
+        parts += [checkpoint_means.filter(normalizer=name).with_columns(way=pl.lit(way)) for way, name in ways.items()]
     items = pl.col("n").map_elements("{:,}".format)
     frame = pl.concat(parts).select("checkpoint", "way", "ahead", items=items)
     ahead, lengths = frame["ahead"].to_numpy(), frame["items"].unique(maintain_order=True).to_list()
@@ -247,27 +254,28 @@ def rules_chart(choices: pl.DataFrame, accuracies: pl.DataFrame) -> charts.Chart
         yOffset=alt.YOffset("items:N", sort=lengths),
         color=charts.colour_by("items", by_size(lengths), "items in the set").legend(orient="top"),
     ).properties(width=240, height=alt.Step(24, **{"for": "position"}))
-    of_rule = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
+    rule_means = means.filter(pl.col("checkpoint") != "paper", normalizer=RULE)["ahead"].to_numpy()
+    off = np.ceil(-10 * rule_means.min()) / 10
     title = charts.chart_title(
-        f"β from one number at 16 items: within {np.ceil(-10 * of_rule.min()) / 10:.1f} points of the best in float32",
+        f"β from one number at 16 items: within {off:.1f} points of the best in float32",
         "the best constant β is chosen on the long sets themselves; mean of the seeds",
     )
     facet = alt.Facet("checkpoint:N", title=None, sort=frame["checkpoint"].unique(maintain_order=True).to_list())
     return dots.facet(facet, columns=1).properties(title=title)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, draws, writes."""
-    parts = [measured(asked, checkpoint, plain_console()) for checkpoint in asked.checkpoints]
+    parts = [measured(arguments, checkpoint, plain_console()) for checkpoint in arguments.checkpoints]
     choices, betas, accuracies = (
-        pl.DataFrame([row for rows in of_part for row in rows], columns, orient="row")
-        for of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
+        pl.DataFrame([row for rows in rows_of_part for row in rows], columns, orient="row")
+        for rows_of_part, columns in zip(zip(*parts), (CHOICES, BETAS, ACCURACIES))
     )
     rules = rules_frame(betas, accuracies)
     tables = {"critical_rule": rules_table(rules)}
     frames = {"choices": choices, "betas": betas, "accuracy": accuracies, "rules": rules}
     frames["near_ties"] = choices_frame(choices, accuracies)
-    asked.write("critical", frames, {"rules": rules_chart(choices, accuracies)}, tables)
+    arguments.write("critical", frames, {"rules": rules_chart(choices, accuracies)}, tables)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 r"""How fast must β grow with n? As the inverse of the gap between the largest logits, which their distribution decides.
 
+    python -m studies.extremes
+
+Takes 15 minutes on 2 cores.
+
 The weight of the largest logit is one half where the others sum to as much as it does:
 
 $$\operatorname{mean}_{\text{rows}} \Big(\sum_j e^{-\beta_{1/2} (z_{(1)} - z_j)}\Big)^{-1} = \tfrac12 .$$
 
 A head is trained on sets of 16 items whose ρ has one of several distributions, and β½ is measured at each length.
-Beside it stands that of a perfect key, whose logits are ρ itself: nothing is trained there and nothing fitted.
-
-    python -m studies.extremes
+It is compared with that of a perfect key, whose logits are ρ itself: nothing is trained there and nothing fitted.
 """
 
 import dataclasses
@@ -94,13 +96,13 @@ class Arguments(Options):
         check_directory("--workdir", self.workdir)
 
     def config(self, priority: str) -> Config:
-        """The recipe of a model: that of the frontier, shorter."""
+        """Returns the recipe of a model: that of the frontier, shorter."""
         steps, seeds = (2_000, 2) if self.quick else (20_000, 4)
         return changed(load_preset("frontier"), steps=steps, sets=32, seeds=seeds, priority=priority)
 
 
 def half_weight(betas: Sequence[float], weights: Sequence[float]) -> float:
-    """The β at which the mean largest weight, which rises with β, is one half; NaN beyond these β.
+    """Returns the β at which the mean largest weight, which rises with β, is one half; NaN beyond these β.
 
     Linear in log β and in the log odds of the weight between two of them.
 
@@ -114,7 +116,7 @@ def half_weight(betas: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def least_loss(betas: Sequence[float], losses: Sequence[float]) -> float:
-    """The β of the least loss, by the parabola in log β through the least and its neighbours; NaN at either end.
+    """Returns the β of the least loss, by the parabola in log β through it and its neighbours; NaN at either end.
 
     >>> least_loss((0.5, 1.0, 2.0), (2.0, 1.0, 2.0))
     1.0
@@ -127,8 +129,8 @@ def least_loss(betas: Sequence[float], losses: Sequence[float]) -> float:
     return betas[at] * math.exp(step * (below - above) / 2 / (below - 2 * least + above))
 
 
-def of_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
-    """β½ of logits that are ρ itself, by length."""
+def measure_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
+    """Returns β½ of logits that are ρ itself, by length."""
     rows = []
     for n in lengths:
         weights = np.mean([largest_weights(priority, n, index) for index in range(sets)], 0)
@@ -137,7 +139,7 @@ def of_perfect_key(priority: str, lengths: Sequence[int], sets: int) -> list[Row
 
 
 def largest_weights(priority: str, n: int, index: int) -> Float[np.ndarray, " betas"]:
-    """The largest weight of one row of n draws of ρ, for each of `BETAS`."""
+    """Returns the largest weight of one row of n draws of ρ, for each of `BETAS`."""
     draws = np.random.default_rng((n, index)).random(n)
     if priority == NEEDLE:
         draws[0] = 1.0
@@ -148,14 +150,14 @@ def largest_weights(priority: str, n: int, index: int) -> Float[np.ndarray, " be
 
 
 def growth(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
-    """How a β grows from `shortest` to the longest: `power`, its slope in log n, and `log_power`, in log log n.
+    """Returns the growth of a β from `shortest` to the longest: `power`, its slope in log n, `log_power`, in log log n.
 
     Least squares over the lengths, for each priority and seed; null where a β is missing.
     """
     rows = []
     long = frame.filter(pl.col("n") >= shortest)
-    for (priority, seed), of_seed in long.group_by("priority", "seed", maintain_order=True):
-        log_beta, log_n = np.log(of_seed[field].to_numpy()), np.log(of_seed["n"].to_numpy())
+    for (priority, seed), seed_rows in long.group_by("priority", "seed", maintain_order=True):
+        log_beta, log_n = np.log(seed_rows[field].to_numpy()), np.log(seed_rows["n"].to_numpy())
         missing = np.isnan(log_beta).any() or len(log_n) < 2
         slopes = [None if missing else float(np.polyfit(x, log_beta, 1)[0]) for x in (log_n, np.log(log_n))]
         rows.append((priority, seed, *slopes))
@@ -164,7 +166,7 @@ def growth(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
 
 
 def off_by(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
-    """By which factor each rule misses the β of the longest length if it is right at `shortest`: rule over β.
+    """Returns the factor by which each rule misses the β of the longest length if it is right at `shortest`.
 
     Above 1 it is too sharp, below 1 too soft.
     """
@@ -175,8 +177,8 @@ def off_by(frame: pl.DataFrame, field: str, shortest: int) -> pl.DataFrame:
     return ends.select("priority", "seed").with_columns(**{name: factor / grown for name, factor in rules.items()})
 
 
-def of_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
-    """β½ and the best constant β of each seed of a run, by length."""
+def measure_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int) -> list[Row]:
+    """Returns β½ and the best constant β of each seed of a run, by length."""
     config, parameters = load_checkpoint(checkpoint)
     named = {f"{beta:g}": Normalizer(softmax, InverseTemperature(beta)) for beta in BETAS}
     measured = evaluate(
@@ -189,25 +191,25 @@ def of_model(checkpoint: Path, priority: str, lengths: Sequence[int], sets: int)
         task=config.task,
     )
     rows = []
-    for of_length in measured:
-        for (seed,), frame in of_length.frame().group_by("seed", maintain_order=True):
-            found = half_weight(BETAS, frame["max_weight"].to_list()), least_loss(BETAS, frame["loss"].to_list())
-            rows.append((priority, int(str(seed)), of_length.n, *found))
+    for at_length in measured:
+        for (seed,), frame in at_length.frame().group_by("seed", maintain_order=True):
+            betas = half_weight(BETAS, frame["max_weight"].to_list()), least_loss(BETAS, frame["loss"].to_list())
+            rows.append((priority, int(str(seed)), at_length.n, *betas))
     return rows
 
 
-def measured(asked: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
-    """Trains what is not trained yet; the rows of each distribution, those of the perfect key first."""
+def measure_all(arguments: Arguments, lengths: Sequence[int], console: Console) -> Iterable[Row]:
+    """Trains what is missing and yields the rows of each distribution, those of the perfect key first."""
     for priority in QUANTILES:
         console.print(f"ρ {priority}")
-        yield from of_perfect_key(priority, lengths, 4 * asked.sets)
-        directory = asked.workdir / f"{priority}{'_quick' if asked.quick else ''}"
-        run(asked.config(priority), directory, console)
-        yield from of_model(directory, priority, lengths, asked.sets)
+        yield from measure_perfect_key(priority, lengths, 4 * arguments.sets)
+        directory = arguments.workdir / f"{priority}{'_quick' if arguments.quick else ''}"
+        run(arguments.config(priority), directory, console)
+        yield from measure_model(directory, priority, lengths, arguments.sets)
 
 
-def shortest_of(lengths: Sequence[int]) -> int:
-    """From where growth is measured: 256 items, or the shortest length there is beyond."""
+def growth_start(lengths: Sequence[int]) -> int:
+    """Returns the length from which growth is measured: the shortest of at least 256 items, or the shortest of all."""
     return min((n for n in lengths if n >= 256), default=min(lengths))
 
 
@@ -220,9 +222,9 @@ def growth_frame(frame: pl.DataFrame, shortest: int) -> pl.DataFrame:
 def growth_table(slopes: pl.DataFrame) -> str:
     """Returns the slopes of log β in log n: of a perfect key, and of the models with their intervals."""
     rows = []
-    for (priority,), of_priority in slopes.group_by("priority", maintain_order=True):
-        perfect = of_priority.filter(seed=PERFECT, beta=MEASURED["half"])["power"].to_list()
-        models = of_priority.filter(pl.col("seed") != PERFECT)
+    for (priority,), priority_slopes in slopes.group_by("priority", maintain_order=True):
+        perfect = priority_slopes.filter(seed=PERFECT, beta=MEASURED["half"])["power"].to_list()
+        models = priority_slopes.filter(pl.col("seed") != PERFECT)
         cells = [models.filter(beta=name)["power"].to_list() for name in MEASURED.values()]
         rows.append([str(priority), EXPECTED[str(priority)], *map(mean_of, (perfect, *cells))])
     columns = ["ρ", "expected", "perfect key, β½", *(f"models, {name}" for name in MEASURED.values())]
@@ -236,7 +238,7 @@ def mean_of(values: Sequence[float | None], form: str = ".2f") -> str:
 
 
 def growth_chart(frame: pl.DataFrame) -> charts.Chart:
-    """β½ by length, relative to that at the shortest: a line for each distribution, thin for a perfect key."""
+    """Draws β½ by length, relative to the shortest: a line for each distribution, thin for a perfect key."""
     shortest = frame["n"].min()
     first = frame.filter(n=shortest).select("priority", "seed", first="half")
     relative = frame.join(first, on=["priority", "seed"]).with_columns(relative=pl.col("half") / pl.col("first"))
@@ -261,14 +263,14 @@ def growth_chart(frame: pl.DataFrame) -> charts.Chart:
     return charts.named_lines(models, x, y, title, field="priority", colours=colours, under=thin, width=330)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Trains, measures, draws, writes."""
-    lengths = sorted(n for n in asked.lengths if n <= 4096 or not asked.quick)
-    frame = pl.DataFrame(list(measured(asked, lengths, plain_console())), COLUMNS, orient="row")
-    shortest = shortest_of(lengths)
+    lengths = sorted(n for n in arguments.lengths if n <= 4096 or not arguments.quick)
+    frame = pl.DataFrame(list(measure_all(arguments, lengths, plain_console())), COLUMNS, orient="row")
+    shortest = growth_start(lengths)
     slopes = growth_frame(frame, shortest)
     frames = {"betas": frame, "growth": slopes, "rules": off_by(frame, "half", shortest)}
-    asked.write("extremes", frames, {"growth": growth_chart(frame)}, {"growth": growth_table(slopes)})
+    arguments.write("extremes", frames, {"growth": growth_chart(frame)}, {"growth": growth_table(slopes)})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which sets are lost to rounded products, which to a dull row, and which to both, by models trained with and without.
+"""Which sets are lost to rounded products, which to a dull row, which to both? By models trained with and without.
 
 Every set that a model answers wrong under softmax with rounded products is answered again with exact products, at the
 best constant temperature, and with both.
@@ -50,7 +50,7 @@ def split(rounded: np.ndarray, exact: np.ndarray) -> dict[str, np.ndarray]:
     """
     seeds = np.arange(len(rounded))
     right, exact_alone = rounded[..., 0], exact[..., 0]
-    sharp_alone, together = (of[seeds, :, best_of_others(of.mean(1))] for of in (rounded, exact))
+    sharp_alone, together = (outcomes[seeds, :, best_of_others(outcomes.mean(1))] for outcomes in (rounded, exact))
     shares = {
         "right": right,
         "rounding": exact_alone & ~sharp_alone,
@@ -74,25 +74,25 @@ def accuracy_rows(right: np.ndarray) -> list[tuple[str, int, float, str]]:
     ]
 
 
-def measured(asked: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
+def measured(arguments: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracies by precision of training and of test, and the split of the sets of each run."""
     accuracies, splits = [], []
     named = {name: normalizer(name) for name in SOFT_TO_SHARP}
-    for _, task, parameters, seeds in load_runs(asked.checkpoints):
+    for _, task, parameters, seeds in load_runs(arguments.checkpoints):
         right: dict[str, dict[int, np.ndarray]] = {}
         for tested in (ROUNDED, FLOAT32):
-            options = {"seeds": seeds, "lengths": asked.lengths, "sets": asked.sets, "measures": ("accuracy",)}
+            options = {"seeds": seeds, "lengths": arguments.lengths, "sets": arguments.sets, "measures": ("accuracy",)}
             options["task"] = dataclasses.replace(task, matmul=tested)
-            of_lengths = evaluate(parameters, named, **options)
-            right[tested] = {of.n: of.values["accuracy"] > 0 for of in of_lengths}
-            for n, of_length in right[tested].items():
+            evaluations = evaluate(parameters, named, **options)
+            right[tested] = {at_length.n: at_length.values["accuracy"] > 0 for at_length in evaluations}
+            for n, outcomes in right[tested].items():
                 accuracies += [
                     (task.matmul, tested, name, n, seeds[seed], *values)
-                    for name, seed, *values in accuracy_rows(of_length)
+                    for name, seed, *values in accuracy_rows(outcomes)
                 ]
-        for n in asked.lengths:
+        for n in arguments.lengths:
             shares = split(right[ROUNDED][n], right[FLOAT32][n])
-            splits += [(task.matmul, n, seed, *of_seed) for seed, *of_seed in zip(seeds, *shares.values())]
+            splits += [(task.matmul, n, seed, *seed_shares) for seed, *seed_shares in zip(seeds, *shares.values())]
     columns = ["trained", "tested", "normalizer", "n", "seed", "accuracy", "temperature"]
     return (
         pl.DataFrame(accuracies, columns, orient="row"),
@@ -110,9 +110,9 @@ def factorial_table(accuracies: pl.DataFrame) -> str:
     rows = [
         [
             *map(str, precisions),
-            *(with_interval(of_row.filter(normalizer=name)["accuracy"].to_list()) for name in SHOWN),
+            *(with_interval(cells.filter(normalizer=name)["accuracy"].to_list()) for name in SHOWN),
         ]
-        for precisions, of_row in shown.group_by("trained", "tested", maintain_order=True)
+        for precisions, cells in shown.group_by("trained", "tested", maintain_order=True)
     ]
     return tables.markdown_table([f"trained ({ON_PAGE:,} items)", "tested", *SHOWN], rows)
 
@@ -120,18 +120,18 @@ def factorial_table(accuracies: pl.DataFrame) -> str:
 def split_table(splits: pl.DataFrame) -> str:
     """Returns the shares of sets with their intervals, by precision of training, at one length."""
     rows = [
-        [str(trained), *(with_interval(of_run[name].to_list()) for name in SHARES)]
-        for (trained,), of_run in splits.filter(n=ON_PAGE).group_by("trained", maintain_order=True)
+        [str(trained), *(with_interval(run_splits[name].to_list()) for name in SHARES)]
+        for (trained,), run_splits in splits.filter(n=ON_PAGE).group_by("trained", maintain_order=True)
     ]
     heads = ["right", "exact products only", "sharper row only", "either", "only both", "neither"]
     return tables.markdown_table([f"trained ({ON_PAGE:,} items)", *heads], rows)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures and writes."""
-    accuracies, splits = measured(asked)
+    accuracies, splits = measured(arguments)
     written = {"factorial": factorial_table(accuracies), "split": split_table(splits)}
-    asked.write("factorial", {"accuracy": accuracies, "split": splits}, {}, written)
+    arguments.write("factorial", {"accuracy": accuracies, "split": splits}, {}, written)
 
 
 if __name__ == "__main__":

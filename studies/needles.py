@@ -1,4 +1,4 @@
-"""Facts within a text and a question at its end: is it answered, and what would help where it is not?
+"""Texts with facts and a question at the end, and the oracle that shows what would help where it is answered wrong.
 
 The rows of the question are weighed once more with what only an oracle knows, the place of the answer: its logit and
 that of the row's top are exchanged, the row gets the temperature that gives the answer most weight, or both.
@@ -35,16 +35,16 @@ class Needles(NamedTuple):
 
     tokens: Int[np.ndarray, "texts length"]
     place: Int[np.ndarray, " texts"]
-    """Of the answer in the text."""
+    """The position of the answer in the text."""
     answer: Int[np.ndarray, " texts"]
-    """Among the candidates."""
+    """The index of the answer among the candidates."""
     candidates: Int[np.ndarray, " candidates"]
     question: int
     """Tokens of the question."""
 
 
 class Oracle(NamedTuple):
-    """What is changed in the rows of the question, one number for each head of a layer; `last` for its last row."""
+    """Changes of the rows of the question, one number for each head of a layer."""
 
     rank: Float[Array, "*layers heads"]
     """1 where the answer and the row's top exchange their logits."""
@@ -56,7 +56,7 @@ class Oracle(NamedTuple):
 def single_tokens(model: Model, words: str) -> list[int]:
     """Returns the tokens of the words that are one token behind a blank."""
     tokens = [model.encode(f" {word}") for word in words.split()]
-    return [int(one[0]) for one in tokens if len(one) == 1]
+    return [int(pieces[0]) for pieces in tokens if len(pieces) == 1]
 
 
 def make_needles(
@@ -64,7 +64,7 @@ def make_needles(
 ) -> Needles:
     """Draws texts of a length: a stretch of the filler with facts in it, and a question about one of them.
 
-    Each fact has a name and an answer of its own. Raises ValueError for a filler that is shorter, for facts that do not
+    Each fact has a name and an answer of its own. Raises Refusal for a filler that is shorter, for facts that do not
     fit, and for a tokenizer that cuts most words.
     """
     candidates, names = single_tokens(model, WORDS)[:CANDIDATES], single_tokens(model, NAMES)
@@ -87,12 +87,12 @@ def make_needles(
         words = [answer, *other.permutation(np.delete(np.arange(CANDIDATES), answer))[: facts - 1]]
         named = [name, *other.permutation([one for one in names if one != name])[: facts - 1]]
         depths = np.array([random.integers(1, room), *other.integers(1, room, facts - 1)])
-        told = np.array([[*start, one, *middle, candidates[word], *end] for one, word in zip(named, words)])
+        facts_told = np.array([[*start, one, *middle, candidates[word], *end] for one, word in zip(named, words)])
         order = depths.argsort(kind="stable")
         first, *parts = np.split(filler[cut : cut + room], depths[order])
-        between = itertools.chain(*zip(told[order], parts))
-        tokens.append(np.concatenate([first, *between, told[0, :question]]))
-        places.append(depths[0] + question + told.shape[1] * order.tolist().index(0))
+        between = itertools.chain(*zip(facts_told[order], parts))
+        tokens.append(np.concatenate([first, *between, facts_told[0, :question]]))
+        places.append(depths[0] + question + facts_told.shape[1] * order.tolist().index(0))
         answers.append(answer)
     arrays = [np.asarray(one, np.int32) for one in (tokens, places, answers, candidates)]
     return Needles(*arrays[:3], candidates=arrays[3], question=question)
@@ -104,15 +104,15 @@ def weigh_with_oracle(logits: Logits, visible: Visible, given: tuple[HeadNumbers
     z = jnp.where(visible[None], scaled(logits, visible, numbers), -jnp.inf)
     at = jnp.arange(z.shape[-1], dtype=jnp.int32)[None, None]
     needle, top = at == place, at == jnp.argmax(z, -1, keepdims=True)
-    own, most = (jnp.max(jnp.where(chosen, z, -jnp.inf), -1, keepdims=True) for chosen in (needle, top))
+    answer_row, most = (jnp.max(jnp.where(chosen, z, -jnp.inf), -1, keepdims=True) for chosen in (needle, top))
     last = jnp.arange(z.shape[1]) == z.shape[1] - 1
-    rank, sharp, only = (one[:, None, None] > 0.5 for one in oracle)
+    rank, sharp, only = (flag[:, None, None] > 0.5 for flag in oracle)
     here = last[None, :, None] | ~only
-    z = jnp.where(rank & here, jnp.where(needle, most, jnp.where(top, own, z)), z)
-    of_answer = jnp.where(rank & here, most, own)
+    z = jnp.where(rank & here, jnp.where(needle, most, jnp.where(top, answer_row, z)), z)
+    answer_logit = jnp.where(rank & here, most, answer_row)
 
     def log_weight(beta: Float[Array, ""]) -> Float[Array, "heads queries 1"]:
-        return beta * of_answer - jax.nn.logsumexp(beta * z, -1, keepdims=True)
+        return beta * answer_logit - jax.nn.logsumexp(beta * z, -1, keepdims=True)
 
     grid = jnp.asarray(GRID, jnp.float32)
     best = grid[jnp.argmax(jax.lax.map(log_weight, grid), 0)]
@@ -137,22 +137,22 @@ def answer(
     `oracles` has an axis before the layers; the text is computed once for all.
     """
 
-    def of_one(one: tuple[Int[Array, " length"], Int[Array, ""]]) -> tuple[Array, Array]:
-        tokens, place = one
+    def answer_text(text_and_place: tuple[Int[Array, " length"], Int[Array, ""]]) -> tuple[Array, Array]:
+        tokens, place = text_and_place
         _, before = hidden(parameters, sizes, tokens[:-question], by_numbers, numbers)
-        asked = tokens[-question:]
+        question_tokens = tokens[-question:]
 
-        def of_oracle(oracle: Oracle) -> Array:
+        def ask_oracle(oracle: Oracle) -> Array:
             given = (numbers, oracle, jnp.broadcast_to(place, len(numbers.beta)))
-            after, _ = hidden(parameters, sizes, asked, weigh_with_oracle, given, before)
+            after, _ = hidden(parameters, sizes, question_tokens, weigh_with_oracle, given, before)
             return jax.nn.log_softmax(scores(parameters, after[-1])[candidates])
 
         plain = sj.probe(
-            lambda: hidden(parameters, sizes, asked, by_numbers, numbers, before),
+            lambda: hidden(parameters, sizes, question_tokens, by_numbers, numbers, before),
             also=lambda weights: weights[:, -1],
             where=lambda site: site.use == "attention",  # the entropy of adaptive temperature is another
         )
         _, (rows,) = plain()
-        return jax.vmap(of_oracle)(oracles), rows.also[..., place]
+        return jax.vmap(ask_oracle)(oracles), rows.also[..., place]
 
-    return jax.lax.map(of_one, (tokens, places), batch_size=together)
+    return jax.lax.map(answer_text, (tokens, places), batch_size=together)

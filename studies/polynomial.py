@@ -1,4 +1,4 @@
-"""The published polynomial, and refits by the true item's weight to models that can be had.
+"""Which model was the published polynomial fitted to? Refits by the true item's weight to the models at hand.
 
 Rows whose true item does not get the largest weight; for each the inverse temperature at which it gets most; least
 squares in the row's entropy. One pass over the sets gives the logits, and each row its β by bisection.
@@ -71,15 +71,15 @@ class Arguments(RunOptions):
 def best_of_true_item(task: MaxRetrieval, length: int) -> Callable[..., tuple[Array, Array]]:
     """Returns the entropy of the row of a set, and β of the largest weight of its true item."""
 
-    def of_set(models: Any, key: Key[Array, ""], _: Any) -> tuple[Array, Array]:
+    def read_set(models: Any, key: Key[Array, ""], _: Any) -> tuple[Array, Array]:
         batch = task.test_batch(key, length, 1)
         _, rows = attended(functools.partial(task.scores, models[0], batch, None), Normalizer(softmax))
         return weight_entropy(rows.weights)[0], beta_of_true_item(task, batch, rows)[0]
 
-    return of_set
+    return read_set
 
 
-def rows_of(
+def measure_rows(
     name: str, task: MaxRetrieval, parameters: Parameters, seeds: Sequence[int], lengths: Sequence[int], sets: int
 ) -> dict[int, Rows]:
     """Returns the rows of the models of a run by length; the task says how they are tested."""
@@ -97,28 +97,28 @@ def rows_of(
     return dict(zip(lengths, with_progress(map(at, lengths), lengths, name)))
 
 
-def rows_of_recipes(directory: Path, lengths: Sequence[int], sets: int) -> dict[str, dict[int, Rows]]:
+def measure_recipes(directory: Path, lengths: Sequence[int], sets: int) -> dict[str, dict[int, Rows]]:
     """Returns the rows of the finished runs in a directory by precision and by what is rounded.
 
-    Raises ValueError for a directory without one.
+    Raises Refusal for a directory without one.
     """
     runs = [(path, *load_checkpoint(path)) for path in sorted(directory.glob("*")) if (path / "config.json").exists()]
     if not runs:
         raise Refusal(f"--recipes is {directory}: it must hold runs of studies.ablation --groups precision")
-    found = {}
+    rows_by_recipe = {}
     for path, config, parameters in runs:
         task = max_retrieval_of(config)
         rate = " at a constant rate" if "constant" in config.schedule else ""
         name = f"{task.matmul}{'' if task.matmul == FLOAT32 else f', {task.rounded}'}{rate}"
-        found[name] = rows_of(path.name, task, parameters, config.all_seeds, lengths, sets)
-    return dict(sorted(found.items()))
+        rows_by_recipe[name] = measure_rows(path.name, task, parameters, config.all_seeds, lengths, sets)
+    return dict(sorted(rows_by_recipe.items()))
 
 
 def fitted(rows: Mapping[str, tuple[Mapping[int, Rows], int]]) -> dict[str, TemperatureFit]:
     """Returns by name the fit to rows by a polynomial of a degree, but for those of too few rows for that."""
     fits = {}
     for name, (by_length, degree) in rows.items():
-        used = sum(temperature.have_a_say(of_length, "target").sum() for of_length in by_length.values())
+        used = sum(temperature.have_a_say(length_rows, "target").sum() for length_rows in by_length.values())
         if used >= temperature.POINTS_PER_COEFFICIENT * (degree + 1):
             seeds = range(len(next(iter(by_length.values())).entropy))
             fits[name] = temperature.fit(by_length, by_length, seeds=seeds, criterion="target", degree=degree)
@@ -128,9 +128,9 @@ def fitted(rows: Mapping[str, tuple[Mapping[int, Rows], int]]) -> dict[str, Temp
 def curves_table(frame: pl.DataFrame) -> str:
     """Returns β of each model at each entropy with its band, in bold where the band holds the published curve."""
     rows = [[PUBLISHED, *(f"{PUBLISHED_AT[h]:.2f}" for h in ON_PAGE)]]
-    for (name,), of_model in frame.group_by("model", maintain_order=True):
-        cells = {h: f"{beta:.2f}" for _, h, beta, *_ in of_model.rows()}
-        for _, h, beta, low, high in of_model.drop_nulls().rows():
+    for (name,), model_rows in frame.group_by("model", maintain_order=True):
+        cells = {h: f"{beta:.2f}" for _, h, beta, *_ in model_rows.rows()}
+        for _, h, beta, low, high in model_rows.drop_nulls().rows():
             shown = f"**{beta:.2f}**" if holds(h, low, high) else f"{beta:.2f}"
             cells[h] = f"{shown} ({low:.2f} … {high:.2f})"
         rows.append([str(name), *(cells.get(h, "–") for h in ON_PAGE)])
@@ -140,9 +140,9 @@ def curves_table(frame: pl.DataFrame) -> str:
 def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
     """Returns by model and length how many rows have a say, and how many there are."""
     counts = [
-        (name, n, int(temperature.have_a_say(of_length, "target").sum()), of_length.entropy.size)
+        (name, n, int(temperature.have_a_say(length_rows, "target").sum()), length_rows.entropy.size)
         for name, by_length in rows.items()
-        for n, of_length in by_length.items()
+        for n, length_rows in by_length.items()
     ]
     return pl.DataFrame(counts, ["model", "n", "used", "rows"], orient="row")
 
@@ -150,13 +150,19 @@ def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
 def variants(rows: Mapping[int, Rows]) -> dict[str, tuple[Mapping[int, Rows], int]]:
     """Returns rows and degrees of fits that leave rows out, take fewer lengths, or have another degree."""
     longest = max(rows)
-    found: dict[str, tuple[Mapping[int, Rows], int]] = {"as above": (rows, DEGREE)}
+    fits: dict[str, tuple[Mapping[int, Rows], int]] = {"as above": (rows, DEGREE)}
     for cut in CUTS:
-        below = {n: one._replace(target=np.where(one.target < cut, one.target, np.nan)) for n, one in rows.items()}
-        found[f"β < {cut:g}"] = below, DEGREE
-    found[f"up to {longest // 16:,} items"] = {n: one for n, one in rows.items() if n <= longest // 16}, DEGREE
-    found["from 64 items"] = {n: one for n, one in rows.items() if n >= 64}, DEGREE
-    return found | {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
+        below = {
+            n: length_rows._replace(target=np.where(length_rows.target < cut, length_rows.target, np.nan))
+            for n, length_rows in rows.items()
+        }
+        fits[f"β < {cut:g}"] = below, DEGREE
+    fits[f"up to {longest // 16:,} items"] = (
+        {n: length_rows for n, length_rows in rows.items() if n <= longest // 16},
+        DEGREE,
+    )
+    fits["from 64 items"] = {n: length_rows for n, length_rows in rows.items() if n >= 64}, DEGREE
+    return fits | {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
 
 
 def coefficient_frame(fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
@@ -188,26 +194,26 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
     return charts.named_lines(drawn, x, y, title, colours=colours, width=290)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, fits, draws, writes."""
-    runs = load_runs(asked.checkpoints)
-    of_recipes = rows_of_recipes(asked.recipes, asked.lengths, asked.sets) if asked.recipes else {}
+    runs = load_runs(arguments.checkpoints)
+    recipe_rows = measure_recipes(arguments.recipes, arguments.lengths, arguments.sets) if arguments.recipes else {}
     rows: dict[str, dict[int, Rows]] = {}
     for run in runs:
         tested = {run.name: run.task}
         if run.task.matmul != FLOAT32:
             tested[f"{run.name}, tested in float32"] = dataclasses.replace(run.task, matmul=FLOAT32)
         for name, as_tested in tested.items():
-            rows[name] = rows_of(name, as_tested, run.parameters, run.seeds, asked.lengths, asked.sets)
+            rows[name] = measure_rows(name, as_tested, run.parameters, run.seeds, arguments.lengths, arguments.sets)
     fits = fitted({name: (by_length, DEGREE) for name, by_length in rows.items()})
-    of_first = fitted(variants(next(iter(rows.values()))))
-    frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(of_first)}
+    first_fits = fitted(variants(next(iter(rows.values()))))
+    frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(first_fits)}
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
     written = {"curves": curves_table(frames["curves"])}
-    if of_recipes:
-        frames["recipes_used"] = used_frame(of_recipes)
-        frames["recipes"] = curve_frame(fitted({name: (by_length, DEGREE) for name, by_length in of_recipes.items()}))
-    asked.write("polynomial", frames, {"polynomial": curve_chart(frames["curves"])}, written)
+    if recipe_rows:
+        frames["recipes_used"] = used_frame(recipe_rows)
+        frames["recipes"] = curve_frame(fitted({name: (by_length, DEGREE) for name, by_length in recipe_rows.items()}))
+    arguments.write("polynomial", frames, {"polynomial": curve_chart(frames["curves"])}, written)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,27 @@
-r"""What rounded products leave of max retrieval: the best that any model can answer, beside what models do answer.
-
-A product that reads ρ rounded to a spacing δ cannot tell items of one step apart. The answer is then the class of one
-of those that share the highest step, and the best guess is the commonest class among them:
-
-$$\text{ceiling} = \operatorname{mean}_{\text{sets}} \; \max_c \frac{\#\{i \text{ at the top}: \kappa_i = c\}}{\#\{i
-\text{ at the top}\}}.$$
-
-It is computed on the very sets that models are tested on, with nothing trained and nothing fitted.
+"""What do rounded products leave of max retrieval? The ceiling for any model, and what models answer.
 
     python -m studies.precision --checkpoints checkpoints/paper runs/paper_10_19
     python -m studies.ablation --groups precision --seeds 2 --sets 512 --lengths 16 64 256 1024 4096 16384 \
         --output recipes
     python -m studies.precision --recipes recipes
+
+`studies.ceilings` has the formula of the ceiling.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import altair as alt
-import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
-from jaxtyping import Array, Bool, Float, Key
 from scipy.optimize import least_squares
 
 from softmax_jax.experiment.commands.options import UnlessGiven
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.references import REFERENCES
-from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.measures.table import KEYS
@@ -52,11 +41,11 @@ from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import read_json
-from softmax_jax.normalizers.arithmetic import reaches
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
-from studies.ablation import BASE, PRECISION
+from studies.ceilings import ceilings, ties
 from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, start
+from studies.recipes import BASE, PRECISION
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 CHOSEN_BY = (16, 64, 256, 1024, 4096)
@@ -81,56 +70,8 @@ class Arguments(RunOptions):
     """Sets per seed and length."""
 
 
-class Ties(NamedTuple):
-    """What rounding leaves of each set."""
-
-    chance: Float[np.ndarray, "*sets"]
-    """That the best guess is right: the share of the commonest class among the items that share the largest ρ."""
-    tied: Bool[np.ndarray, "*sets"]
-    """Whether there is more than one such item."""
-
-
-def ties(task: MaxRetrieval, precision: str, *, seeds: Sequence[int], n: int, sets: int) -> Ties:
-    """Of the sets that an evaluation draws, in its order: arrays over seeds and sets."""
-    keys = set_keys(seeds, n, sets)
-    found = _ties(task, precision, n, keys.ravel())
-    return Ties(*(np.asarray(values).reshape(keys.shape) for values in found))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _ties(
-    task: MaxRetrieval, precision: str, n: int, keys: Key[Array, " sets"]
-) -> tuple[Float[Array, " sets"], Bool[Array, " sets"]]:
-    def of_set(key: Key[Array, ""]) -> tuple[Array, Array]:
-        items = task.test_batch(key, n, 1).items[0]
-        rho = items[:, 0] if precision == products.FLOAT32 else products.rounded_to(precision, items[:, 0])
-        at_top = jnp.where(reaches(rho, rho.max())[:, None], items[:, 1:], 0).sum(0)
-        return at_top.max() / at_top.sum(), at_top.sum() > 1
-
-    return jax.lax.map(of_set, keys, batch_size=task.at_once(n))
-
-
-def ceilings(
-    task: MaxRetrieval, precisions: Sequence[str], *, seeds: Sequence[int], lengths: Sequence[int], sets: int
-) -> pl.DataFrame:
-    """By precision, n and seed in percent of sets: the `ceiling`, its standard `deviation` by chance, and those `tied`.
-
-    The best guesser of all is right in each set by chance, so it may exceed the ceiling by a few deviations.
-    """
-    rows = []
-    for precision in precisions:
-        for n in lengths:
-            chance, tied = ties(task, precision, seeds=seeds, n=n, sets=sets)
-            deviation = 100 * np.sqrt((chance * (1 - chance)).sum(1)) / sets
-            of_seeds = zip(seeds, 100 * chance.mean(1), deviation, 100 * tied.mean(1))
-            rows += [(precision, n, *map(float, of_seed)) for of_seed in of_seeds]
-    columns = {"precision": pl.String, "n": pl.Int64, "seed": pl.Int64}
-    columns |= dict.fromkeys(("ceiling", "deviation", "tied"), pl.Float64)
-    return pl.DataFrame(rows, columns, orient="row")
-
-
 def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Accuracy of a run and errors in sets that rounding leaves decidable, in percent of sets; and its ceilings."""
+    """Returns the accuracy of a run with its errors in sets without ties, in percent of sets, and its ceilings."""
     _, task, parameters, seeds = run
     named = {name: normalizer(name) for name in NORMALIZERS}
     frames = []
@@ -144,10 +85,10 @@ def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataF
     return pl.concat(frames), ceilings(task, [task.matmul], seeds=seeds, lengths=lengths, sets=sets)
 
 
-def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The accuracies that `studies.ablation --groups precision` wrote, and the ceilings of their sets.
+def read_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Returns the accuracies that `studies.ablation --groups precision` wrote, and the ceilings of their sets.
 
-    Raises ValueError for a directory that holds none.
+    Raises Refusal for a directory that holds none.
     """
     try:
         measured = read_csv(directory / "accuracy.csv", "group", "recipe", *KEYS, "accuracy").filter(
@@ -161,16 +102,21 @@ def of_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
         raise Refusal(f"--recipes is {directory}: it must hold what studies.ablation --groups {PRECISION} wrote")
     recipe = measured.select(pl.format("{}: {}", "group", "recipe")).to_series()
     settings = {name: written["recipes"][name] for name in recipe.unique()}
-    rates = {name: "constant" if "constant" in one["schedule"] else "falling" for name, one in settings.items()}
+    rates = {
+        name: "constant" if "constant" in recipe_settings["schedule"] else "falling"
+        for name, recipe_settings in settings.items()
+    }
     frame = measured.select(
-        precision=recipe.replace_strict({name: one["matmul"] for name, one in settings.items()}),
-        rounded=recipe.replace_strict({name: one["rounded"] for name, one in settings.items()}),
+        precision=recipe.replace_strict(
+            {name: recipe_settings["matmul"] for name, recipe_settings in settings.items()}
+        ),
+        rounded=recipe.replace_strict({name: recipe_settings["rounded"] for name, recipe_settings in settings.items()}),
         rate=recipe.replace_strict(rates),
         **{name: pl.col(name) for name in ("normalizer", "n", "seed", "accuracy")},
     )
-    asked: dict[str, Any] = {"lengths": written["settings"]["lengths"], "sets": written["settings"]["sets"]}
+    evaluation: dict[str, Any] = {"lengths": written["settings"]["lengths"], "sets": written["settings"]["sets"]}
     seeds, precisions = (frame[name].unique(maintain_order=True).to_list() for name in ("seed", "precision"))
-    return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **asked)
+    return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **evaluation)
 
 
 def without_model() -> dict[int, float]:
@@ -183,12 +129,12 @@ def without_model() -> dict[int, float]:
         return 10 + 90 / (1 + (np.asarray(n) / np.exp(numbers[0])) ** numbers[1])
 
     published = [ACCURACY[BASELINE][n] for n in CHOSEN_BY]
-    found = least_squares(lambda numbers: curve(numbers, CHOSEN_BY) - published, (7.0, 1.0))
-    return dict(zip(LENGTHS, curve(found.x, LENGTHS).tolist()))
+    fit = least_squares(lambda numbers: curve(numbers, CHOSEN_BY) - published, (7.0, 1.0))
+    return dict(zip(LENGTHS, curve(fit.x, LENGTHS).tolist()))
 
 
-def without_model_says() -> str:
-    """Says in how many of the cells that chose nothing that curve agrees, put into both rows."""
+def say_curve() -> str:
+    """Returns in words in how many of the cells that chose nothing this curve agrees, put into both rows."""
     curve = without_model()
     cells = [(name, n) for name in ACCURACY for n in LENGTHS if name != BASELINE or n not in CHOSEN_BY]
     agree = {cell: abs(curve[cell[1]] - ACCURACY[cell[0]][cell[1]]) < MARGIN for cell in cells}
@@ -212,29 +158,29 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
             rows[n].append(cell + ("†" if name == BASELINE and n in CHOSEN_BY else ""))
     verdicts, columns = [], ["items", "ceiling", *(f"published {name}" for name in ACCURACY)]
     for run in runs:
-        of_run = accuracy.filter(run=run).drop("run")
-        summary = summarize(of_run.sort("n", maintain_order=True))
+        run_accuracy = accuracy.filter(run=run).drop("run")
+        summary = summarize(run_accuracy.sort("n", maintain_order=True))
         compared = {name: compare(summary.filter(normalizer=name), row) for name, row in ACCURACY.items()}
         for name, cells in compared.items():
             columns.append(f"{run}, {name}")
             for mean, cell in zip(summary.filter(normalizer=name)["accuracy"], cells):
                 shown = f"{mean:.1f} ± {cell.interval:.1f}"
                 rows[cell.n].append(shown if cell.agrees else f"**{shown}**")
-        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(of_run, LENGTHS)}.")
-    return "\n\n".join([tables.markdown_table(columns, rows.values()), *verdicts, without_model_says()])
+        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(run_accuracy, LENGTHS)}.")
+    return "\n\n".join([tables.markdown_table(columns, rows.values()), *verdicts, say_curve()])
 
 
 def gains(accuracy: pl.DataFrame) -> pl.DataFrame:
     """Returns what each normalizer gains over softmax, with its interval and its tests, by run and length."""
     summaries = [
-        summarize(of_run.drop("run")).select(pl.lit(run).alias("run"), "normalizer", "n", *GAIN)
-        for (run,), of_run in accuracy.group_by("run", maintain_order=True)
+        summarize(run_accuracy.drop("run")).select(pl.lit(run).alias("run"), "normalizer", "n", *GAIN)
+        for (run,), run_accuracy in accuracy.group_by("run", maintain_order=True)
     ]
     return pl.concat(summaries).filter(pl.col("normalizer") != BASELINE)
 
 
 def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
-    """Softmax, adaptive, and at each length that constant temperature whose mean over seeds is the best of nine."""
+    """Returns softmax, adaptive, and at each length the constant temperature with the best mean over seeds."""
     sharp = recipes.filter(pl.col("normalizer").is_in(SOFT_TO_SHARP))
     mean = pl.mean("accuracy").over([*RECIPE, "n", "normalizer"])
     best = sharp.with_columns(mean=mean).filter(pl.col("mean") == pl.max("mean").over([*RECIPE, "n"]))
@@ -288,8 +234,8 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
     drawn = pl.concat([top.select(ours.columns), ours]).filter(pl.col("normalizer").is_in(colours))
     size: dict[str, Any] = {"width": 310, "height": 150}
     panels = [
-        charts.named_lines(of_one, x, y, charts.panel_title(f"products in {name}"), colours=colours, **size)
-        for (name,), of_one in drawn.group_by("precision", maintain_order=True)
+        charts.named_lines(panel_rows, x, y, charts.panel_title(f"products in {name}"), colours=colours, **size)
+        for (name,), panel_rows in drawn.group_by("precision", maintain_order=True)
     ]
     title = charts.chart_title(
         "Accuracy follows items × rounding step while the key is precise",
@@ -299,19 +245,19 @@ def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
 
 
 def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
-    """With the items of a set times the spacing of ρ near 1 as `steps`; without float32, which has none to speak of."""
+    """Returns the rows of rounded precisions with `steps`, the items of a set times the spacing of ρ near 1."""
     spacing = pl.col("precision").replace_strict(products.SPACING, default=None, return_dtype=pl.Float64)
     return frame.with_columns(steps=pl.col("n") * spacing).drop_nulls("steps")
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, draws, writes."""
-    recipes = of_recipes(asked.recipes) if asked.recipes else ()
-    runs = load_runs(asked.checkpoints)
-    found = [accuracies(run, asked.lengths, asked.sets) for run in runs]
+    recipes = read_recipes(arguments.recipes) if arguments.recipes else ()
+    runs = load_runs(arguments.checkpoints)
+    run_frames = [accuracies(run, arguments.lengths, arguments.sets) for run in runs]
     accuracy, ceiling = (
         pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))
-        for frames in zip(*found)
+        for frames in zip(*run_frames)
     )
     frames = {"accuracy": accuracy, "ceilings": ceiling, "gains": gains(accuracy)}
     drawn = {"published": published_chart(accuracy, ceiling)}
@@ -319,7 +265,7 @@ def study(asked: Arguments) -> None:
     if recipes:
         frames |= dict(zip(("recipes", "recipe_ceilings"), recipes))
         drawn["steps"] = steps_chart(*recipes)
-    asked.write("precision", frames, drawn, written)
+    arguments.write("precision", frames, drawn, written)
 
 
 if __name__ == "__main__":

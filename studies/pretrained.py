@@ -32,53 +32,33 @@ from softmax_jax.experiment.language_models import measures
 from softmax_jax.experiment.language_models.decoder import hidden, losses, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
-from softmax_jax.experiment.report.tables import markdown_table, put_into
-from softmax_jax.files import read_json, read_text, versions, write_csv, write_json, write_whole
+from softmax_jax.files import read_json, read_text, versions, write_json
 from softmax_jax.refusal import Refusal
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from studies.needles import Needles, Oracle, answer, make_needles
+from studies.pretrained_tables import FACTS, NUMBERS, SETS, collect
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}
 """Passages of each text by their tokens; the loss by position serves the shorter lengths. See `Study.passages_of`."""
 NEEDLES = {256: 64, 512: 64, 1024: 64, 2048: 64, 4096: 32, 8192: 24}
 """Texts with a needle, by their tokens."""
-FACTS = 8
-"""Needles in a text, of which one is asked for, where one alone is always found."""
 TESTED_AT = {"text": (1024, 8192), "needle": (512, 4096, 8192)}
 """Tokens of what the learned numbers are tested on."""
-NUMBERS = {
-    "softmax": {},
-    "adaptive": {"adaptive": 1.0},
-    "ssmax(s=0.18)": {"beta": 0.0, "s": 0.18},
-    "temperature(0.95)": {"beta": 1 / 0.95},
-    "temperature(1.1)": {"beta": 1 / 1.1},
-    "grok2": {"beta": 0.0, "s": 1 / np.log(1024), "low": 1.0},
-    "1 + 0.1 log+(n / 1024)": {"beta": 1 - 0.1 * np.log(1024), "s": 0.1, "low": 1.0},
-    "first token halved": {"first": -np.log(2)},
-}
-"""Normalizers that are softmax with numbers of each head, which one program computes."""
 OTHERS = ("softmax1", "softpick", "entmax15", "top_k(k=64)")
 LEARNED_AT, STEPS, BATCH, RATE = 512, 40, 8, 0.02
-SETS = (5, 20, 1_000_000)
-"""Heads that the oracle helps: those that give the answer most weight."""
 HELPS = {"rank": (1, 0), "temperature": (0, 1), "both": (1, 1)}
 Rows = Iterator[tuple[Any, ...]]
 LEARNED = " learned on "
 """Between a family of numbers and what they were learned on."""
 LOOKS = "looks_softmax"
-OF_HEADS = ("text", "layer", "head", "below", *measures.OF_HEADS)
-OF_MASKED = ("heads", "text", "length", "passage", "loss")
-OF_NEEDLES = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
-KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
-"""How the names of units begin; the files of a kind are put together. The units of `units` are those of each head."""
-COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
-"""Text and bin of the columns of both tables."""
-SHOWN = {"entropy": "entropy (nats)", "first": "weight of the first token", "sinks": "share of rows that give it > 0.3"}
+HEAD_COLUMNS = ("text", "layer", "head", "below", *measures.HEAD_MEASURES)
+MASKED_COLUMNS = ("heads", "text", "length", "passage", "loss")
+NEEDLE_COLUMNS = ("normalizer", "facts", "length", "sample", "heads", "help", "rows", "right", "loss")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What the command takes."""
+    """Options of the command line."""
 
     model: str = "smollm2"
     """smollm2, a GGUF file, or a directory of safetensors."""
@@ -89,7 +69,7 @@ class Arguments:
     units: str = "*"
     """Compute only the units whose names match this pattern, such as 'needles_*'."""
     most: int = 1_000_000
-    """Take at most so many passages and texts of each length, where time is short."""
+    """Most passages and texts of each length, for less time."""
     collect: Path | None = None
     """Put the files of all units together in this directory, and stop."""
     page: Path | None = None
@@ -118,7 +98,7 @@ def learn(
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         units, moments = state
         # One text at a time takes less memory.
-        values, slopes = jax.lax.map(lambda one: jax.value_and_grad(loss)(units, one), tokens)
+        values, slopes = jax.lax.map(lambda text: jax.value_and_grad(loss)(units, text), tokens)
         with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
             updates, moments = optimizer.update(slopes.mean(0), moments)
         return (optax.apply_updates(units, updates), moments), values.mean()
@@ -130,18 +110,18 @@ def learn(
 class Study:
     """The units of the study of one model."""
 
-    def __init__(self, asked: Arguments, model: Model):
-        self.output, self.model, self.parameters, self.sizes = asked.output, model, model.parameters, model.sizes
+    def __init__(self, arguments: Arguments, model: Model):
+        self.output, self.model, self.parameters, self.sizes = arguments.output, model, model.parameters, model.sizes
         self.shape = (len(model.parameters["layers"]["query"]), model.sizes.heads)
         self.no_oracle = Oracle(*jnp.zeros((3, 1, *self.shape), jnp.float32))
-        texts = {path.stem: model.encode(read_text(path)) for path in asked.texts}
+        texts = {path.stem: model.encode(read_text(path)) for path in arguments.texts}
         cut = {name: len(tokens) * 3 // 4 for name, tokens in texts.items()}
         self.tested = {name: tokens[: cut[name]] for name, tokens in texts.items()}
         self.others = {name: tokens[cut[name] :] for name, tokens in texts.items()}
         """What is learned from."""
         self.filler = next(iter(self.others.values()))
         """What needles are hidden in."""
-        quick, self.most = asked.quick, asked.most
+        quick, self.most = arguments.quick, arguments.most
         self.passages, self.needles = ({128: 2, 256: 2}, {128: 4, 256: 4}) if quick else (PASSAGES, NEEDLES)
         self.tested_at = dict.fromkeys(TESTED_AT, (256,)) if quick else TESTED_AT
         self.learned_at, self.steps, self.batch = (128, 2, 2) if quick else (LEARNED_AT, STEPS, BATCH)
@@ -150,32 +130,32 @@ class Study:
     def units(self) -> Iterator[Unit]:
         """Yields all units, the most important first."""
         learned = [f"{family}{LEARNED}{source}" for source in ("needle", "text") for family in FAMILIES]
-        yield from self.of_losses(("softmax", "adaptive"), self.passages)
-        yield from (Unit(f"heads_{text}", OF_HEADS, partial(self.heads, text)) for text in self.tested)
+        yield from self.loss_units(("softmax", "adaptive"), self.passages)
+        yield from (Unit(f"heads_{text}", HEAD_COLUMNS, partial(self.heads, text)) for text in self.tested)
         yield Unit(LOOKS, ("layer", "head", "weight"), self.looks)
-        yield from self.of_needles(("softmax",), (1, FACTS), self.needles)
+        yield from self.needle_units(("softmax",), (1, FACTS), self.needles)
         for name in learned:
             yield Unit(f"units_{slug(name)}", ("numbers", "layer", "head", "unit"), partial(self.learned, name))
-        yield from self.of_losses(list(NUMBERS)[2:], self.passages)
+        yield from self.loss_units(list(NUMBERS)[2:], self.passages)
         for text in self.tested:
-            yield Unit(f"masked_{text}", OF_MASKED, partial(self.masked, text), f"heads_{text}")
-        yield from self.of_losses(learned, self.tested_at["text"])
-        yield from self.of_needles(learned, (FACTS,), self.tested_at["needle"])
-        yield from self.of_losses(OTHERS, self.passages)
+            yield Unit(f"masked_{text}", MASKED_COLUMNS, partial(self.masked, text), f"heads_{text}")
+        yield from self.loss_units(learned, self.tested_at["text"])
+        yield from self.needle_units(learned, (FACTS,), self.tested_at["needle"])
+        yield from self.loss_units(OTHERS, self.passages)
 
-    def of_losses(self, names: Iterable[str], lengths: Iterable[int]) -> Iterator[Unit]:
+    def loss_units(self, names: Iterable[str], lengths: Iterable[int]) -> Iterator[Unit]:
         """Yields the units of losses with each normalizer, of each text and length."""
         for name, text, length in itertools.product(names, self.tested, lengths):
             needs = f"units_{slug(name)}" if LEARNED in name else ""
             rows = partial(self.losses, name, text, length)
-            yield Unit(f"losses_{slug(name)}_{text}_{length}", measures.OF_LOSSES, rows, needs)
+            yield Unit(f"losses_{slug(name)}_{text}_{length}", measures.LOSS_COLUMNS, rows, needs)
 
-    def of_needles(self, names: Iterable[str], facts: Iterable[int], lengths: Iterable[int]) -> Iterator[Unit]:
+    def needle_units(self, names: Iterable[str], facts: Iterable[int], lengths: Iterable[int]) -> Iterator[Unit]:
         """Yields the units of questions, with each normalizer, number of facts and length."""
         for name, length, count in itertools.product(names, lengths, facts):
             needs = f"units_{slug(name)}" if LEARNED in name else LOOKS
             rows = partial(self.needle, name, count, length)
-            yield Unit(f"needles_{slug(name)}_{count}_{length}", OF_NEEDLES, rows, needs)
+            yield Unit(f"needles_{slug(name)}_{count}_{length}", NEEDLE_COLUMNS, rows, needs)
 
     def passages_of(self, text: str, length: int) -> Int[np.ndarray, "passages length"]:
         """Returns the passages of a length, in places that --most does not move.
@@ -183,12 +163,12 @@ class Study:
         None shares a token with another, but for as many more of the longest, which begin behind short ones and meet
         the next ones at higher positions: four of 8,192 tokens do not show a difference of 0.5 %.
         """
-        sizes = [one for one, count in self.passages.items() for _ in range(count)]
+        sizes = [size for size, count in self.passages.items() for _ in range(count)]
         tokens = self.tested[text]
         if (room := (len(tokens) - sum(sizes)) // len(sizes)) < 0:
             raise Refusal(f"{text} has {len(tokens)} tokens to test, not {sum(sizes)}: give a longer text")
-        starts = np.cumsum([0, *(one + room for one in sizes)])
-        places = [at for at, one in zip(starts, sizes) if one == length]
+        starts = np.cumsum([0, *(size + room for size in sizes)])
+        places = [at for at, size in zip(starts, sizes) if size == length]
         if length == max(sizes):
             behind = starts[: self.passages[min(sizes)]] + min(sizes)
             places += list(behind[:: len(behind) // len(places)])
@@ -206,14 +186,14 @@ class Study:
         """Yields the loss by position with a normalizer in all heads."""
         numbers, weigh = (None, weigh_by(name)) if name in OTHERS else (self.numbers(name), by_numbers)
         tokens = self.passages_of(text, length)
-        found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, weigh, together(length))
-        return measures.loss_rows(name, text, found, self.edges)
+        passage_losses = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, weigh, together(length))
+        return measures.loss_rows(name, text, passage_losses, self.edges)
 
     def heads(self, text: str) -> Rows:
         """Yields what every head does by position, the mean over passages."""
         tokens = self.passages_of(text, max(self.passages))
-        found = measures.head_measures(self.parameters, tokens, self.sizes, self.edges)
-        means = {name: each.mean(0, keepdims=True) for name, each in found.items()}
+        head_measures = measures.head_measures(self.parameters, tokens, self.sizes, self.edges)
+        means = {name: each.mean(0, keepdims=True) for name, each in head_measures.items()}
         return ((text, *row[2:]) for row in measures.head_rows(text, means, self.edges))
 
     def masked(self, text: str) -> Rows:
@@ -222,19 +202,23 @@ class Study:
         heads = read(self.output / f"heads_{text}.csv").filter(below=length).sort("layer", "head")
         quarter = self.ranks(heads["entropy"]) * 4 // len(heads)
         masks = {"none": quarter < 0}
-        masks |= {f"layer {one}": np.broadcast_to(layer == one, self.shape) for one in range(self.shape[0])}
-        masks |= {f"quarter {1 + one}": quarter == one for one in range(4)}
+        masks |= {f"layer {index}": np.broadcast_to(layer == index, self.shape) for index in range(self.shape[0])}
+        masks |= {f"quarter {1 + index}": quarter == index for index in range(4)}
         tokens = self.passages_of(text, length)[:8]
         for name, mask in masks.items():
             numbers = head_numbers(self.shape)._replace(adaptive=jnp.asarray(mask, jnp.float32))
-            found = measures.passage_losses(self.parameters, tokens, numbers, self.sizes, by_numbers, len(tokens))
-            yield from ((name, text, length, place, loss) for place, loss in enumerate(np.asarray(found.mean(1))))
+            passage_losses = measures.passage_losses(
+                self.parameters, tokens, numbers, self.sizes, by_numbers, len(tokens)
+            )
+            yield from (
+                (name, text, length, place, loss) for place, loss in enumerate(np.asarray(passage_losses.mean(1)))
+            )
 
     def answers(self, made: Needles, name: str, oracles: Oracle) -> tuple[np.ndarray, np.ndarray]:
         """Returns the log-probabilities of candidates, and the weights of the answer, under numbers of the heads."""
         given, at_once = (made.tokens, made.place, self.numbers(name), oracles), together(made.tokens.shape[1])
-        of_texts = {"candidates": made.candidates, "question": made.question}
-        return jax.device_get(answer(self.parameters, *given, **of_texts, sizes=self.sizes, together=at_once))
+        text_options = {"candidates": made.candidates, "question": made.question}
+        return jax.device_get(answer(self.parameters, *given, **text_options, sizes=self.sizes, together=at_once))
 
     def looks(self) -> Rows:
         """Yields the weight that each head gives to the answer, in the last row of a question."""
@@ -248,22 +232,26 @@ class Study:
         texts = min(self.needles[length], self.most)
         made = make_needles(self.model, self.filler, length, texts, 0, facts)
         kinds = {(0, "neither", "none"): self.no_oracle} | (self.oracles() if name == "softmax" else {})
-        of_candidates, _ = self.answers(made, name, jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values()))
+        log_probabilities, _ = self.answers(
+            made, name, jax.tree.map(lambda *each: jnp.concatenate(each), *kinds.values())
+        )
         for text, (place, kind) in itertools.product(range(texts), enumerate(kinds)):
-            logs, right = of_candidates[text, place], made.answer[text]
+            logs, right = log_probabilities[text, place], made.answer[text]
             yield name, facts, length, text, *kind, int(logs.argmax() == right), -logs[right]
 
     def oracles(self) -> dict[tuple[int, str, str], Oracle]:
         """Returns each oracle by the number of heads, the help and the rows that it is given to."""
-        rank, found = self.ranks(-read(self.output / f"{LOOKS}.csv")["weight"]), {}
+        rank, oracles = self.ranks(-read(self.output / f"{LOOKS}.csv")["weight"]), {}
         for heads, by, rows in itertools.product(SETS, HELPS, ("all", "last")):
             flags = (*HELPS[by], rows == "last")
-            found[heads, by, rows] = Oracle(*(jnp.asarray(flag * (rank < heads)[None], jnp.float32) for flag in flags))
-        return found
+            oracles[heads, by, rows] = Oracle(
+                *(jnp.asarray(flag * (rank < heads)[None], jnp.float32) for flag in flags)
+            )
+        return oracles
 
-    def ranks(self, of_heads: pl.Series) -> Int[np.ndarray, "layers heads"]:
+    def ranks(self, values: pl.Series) -> Int[np.ndarray, "layers heads"]:
         """Returns the rank of every head by a number, 0 for the least."""
-        return of_heads.rank("ordinal").to_numpy().astype(np.int64).reshape(self.shape) - 1
+        return values.rank("ordinal").to_numpy().astype(np.int64).reshape(self.shape) - 1
 
     def learned(self, name: str) -> Rows:
         """Yields one number of each head, learned on short texts with a needle, or on text that has none."""
@@ -274,8 +262,8 @@ class Study:
             tokens = np.concatenate([made.tokens, made.candidates[made.answer][:, None]], 1).reshape(*shape, -1)
         else:
             random = np.random.default_rng(3)
-            starts = [random.integers(len(one) - length - 1, size=shape) for one in self.others.values()]
-            cut = [one[at[..., None] + np.arange(length + 1)] for one, at in zip(self.others.values(), starts)]
+            starts = [random.integers(len(text) - length - 1, size=shape) for text in self.others.values()]
+            cut = [text[at[..., None] + np.arange(length + 1)] for text, at in zip(self.others.values(), starts)]
             tokens = np.where((np.arange(self.batch) % 2 == 0)[None, :, None], cut[0], cut[-1])
         zeros = jnp.zeros(self.shape, jnp.float32)
         units, values = learn(self.parameters, tokens, family, zeros, self.sizes, source == "needle")
@@ -288,75 +276,23 @@ def together(length: int) -> int:
     return min(16, max(1, 2**23 // length**2))
 
 
-def collect(output: Path, directory: Path, page: Path | None) -> None:
-    """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
-    frames = {kind: pl.concat(map(read, paths)) for kind in KINDS if (paths := sorted(output.glob(f"{kind}_*.csv")))}
-    if not frames:
-        raise Refusal(f"{output} has no units to put together: name the --output of a run")
-    for kind, frame in frames.items():
-        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
-    if page:
-        tables = {"losses": losses_table, "heads": heads_table, "needles": needles_table}
-        made = {kind: table(frames[kind]) for kind, table in tables.items() if kind in frames}
-        write_whole(page, put_into(read_text(page), made))
-
-
-def losses_table(losses: pl.DataFrame) -> str:
-    """Returns what normalizers that were read to the end cost, in nats a token, a column for each of `COST_CELLS`."""
-    rows = {}
-    for name, text, below, loss, more, _, half in measures.paired_losses(losses).sort("normalizer").rows():
-        cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"
-        rows.setdefault(name, {})[text, below] = cell
-    order = [*NUMBERS, *sorted(rows.keys() - NUMBERS.keys())]
-    named = [name for name in order if COST_CELLS[1] in rows.get(name, {})]
-    cells = [[name, *(rows[name].get(cell, "–") for cell in COST_CELLS)] for name in named]
-    return markdown_table(["normalizer", *map(called, COST_CELLS)], cells)
-
-
-def called(cell: tuple[str, int]) -> str:
-    """Returns the text and the tokens of a bin as the head of a column."""
-    text, below = cell
-    return f"{text}, {below // 2:,} – {below:,}"
-
-
-def heads_table(heads: pl.DataFrame) -> str:
-    """Returns the means over all heads: a row for each measure, a column for each of `HEAD_CELLS`."""
-    means = heads.group_by("text", "below").agg(pl.mean(*SHOWN)).rows_by_key(("text", "below"), named=True, unique=True)
-    rows = [[title, *(f"{means[cell][name]:.2f}" for cell in HEAD_CELLS)] for name, title in SHOWN.items()]
-    return markdown_table(["mean over heads", *map(called, HEAD_CELLS)], rows)
-
-
-def needles_table(needles: pl.DataFrame) -> str:
-    """Returns the share of the questions about one of several facts that is answered right, by length and help.
-
-    The help is that to the heads of `SETS` in the middle, in all rows of the question or in its last row.
-    """
-    asked = needles.filter(pl.col("heads").is_in((0, SETS[1])), facts=FACTS, normalizer="softmax")
-    kinds = {"no help": ("neither", "none")}
-    kinds |= {f"{by}, {rows}": (by, rows) for by, rows in itertools.product(("rank", "temperature"), ("all", "last"))}
-    shares = [pl.col("right").filter(help=by, rows=rows).mean().alias(name) for name, (by, rows) in kinds.items()]
-    rows = asked.group_by("length").agg(pl.n_unique("sample"), *shares).sort("length").rows()
-    cells = [[f"{length:,}", str(texts), *(f"{share:.0%}" for share in each)] for length, texts, *each in rows]
-    return markdown_table(["tokens", "questions", *kinds], cells)
-
-
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Computes the units that are not there yet, or puts the files of units together."""
-    if asked.collect:
-        return collect(asked.output, asked.collect, asked.page)
-    known = asked.output / "versions.json"
-    made = {"model": asked.model, "texts": [path.name for path in asked.texts], "quick": asked.quick}
+    if arguments.collect:
+        return collect(arguments.output, arguments.collect, arguments.page)
+    known = arguments.output / "versions.json"
+    made = {"model": arguments.model, "texts": [path.name for path in arguments.texts], "quick": arguments.quick}
     before = read_json(known) if known.exists() else made
     if before | made != before:
-        raise Refusal(f"{asked.output} has units of another model, other texts or --quick: choose another --output")
-    units = [unit for unit in Study(asked, load(asked.model)).units() if fnmatch(unit.name, asked.units)]
+        raise Refusal(f"{arguments.output} has units of another model, other texts or --quick: choose another --output")
+    units = [unit for unit in Study(arguments, load(arguments.model)).units() if fnmatch(unit.name, arguments.units)]
     if not units:
-        raise Refusal(f"--units is {asked.units!r}: it matches no unit; give a pattern such as 'losses_*'")
+        raise Refusal(f"--units is {arguments.units!r}: it matches no unit; give a pattern such as 'losses_*'")
     write_json(known, versions() | made)
-    return compute(units, asked.output)
+    return compute(units, arguments.output)
 
 
 if __name__ == "__main__":
-    asked = options.parse(Arguments, description=__doc__)
+    arguments = options.parse(Arguments, description=__doc__)
     with options.one_line_errors():
-        study(asked)
+        study(arguments)

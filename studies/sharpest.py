@@ -1,4 +1,4 @@
-"""Chooses the constant temperature to test with, on sets of the length of training alone.
+"""Which constant temperature should a model be tested with? Chooses it on sets of the length of training only.
 
     python -m studies.sharpest --checkpoint checkpoints/paper
 
@@ -30,11 +30,11 @@ from softmax_jax.normalizers.registry import normalizer
 from studies.common import SOFT_TO_SHARP, max_retrieval_of, start
 
 TOLERANCE = 0.1
-"""Percentage points of accuracy at the length of training to give for the reach of a sharper row."""
+"""Percentage points of accuracy at the length of training to give up for the reach of a sharper row."""
 
 
 def sharpest(accuracies: Mapping[str, float], tolerance: float = TOLERANCE) -> str:
-    """Returns the last, of normalizers in order from soft to sharp, that is within the tolerance of the most accurate.
+    """Returns the sharpest normalizer within the tolerance of the most accurate; they come in order from soft to sharp.
 
     >>> sharpest({"softmax": 99.90, "temperature(0.5)": 99.85, "hardmax": 99.5})
     'temperature(0.5)'
@@ -57,16 +57,16 @@ def at_training_length(
 ) -> pl.DataFrame:
     """Returns a measure of each seed of a run on sets of the length of training, under each of these normalizers.
 
-    Each set is the nearest tie of so many draws, of uniform ρ; 1 keeps all.
+    Each set is drawn `nearest_of` times from uniform ρ and the draw with the closest top two is kept. 1 turns this off.
     """
     config, parameters = load_checkpoint(checkpoint)
     task = max_retrieval_of(config)
     if nearest_of > 1:
         settings: dict[str, Any] = dataclasses.asdict(task) | {"nearest_of": nearest_of}
         task = NearTies(**settings)
-    of = {"seeds": config.all_seeds, "lengths": (task.longest,), "sets": sets, "key": key_of(Draw.SHARPEST)}
+    options = {"seeds": config.all_seeds, "lengths": (task.longest,), "sets": sets, "key": key_of(Draw.SHARPEST)}
     named = {name: normalizer(name) for name in names}
-    return frame_of(evaluate(parameters, named, task=task, measures=(measure,), **of))
+    return frame_of(evaluate(parameters, named, task=task, measures=(measure,), **options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,16 +79,16 @@ class Arguments:
     sets: int = 2**17
     """Sets per seed, of the most items of a set in training."""
     nearest_of: int = 1
-    """Draw each set so often and keep the draw whose two largest ρ are nearest. 1 turns this off."""
+    """Draw each set N times and keep the draw with the closest top two. 1 turns this off."""
 
     def __post_init__(self) -> None:
         within("--sets", self.sets, 1, 2**20, 2**17)
         within("--nearest-of", self.nearest_of, 1, 2**10, 64)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Measures, prints the table and the choice."""
-    frame = at_training_length(asked.checkpoint, SOFT_TO_SHARP, "accuracy", asked.sets, asked.nearest_of)
+    frame = at_training_length(arguments.checkpoint, SOFT_TO_SHARP, "accuracy", arguments.sets, arguments.nearest_of)
     accuracies = dict(over_seeds(frame, ["normalizer"], "accuracy").select("normalizer", "value").rows())
     best = max(accuracies.values())
     table = new_table("", "", "accuracy (%)", "below the best")
@@ -96,8 +96,8 @@ def study(asked: Arguments) -> None:
         table.add_row(name, f"{accuracy:.4f}", f"{best - accuracy:.4f}")
     plain_console().print(table)
     items, seeds = frame["n"][0], frame["seed"].n_unique()
-    ties = f", each the nearest tie of {asked.nearest_of}" if asked.nearest_of > 1 else ""
-    count = f"{items} items, {asked.sets * seeds:,} sets{ties}"
+    ties = f", each the nearest tie of {arguments.nearest_of}" if arguments.nearest_of > 1 else ""
+    count = f"{items} items, {arguments.sets * seeds:,} sets{ties}"
     print(f"{count}; the sharpest within {TOLERANCE:g} points of the best: {sharpest(accuracies)}")
 
 

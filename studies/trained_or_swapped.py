@@ -1,10 +1,12 @@
-"""Is it the normalizer of the training that decides, or that of the test? In a small transformer, on two tasks.
+"""Does the normalizer of the training decide, or that of the test? In a small transformer, on two tasks.
+
+    python -m studies.trained_or_swapped
+
+Takes 95 minutes on 2 cores; `--quick` five.
 
 A model is trained under softmax, under SSMax, which learns s for each head, and under ASEntmax, whose numbers are
 linear in the query. Each is tested as trained, and with another normalizer swapped into both layers by `swap`; and
 with one number for each head learned on sequences of training lengths, by `calibrate`, while the parameters stay.
-
-    python -m studies.trained_or_swapped
 """
 
 import dataclasses
@@ -49,7 +51,7 @@ from studies.common import Options, start
 TASKS = ("multi_query", "sort")
 TRAINED = ("softmax", "ssmax", "asentmax")
 PLAIN = Normalizer(jax.nn.softmax)
-"""What `swap` finds in a model, where the model itself would put what it was trained under."""
+"""Plain softmax, which `swap` finds where the model would otherwise use the normalizer of its training."""
 CALIBRATION_STEPS = 60
 CALIBRATION_RATE = 0.05
 
@@ -83,18 +85,18 @@ class Arguments(Options):
         check_directory("--workdir", self.workdir)
 
     def config(self, task: str, trained: str) -> Config:
-        """The recipe of a model: that of the preset, half as long."""
+        """Returns the recipe of a model: that of the preset, half as long."""
         steps, seeds = (750, 1) if self.quick else (1_500, 3)
         return changed(load_preset(task), steps=steps, seeds=seeds, normalizer=trained, chunk=50)
 
     def lengths(self, task: SequenceTask) -> tuple[int, ...]:
-        """That of training and its multiples."""
+        """Returns the length of training and multiples of it."""
         multiples = (1, 4) if self.quick else (1, 4, 16, 64) if self.long else (1, 4, 16)
         return tuple(multiple * task.length for multiple in multiples)
 
 
 def swapped_in(task: SequenceTask) -> dict[str, Normalizer]:
-    """What takes the place of the normalizer of training; SSMax with β = 1 for the longest rows of training."""
+    """Returns the normalizers to swap in; SSMax with β = 1 for the longest rows of training."""
     return {
         "softmax": PLAIN,
         "ssmax": normalizer("ssmax", s=1 / math.log(task.length)),
@@ -103,21 +105,21 @@ def swapped_in(task: SequenceTask) -> dict[str, Normalizer]:
     }
 
 
-def scores_of(model: Any, task: SequenceTask, own: bool = False) -> Callable[..., Any]:
-    """The scores of the answers as a function for `swap`, under softmax; or under what the model learned."""
-    return lambda inputs, mask: task.answers(model(inputs, mask, normalizer=None if own else PLAIN))
+def scores_of(model: Any, task: SequenceTask, as_trained: bool = False) -> Callable[..., Any]:
+    """Returns the scores of the answers as a function for `swap`, under softmax or under what the model learned."""
+    return lambda inputs, mask: task.answers(model(inputs, mask, normalizer=None if as_trained else PLAIN))
 
 
 @functools.cache
-def reader(task: SequenceTask, n: int, own: bool) -> Callable[[Any, Key[Array, ""], Normalizers], Float[Array, ""]]:
+def reader(task: SequenceTask, n: int, as_trained: bool) -> Callable[[Any, Key[Array, ""], Normalizers], Array]:
     """Returns the accuracy on a fresh sequence, as a function of model and key.
 
     One function object for the same arguments, so that compiled programs are found again.
     """
 
     def read(model: Any, key: Key[Array, ""], normalizers: Normalizers) -> Float[Array, ""]:
-        batch, scores = task.test_batch(key, n, 1), scores_of(model, task, own)
-        scores = scores if own else swap(scores, normalizers)
+        batch, scores = task.test_batch(key, n, 1), scores_of(model, task, as_trained)
+        scores = scores if as_trained else swap(scores, normalizers)
         return task.accuracy(scores(batch.inputs, batch.mask), batch)
 
     return read
@@ -132,30 +134,33 @@ def merged(task: SequenceTask, trained_under: str) -> Callable[[Parameters], Any
 def accuracies(
     config: Config, parameters: Parameters, seed: int, n: int, normalizers: Normalizers | None
 ) -> list[float]:
-    """Of fresh sequences, in percent, for one seed, whose parameters have a leading axis of 1; None: as trained."""
+    """Returns the accuracies in percent on fresh sequences of one seed, whose parameters have a leading axis of 1.
+
+    The normalizers None are those of training.
+    """
     task = as_sequences(config)
     drawn = set_keys([seed], n, task.test_sets(n))
     compute, models = reader(task, n, normalizers is None), merged(task, config.normalizer)
-    found = on_every_set(compute, models, parameters, drawn, task.at_once(n), normalizers or {})
-    return set_by_set(found)[0].tolist()
+    set_accuracies = on_every_set(compute, models, parameters, drawn, task.at_once(n), normalizers or {})
+    return set_by_set(set_accuracies)[0].tolist()
 
 
 def as_sequences(config: Config) -> SequenceTask:
-    """The task of a run, known to be one on sequences."""
+    """Returns the task of a run, which must be one on sequences."""
     assert isinstance(config.task, SequenceTask)
     return config.task
 
 
 def calibrated(config: Config, parameters: Parameters, seed: int, name: str) -> dict[int, Normalizer]:
-    """A normalizer for each layer with one number per head, learned on sequences that training would have seen next."""
+    """Returns a normalizer for each layer with one number per head, learned on what training would see next."""
     task = as_sequences(config)
     structure, learn = build_model(task, config.normalizer)[0], CALIBRATED[name]
     start = swapped_in(task).get(name) or normalizer(name)
     scores = scores_of(nnx.merge(structure, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), parameters)), task)
 
     def loss(scores: Callable[..., Any], batch: Sequences) -> Float[Array, ""]:
-        found = scores(batch.inputs, batch.mask)
-        return optax.softmax_cross_entropy_with_integer_labels(found, batch.answer).mean()
+        answer_scores = scores(batch.inputs, batch.mask)
+        return optax.softmax_cross_entropy_with_integer_labels(answer_scores, batch.answer).mean()
 
     draw = jax.jit(lambda step: task.training_batch(jnp.int32(seed), step))
     batches = (draw(jnp.int32(config.steps + step)) for step in range(CALIBRATION_STEPS))
@@ -163,54 +168,54 @@ def calibrated(config: Config, parameters: Parameters, seed: int, name: str) -> 
     return calibrate(scores, start, optimizer=optax.adam(CALIBRATION_RATE), **options)
 
 
-def of_model(config: Config, checkpoint: Path, lengths: Sequence[int], console: Console) -> Iterator[Row]:
-    """The rows of all tests of one training; the models are those of the checkpoint."""
+def measure_model(config: Config, checkpoint: Path, lengths: Sequence[int], console: Console) -> Iterator[Row]:
+    """Yields the rows of all tests of one training; the models are those of the checkpoint."""
     _, parameters = load_checkpoint(checkpoint)
     task = as_sequences(config)
-    others = {name: one for name, one in swapped_in(task).items() if name != config.normalizer}
+    others = {name: normalizer for name, normalizer in swapped_in(task).items() if name != config.normalizer}
     for index, seed in enumerate(config.all_seeds):
-        own = jax.tree.map(lambda leaf, index=index: leaf[index : index + 1], parameters)
+        seed_parameters = jax.tree.map(lambda leaf, index=index: leaf[index : index + 1], parameters)
         tests: dict[str, Normalizers | None] = {OWN: None, **others}
-        tests |= {f"{name}, calibrated": calibrated(config, own, seed, name) for name in CALIBRATED}
+        tests |= {f"{name}, calibrated": calibrated(config, seed_parameters, seed, name) for name in CALIBRATED}
         for n in lengths:
             for test, normalizers in tests.items():
-                found = accuracies(config, own, seed, n, normalizers)
-                for sequence, accuracy in enumerate(found):
+                set_accuracies = accuracies(config, seed_parameters, seed, n, normalizers)
+                for sequence, accuracy in enumerate(set_accuracies):
                     yield task.name, config.normalizer, test, n, seed, sequence, accuracy
             console.print(f"{task.name}, trained under {config.normalizer}: seed {seed}, {n} items", highlight=False)
 
 
-def measured(asked: Arguments, console: Console) -> pl.DataFrame:
-    """Trains and tests what is not there yet; the accuracy of every sequence."""
+def measured(arguments: Arguments, console: Console) -> pl.DataFrame:
+    """Trains and tests what is missing; returns the accuracy of every sequence."""
     frames = []
-    for task in TASKS[:1] if asked.quick else TASKS:
+    for task in TASKS[:1] if arguments.quick else TASKS:
         for trained in TRAINED:
-            config = asked.config(task, trained)
-            lengths = asked.lengths(as_sequences(config))
-            directory = asked.workdir / f"{task}_{trained}{'_quick' if asked.quick else ''}"
+            config = arguments.config(task, trained)
+            lengths = arguments.lengths(as_sequences(config))
+            directory = arguments.workdir / f"{task}_{trained}{'_quick' if arguments.quick else ''}"
             tested = directory / f"tested_to_{lengths[-1]}.csv"
             if not tested.exists():
                 run(config, directory, console)
-                write_csv(tested, COLUMNS, list(of_model(config, directory, lengths, console)))
+                write_csv(tested, COLUMNS, list(measure_model(config, directory, lengths, console)))
             frames.append(read_csv(tested, *COLUMNS))
     return pl.concat(frames)
 
 
 def by_seed(frame: pl.DataFrame) -> pl.DataFrame:
-    """The mean accuracy of the sequences of each seed, in percent."""
+    """Returns the mean accuracy of the sequences of each seed, in percent."""
     keys = ("task", "trained", "test", "n", "seed")
     return frame.group_by(keys, maintain_order=True).agg(pl.mean("accuracy"))
 
 
 def compared(frame: pl.DataFrame) -> pl.DataFrame:
-    """Each test beside the model as trained, on the same sequences: the difference in points, and p.
+    """Returns the difference in points of each test from the model as trained, on the same sequences, and p.
 
     p is of the paired t-test over the sequences of all seeds, which takes the trained models as given, corrected by
     Holm for all tests of the frame; 1 where no sequence differs.
     """
     keys = ["task", "trained", "n", "seed", "sequence"]
-    own = frame.filter(test=OWN).select(*keys, own="accuracy")
-    pairs = frame.filter(pl.col("test") != OWN).join(own, on=keys, maintain_order="left")
+    trained_accuracies = frame.filter(test=OWN).select(*keys, own="accuracy")
+    pairs = frame.filter(pl.col("test") != OWN).join(trained_accuracies, on=keys, maintain_order="left")
     groups = pairs.group_by("task", "trained", "test", "n", maintain_order=True)
     cells = groups.agg(difference=(pl.col("accuracy") - pl.col("own")))
     differences = [np.asarray(values) for values in cells["difference"].to_list()]
@@ -230,7 +235,7 @@ def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
     shown = pl.col("n") == pl.col("task").replace_strict(SHOWN, default=max(frame["n"]))
     rows = []
     for (task, trained, n), cells in frame.filter(shown).group_by("task", "trained", "n", maintain_order=True):
-        values = {str(test): of_test["accuracy"].to_list() for (test,), of_test in cells.group_by("test")}
+        values = {str(test): test_cells["accuracy"].to_list() for (test,), test_cells in cells.group_by("test")}
         row = [f"{str(task).replace('_', ' ')}, {n:,} items", reader_name(str(trained))]
         for test in TESTS:
             cell = with_interval(values[test]) if test in values else "–"
@@ -253,7 +258,7 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
     colour = pl.when(test=OWN).then("trained").otherwise("test").map_elements(lambda name: palette([name])[name])
     shown = shown.with_columns(task, colour=colour, panel=pl.format("{}: {}", trained, task))
     by_training = shown.group_by("trained", maintain_order=True)
-    panels = [panel for _, of_one in by_training for panel in of_one["panel"].unique(maintain_order=True)]
+    panels = [panel for _, training_rows in by_training for panel in training_rows["panel"].unique(maintain_order=True)]
     base = alt.Chart().encode(
         y=alt.Y("test:N", title=None, sort=TESTS, axis=alt.Axis(grid=True, labelLimit=200)),
         color=alt.Color("colour:N", scale=None),
@@ -277,12 +282,12 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
     return layers.facet(facet, columns=shown["task"].n_unique()).properties(title=title)
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Trains, tests, draws, writes."""
-    frame = measured(asked, plain_console())
+    frame = measured(arguments, plain_console())
     seeds, tests = by_seed(frame), compared(frame)
     frames, drawn = {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}
-    asked.write("trained_or_swapped", frames, drawn, {"accuracy": accuracy_table(seeds, tests)})
+    arguments.write("trained_or_swapped", frames, drawn, {"accuracy": accuracy_table(seeds, tests)})
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_every_number_of_the_newest_result_files_is_in_the_files_of_the_page(tmp
         assert (tmp_path / name).read_text() == (table.DATA / f"{name}.csv").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_what_waits_for_a_gpu_runs_from_end_to_end_on_a_cpu(tmp_path):
     for part in range(1, 6):
         command = [sys.executable, "-m", "benchmarks.gpu", "--part", str(part), "--small", "--output", str(tmp_path)]

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_example_of_refitting_refits_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     with jax.numpy_dtype_promotion("standard"):  # as users have it
@@ -52,7 +52,7 @@ def run_notebook(name: str, monkeypatch: pytest.MonkeyPatch, **sizes: int | str)
     return variables
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     sizes = {"EPOCHS": 1, "SEEDS": 1, "RUNS": tmp_path, "LENGTHS": "32 64", "NAMES": "softmax shifted_softmax ssmax"}
     variables = run_notebook("shootout.py", monkeypatch, **sizes)
@@ -61,7 +61,7 @@ def test_the_shootout_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert set(tests["n"]) == {32, 64}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_max_retrieval_notebook_runs(monkeypatch: pytest.MonkeyPatch):
     sizes = {"STEPS": 60, "SEEDS": 1, "ITEMS": 5, "SETS": 64, "LONGEST": 16}
     variables = run_notebook("max_retrieval.py", monkeypatch, **sizes)

@@ -61,7 +61,7 @@ def test_its_fit_is_of_its_parameters(retrieval):
     assert ALL_LENGTHS in fits_beside(str(retrieval), parameters)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_it_answers_what_its_preset_says():
     said = {name: float(percent) for name, percent in re.findall(r"(\w+)\s+([\d.]+) %", score(TEXTS))}
     config, parameters = load_checkpoint(TEXTS)

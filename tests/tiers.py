@@ -24,5 +24,5 @@ def methods(values: Iterable[Any] = sj.METHODS) -> list[Any]:
     """Parameters that are, or start with, a normalizer: of registered names only those of the heart run by default."""
     rows = list(values)
     normalizers = [row[0] if isinstance(row, tuple) else row for row in rows]
-    unregistered = [one for one in normalizers if not isinstance(one, str) or one not in sj.METHODS]
+    unregistered = [name for name in normalizers if not isinstance(name, str) or name not in sj.METHODS]
     return full_except(rows, *HEART, *unregistered)

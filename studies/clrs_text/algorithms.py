@@ -175,8 +175,8 @@ def _maximum_subarray(inputs: Inputs, length: Int[Array, ""], decimals: int) -> 
             extends = total + value >= value
             first, total = jnp.where(extends, first, here), jnp.where(extends, total + value, value)
             better = total > best
-            one = jnp.where(better, first, start), jnp.where(better, here, end), jnp.where(better, total, best)
-            return (*one, first, total), None
+            winner = jnp.where(better, first, start), jnp.where(better, here, end), jnp.where(better, total, best)
+            return (*winner, first, total), None
 
         zero = jnp.int32(0)
         nodes = jnp.arange(1, len(values), dtype=jnp.int32), values[1:]
@@ -192,9 +192,9 @@ def _draw_strings(key: Key[Array, ""], length: Int[Array, ""], room: int, decima
     needle = jnp.where(length < 5, 1, length // 5)
     haystack = length - needle
     place = jax.random.randint(place_key, (), 0, haystack - needle, jnp.int32)
-    of_needle = letters[jnp.clip(haystack + nodes - place, 0, room - 1)]
+    needle_letters = letters[jnp.clip(haystack + nodes - place, 0, room - 1)]
     put = (nodes >= place) & (nodes < place + needle)
-    return {"string": (nodes >= haystack).astype(jnp.int32), "key": jnp.where(put, of_needle, letters)}
+    return {"string": (nodes >= haystack).astype(jnp.int32), "key": jnp.where(put, needle_letters, letters)}
 
 
 def _first_match(inputs: Inputs, length: Int[Array, ""], decimals: int) -> Inputs:

@@ -1,4 +1,4 @@
-"""Says what tuning under each regime gains over softmax, from the answers that `study` and `pretrained` counted.
+"""Writes tables and the picture of what tuning gains over softmax, from the answers of `study` and `pretrained`.
 
 The unit is the base model. Of each, the accuracies of its tuning runs are averaged, and the difference of two regimes
 is one number per base model: mean, Student's t interval and paired t-test over base models. Beside it stands a
@@ -34,7 +34,7 @@ LEARNED = 50.0
 """Mean accuracy in percent at the lengths of training, from which an algorithm takes part in claims."""
 BASELINE = "softmax"
 UNTUNED = "untuned"
-"""In the place of a regime: the base models before tuning."""
+"""Stands in the column of regimes for the base models before tuning."""
 PAIRS = (
     ("adaptive", BASELINE),
     ("ssmax", BASELINE),
@@ -88,19 +88,21 @@ def by_run(
     tuned: pl.DataFrame, regime: str, algorithm: str, lengths: Sequence[int]
 ) -> Float[np.ndarray, "models runs"]:
     """Returns the mean accuracy over some lengths of each tuning run of each base model."""
-    found = tuned.filter(pl.col("n").is_in(lengths), regime=regime, algorithm=algorithm)
-    means = found.group_by("seed", "run").agg(pl.mean("accuracy")).sort("seed", "run")
+    answers = tuned.filter(pl.col("n").is_in(lengths), regime=regime, algorithm=algorithm)
+    means = answers.group_by("seed", "run").agg(pl.mean("accuracy")).sort("seed", "run")
     return means["accuracy"].to_numpy().reshape(means["seed"].n_unique(), -1)
 
 
-def bootstrap(one: Float[np.ndarray, "models runs"], other: Float[np.ndarray, "models others"]) -> tuple[float, float]:
+def bootstrap(
+    regime: Float[np.ndarray, "models runs"], other: Float[np.ndarray, "models others"]
+) -> tuple[float, float]:
     """Returns the 95 % interval of the mean difference when base models are drawn and, within each, its runs."""
     random = np.random.default_rng(0)
-    models = random.integers(len(one), size=(DRAWS, len(one), 1))
+    models = random.integers(len(regime), size=(DRAWS, len(regime), 1))
     means = []
-    for of_regime in (one, other):
-        runs = random.integers(of_regime.shape[1], size=(DRAWS, len(one), of_regime.shape[1]))
-        means.append(of_regime[models, runs].mean((1, 2)))
+    for accuracies in (regime, other):
+        runs = random.integers(accuracies.shape[1], size=(DRAWS, len(regime), accuracies.shape[1]))
+        means.append(accuracies[models, runs].mean((1, 2)))
     low, high = np.quantile(means[0] - means[1], (0.025, 0.975))
     return float(low), float(high)
 
@@ -109,13 +111,13 @@ def contrasts(answers: pl.DataFrame) -> pl.DataFrame:
     """Returns each difference of two regimes at and beyond the lengths of training, for every learned algorithm."""
     tuned, rows = complete(answers), []
     for (lengths, numbers), algorithm, pair in itertools.product(RANGES.items(), learned(answers), PAIRS):
-        one, other = (by_run(tuned, name, algorithm, numbers) for name in pair)
-        means, reference = one.mean(1), other.mean(1)
+        regime, other = (by_run(tuned, name, algorithm, numbers) for name in pair)
+        means, reference = regime.mean(1), other.mean(1)
         gains = (means - reference).tolist()
         mean, half = float(np.mean(gains)), half_width(gains)
         half = float("nan") if half is None else half
         p = paired_p_value(means.tolist(), reference.tolist())
-        ends = mean - half, mean + half, p, *bootstrap(one, other)
+        ends = mean - half, mean + half, p, *bootstrap(regime, other)
         rows.append((*pair, algorithm, lengths, len(gains), mean, *ends))
     return pl.DataFrame(rows, CONTRASTS, orient="row")
 
@@ -159,22 +161,25 @@ def seeds(tuned: pl.DataFrame) -> list[int]:
     return tuned["seed"].unique().sort().to_list()
 
 
-def contrasts_table(found: pl.DataFrame) -> str:
+def contrasts_table(contrasts: pl.DataFrame) -> str:
     """Returns the contrasts of the algorithm that sorts, as Markdown."""
     rows = []
-    for row in found.filter(algorithm=SORTED, lengths="40 to 64").to_dicts():
+    for row in contrasts.filter(algorithm=SORTED, lengths="40 to 64").to_dicts():
         interval, boot = (f"{row[low]:+.1f} to {row[high]:+.1f}" for low, high in (("low", "high"), CONTRASTS[-2:]))
         names = NAMES[row["regime"]], NAMES[row["against"]]
         rows.append([*names, f"{row['mean']:+.1f}", interval, boot, number_or_dash(row["p"], ".2g")])
     return markdown_table(["tuned under", "minus", "gain", "95 % (t)", "95 % (bootstrap)", "p"], rows)
 
 
-def algorithms_table(found: pl.DataFrame) -> str:
+def algorithms_table(contrasts: pl.DataFrame) -> str:
     """Returns what the temperature gains over softmax on every learned algorithm, with half its interval by t."""
     rows = []
-    of_temperature = found.filter(regime="adaptive", against=BASELINE)
-    for (algorithm,), of_one in of_temperature.group_by("algorithm", maintain_order=True):
-        cells = {row["lengths"]: f"{row['mean']:+.1f} ± {row['high'] - row['mean']:.1f}" for row in of_one.to_dicts()}
+    temperature_rows = contrasts.filter(regime="adaptive", against=BASELINE)
+    for (algorithm,), rows_of_algorithm in temperature_rows.group_by("algorithm", maintain_order=True):
+        cells = {
+            row["lengths"]: f"{row['mean']:+.1f} ± {row['high'] - row['mean']:.1f}"
+            for row in rows_of_algorithm.to_dicts()
+        }
         rows.append([str(algorithm), *(cells[lengths] for lengths in RANGES)])
     return markdown_table(["algorithm", *RANGES], rows)
 
@@ -199,7 +204,7 @@ def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
         name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
         shares = f"{100 * within.mean():.1f}", f"{100 * after.mean():.1f}"
         cells_of.setdefault((algorithm, name), []).append((*shares, *(() if regime == BASELINE else compared)))
-    rows = [[*model, *map("; ".join, zip(*of_seeds))] for model, of_seeds in cells_of.items()]
+    rows = [[*model, *map("; ".join, zip(*seed_cells))] for model, seed_cells in cells_of.items()]
     longer = bits.filter("beyond")["n"]
     spans = f"{min(lengths)} to {max(lengths)}", f"{longer.min()} to {longer.max()}"
     header = ["algorithm", "under", *spans, "gain", "p"]
@@ -216,8 +221,8 @@ def gains_chart(answers: pl.DataFrame) -> charts.Chart:
     shown = over_seeds(gains, ["regime", "n"], "gain").rename({"regime": "normalizer"})
     longer = {name: NAMES[name] for name in ("constant", "sharp_constant")}
     shown = shown.with_columns(pl.col("normalizer").replace(longer))
-    found = contrasts(answers).filter(algorithm=SORTED, against=BASELINE, lengths="40 to 64")
-    mean = dict(found.select("regime", "mean").rows())
+    long_contrasts = contrasts(answers).filter(algorithm=SORTED, against=BASELINE, lengths="40 to 64")
+    mean = dict(long_contrasts.select("regime", "mean").rows())
     sharp = [mean[name] for name in ("adaptive", "ssmax", "sharp_constant")]
     title = charts.chart_title(
         f"Tuned sharper, models sort {min(sharp):.0f} to {max(sharp):.0f} points more at 40 to 64, whatever sharpens",
@@ -242,12 +247,12 @@ def tables_of(data: Path) -> Iterator[str]:
         yield pretrained_table(found, read_json(data / "pretrained.json", "settings")["settings"]["lengths"])
 
 
-def write(asked: Arguments) -> None:
+def write(arguments: Arguments) -> None:
     """Writes the contrasts, the losses, the tables and the picture."""
-    answers = read_csv(asked.data / "answers.csv")
+    answers = read_csv(arguments.data / "answers.csv")
     frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
     drawn = {"gains": gains_chart(answers)}
-    asked.write("clrs_text", frames, drawn, dict(zip(asked.marks(), tables_of(asked.data))))
+    arguments.write("clrs_text", frames, drawn, dict(zip(arguments.marks(), tables_of(arguments.data))))
 
 
 if __name__ == "__main__":

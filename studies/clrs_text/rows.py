@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Int
 
 from studies.clrs_text.algorithms import ALGORITHMS
-from studies.clrs_text.tokens import TOKENIZERS, Tokenizer, answer_parts, question_parts
+from studies.clrs_text.texts import answer_parts, question_parts
+from studies.clrs_text.tokens import TOKENIZERS, Tokenizer
 
 NONE = -1
 """The text of a slot that holds no token."""
@@ -24,7 +25,7 @@ class Packed(NamedTuple):
     read: Int[np.ndarray, " answers"]
     answers: Int[np.ndarray, " answers"]
     """Which of all the tokens drawn the answers are."""
-    of_text: Int[np.ndarray, " answers"]
+    text_index: Int[np.ndarray, " answers"]
 
 
 @functools.cache
@@ -59,16 +60,16 @@ def packed_rows(tokenizer: str, decimals: int, algorithms: tuple[str, ...], leng
     texts, start = [], 0
     for name in algorithms:
         question_room, answer_room = slots_of(tokenizer, decimals, name, max(lengths))
-        of_answers = start + question_room * len(lengths)
+        answer_start = start + question_room * len(lengths)
         for index, length in enumerate(lengths):
             question, answer = slots_of(tokenizer, decimals, name, length)
-            end, first = start + question_room * (index + 1), of_answers + answer_room * index
+            end, first = start + question_room * (index + 1), answer_start + answer_room * index
             texts.append((np.arange(end - question, end), np.arange(first, first + answer)))
-        start = of_answers + answer_room * len(lengths)
+        start = answer_start + answer_room * len(lengths)
     taken = [len(question) + len(answer) - 1 for question, answer in texts]  # nothing follows the end of an answer
     rows = first_fit(taken, max(taken))
     slots, text = np.zeros((len(rows), max(taken)), np.int32), np.full((len(rows), max(taken)), NONE, np.int32)
-    read, answers, of_text = [], [], []
+    read, answers, text_index = [], [], []
     for row, members in enumerate(rows):
         place = 0
         for index in members:
@@ -77,9 +78,9 @@ def packed_rows(tokenizer: str, decimals: int, algorithms: tuple[str, ...], leng
             slots[row, here], text[row, here] = np.concatenate([question, answer[:-1]]), index
             read.append(row * max(taken) + place + len(question) - 1 + np.arange(len(answer)))
             answers.append(answer)
-            of_text.append(np.full(len(answer), index))
+            text_index.append(np.full(len(answer), index))
             place += taken[index]
-    return Packed(slots, text, *(np.concatenate(part).astype(np.int32) for part in (read, answers, of_text)))
+    return Packed(slots, text, *(np.concatenate(part).astype(np.int32) for part in (read, answers, text_index)))
 
 
 def first_fit(sizes: list[int], width: int) -> list[list[int]]:

@@ -1,4 +1,6 @@
-"""Tunes small decoders on CLRS-Text under several normalizers, from several base models, and counts right answers.
+"""What does tuning under another normalizer gain? Small decoders on CLRS-Text, from several base models.
+
+    python -m studies.clrs_text.study --workdir runs/clrs_text_study
 
 Base models train under softmax, side by side. From each, two runs for every regime train on for a tenth of its steps,
 on batches of their own. Base models are tested under other regimes too ("swapped"), tuned ones under their own
@@ -7,13 +9,10 @@ numbers of β = constant + slope·log n + adaptive·β(H) for each head, and whi
 
 Nothing here draws, so it runs where there is an accelerator and no browser. It writes answers.csv and numbers.csv after
 each regime and continues where it was stopped; `studies.clrs_text.page` makes tables and the picture from these files.
-
-    python -m studies.clrs_text.study --workdir runs/clrs_text_study
 """
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from flax import nnx
-from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 from rich.console import Console
 
 from softmax_jax.experiment.commands.options import (
@@ -47,11 +45,9 @@ from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.execution import on_cpu
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.parameters import number
-from softmax_jax.normalizers.row import Row
-from softmax_jax.normalizers.scales import EntropyPolynomial, LogLength, Scale
 from softmax_jax.refusal import NotFiniteError, Refusal
 from studies.clrs_text.decoder import Decoder
+from studies.clrs_text.regimes import NUMBERS, REGIMES, SOFTMAX, SWAPPED, TUNED, HeadScale, data_of, with_head_numbers
 from studies.clrs_text.task import TEST_LENGTHS, TEST_SETS, ClrsText, Purpose
 
 TUNED_STEPS, TUNED_RATE = 10, 0.3
@@ -60,53 +56,9 @@ PER_BASE = 4
 """Models of a stage from each base model: two runs under each of two regimes."""
 AT_ONCE = 5
 """Test sets of every algorithm and length that are read at once."""
-SWAPPED, TUNED = "swapped", "tuned"
-NUMBERS = ("constant", "slope", "adaptive")
 KEYS = ("stage", "regime", "seed", "run")
 ANSWERS = (*KEYS, "algorithm", "n", "right", "sets")
 HEADS = (*KEYS, "layer", "head", *NUMBERS)
-
-
-class HeadScale(Scale):
-    """The inverse temperature β = constant + slope·log n + adaptive·β(H), which holds softmax, SSMax and `adaptive`."""
-
-    constant: ArrayLike = number(default=1.0)
-    slope: ArrayLike = number(default=0.0)
-    adaptive: ArrayLike = number(default=0.0)
-
-    def of_row(self, row: Row) -> Float[Array, "..."]:
-        by_length, by_entropy = LogLength(s=1.0).of_row(row), EntropyPolynomial().of_row(row)
-        return row.number(self.constant) + row.number(self.slope) * by_length + row.number(self.adaptive) * by_entropy
-
-
-class Regime(NamedTuple):
-    """The numbers of every head before tuning, and the one that trains, if any."""
-
-    constant: float
-    slope: float
-    adaptive: float
-    learned: str = ""
-
-    def data(self) -> tuple[Float[np.ndarray, " numbers"], Bool[np.ndarray, " numbers"]]:
-        """Returns the numbers and which of them train, as a program takes them."""
-        return np.array(self[:3], np.float32), np.array([name == self.learned for name in NUMBERS])
-
-
-SOFTMAX = "softmax"
-REGIMES = {
-    SOFTMAX: Regime(1.0, 0.0, 0.0),
-    "adaptive": Regime(0.0, 0.0, 1.0),
-    "ssmax": Regime(0.0, 1 / math.log(16), 0.0, "slope"),
-    "constant": Regime(1.0, 0.0, 0.0, "constant"),
-    "sharp_constant": Regime(1.5, 0.0, 0.0, "constant"),
-}
-"""SSMax starts at its registered s, where β is 1 for 16 entries. The sharp constant starts at SSMax's β for 64."""
-
-
-def data_of(regimes: Sequence[str]) -> tuple[Float[np.ndarray, "models numbers"], Bool[np.ndarray, "models numbers"]]:
-    """Returns the numbers of each regime and which of them train, as a program takes them for many models."""
-    values, learned = zip(*(REGIMES[name].data() for name in regimes))
-    return np.stack(values), np.stack(learned)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,8 +98,8 @@ class Arguments:
     def base(self, first_seed: int) -> Config:
         """Returns the settings of base models that train side by side."""
         preset = load_preset(ClrsText.name)
-        of_base = {"first_seed": first_seed, "seeds": self.together, "steps": self.steps or preset.steps}
-        return changed(preset, **of_base, **({} if on_cpu() else {"chunk": 750, "chunks_per_checkpoint": 100}))
+        base_settings = {"first_seed": first_seed, "seeds": self.together, "steps": self.steps or preset.steps}
+        return changed(preset, **base_settings, **({} if on_cpu() else {"chunk": 750, "chunks_per_checkpoint": 100}))
 
 
 def tuning(base: Config) -> Config:
@@ -174,28 +126,13 @@ def structure_of(task: ClrsText) -> nnx.GraphDef:
     return nnx.split(nnx.eval_shape(build))[0]
 
 
-def with_head_numbers(
-    parameters: Parameters,
-    heads: int,
-    values: Float[Array, " numbers"],
-    learned: Bool[Array, " numbers"] | None = None,
-) -> Parameters:
-    """Returns the parameters of one model with these numbers in each head; numbers that are learned stay."""
-
-    def number_of(block: Any, index: int) -> Float[Array, "heads 1 1"]:
-        value = jnp.broadcast_to(values[index], (heads, 1, 1))
-        return value if learned is None else jnp.where(learned[index], block["attention"][NUMBERS[index]], value)
-
-    blocks = {
-        layer: block | {"attention": {name: number_of(block, index) for index, name in enumerate(NUMBERS)}}
-        for layer, block in parameters["blocks"].items()
-    }
-    return parameters | {"blocks": blocks}
-
-
 def for_each_model(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function of the same arguments for many models: side by side, or one by one on CPU cores."""
-    return (lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)) if on_cpu() else jax.vmap(function)
+    return (
+        (lambda *arguments: jax.lax.map(lambda model_arguments: function(*model_arguments), arguments))
+        if on_cpu()
+        else jax.vmap(function)
+    )
 
 
 class Programs:
@@ -216,7 +153,7 @@ class Programs:
     def tune(self, parameters: Parameters, models: Sequence["Model"]) -> Parameters:
         """Returns the parameters of these models after tuning.
 
-        Raises FloatingPointError for a loss that is not finite.
+        Raises NotFiniteError for a loss that is not finite.
         """
         seeds, runs = (np.array([getattr(model, name) for model in models], np.int32) for name in ("seed", "run"))
         first = (self.base.steps + self.config.steps * runs).astype(np.int32)
@@ -241,7 +178,7 @@ class Programs:
     ) -> tuple[Parameters, Array]:
         structure, heads = structure_of(self.task), self.task.heads
 
-        def one(
+        def tune_model(
             parameters: Parameters, seed: Array, first: Array, values: Array, learned: Array
         ) -> tuple[Parameters, Array]:
             def loss(parameters: Parameters, batch: Any, dropout_key: Any) -> tuple[Array, Array]:
@@ -255,24 +192,24 @@ class Programs:
             state, metrics = train_steps(self.config, gradient, state, first_step=first, steps=steps)
             return with_head_numbers(state.parameters, heads, values, learned), metrics.first_bad_step
 
-        return for_each_model(one)(parameters, seeds, first, values, learned)
+        return for_each_model(tune_model)(parameters, seeds, first, values, learned)
 
     def _right(self, parameters: Parameters, seeds: Array) -> Bool[Array, "batches models sets texts"]:
         structure, task = structure_of(self.task), self.tested
 
         def at_step(step: Array) -> Bool[Array, "models sets texts"]:
-            def of_model(parameters: Parameters, seed: Array) -> Bool[Array, "sets texts"]:
+            def answer_model(parameters: Parameters, seed: Array) -> Bool[Array, "sets texts"]:
                 batch = task.batch(Purpose.TEST, seed, step)
                 return task.right(task.scores(nnx.merge(structure, parameters), batch, None), batch)
 
-            return for_each_model(of_model)(parameters, seeds)
+            return for_each_model(answer_model)(parameters, seeds)
 
         with jax.default_matmul_precision("highest"):
             return jax.lax.map(at_step, jnp.arange(self.batches, dtype=jnp.int32))
 
 
 class Model(NamedTuple):
-    """What a row of results is about."""
+    """The stage, regime, seed and run that a row of results belongs to."""
 
     stage: str
     regime: str
@@ -280,14 +217,14 @@ class Model(NamedTuple):
     run: int
 
 
-def stages(asked: Arguments, seeds: Sequence[int]) -> Iterator[tuple[str, list[Model]]]:
+def stages(arguments: Arguments, seeds: Sequence[int]) -> Iterator[tuple[str, list[Model]]]:
     """Yields the name and the models of each stage of some seeds: as many models in every stage, for one program.
 
     Two regimes tune at once, a last one alone with twice the runs. Base models are tested after the second stage.
     """
-    pairs = [asked.regimes[place : place + 2] for place in range(0, len(asked.regimes), 2)]
+    pairs = [arguments.regimes[place : place + 2] for place in range(0, len(arguments.regimes), 2)]
     tunings = [(TUNED, names, PER_BASE // len(names)) for names in pairs]
-    starts = [name for name in asked.regimes if name != "constant"][:PER_BASE]  # as that starts as softmax
+    starts = [name for name in arguments.regimes if name != "constant"][:PER_BASE]  # as that starts as softmax
     swapped = (SWAPPED, tuple(starts + starts[:1] * (PER_BASE - len(starts))), 1)
     for stage, names, runs in (*tunings[:2], swapped, *tunings[2:]):
         models = [Model(stage, name, seed, run) for name in names for seed in seeds for run in range(runs)]
@@ -308,7 +245,9 @@ def measured(programs: Programs, base: Parameters, seeds: Sequence[int], models:
     parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), base)
     values, _ = data_of([model.regime for model in models])
     heads = programs.task.heads
-    parameters = jax.vmap(lambda one, numbers: with_head_numbers(one, heads, numbers))(parameters, values)
+    parameters = jax.vmap(lambda model_parameters, numbers: with_head_numbers(model_parameters, heads, numbers))(
+        parameters, values
+    )
     if models[0].stage == TUNED:
         parameters = programs.tune(parameters, models)
     right = programs.right(parameters, [model.seed for model in models])
@@ -320,39 +259,39 @@ def measured(programs: Programs, base: Parameters, seeds: Sequence[int], models:
     ]
     by_layer = [jax.tree.map(np.asarray, block["attention"]) for block in parameters["blocks"].values()]
     numbers = [
-        (*model, layer, head, *(round(float(of_layer[name][index, head, 0, 0]), 5) for name in NUMBERS))
+        (*model, layer, head, *(round(float(layer_numbers[name][index, head, 0, 0]), 5) for name in NUMBERS))
         for index, model in enumerate(models)
-        for layer, of_layer in enumerate(by_layer)
+        for layer, layer_numbers in enumerate(by_layer)
         for head in range(heads)
     ]
     frames = {"answers": (ANSWERS, answers), "numbers": (HEADS, numbers)}
     return {name: pl.DataFrame(rows, columns, orient="row") for name, (columns, rows) in frames.items()}
 
 
-def study(asked: Arguments) -> None:
+def study(arguments: Arguments) -> None:
     """Trains, tunes and tests what is not there yet, and writes what there is after every stage."""
     KEPT.keep()
-    jax.config.update("jax_default_matmul_precision", asked.precision)
+    jax.config.update("jax_default_matmul_precision", arguments.precision)
     console = plain_console()
-    made = {"settings": settings_of(asked.base(0)), "versions": versions(), "precision": asked.precision}
-    write_json(asked.workdir / "study.json", made | {"tuned_steps": tuning(asked.base(0)).steps})
-    programs, found = None, []
-    for first in range(0, asked.seeds, asked.together):
-        config, directory = asked.base(first), asked.workdir / f"seeds_from_{first}"
-        programs = programs or Programs(config, PER_BASE * asked.together, asked.sets)
+    made = {"settings": settings_of(arguments.base(0)), "versions": versions(), "precision": arguments.precision}
+    write_json(arguments.workdir / "study.json", made | {"tuned_steps": tuning(arguments.base(0)).steps})
+    programs, stage_frames = None, []
+    for first in range(0, arguments.seeds, arguments.together):
+        config, directory = arguments.base(first), arguments.workdir / f"seeds_from_{first}"
+        programs = programs or Programs(config, PER_BASE * arguments.together, arguments.sets)
         base = run(config, directory / "base", console).parameters
-        for name, models in stages(asked, config.all_seeds):
+        for name, models in stages(arguments, config.all_seeds):
             measure = functools.partial(measured, programs, base, config.all_seeds, models)
-            found.append(kept(directory / name, measure))
-            write(asked.workdir, found, console)
+            stage_frames.append(kept(directory / name, measure))
+            write(arguments.workdir, stage_frames, console)
 
 
-def write(workdir: Path, found: Sequence[dict[str, pl.DataFrame]], console: Console) -> None:
+def write(workdir: Path, stage_frames: Sequence[dict[str, pl.DataFrame]], console: Console) -> None:
     """Writes the answers and the numbers of all stages so far, and prints the newest accuracies."""
-    for name in found[0]:
-        frame = pl.concat([frames[name] for frames in found]).unique(maintain_order=True)
+    for name in stage_frames[0]:
+        frame = pl.concat([frames[name] for frames in stage_frames]).unique(maintain_order=True)
         write_csv(workdir / f"{name}.csv", frame.columns, frame.rows())
-    newest = found[-1]["answers"].group_by("stage", "regime", maintain_order=True)
+    newest = stage_frames[-1]["answers"].group_by("stage", "regime", maintain_order=True)
     for stage, regime, right, sets in newest.agg(pl.sum("right", "sets")).rows():
         console.print(f"{stage} {regime}: {100 * right / sets:.2f} % of all answers", highlight=False)
 

@@ -26,7 +26,8 @@ from softmax_jax.refusal import Refusal
 from studies.clrs_text.algorithms import ALGORITHMS, Kind
 from studies.clrs_text.decoder import Decoder
 from studies.clrs_text.rows import NONE, Packed, packed_rows, slots_of, tokenizer_of
-from studies.clrs_text.tokens import INTEGERS, TOKENIZERS, Tokenizer, answer_parts, question_parts
+from studies.clrs_text.texts import answer_parts, question_parts
+from studies.clrs_text.tokens import INTEGERS, TOKENIZERS, Tokenizer
 
 PUBLISHED_LENGTHS = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)
 """Those of training in the paper."""
@@ -54,13 +55,13 @@ class Texts(NamedTuple):
     answer: Int[Array, "sets answers"]
     weight: Float[Array, "sets answers"]
     """One over the tokens of the answer it belongs to; 0 where there is no token."""
-    of_text: Int[Array, "sets answers"]
+    text_index: Int[Array, "sets answers"]
     """Which of the texts it belongs to, counted through the rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ClrsText(Task):
-    """The texts, the decoder and its sizes. Raises ValueError for sizes that make none."""
+    """The texts, the decoder and its sizes. Raises Refusal for sizes that make none."""
 
     name: ClassVar[str] = "clrs_text"
     divides_batches: ClassVar[bool] = True
@@ -111,7 +112,7 @@ class ClrsText(Task):
         return {name: dataclasses.replace(self, algorithms=(name,)) for name in self.algorithms}
 
     def check_length(self, option: str, length: int) -> None:
-        """Raises ValueError for a length at which an algorithm has no instance."""
+        """Raises Refusal for a length at which an algorithm has no instance."""
         for name in self.algorithms:
             least = ALGORITHMS[name].least
             if not least <= length <= INTEGERS:
@@ -139,11 +140,11 @@ class ClrsText(Task):
         for index, name in enumerate(self.algorithms):
             keys = jax.random.split(jax.random.fold_in(key, index), len(lengths))
             text = jax.vmap(functools.partial(self._text, name, self.longest))(keys, lengths)
-            for tokens, there in zip(*text):
+            for tokens, present in zip(*text):
                 drawn.append(tokens.reshape(self.sets, -1))
-                taken.append(there.reshape(self.sets, -1))
-        tokens, there = jnp.concatenate(drawn, 1), jnp.concatenate(taken, 1)
-        return self._texts(self.packed, tokens, there)
+                taken.append(present.reshape(self.sets, -1))
+        tokens, present = jnp.concatenate(drawn, 1), jnp.concatenate(taken, 1)
+        return self._texts(self.packed, tokens, present)
 
     def _text(
         self, algorithm: str, room: int, key: Key[Array, ""], length: Int[Array, ""]
@@ -156,8 +157,8 @@ class ClrsText(Task):
         orders = jnp.argsort(question[1]), jnp.argsort(~answer[1])
         # What stands where there is no token may be no token at all, which no score could be the best of.
         known = [(jnp.where(taken, tokens, 0), taken) for tokens, taken in (question, answer)]
-        tokens, there = zip(*((part[0][order], part[1][order]) for part, order in zip(known, orders)))
-        return tokens, there
+        tokens, present = zip(*((part[0][order], part[1][order]) for part, order in zip(known, orders)))
+        return tokens, present
 
     def slots(self, algorithm: str, length: int) -> tuple[int, int]:
         """The most tokens of a question and of an answer at a length."""
@@ -168,21 +169,21 @@ class ClrsText(Task):
         """Where the texts of a batch lie."""
         return packed_rows(self.tokenizer, self.decimals, self.algorithms, self.lengths)
 
-    def _texts(self, packed: Packed, tokens: Int[Array, "sets slots"], there: Bool[Array, "sets slots"]) -> Texts:
+    def _texts(self, packed: Packed, tokens: Int[Array, "sets slots"], present: Bool[Array, "sets slots"]) -> Texts:
         """The texts where they belong."""
         sets = len(tokens)
-        text = jnp.where(there[:, packed.slots] & (packed.text >= 0)[None], packed.text[None], NONE)
-        of_text = jnp.broadcast_to(packed.of_text[None], (sets, len(packed.of_text)))
-        counts = there[:, packed.answers].astype(jnp.float32)
-        texts = int(packed.of_text.max()) + 1
-        totals = jax.vmap(lambda count: jax.ops.segment_sum(count, packed.of_text, texts))(counts)
+        text = jnp.where(present[:, packed.slots] & (packed.text >= 0)[None], packed.text[None], NONE)
+        text_index = jnp.broadcast_to(packed.text_index[None], (sets, len(packed.text_index)))
+        counts = present[:, packed.answers].astype(jnp.float32)
+        texts = int(packed.text_index.max()) + 1
+        totals = jax.vmap(lambda count: jax.ops.segment_sum(count, packed.text_index, texts))(counts)
         return Texts(
             tokens[:, packed.slots],
             text,
-            jnp.broadcast_to(packed.read[None], of_text.shape),
+            jnp.broadcast_to(packed.read[None], text_index.shape),
             tokens[:, packed.answers],
-            counts / totals[:, packed.of_text],
-            of_text,
+            counts / totals[:, packed.text_index],
+            text_index,
         )
 
     def build(self, normalizer: str, rngs: nnx.Rngs) -> Decoder:
@@ -228,7 +229,7 @@ class ClrsText(Task):
         texts = len(self.algorithms) * len(self.lengths)
         wrong = (batch.weight > 0) & (scores.argmax(-1) != batch.answer)
         count = jax.vmap(lambda row, text: jax.ops.segment_sum(row, text, texts))
-        return count(wrong.astype(jnp.int32), batch.of_text) == 0
+        return count(wrong.astype(jnp.int32), batch.text_index) == 0
 
     @property
     def test_lengths(self) -> tuple[int, ...]:
@@ -251,6 +252,6 @@ class ClrsText(Task):
         """
         self.check_length("--lengths", length)
         keys, lengths = jax.random.split(key, sets), jnp.full(sets, length, jnp.int32)
-        tokens, there = jax.vmap(functools.partial(self._text, self.algorithms[0], length))(keys, lengths)
+        tokens, present = jax.vmap(functools.partial(self._text, self.algorithms[0], length))(keys, lengths)
         alone = dataclasses.replace(self, algorithms=self.algorithms[:1], lengths=(length,))
-        return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(there, 1))
+        return alone._texts(alone.packed, jnp.concatenate(tokens, 1), jnp.concatenate(present, 1))

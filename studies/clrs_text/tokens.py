@@ -1,19 +1,14 @@
-r"""The text of CLRS-Text and its tokens: one for each number, or those of SmolLM2, which splits numbers.
+"""The tokens of CLRS-Text: one for each number, or those of SmolLM2, which splits numbers.
 
-A text is a question and an answer, without hints: `minimum:\nkey: [0.548 0.715]\nmin:\n` and `0\n\n`. It is a row
-of parts, each a fixed piece of text or the numbers of a field, and both tokenizers are made from these parts: as
-functions of a text, and as compiled functions of the numbers.
-
-Source: Markeeva et al., "The CLRS-Text algorithmic reasoning language benchmark", arXiv 2406.04229.
+A tokenizer is made from the parts of texts in two forms: as a function of a text, and as a compiled function of the
+numbers.
 """
 
 import abc
 import functools
-import itertools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,110 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from softmax_jax.files import read_json
 from softmax_jax.refusal import Refusal
-from studies.clrs_text.algorithms import ALGORITHMS, Inputs, Kind, values_of
+from studies.clrs_text.algorithms import Inputs, Kind, values_of
+from studies.clrs_text.texts import NUMBER, Parts, answer_parts, cut, question_parts, spell
 
 INTEGERS = 1024
 """Whole numbers have tokens up to this one, and so instances have no more nodes."""
-NUMBER = re.compile(r"-?\d+\.\d+(?:e-\d+)?|-?\de-\d+|\d+")
-END = "\n\n"
-
-
-class Field(NamedTuple):
-    """A part of a text that holds numbers."""
-
-    name: str
-    kind: Kind
-
-
-Parts = tuple[str | Field, ...]
-
-
-@functools.cache
-def question_parts(algorithm: str) -> Parts:
-    r"""The parts of a question.
-
-    >>> [part if isinstance(part, str) else part.name for part in question_parts("binary_search")]
-    ['binary_search:\nkey: [', 'key', '], target: ', 'target', '\nreturn:\n']
-    """
-    of_inputs = [_field(f"{name}: ", name, kind) for name, kind in ALGORITHMS[algorithm].inputs.items()]
-    names = ", ".join(ALGORITHMS[algorithm].outputs)
-    return _merged(f"{algorithm}:\n", *_separated(of_inputs), f"\n{names}:\n")
-
-
-@functools.cache
-def answer_parts(algorithm: str) -> Parts:
-    """The parts of an answer, whose last is its end."""
-    return _merged(*_separated([_field("", *item) for item in ALGORITHMS[algorithm].outputs.items()]), END)
-
-
-def _field(label: str, name: str, kind: Kind) -> Parts:
-    return (f"{label}[", Field(name, kind), "]") if kind.is_list else (label, Field(name, kind))
-
-
-def _separated(fields: Sequence[Parts]) -> Parts:
-    return tuple(part for index, field in enumerate(fields) for part in ((", ",) if index else ()) + field)
-
-
-def _merged(*parts: str | Field) -> Parts:
-    """The same with neighbouring pieces of text as one, and without empty ones."""
-    merged: list[str | Field] = []
-    for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        elif part:
-            merged.append(part)
-    return tuple(merged)
-
-
-def spell(code: int, kind: Kind, decimals: int) -> str:
-    """How a number is written: as Python writes it, so that there are no zeros at its end.
-
-    >>> spell(430, Kind.DECIMAL, 3), spell(-1, Kind.DECIMAL, 3), spell(12, Kind.INTEGER, 3)
-    ('0.43', '-0.0', '12')
-    """
-    if not kind.is_decimal:
-        return str(code)
-    return str(-(~code / 10**decimals) if code < 0 else code / 10**decimals)
-
-
-def text_of(parts: Parts, fields: Mapping[str, Int[Array | np.ndarray, "..."]], decimals: int) -> str:
-    r"""The text of these parts with the numbers of these fields.
-
-    >>> text_of(question_parts("minimum"), {"key": np.array([548, 715])}, 3)
-    'minimum:\nkey: [0.548 0.715]\nmin:\n'
-    """
-
-    def written(part: str | Field) -> str:
-        if isinstance(part, str):
-            return part
-        codes = np.ravel(np.asarray(fields[part.name])).tolist()
-        return " ".join(spell(code, part.kind, decimals) for code in codes)
-
-    return "".join(map(written, parts))
-
-
-def cut(text: str) -> list[str]:
-    """Returns the numbers of a text and the pieces between them.
-
-    >>> cut("[0.5 12]")
-    ['[', '0.5', ' ', '12', ']']
-    """
-    pieces, place = [], 0
-    for match in NUMBER.finditer(text):
-        pieces += [text[place : match.start()], match.group()]
-        place = match.end()
-    return [piece for piece in (*pieces, text[place:]) if piece]
-
-
-def number_of_each(pieces: Sequence[str]) -> list[int]:
-    """Returns which number of a text each digit or point belongs to, and -1 for every other piece.
-
-    >>> number_of_each(["key", ":", " [", "0", ".", "5", " ", "1", "2", "]"])
-    [-1, -1, -1, 0, 0, 0, -1, 1, 1, -1]
-    """
-    inside = [piece != "" and piece in "0123456789." for piece in pieces]
-    starts = [now and not before for now, before in zip(inside, [False, *inside])]
-    return [count - 1 if now else -1 for count, now in zip(itertools.accumulate(starts), inside)]
 
 
 class Tokenizer(abc.ABC):
@@ -146,7 +42,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The tokens of a question or an answer. Raises ValueError for a text that has none."""
+        """The tokens of a question or an answer. Raises Refusal for a text that has none."""
 
     @abc.abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
@@ -172,15 +68,15 @@ class Tokenizer(abc.ABC):
         for part in parts:
             if isinstance(part, str):
                 ids = jnp.asarray(self.literal(part), jnp.int32)
-                there = jnp.ones(ids.shape, bool)
+                present = jnp.ones(ids.shape, bool)
             else:
                 codes = jnp.atleast_1d(fields[part.name]).astype(jnp.int32)
-                ids, there = self.slots(codes, part.kind)
+                ids, present = self.slots(codes, part.kind)
                 numbers = length if part.kind.is_list else 1
                 number = jnp.arange(ids.size, dtype=jnp.int32) // (ids.size // codes.size)
-                there = there & (number < numbers)
+                present = present & (number < numbers)
             tokens.append(ids)
-            taken.append(there)
+            taken.append(present)
         return jnp.concatenate(tokens), jnp.concatenate(taken)
 
 
@@ -206,10 +102,12 @@ class SplitTokenizer(Tokenizer):
         table = read_json(Path(__file__).with_name("smollm2.json"))
         self.tokens: dict[str, list[int]] = table["tokens"]
         self.pieces: dict[str, str] = table["pieces"]
-        of_piece = {piece: int(token) for token, piece in self.pieces.items()}
-        self.sign = of_piece["-"]
+        token_of_piece = {piece: int(token) for token, piece in self.pieces.items()}
+        self.sign = token_of_piece["-"]
         self.signed = {
-            of_piece[piece[:-1]]: token for piece, token in of_piece.items() if piece[:-1] and piece[-1] == "-"
+            token_of_piece[piece[:-1]]: token
+            for piece, token in token_of_piece.items()
+            if piece[:-1] and piece[-1] == "-"
         }
         """The token of what stands before a sign, and that of both."""
 

@@ -1,4 +1,4 @@
-"""The page in Debian's Chromium, opened from disk with no network, as `pytest -m browser` runs it."""
+"""The page in Debian's Chromium, opened from disk with no network, as `pytest tests/browser` runs it."""
 
 import importlib
 from typing import Any
@@ -11,7 +11,6 @@ from softmax_jax.experiment.report.playground import POSITIONS, SLIDERS, playgro
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from tests.experiment.report.studies import small_study
 
-pytestmark = pytest.mark.browser
 playwright: Any = importlib.import_module("playwright.sync_api")
 
 CHROMIUM = "/usr/bin/chromium"

@@ -84,7 +84,7 @@ def test_several_runs_are_one_table_one_chart_and_one_file(trained, tmp_path):
     assert written == {"evaluation.csv", "evaluation.json", "accuracy.png", "accuracy.svg"}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     shipped = ROOT / "checkpoints" / "paper_float32"  # the rounded products of `paper` leave a fit nothing to win
     shutil.copytree(shipped, tmp_path / "paper", ignore=shutil.ignore_patterns("temperature*"))
@@ -106,7 +106,7 @@ def test_a_refit_lies_where_the_evaluation_finds_it(tmp_path):
     assert mean["adaptive_refit"] > mean["softmax"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
     sizes = ("--lengths", 16, "--sets", 8, "--normalizers", "softmax", "hardmax")
@@ -187,7 +187,7 @@ def test_help_holds_no_example_of_python_and_no_default_that_is_nothing():
         assert not [word for word in (">>>", "Traceback", "Raises", "(default: )") if word in said], command
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(("preset", "accuracy"), [("quick", 97.0), ("notebook", 90.0)])
 def test_a_preset_learns_to_find_the_largest_of_sixteen_items(preset, accuracy, tmp_path):
     trained = script("train.py", preset, "--workdir", "run", cwd=tmp_path)

@@ -68,7 +68,7 @@ def check_finished(workdir, undisturbed):
     assert names[0] == names[1]
 
 
-SEEDS = [pytest.param(seed, marks=pytest.mark.slow if seed else pytest.mark.full) for seed in range(10)]
+SEEDS = [pytest.param(seed, marks=pytest.mark.rare if seed else pytest.mark.full) for seed in range(10)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -107,7 +107,7 @@ def start_train(path, *options):
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_train_py_killed_again_and_again_ends_with_the_same_bits(tmp_path):
     draw, cache = random.Random(0), f"--compilation-cache={tmp_path / 'cache'}"
     assert start_train(tmp_path / "whole", cache).wait(600) == 0

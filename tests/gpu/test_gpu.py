@@ -17,10 +17,7 @@ from softmax_jax.laws.laws import hostile
 from tests.golden import numbers
 from tests.library.laws.hostile_rows import broken_laws
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU"),
-]
+pytestmark = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
 RIDES = [name for name in sj.METHODS if runs_fused(sj.normalizer(name))]
 WIDTH = 33
 

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.experiment.language_models.configuration import Keys, architecture_of, described_by_config
+from softmax_jax.experiment.language_models.configuration import describe_config, read_architecture
+from softmax_jax.experiment.language_models.keys import Keys
 from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.refusal import Refusal
 from tests.experiment.language_models.plain_llama import TINY, logits_of, tiny_arrays
 from tests.models.written import (
     TEXT,
-    gguf,
     safetensors,
     scores_of,
     tokenizers,
@@ -28,41 +28,36 @@ from tests.models.written import (
     write_gguf,
 )
 
-pytestmark = pytest.mark.models
 ARRAYS = tiny_arrays(len(vocabulary()[0]))
 HEADS = TINY["heads"], TINY["key_heads"]
 QWEN2 = {"architecture": "Qwen2ForCausalLM"}
+SLIDES = {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1}
 INDEX = "model.safetensors.index.json"
 
 
-@pytest.mark.parametrize(
-    ("changes", "reference"),
-    [
-        ({"sliding_window": 3}, {}),
-        ({"architecture": "MistralForCausalLM", "sliding_window": 3}, {"windows": (3, 3)}),
-        (QWEN2 | {"sliding_window": 3}, {}),
-        (QWEN2 | {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1}, {"windows": (None, 3)}),
-        ({"partial_rotary_factor": 0.5}, {"rotary": 4}),
-    ],
-)
-def test_keys_that_change_the_computation_are_computed(tmp_path, changes, reference):
-    write_directory(tmp_path / "x", ARRAYS, **changes)
-    model = load(str(tmp_path / "x"))
-    tokens = model.encode(TEXT)[:20]
-    expected = logits_of(ARRAYS, tokens, *HEADS, base=500.0, **reference)
-    np.testing.assert_allclose(scores_of(model, tokens), expected, atol=1e-4)
+def write_model(path, **changes):
+    """Writes a directory, or a GGUF file of an architecture with more metadata."""
+    (write_gguf if path.suffix else write_directory)(path, ARRAYS, **changes)
 
 
 @pytest.mark.parametrize(
-    ("architecture", "more", "reference"),
+    ("name", "changes", "reference"),
     [
-        ("qwen2", {"qwen2.rope.dimension_count": 4}, {"rotary": 4}),
-        ("llama", {"llama.attention.scale": 0.125}, {"scale": 0.125}),
+        ("x", {"sliding_window": 3}, {}),
+        ("x", {"architecture": "MistralForCausalLM", "sliding_window": 3}, {"windows": (3, 3)}),
+        (
+            "x",
+            QWEN2 | SLIDES,
+            {"windows": (None, 3)},
+        ),
+        ("x", {"partial_rotary_factor": 0.5}, {"rotary": 4}),
+        ("x.gguf", {"architecture": "qwen2", "more": {"qwen2.rope.dimension_count": 4}}, {"rotary": 4}),
+        ("x.gguf", {"more": {"llama.attention.scale": 0.125}}, {"scale": 0.125}),
     ],
 )
-def test_metadata_that_change_the_computation_are_computed(tmp_path, architecture, more, reference):
-    write_gguf(tmp_path / "x.gguf", ARRAYS, architecture, more=more)
-    model = load(str(tmp_path / "x.gguf"))
+def test_keys_that_change_the_computation_are_computed(tmp_path, name, changes, reference):
+    write_model(tmp_path / name, **changes)
+    model = load(str(tmp_path / name))
     tokens = model.encode(TEXT)[:20]
     expected = logits_of(ARRAYS, tokens, *HEADS, base=500.0, **reference)
     np.testing.assert_allclose(scores_of(model, tokens), expected, atol=1e-4)
@@ -79,8 +74,8 @@ def test_a_llama_with_a_window_in_its_file_is_that_of_transformers(tmp_path):
         expected = module(jnp.asarray(tokens)[None]).logits[0]
     path = tmp_path / "x"
     write_directory(path, ARRAYS)
-    told = json.loads(config.to_json_string()) | {"architectures": ["LlamaForCausalLM"]}
-    (path / "config.json").write_text(json.dumps(told))
+    settings = json.loads(config.to_json_string()) | {"architectures": ["LlamaForCausalLM"]}
+    (path / "config.json").write_text(json.dumps(settings))
     flat = {}
     for names, array in flatten(module.params):
         array = np.asarray(array)
@@ -105,12 +100,12 @@ def test_the_keys_that_transformers_writes_are_known_and_mean_the_same(tmp_path,
     window = window if name == "Qwen2" else {"sliding_window": 8} if window else {}
     theirs = getattr(transformers, f"{name}Config")(**sizes, **window, architectures=[f"{name}ForCausalLM"])
     theirs.save_pretrained(tmp_path)
-    values = {key: one for key, one in theirs.to_dict().items() if one is not None}  # with all defaults
-    for told in (json.loads((tmp_path / "config.json").read_text()), values):
-        config = Keys(tmp_path, told)
-        ours = described_by_config(config, architecture_of(config), 64).sizes
+    values = {key: value for key, value in theirs.to_dict().items() if value is not None}  # with all defaults
+    for settings in (json.loads((tmp_path / "config.json").read_text()), values):
+        config = Keys(tmp_path, settings)
+        ours = describe_config(config, read_architecture(config), 64).sizes
         types = {"Llama": [], "Mistral": ["sliding_attention"] * 4}.get(name) or getattr(theirs, "layer_types", [])
-        windowed = tuple(one == "sliding_attention" for one in types)
+        windowed = tuple(kind == "sliding_attention" for kind in types)
         assert ours.window == (theirs.sliding_window if any(windowed) else None)
         assert ours.windowed == (windowed if any(windowed) and not all(windowed) else None)
         assert (ours.heads, ours.key_heads, ours.context) == (8, 4, theirs.max_position_embeddings)
@@ -154,9 +149,9 @@ def test_parts_of_a_model_are_put_together(tmp_path):
             safetensors.save_file(arrays, tmp_path / "x" / "consolidated.safetensors")  # which is not in the index
             weights = {name: file for file, half in zip(names, halves) for name in half}
             (tmp_path / "x" / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
-        found = load(str(tmp_path / "x")).parameters
-        np.testing.assert_array_equal(found["layers"]["up"], expected["layers"]["up"])
-        np.testing.assert_array_equal(found["embed"], expected["embed"])
+        loaded = load(str(tmp_path / "x")).parameters
+        np.testing.assert_array_equal(loaded["layers"]["up"], expected["layers"]["up"])
+        np.testing.assert_array_equal(loaded["embed"], expected["embed"])
 
 
 def changed(name, content):
@@ -231,34 +226,12 @@ INDEXED = '{"weight_map": {"model.norm.weight": "%s"}}'
 NORM = "model__norm__weight"
 UP = "model__layers__1__mlp__up_proj__weight"
 DIRECTORIES = {
-    "no layers": (with_config(num_hidden_layers=0), "num_hidden_layers is 0"),
-    "layers below zero": (with_config(num_hidden_layers=-1), "num_hidden_layers is -1"),
-    "layers as text": (with_config(num_hidden_layers="2"), "num_hidden_layers is '2'"),
-    "many layers": (with_config(num_hidden_layers=10**8), "num_hidden_layers is 100000000"),
     "more layers than arrays": (with_config(num_hidden_layers=3), "has arrays of 2 layers and tells of 3"),
-    "fewer layers than arrays": (with_config(num_hidden_layers=1), "has arrays of 2 layers and tells of 1"),
-    "heads that do not divide": (with_config(num_attention_heads=5), "num_attention_heads is 5"),
-    "key heads that do not divide": (with_config(num_key_value_heads=3), "4 heads and 3 by num_key_value_heads"),
-    "a width below zero": (with_config(hidden_size=-24), "hidden_size is -24"),
-    "another width": (with_config(intermediate_size=41), "intermediate_size is 41, and its arrays have 40"),
-    "NaN for epsilon": (with_config(rms_norm_eps=float("nan")), "rms_norm_eps is nan"),
-    "theta 0": (with_config(rope_parameters={"rope_theta": 0}), "rope_theta is 0"),
-    "scaled positions": (with_config(rope_scaling={"type": "linear", "factor": 2}), "scales the rotary positions"),
-    "an activation": (with_config(hidden_act="gelu"), "hidden_act is 'gelu'"),
-    "an architecture": (with_config(architectures=["GemmaForCausalLM"]), "holds the architecture 'GemmaForCausalLM'"),
-    "code of its own": (with_config(auto_map={"AutoModelForCausalLM": "m.M"}), "auto_map .* never run"),
-    "quantized": (with_config(quantization_config={"bits": 4}), "quantization_config .* the weights are quantized"),
-    "an unknown key": (with_config(embedding_multiplier=12.0), "embedding_multiplier is 12.0: this decoder does not"),
-    "untied without scores": (with_config(tie_word_embeddings=False), "needs the array lm_head.weight"),
-    "a list for config.json": (changed("config.json", "[1]"), "config.json holds .1.: it must be an object"),
     "config.json cut off": (halved("config.json"), "config.json cannot be read"),
-    "a key twice": (changed("config.json", '{"a": 1, "a": 2}'), "it has the key 'a' twice"),
-    "config.json is a directory": (replaced("config.json", Path.mkdir), "config.json is no regular file"),
-    "config.json is a FIFO": (replaced("config.json", os.mkfifo), "config.json is no regular file"),
-    "tokenizer.json is a FIFO": (replaced("tokenizer.json", os.mkfifo), "tokenizer.json is no regular file"),
-    "tokenizer.json is a directory": (replaced("tokenizer.json", Path.mkdir), "tokenizer.json is no regular file"),
-    "the weights are a directory": (replaced("model.safetensors", Path.mkdir), "model.safetensors is no regular"),
-    "tokenizer.json of {}": (changed("tokenizer.json", "{}"), "tokenizer.json cannot be read: Model missing"),
+    "config.json is a FIFO": (replaced("config.json", os.mkfifo), "config.json is a FIFO"),
+    "tokenizer.json is a FIFO": (replaced("tokenizer.json", os.mkfifo), "tokenizer.json is a FIFO"),
+    "the weights are a directory": (replaced("model.safetensors", Path.mkdir), "model.safetensors is a directory"),
+    "tokenizer.json of {}": (changed("tokenizer.json", "{}"), "tokenizer.json cannot be read: .*Model missing"),
     "tokenizer.json cut off": (halved("tokenizer.json"), "tokenizer.json cannot be read"),
     "a token below zero": (with_vocabulary({"a": -1}), "tokenizer.json cannot be read"),
     "a token without a row": (with_vocabulary({"a": 0, "b": 4_000_000_000}), "the token 'b' is number 4000000000"),
@@ -298,32 +271,9 @@ DIRECTORIES = {
         ],
         "both hold the array",
     ),
-    "an array missing": (with_arrays(**{UP: None}), "has no array model.layers.1.mlp.up_proj.weight"),
-    "no embedding": (with_arrays(model__embed_tokens__weight=None), "has no array model.embed_tokens.weight"),
     "an array of another shape": (with_arrays(**{UP: np.ones((40, 23), np.float32)}), r"\(40, 23\): it must have"),
-    "an array of one axis": (
-        with_arrays(model__layers__0__self_attn__q_proj__weight=np.ones(768, np.float32)),
-        r"has the shape \(768,\)",
-    ),
-    "a number for an array": (
-        with_arrays(model__embed_tokens__weight=np.ones((), np.float32)),
-        r"has the shape \(\): it must have two axes",
-    ),
-    "an array of NaN": (with_arrays(**{UP: np.full((40, 24), np.nan, np.float32)}), "up_proj.weight has entries that"),
     "whole numbers": (with_arrays(**{UP: np.ones((40, 24), np.int8)}), "up_proj.weight' is of type I8, which is no"),
     "an array of float8": (with_float8, "'model.norm.weight' is of type F8_E4M3, which is no weight by itself"),
-    "scales of quantized weights": (
-        with_arrays(**{UP + "_scale": np.ones(40, np.float32)}),
-        "up_proj.weight_scale', of which this decoder knows no use",
-    ),
-    "a bias of a llama": (
-        with_arrays(model__layers__0__self_attn__q_proj__bias=np.ones(32, np.float32)),
-        "q_proj.bias', of which this decoder knows no use",
-    ),
-    "other scores though tied": (
-        with_arrays(lm_head__weight=np.ones((len(vocabulary()[0]), 24), np.float32)),
-        "tie_word_embeddings is true, and lm_head.weight is another array",
-    ),
 }
 
 
@@ -345,10 +295,10 @@ def refusal_of(path):
 
 @pytest.mark.parametrize("case", DIRECTORIES)
 def test_a_hostile_directory_is_refused(tmp_path, case):
-    change, said = DIRECTORIES[case]
+    change, message = DIRECTORIES[case]
     write_directory(tmp_path / "x", ARRAYS)
     change(tmp_path / "x")
-    assert re.search(said, refusal_of(tmp_path / "x"))
+    assert re.search(message, refusal_of(tmp_path / "x"))
 
 
 TOKENS, MERGES = vocabulary()
@@ -359,21 +309,7 @@ def with_key(**more):
 
 
 GGUFS = {
-    "no layers": (with_key(llama__block_count=0), "llama.block_count is 0"),
-    "layers below zero": (with_key(llama__block_count=-1), "llama.block_count is -1"),
-    "layers as text": (with_key(llama__block_count="2"), "llama.block_count is '2'"),
-    "many layers": (with_key(llama__block_count=10**8), "llama.block_count is 100000000"),
     "more layers than arrays": (with_key(llama__block_count=3), "has arrays of 2 layers and tells of 3"),
-    "heads that do not divide": (with_key(llama__attention__head_count=5), "llama.attention.head_count is 5"),
-    "key heads that do not divide": (with_key(llama__attention__head_count_kv=3), "4 heads and 3 by"),
-    "NaN for epsilon": (with_key(llama__attention__layer_norm_rms_epsilon=float("nan")), "rms_epsilon is nan"),
-    "theta 0": (with_key(llama__rope__freq_base=0.0), "llama.rope.freq_base is 0.0"),
-    "part of the head turned": (with_key(llama__rope__dimension_count=4), "llama.rope.dimension_count is 4"),
-    "an unknown key": (with_key(llama__logit_scale=0.5), "llama.logit_scale is 0.5: this decoder does not know"),
-    "a part of several": (with_key(split__count=2), "split.count is 2"),
-    "an architecture as a number": (with_key(general__architecture=7), "holds the architecture 7"),
-    "another vocabulary": (with_key(llama__vocab_size=99), "llama.vocab_size is 99, and its arrays have"),
-    "tokens that are numbers": (with_key(tokenizer__ggml__tokens=[1, 2]), "tokenizer.ggml.tokens is .1, 2."),
     "a token for tokens": (with_key(tokenizer__ggml__tokens="a"), "tokenizer.ggml.tokens is 'a'"),
     "a token twice": (
         with_key(tokenizer__ggml__tokens=[*TOKENS[:-1], TOKENS[0]]),
@@ -389,37 +325,22 @@ GGUFS = {
     "an unknown type": (with_key(tokenizer__ggml__token_type=[9] * len(TOKENS)), "token_type must have a type"),
     "another tokenizer": (with_key(tokenizer__ggml__model="llama"), "holds the tokenizer 'llama' .'smollm'."),
     "another cut": ({"pre": "tekken"}, "holds the tokenizer 'gpt2' .'tekken'.: only byte-level ones"),
-    "a cut that is a list": (with_key(tokenizer__ggml__pre=[1]), "holds the tokenizer 'gpt2'"),
-    "another architecture": ({"architecture": "mamba"}, "holds the architecture 'mamba': it must be one of llama"),
-    "a bias that is not added": (
-        {"arrays": {"blk.0.attn_output.bias": np.zeros(24, np.float32)}},
-        "holds the array 'blk.0.attn_output.bias', of which this decoder knows no use",
-    ),
     "scaled positions": ({"arrays": {"rope_freqs.weight": np.ones(4, np.float32)}}, "scales its rotary positions"),
-    "an array of NaN": (
-        {"arrays": {"blk.1.ffn_up.weight": np.full((40, 24), np.nan, np.float32)}},
-        "blk.1.ffn_up.weight has entries that are not finite",
-    ),
-    "an array of another shape": ({"arrays": {"blk.1.ffn_up.weight": np.ones((40, 23), np.float32)}}, "it must have"),
     "whole numbers": ({"arrays": {"blk.1.ffn_up.weight": np.ones((40, 24), np.int8)}}, "the quantization I8, which"),
     "an array missing": ({"arrays": {"output_norm.weight": None}}, "has no array output_norm.weight"),
-    "no embedding": ({"arrays": {"token_embd.weight": None}}, "has no array token_embd.weight"),
     "cut off": ({"cut": -100}, "is cut off: the array"),
     "cut off in its header": ({"cut": 2000}, "do not fit into its 2,000 bytes"),
     "a type of arrays that gguf does not know": ({"bytes": "type"}, "is of type 255, which gguf does not know"),
     "arrays in the same bytes": ({"bytes": "start"}, "two arrays have bytes in common"),
     "a shape of 2^60": ({"bytes": "shape"}, "is cut off: the array 'output_norm.weight' ends at byte"),
-    "an array of 2^60 entries": ({"bytes": "entries"}, "an array claims 1,152,921,504,606,846,976 entries"),
 }
 
 
 def overwrite(path, place):
-    """Writes another number into the header: of the norm's array, or of the entries of the list of tokens."""
+    """Writes another number into the header of the norm's array."""
     content = bytearray(path.read_bytes())
-    name = b"tokenizer.ggml.tokens" if place == "entries" else b"output_norm.weight"
-    start = content.index(name) + len(name)
+    start = content.index(b"output_norm.weight") + len(b"output_norm.weight")
     form, offset, value = {
-        "entries": ("<Q", 8, 2**60),  # behind the types of the value and of its entries
         "shape": ("<Q", 4, 2**60),  # behind the number of axes
         "type": ("<I", 12, 255),
         "start": ("<Q", 16, 0),
@@ -430,8 +351,8 @@ def overwrite(path, place):
 
 @pytest.mark.parametrize("case", GGUFS)
 def test_a_hostile_gguf_is_refused(tmp_path, case):
-    change, said = GGUFS[case]
-    arrays = {name: one for name, one in (ARRAYS | change.get("arrays", {})).items() if one is not None}
+    change, message = GGUFS[case]
+    arrays = {name: array for name, array in (ARRAYS | change.get("arrays", {})).items() if array is not None}
     path = tmp_path / "x.gguf"
     written = {key: value for key, value in change.items() if key in ("more", "architecture", "pre")}
     write_gguf(path, arrays, **written)
@@ -439,11 +360,4 @@ def test_a_hostile_gguf_is_refused(tmp_path, case):
         path.write_bytes(path.read_bytes()[: change["cut"]])
     if "bytes" in change:
         overwrite(path, change["bytes"])
-    assert re.search(said, refusal_of(path))
-
-
-def test_a_file_of_many_texts_is_refused_without_reading_them(tmp_path):
-    header = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 8, 2**60)
-    (tmp_path / "x.gguf").write_bytes(header + bytes(2**16))
-    assert "an array claims" in refusal_of(tmp_path / "x.gguf")
-    assert struct.unpack("<I", header[:4])[0] == gguf.GGUF_MAGIC
+    assert re.search(message, refusal_of(path))

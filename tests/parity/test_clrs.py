@@ -1,4 +1,4 @@
-"""Questions and answers against dm-clrs on its own draws, as `pytest -m parity` runs them."""
+"""Questions and answers against dm-clrs on its own draws, as `pytest tests/parity` runs them."""
 
 import functools
 
@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from studies.clrs_text.algorithms import ALGORITHMS, codes_of, values_of
-from studies.clrs_text.tokens import answer_parts, question_parts, text_of
+from studies.clrs_text.texts import answer_parts, question_parts, text_of
 from tests.parity import clrs
 
-pytestmark = pytest.mark.parity
 MODULES = clrs.load()
 LENGTHS = (2, 3, 4, 5, 11, 16, 17, 31, 64)
 ROOM = max(LENGTHS)

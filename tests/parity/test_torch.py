@@ -1,4 +1,4 @@
-"""Weights and gradients against PyTorch and the entmax package, as `pytest -m parity` runs them."""
+"""Weights and gradients against PyTorch and the entmax package, as `pytest tests/parity` runs them."""
 
 import importlib
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 
 import softmax_jax as sj
 
-pytestmark = pytest.mark.parity
 torch: Any = importlib.import_module("torch")
 entmax: Any = importlib.import_module("entmax")
 

@@ -99,7 +99,7 @@ def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(
                 ablation.measured(*arguments)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ablation.Arguments.tables))

@@ -56,14 +56,14 @@ def test_a_rule_is_off_by_what_it_grows_too_much():
     ("priority", "power"), [("uniform", 1.0), ("beta_2", 0.5), ("beta_4", 0.25), ("exponential", 0)]
 )
 def test_a_perfect_key_needs_the_growth_that_extreme_values_say(priority, power):
-    rows = extremes.of_perfect_key(priority, LENGTHS, 200)
+    rows = extremes.measure_perfect_key(priority, LENGTHS, 200)
     (found,) = growth(frame_of(rows), "half", 256)["power"]
     assert found == pytest.approx(power, abs=0.06)
 
 
 @pytest.mark.full
 def test_a_needle_needs_the_logarithm():
-    rows = extremes.of_perfect_key("needle", LENGTHS, 20)
+    rows = extremes.measure_perfect_key("needle", LENGTHS, 20)
     # The others are uniform below 1: their terms sum to n·exp(-β·lead)·(1 - exp(-β))/β.
     for _, _, n, beta, _ in rows:
         others = (n - 1) * math.exp(-beta * 0.2) * (1 - math.exp(-beta)) / beta

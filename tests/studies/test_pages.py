@@ -7,7 +7,16 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from docs.pictures import DOCS, table
-from studies import ablation, critical, extremes, factorial, polynomial, precision, pretrained, trained_or_swapped
+from studies import (
+    ablation,
+    critical,
+    extremes,
+    factorial,
+    polynomial,
+    precision,
+    pretrained_tables,
+    trained_or_swapped,
+)
 from studies.clrs_text import page as clrs_text
 from tests.tiers import full_except
 
@@ -52,9 +61,9 @@ def of_polynomial() -> Iterator[str]:
 
 
 def of_pretrained() -> Iterator[str]:
-    yield pretrained.losses_table(table("pretrained/losses"))
-    yield pretrained.heads_table(table("pretrained/heads"))
-    yield pretrained.needles_table(table("pretrained/needles"))
+    yield pretrained_tables.losses_table(table("pretrained/losses"))
+    yield pretrained_tables.heads_table(table("pretrained/heads"))
+    yield pretrained_tables.needles_table(table("pretrained/needles"))
 
 
 PAGES = {

@@ -12,13 +12,13 @@ from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report.accuracy import ACCURACY, compare
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import BITS, PRECISIONS
-from studies.precision import ceilings, of_recipes, ties
+from studies.precision import ceilings, read_recipes, ties
 
-ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn, "float32": np.float32}
+ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 def test_ties_are_what_counting_finds_in_the_sets_that_an_evaluation_draws(precision):
     task, seeds, n, sets = MaxRetrieval(), (0, 3), 64, 48
     found = ties(task, precision, seeds=seeds, n=n, sets=sets)
@@ -32,18 +32,18 @@ def test_ties_are_what_counting_finds_in_the_sets_that_an_evaluation_draws(preci
 
 @pytest.mark.full
 def test_the_ceiling_falls_with_length_and_with_spacing():
-    found = ceilings(MaxRetrieval(), PRECISIONS, seeds=(0, 1), lengths=(16, 256), sets=512)
+    found = ceilings(MaxRetrieval(), PRECISIONS, seeds=(0, 1), lengths=(16, 256), sets=128)
     mean = {(precision, n): value for precision, n, value in found.group_by("precision", "n").agg("ceiling").rows()}
     short, long = ([np.mean(mean[precision, n]) for precision in PRECISIONS] for n in (16, 256))
     assert sorted(short) == [short[3], short[1], short[2], short[0]]
     assert all(np.less_equal(long, short))
     assert short[0] == 100
-    assert abs(short[1] - 98.6) < 1.5  # by an independent count over many sets; five deviations of a thousand
+    assert abs(short[1] - 98.6) < 3  # by an independent count over many sets; five deviations of 256
 
 
 def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what studies.ablation --groups precision"):
-        of_recipes(tmp_path)
+        read_recipes(tmp_path)
 
 
 DATA = Path(__file__).parents[2] / "docs" / "data" / "precision_study"
@@ -66,8 +66,8 @@ def test_the_ceiling_of_drawn_sets_is_the_expected_one(kept):
 @pytest.mark.full
 def test_nothing_answers_more_than_its_ceiling_beyond_chance(kept):
     of_paper = kept["accuracy"].join(kept["ceilings"], on=["n", "seed"])
-    of_recipes = kept["recipes"].join(kept["recipe_ceilings"], on=["precision", "n", "seed"])
-    for both in (of_paper, of_recipes):
+    read_recipes = kept["recipes"].join(kept["recipe_ceilings"], on=["precision", "n", "seed"])
+    for both in (of_paper, read_recipes):
         # Some thousand cells, of which one may lie four and a half deviations beyond.
         assert (both["accuracy"] - both["ceiling"] <= 4.5 * both["deviation"] + 1e-3).all()
 

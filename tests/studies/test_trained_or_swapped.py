@@ -22,18 +22,19 @@ def parameters(config=CONFIG):
 
 
 @pytest.mark.full
-def test_accuracies_are_those_of_each_sequence():
+def test_accuracies_are_those_of_each_sequence(monkeypatch):
     """One by one as the model answers its test sequences; as trained, and under another normalizer."""
     model = nnx.merge(build_model(TASK, "ssmax")[0], jax.tree.map(lambda leaf: leaf[0], parameters()))
-    sets = TASK.test_sets(6)
+    sets = 32
+    monkeypatch.setattr(MultiQuery, "test_sets", lambda task, length: sets)
     one_by_one = jax.vmap(lambda key: TASK.test_batch(key, 6, 1))(set_keys([0], 6, sets)[0])
     batch = jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
     by_test = []
     for test in (None, sj.normalizer("hardmax")):
         answers = TASK.answers(model(batch.inputs, batch.mask, normalizer=test)).argmax(-1)
         by_test.append(100 * np.mean(np.asarray(answers) == np.asarray(batch.answer), 1))
-        found = study.accuracies(CONFIG, parameters(), 0, 6, test)
-        assert np.mean(np.isclose(found, by_test[-1])) > 0.98  # two classes may score the same but for rounding
+        set_accuracies = study.accuracies(CONFIG, parameters(), 0, 6, test)
+        assert np.mean(np.isclose(set_accuracies, by_test[-1])) > 0.9  # two classes may score the same but for rounding
     assert np.mean(np.isclose(*by_test)) < 0.9
 
 
@@ -73,7 +74,7 @@ def test_a_difference_is_tested_on_the_same_sequences():
     assert by_test["ssmax"][1] < 0.05 < by_test["asentmax"][1]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, capsys):
     config = study.Arguments.config
     small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "sets": 4}

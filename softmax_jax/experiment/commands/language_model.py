@@ -24,8 +24,8 @@ from softmax_jax.experiment.commands import options
 from softmax_jax.experiment.language_models.decoder import by_softmax, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.language_models.measures import (
-    HEAD_ROWS,
-    OF_LOSSES,
+    HEAD_COLUMNS,
+    LOSS_COLUMNS,
     head_measures,
     head_rows,
     loss_rows,
@@ -93,9 +93,9 @@ def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
         return head_rows(text, head_measures(model.parameters, tokens, model.sizes, edges), edges)
 
     named = [(f"{place}_{slug(text[0])}", *text) for place, text in enumerate(texts)]
-    heads = [Unit(f"heads_{file}", HEAD_ROWS, functools.partial(of_heads, *text)) for file, *text in named]
+    heads = [Unit(f"heads_{file}", HEAD_COLUMNS, functools.partial(of_heads, *text)) for file, *text in named]
     losses = [
-        Unit(f"losses_{slug(name)}_{file}", OF_LOSSES, functools.partial(of_losses, name, *text))
+        Unit(f"losses_{slug(name)}_{file}", LOSS_COLUMNS, functools.partial(of_losses, name, *text))
         for name, (file, *text) in itertools.product(weighs, named)
     ]
     own = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in weighs if ":" in name]

@@ -1,4 +1,4 @@
-"""The arrays of a model's files: which there must be, in which shapes, and how they become parameters."""
+"""Makes parameters of the arrays of a model's files, which must have known names and shapes."""
 
 import fnmatch
 import re
@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from softmax_jax.experiment.language_models.configuration import Description, shown
+from softmax_jax.experiment.language_models.configuration import Description
 from softmax_jax.experiment.language_models.decoder import Parameters
+from softmax_jax.experiment.language_models.keys import shown
 from softmax_jax.refusal import Refusal
 
-OF_MODEL = {
+MODEL_ARRAYS = {
     "embed": ("token_embd.weight", "model.embed_tokens.weight"),
     "norm": ("output_norm.weight", "model.norm.weight"),
     "scores": ("output.weight", "lm_head.weight"),
 }
-ARRAYS = {
+LAYER_ARRAYS = {
     "attention_norm": ("attn_norm.weight", "input_layernorm.weight"),
     "query": ("attn_q.weight", "self_attn.q_proj.weight"),
     "key": ("attn_k.weight", "self_attn.k_proj.weight"),
@@ -52,8 +53,8 @@ class Stored(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
-def rows_of(arrays: Mapping[str, Stored], name: str, path: Path) -> int:
-    """Returns the rows of a matrix. Raises Refusal where it is missing or no matrix."""
+def count_rows(arrays: Mapping[str, Stored], name: str, path: Path) -> int:
+    """Returns the number of rows of a matrix. Raises Refusal if it is missing or no matrix."""
     if name not in arrays:
         raise _lacks(path, name)
     if len(arrays[name].shape) != 2:
@@ -65,38 +66,46 @@ def _lacks(path: Path, name: str) -> Refusal:
     return Refusal(f"{path} has no array {name}: it is no llama-like model, or not whole; download all of it")
 
 
-def parameters_of(
-    arrays: Mapping[str, Stored], described: Description, prefix: str, place: int, path: Path
+def read_parameters(
+    arrays: Mapping[str, Stored], description: Description, prefix: str, place: int, path: Path
 ) -> Parameters:
     """Returns the arrays of the model, and those of all layers, stacked.
 
-    Every array of the file is one of these, in the shape that the others and the configuration tell, or is harmless.
-    All that headers tell is checked before the first array is read.
+    Every array of the file is one of these, in the shape that the others and the configuration give, or is harmless.
+    All that headers show is checked before the first array is read.
 
-    Raises Refusal for one that is missing, unknown, of another shape or type, or not finite.
+    Arguments:
+        arrays: Those of the files, by their names.
+        description: The configuration.
+        prefix: How the names of the arrays of layers start.
+        place: 0 for the names of GGUF, 1 for those of safetensors.
+        path: The file or directory, for refusals.
+
+    Raises:
+        Refusal: For an array that is missing, unknown, of another shape or type, or not finite.
     """
-    _check_layers(arrays, described.layers, prefix, path)
-    names = {own: f"{prefix}.{{}}.{there[place]}" for own, there in ARRAYS.items()}
-    names = {own: name for own, name in names.items() if _wanted(own, name, arrays, described)}
-    of_model = {own: there[place] for own, there in OF_MODEL.items()}
-    if of_model["scores"] not in arrays:
-        if described.tied is False:
-            rule = f"which needs the array {of_model['scores']}, and {path.name} has none"
+    _check_layers(arrays, description.layers, prefix, path)
+    names = {key: f"{prefix}.{{}}.{stored[place]}" for key, stored in LAYER_ARRAYS.items()}
+    names = {key: name for key, name in names.items() if _is_used(key, name, arrays, description)}
+    model_names = {key: stored[place] for key, stored in MODEL_ARRAYS.items()}
+    if model_names["scores"] not in arrays:
+        if description.tied is False:
+            rule = f"which needs the array {model_names['scores']}, and {path.name} has none"
             raise Refusal(f"{path}: tie_word_embeddings is not true, {rule}: download all of it, or set it to true")
-        del of_model["scores"]
-    shapes = _shapes(arrays, described, names, of_model, path)
-    used = {name: shapes[own] for own, name in of_model.items()}
-    used |= {name.format(layer): shapes[own] for own, name in names.items() for layer in range(described.layers)}
+        del model_names["scores"]
+    shapes = _shapes(arrays, description, names, model_names, path)
+    used = {name: shapes[key] for key, name in model_names.items()}
+    used |= {name.format(layer): shapes[key] for key, name in names.items() for layer in range(description.layers)}
     _check_arrays(arrays, used, path)
-    read = {own: jnp.asarray(_finite(arrays[name], name)) for own, name in of_model.items()}
-    if described.tied and "scores" in read:
-        _check_tied(read, of_model, path)
-    layers = {own: _stacked(arrays, name, described.layers, shapes[own]) for own, name in names.items()}
-    return read | {"layers": layers}
+    parameters = {key: jnp.asarray(_finite(arrays[name], name)) for key, name in model_names.items()}
+    if description.tied and "scores" in parameters:
+        _drop_tied(parameters, model_names["scores"], path)
+    layers = {key: _stacked(arrays, name, description.layers, shapes[key]) for key, name in names.items()}
+    return parameters | {"layers": layers}
 
 
 def _check_layers(arrays: Mapping[str, Stored], layers: int, prefix: str, path: Path) -> None:
-    """Raises Refusal unless the file has arrays of so many layers."""
+    """Raises Refusal unless the file has the arrays of exactly these layers."""
     numbers = {int(match[1]) for name in arrays if (match := re.match(rf"{re.escape(prefix)}\.(\d{{1,9}})\.", name))}
     if len(numbers) != layers or max(numbers) != layers - 1:
         raise Refusal(
@@ -105,31 +114,36 @@ def _check_layers(arrays: Mapping[str, Stored], layers: int, prefix: str, path: 
         )
 
 
-def _wanted(own: str, name: str, arrays: Mapping[str, Stored], described: Description) -> bool:
-    """Says whether an array belongs to the model: all but biases, which it has in every layer or in none.
+def _is_used(key: str, name: str, arrays: Mapping[str, Stored], description: Description) -> bool:
+    """Returns whether the model has an array: all but biases, which it has in every layer or in none.
 
     transformers starts biases that a Qwen2 lacks at zero.
     """
-    return not own.endswith("_bias") or (
-        described.biases and any(name.format(layer) in arrays for layer in range(described.layers))
-    )
+    in_file = any(name.format(layer) in arrays for layer in range(description.layers))
+    return not key.endswith("_bias") or (description.biases and in_file)
 
 
 def _shapes(
-    arrays: Mapping[str, Stored], described: Description, names: dict[str, str], of_model: dict[str, str], path: Path
+    arrays: Mapping[str, Stored],
+    description: Description,
+    names: dict[str, str],
+    model_names: dict[str, str],
+    path: Path,
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shape that each array must have, from the embedding, a gate, and the configuration."""
     vocabulary, inner, rows = (
-        rows_of(arrays, name, path) for name in (of_model["embed"], names["gate"].format(0), names["query"].format(0))
+        count_rows(arrays, name, path)
+        for name in (model_names["embed"], names["gate"].format(0), names["query"].format(0))
     )
-    width = arrays[of_model["embed"]].shape[1]
+    width = arrays[model_names["embed"]].shape[1]
     for axis, size in (("vocabulary", vocabulary), ("width", width), ("inner", inner)):
-        key, told = described.axes.get(axis, ("", size))
-        if told != size:
+        key, described_size = description.axes.get(axis, ("", size))
+        if described_size != size:
             raise Refusal(
-                f"{path}: {key} is {told}, and its arrays have {size}: it is of another model; download it again"
+                f"{path}: {key} is {described_size}, and its arrays have {size}: it is of another model; "
+                "download it again"
             )
-    key_rows = rows // described.sizes.heads * described.sizes.key_heads
+    key_rows = rows // description.sizes.heads * description.sizes.key_heads
     return {
         "embed": (vocabulary, width),
         "scores": (vocabulary, width),
@@ -144,8 +158,8 @@ def _shapes(
     }
 
 
-def _misshapen(array: Stored, name: str, wanted: object) -> Refusal:
-    return Refusal(f"{array.path}: the array {shown(name)} has the shape {array.shape}: it must have {wanted}")
+def _misshapen(array: Stored, name: str, expected: object) -> Refusal:
+    return Refusal(f"{array.path}: the array {shown(name)} has the shape {array.shape}: it must have {expected}")
 
 
 def _check_arrays(arrays: Mapping[str, Stored], used: dict[str, tuple[int, ...]], path: Path) -> None:
@@ -181,10 +195,10 @@ def _stacked(arrays: Mapping[str, Stored], name: str, layers: int, shape: tuple[
     return jnp.asarray(stacked)
 
 
-def _check_tied(read: Parameters, of_model: dict[str, str], path: Path) -> None:
-    """Drops scores that are the embedding. Raises Refusal for others: transformers 4 ignores them, 5 takes them."""
-    if not np.array_equal(read.pop("scores"), read["embed"]):
+def _drop_tied(parameters: Parameters, name: str, path: Path) -> None:
+    """Drops scores that equal the embedding. Raises Refusal for others: transformers 4 ignores them, 5 takes them."""
+    if not np.array_equal(parameters.pop("scores"), parameters["embed"]):
         raise Refusal(
-            f"{path}: tie_word_embeddings is true, and {of_model['scores']} is another array than the embedding: set "
+            f"{path}: tie_word_embeddings is true, and {name} is another array than the embedding: set "
             "it to false, or leave the array out"
         )

@@ -30,7 +30,7 @@ BLOCK = 256
 SEGMENTS = 4
 """Parts of a longer sequence, whose queries get only the keys up to the end of their part."""
 FAR = 2**30
-"""Keys that no sequence has; twice as many do not overflow in int32."""
+"""More keys than any sequence has; twice as many do not overflow in int32."""
 
 
 class Cache(NamedTuple):
@@ -42,16 +42,16 @@ class Cache(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What the arrays of a checkpoint do not say."""
+    """Sizes and settings that the arrays of a checkpoint do not show."""
 
     heads: int
     key_heads: int
     context: int
-    """Tokens that the model was made for."""
+    """Tokens of the longest sequence that the model was made for."""
     base: float = 10_000.0
-    """Of RoPE."""
+    """The base of RoPE."""
     epsilon: float = 1e-5
-    """Of RMSNorm."""
+    """The ε of RMSNorm."""
     window: int | None = None
     """Keys that a query sees at most, itself included; None for all before it."""
     windowed: tuple[bool, ...] | None = None
@@ -71,13 +71,13 @@ def by_softmax(logits: Logits, visible: Visible, numbers: Any) -> Logits:
 
 @functools.cache
 def weigh_by(name: str) -> Weigh:
-    """Returns what weighs the rows of every head by a normalizer."""
+    """Returns the function that weighs the rows of every head by a normalizer."""
     normalizer = registry.normalizer(name)
     return lambda logits, visible, numbers: weigh(normalizer, logits, -1, visible[None])
 
 
 class Adapted(NamedTuple):
-    """A matrix that stays, and beside it a product of two narrow ones, which learn.
+    """A fixed matrix, and a product of two narrow ones that is added and learns.
 
     Source: Hu et al., "LoRA: Low-rank adaptation of large language models", arXiv 2106.09685.
     """
@@ -118,14 +118,14 @@ def _gradients(equation: str, kind: str, given: tuple[Array, Array], slope: Arra
     XLA on CPUs transposes the first, and computes whatever made it in the order of the transposed elements: a step of
     tuning SmolLM2 took 1.5 times as long where that was the larger one.
     """
-    (x, y), (of_x, of_y, of_slope) = given, re.split(",|->", equation)
+    (x, y), (x_axes, y_axes, slope_axes) = given, re.split(",|->", equation)
 
-    def gradient(own: Array, of_own: str, other: Array, of_other: str) -> Array:
-        pair = (slope, of_slope), (other, of_other)
-        (first, of_first), (second, of_second) = pair if slope.size <= other.size else pair[::-1]
-        return rounded_product(f"{of_first},{of_second}->{of_own}", first, second, kind).astype(own.dtype)
+    def gradient(array: Array, axes: str, other: Array, other_axes: str) -> Array:
+        pair = (slope, slope_axes), (other, other_axes)
+        (first, first_axes), (second, second_axes) = pair if slope.size <= other.size else pair[::-1]
+        return rounded_product(f"{first_axes},{second_axes}->{axes}", first, second, kind).astype(array.dtype)
 
-    return gradient(x, of_x, y, of_y), gradient(y, of_y, x, of_x)
+    return gradient(x, x_axes, y, y_axes), gradient(y, y_axes, x, x_axes)
 
 
 _rounded.defvjp(lambda equation, x, y, kind: (_rounded(equation, x, y, kind), (x, y)), _gradients)
@@ -144,23 +144,25 @@ def hidden(
     numbers: Any = None,
     before: Cache | None = None,
 ) -> tuple[Float[Array, "length width"], Cache]:
-    """Returns what is known after every position of one sequence, and its keys and values in every layer.
+    """Returns the hidden states of one sequence after the last layer, and its keys and values in every layer.
 
     `numbers` is a tree of arrays whose first axis is the layer; `weigh` gets those of its layer. With `before`, the
     tokens follow those whose keys and values it holds.
     """
 
-    def layer(x: Array, of_layer: tuple[Parameters, Any, Cache | None, Array | None]) -> tuple[Array, Cache]:
-        own, numbers, past, reach = of_layer
-        normed = rms_norm(x, own["attention_norm"], sizes.epsilon)
-        query, key, value = (_heads(normed, own, name, sizes, start) for name in ("query", "key", "value"))
+    def layer(x: Array, layer_inputs: tuple[Parameters, Any, Cache | None, Array | None]) -> tuple[Array, Cache]:
+        weights, numbers, past, reach = layer_inputs
+        normed = rms_norm(x, weights["attention_norm"], sizes.epsilon)
+        query, key, value = (_heads(normed, weights, name, sizes, start) for name in ("query", "key", "value"))
         if past is not None:
             key, value = (jnp.concatenate(pair) for pair in zip(past, (key, value)))
         attended = _attend(query, key, value, sizes, lambda logits, visible: weigh(logits, visible, numbers), reach)
-        x = x + product(attended, own["out"], sizes.products)
-        normed = rms_norm(x, own["perceptron_norm"], sizes.epsilon)
-        gated = jax.nn.silu(product(normed, own["gate"], sizes.products)) * product(normed, own["up"], sizes.products)
-        return x + product(gated, own["down"], sizes.products), Cache(key[start:], value[start:])
+        x = x + product(attended, weights["out"], sizes.products)
+        normed = rms_norm(x, weights["perceptron_norm"], sizes.epsilon)
+        gated = jax.nn.silu(product(normed, weights["gate"], sizes.products)) * product(
+            normed, weights["up"], sizes.products
+        )
+        return x + product(gated, weights["down"], sizes.products), Cache(key[start:], value[start:])
 
     start = 0 if before is None else before.key.shape[1]
     room = -len(tokens) % _segments(len(tokens))[0]
@@ -180,10 +182,10 @@ def _reaches(sizes: Sizes, layers: int) -> Int[Array, " layers"] | None:
     return jnp.where(windowed, jnp.int32(min(sizes.window, FAR)), jnp.int32(FAR))
 
 
-def _heads(x: Array, own: Parameters, name: str, sizes: Sizes, start: int) -> Float[Array, "length heads size"]:
+def _heads(x: Array, weights: Parameters, name: str, sizes: Sizes, start: int) -> Float[Array, "length heads size"]:
     """Returns the queries, keys or values of a layer; queries and keys turned by their positions."""
-    outputs = product(x, own[name], sizes.products)
-    if (bias := own.get(f"{name}_bias")) is not None:
+    outputs = product(x, weights[name], sizes.products)
+    if (bias := weights.get(f"{name}_bias")) is not None:
         outputs = outputs + bias[None]
     by_head = outputs.reshape(len(x), sizes.heads if name == "query" else sizes.key_heads, -1)
     return by_head if name == "value" else rotated(by_head, sizes.base, start, sizes.rotary)
@@ -226,7 +228,7 @@ def _attend(
     scale = size**-0.5 if sizes.scale is None else sizes.scale
     grouped = query.reshape(length, sizes.key_heads, -1, size) * scale
 
-    def of_block(query: Array, places: Int[Array, " queries"], key: Array, value: Array) -> Array:
+    def attend_block(query: Array, places: Int[Array, " queries"], key: Array, value: Array) -> Array:
         seen = jnp.arange(len(key), dtype=jnp.int32)[None]
         visible = seen <= places[:, None]
         if reach is not None:
@@ -239,14 +241,14 @@ def _attend(
     part, block = _segments(length)
     attended = []
     for end in range(part, length + 1, part):
-        blocks = [one[end - part : end].reshape(-1, block, *one.shape[1:]) for one in (grouped, places)]
+        blocks = [array[end - part : end].reshape(-1, block, *array.shape[1:]) for array in (grouped, places)]
         keys = key[: start + end], value[: start + end]
         attended.append(
-            of_block(blocks[0][0], blocks[1][0], *keys)
+            attend_block(blocks[0][0], blocks[1][0], *keys)
             if part == block
-            else jax.lax.map(lambda one, keys=keys: of_block(*one, *keys), tuple(blocks))
+            else jax.lax.map(lambda array, keys=keys: attend_block(*array, *keys), tuple(blocks))
         )
-    return jnp.concatenate([one.reshape(part, -1) for one in attended])
+    return jnp.concatenate([array.reshape(part, -1) for array in attended])
 
 
 def _segments(length: int) -> tuple[int, int]:
@@ -268,15 +270,15 @@ def losses(
 ) -> Float[Array, " following"]:
     """Returns -log p of every token but the first, in nats, from some positions at a time.
 
-    `hidden` is what is known after each token; after the last, it may be there or not.
+    `hidden` has the states after each token; that of the last may be missing.
     """
     positions = len(tokens) - 1
     room = -positions % min(block, positions)
     given = (jnp.pad(hidden[:positions], ((0, room), (0, 0))), jnp.pad(tokens[1:], (0, room)))
 
-    def of_block(one: tuple[Array, Array]) -> Array:
-        logits = scores(parameters, one[0])
-        return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, one[1][:, None], -1)[:, 0]
+    def block_losses(pair: tuple[Array, Array]) -> Array:
+        logits = scores(parameters, pair[0])
+        return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, pair[1][:, None], -1)[:, 0]
 
     blocks = [array.reshape(-1, min(block, positions), *array.shape[1:]) for array in given]
-    return jax.lax.map(of_block, tuple(blocks)).reshape(-1)[:positions]
+    return jax.lax.map(block_losses, tuple(blocks)).reshape(-1)[:positions]

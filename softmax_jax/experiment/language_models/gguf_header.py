@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softmax_jax.experiment.language_models.configuration import check_regular, shown, unreadable
+from softmax_jax.experiment.language_models.keys import LARGEST_WEIGHTS, shown, unreadable
+from softmax_jax.files import opened
 from softmax_jax.refusal import Refusal
 
 SCALARS = ("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?", "", "", "<Q", "<q", "<d")
@@ -26,10 +27,10 @@ MOST_KEYS = 2**16
 
 
 class Place(NamedTuple):
-    """Where an array lies."""
+    """The place of an array in a file."""
 
     shape: tuple[int, ...]
-    """With the axis first that changes slowest, as numpy has it."""
+    """The axis that changes slowest first, as in numpy."""
     kind: int
     """The number of its type, which may be a quantized one."""
     start: int
@@ -38,7 +39,7 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of its arrays."""
+    """The metadata of a GGUF file, the places of its arrays, and all its bytes."""
 
     metadata: dict[str, Any]
     places: dict[str, Place]
@@ -46,7 +47,7 @@ class Header:
 
 
 class Cursor:
-    """A place in a file, which moves over what is read."""
+    """A place in a file, which moves past what is read."""
 
     def __init__(self, path: Path, data: np.ndarray):
         self.path, self.data, self.place = path, data, 0
@@ -56,12 +57,12 @@ class Cursor:
         return Refusal(f"{self.path}: {problem} at byte {self.place}; download it again, or choose another model")
 
     def check_left(self, count: int, size: int, what: str) -> None:
-        """Raises Refusal unless so many entries of a size, in bytes, are left."""
+        """Raises Refusal unless `count` entries of `size` bytes each are left."""
         if count * size > len(self.data) - self.place:
             raise self.refuse(f"{count:,} {what} do not fit into its {len(self.data):,} bytes")
 
     def take(self, count: int) -> bytes:
-        """Returns so many bytes."""
+        """Returns the next `count` bytes."""
         self.check_left(count, 1, "bytes")
         self.place += count
         return self.data[self.place - count : self.place].tobytes()
@@ -101,7 +102,7 @@ class Cursor:
         return np.frombuffer(self.take(count * struct.calcsize(SCALARS[kind])), SCALARS[kind]).tolist()
 
     def count(self, what: str) -> int:
-        """Returns how many keys or arrays there are."""
+        """Returns the number of keys or arrays."""
         if (count := self.number("<Q")) > MOST_KEYS:
             raise self.refuse(f"it claims {count:,} {what}, more than {MOST_KEYS:,},")
         return count
@@ -109,10 +110,10 @@ class Cursor:
 
 def read_header(path: Path) -> Header:
     """Reads the header of a file. Raises Refusal for one that is no GGUF, is cut off, or claims too much."""
-    check_regular(path)
-    if path.stat().st_size < 24:
-        raise unreadable(path, "it is too short for a GGUF")
-    cursor = Cursor(path, np.asarray(np.memmap(path, np.uint8, "r")))
+    with opened(path, LARGEST_WEIGHTS) as file:
+        if len(file.peek()) < 24:
+            raise unreadable(path, "it is too short for a GGUF")
+        cursor = Cursor(path, np.asarray(np.memmap(file, np.uint8, "r")))  # pyright: ignore[reportArgumentType, reportCallIssue]
     if cursor.take(4) != b"GGUF":
         raise unreadable(path, "it does not start as a GGUF does")
     if (version := cursor.number("<I")) not in (2, 3):
@@ -129,6 +130,7 @@ def read_header(path: Path) -> Header:
 
 
 def _places(cursor: Cursor, arrays: int, alignment: Any) -> dict[str, Place]:
+    """Reads the places of the arrays, whose bytes start behind them at a multiple of the alignment."""
     if type(alignment) is not int or not 1 <= alignment <= 2**20 or alignment & (alignment - 1):
         raise Refusal(f"{cursor.path}: general.alignment is {shown(alignment)}: it must be a power of 2 up to 2^20")
     places: dict[str, Place] = {}

@@ -1,4 +1,4 @@
-"""What is measured of a pretrained model: the loss of every token, and what its heads do, by position."""
+"""Measures a pretrained model: the loss of every token, and what its heads do, by position."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from softmax_jax.experiment.language_models.decoder import Parameters, Sizes, We
 from softmax_jax.experiment.measures.significance import half_width
 from softmax_jax.transforms.probe import SiteRows
 
-OF_ROWS = ("entropy", "largest", "first", "top", "gap", "spread", "log_sum_exp")
+ROW_MEASURES = ("entropy", "largest", "first", "top", "gap", "spread", "log_sum_exp")
 """Measures of rows, by their names in `softmax_jax.probe`."""
-OF_HEADS = (*OF_ROWS, "sinks", "first_norm", "norm")
+HEAD_MEASURES = (*ROW_MEASURES, "sinks", "first_norm", "norm")
 """Besides: the share of rows that give the first token more than `SINK`, the norm of its value, and the mean norm."""
-HEAD_ROWS = ("text", "passage", "layer", "head", "below", *OF_HEADS)
+HEAD_COLUMNS = ("text", "passage", "layer", "head", "below", *HEAD_MEASURES)
 SINK = 0.3
-OF_LOSSES = ("normalizer", "text", "length", "passage", "below", "loss", "tokens")
+LOSS_COLUMNS = ("normalizer", "text", "length", "passage", "below", "loss", "tokens")
 """Columns of the losses: their sum over the tokens that follow at least the last edge and fewer than `below`."""
 
 
@@ -34,12 +34,12 @@ def passage_losses(
     weigh: Weigh,
     together: int = 1,
 ) -> Float[Array, "passages following"]:
-    """Returns the loss of every token but the first of each passage, some passages together."""
+    """Returns the loss of every token but the first of each passage, `together` passages at a time."""
 
-    def of_one(tokens: Int[Array, " length"]) -> Array:
+    def losses_of_passage(tokens: Int[Array, " length"]) -> Array:
         return losses(parameters, hidden(parameters, sizes, tokens, weigh, numbers)[0], tokens)
 
-    return jax.lax.map(of_one, tokens, batch_size=together)
+    return jax.lax.map(losses_of_passage, tokens, batch_size=together)
 
 
 def bins(edges: Sequence[int], rows: int) -> Bool[np.ndarray, "bins rows"]:
@@ -56,24 +56,24 @@ def bins(edges: Sequence[int], rows: int) -> Bool[np.ndarray, "bins rows"]:
 def head_measures(
     parameters: Parameters, tokens: Int[Array, "passages length"], sizes: Sizes, edges: tuple[int, ...]
 ) -> dict[str, Float[Array, "passages layers heads bins"]]:
-    """Returns `OF_HEADS` of every head under its own softmax, as means over the rows of each bin."""
-    of_bin = bins(edges, tokens.shape[1])
-    means = jnp.asarray(of_bin / of_bin.sum(1, keepdims=True), jnp.float32)
+    """Returns `HEAD_MEASURES` of every head under its own softmax, as means over the rows of each bin."""
+    in_bin = bins(edges, tokens.shape[1])
+    means = jnp.asarray(in_bin / in_bin.sum(1, keepdims=True), jnp.float32)
 
     def mean(rows: Float[Array, "layers heads rows"]) -> Float[Array, "layers heads bins"]:
         return jnp.einsum("lhr,br->lhb", rows, means, precision="highest")
 
-    def of_one(tokens: Int[Array, " length"]) -> dict[str, Array]:
+    def measure_passage(tokens: Int[Array, " length"]) -> dict[str, Array]:
         probed = sj.probe(lambda tokens: hidden(parameters, sizes, tokens, by_softmax)[1].value)
         values, sites = probed(tokens)
-        of_rows = {name: _in_order(sites, name)[..., : len(tokens)] for name in OF_ROWS}
+        row_measures = {name: _in_order(sites, name)[..., : len(tokens)] for name in ROW_MEASURES}
         norms = jnp.linalg.norm(values, axis=-1).swapaxes(1, 2)  # (layers, key heads, positions)
         norms = jnp.repeat(norms, sizes.heads // sizes.key_heads, 1)
-        of_rows |= {"sinks": (of_rows["first"] > SINK).astype(jnp.float32), "norm": norms}
-        of_rows["first_norm"] = jnp.broadcast_to(norms[..., :1], norms.shape)
-        return {name: mean(rows) for name, rows in of_rows.items()}
+        row_measures |= {"sinks": (row_measures["first"] > SINK).astype(jnp.float32), "norm": norms}
+        row_measures["first_norm"] = jnp.broadcast_to(norms[..., :1], norms.shape)
+        return {name: mean(rows) for name, rows in row_measures.items()}
 
-    return jax.lax.map(of_one, tokens)
+    return jax.lax.map(measure_passage, tokens)
 
 
 def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads rows"]:
@@ -90,7 +90,7 @@ def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads ro
 def loss_rows(
     normalizer: str, text: str, losses: Float[Array | np.ndarray, "passages following"], edges: Sequence[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Returns the rows of `OF_LOSSES`."""
+    """Returns the rows of `LOSS_COLUMNS`."""
     length = losses.shape[1] + 1
     for passage, each in enumerate(np.asarray(losses, np.float64)):
         for below, chosen in zip(edges, bins(edges, length - 1)):
@@ -99,10 +99,10 @@ def loss_rows(
 
 
 def head_rows(text: str, measured: dict[str, Array], edges: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Returns the rows of `HEAD_ROWS`, to five digits."""
+    """Returns the rows of `HEAD_COLUMNS`, to five digits."""
     measured = jax.device_get(measured)
     for place in np.ndindex(measured["entropy"].shape):
-        yield text, *place[:3], edges[place[3]], *(float(f"{measured[name][place]:.5g}") for name in OF_HEADS)
+        yield text, *place[:3], edges[place[3]], *(float(f"{measured[name][place]:.5g}") for name in HEAD_MEASURES)
 
 
 def entropy_slopes(heads: pl.DataFrame, edges: Sequence[int]) -> pl.DataFrame:
@@ -111,8 +111,8 @@ def entropy_slopes(heads: pl.DataFrame, edges: Sequence[int]) -> pl.DataFrame:
     The means over passages are fitted, at the mean log n of each bin, from the second bin on. A head that weighs all
     it sees alike has slope 1, a head that keeps looking at as many tokens slope 0.
     """
-    of_bin = bins(edges, max(edges))
-    places = {below: float(np.log(1 + np.flatnonzero(rows)).mean()) for below, rows in zip(edges, of_bin)}
+    in_bin = bins(edges, max(edges))
+    places = {below: float(np.log(1 + np.flatnonzero(rows)).mean()) for below, rows in zip(edges, in_bin)}
     later = heads.filter(pl.col("below") > min(edges)).with_columns(x=pl.col("below").replace_strict(places))
     means = later.group_by("text", "layer", "head", "below", maintain_order=True).agg(pl.mean("entropy", "x"))
     slope = pl.cov("entropy", "x") / pl.var("x")
@@ -126,8 +126,8 @@ def paired_losses(losses: pl.DataFrame, reference: str = "softmax") -> pl.DataFr
     """
     keys = ["text", "length", "passage", "below"]
     each = losses.with_columns(loss=pl.col("loss") / pl.col("tokens"))
-    own = each.filter(normalizer=reference).select(*keys, own="loss")
-    pairs = each.join(own, keys, maintain_order="left").with_columns(more=pl.col("loss") - pl.col("own"))
+    reference_losses = each.filter(normalizer=reference).select(*keys, own="loss")
+    pairs = each.join(reference_losses, keys, maintain_order="left").with_columns(more=pl.col("loss") - pl.col("own"))
     groups = pairs.group_by("normalizer", "text", "below", maintain_order=True)
     means = groups.agg(pl.mean("loss", "more"), passages=pl.len(), each=pl.col("more"))
     halves = [half_width(values) for values in means["each"].to_list()]

@@ -82,15 +82,17 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
     if len(edges) > 2:
         slopes = entropy_slopes(heads, edges)
         spreading = slopes.filter(pl.col("slope") > 0.5)
-        said = f"Of {len(slopes)} heads and texts, {len(spreading)} have a slope of entropy in log n above 0.5."
-        of_head = slopes.group_by("layer", "head", maintain_order=True).agg(pl.mean("slope"), below=pl.lit(edges[-1]))
+        sentence = f"Of {len(slopes)} heads and texts, {len(spreading)} have a slope of entropy in log n above 0.5."
+        head_slopes = slopes.group_by("layer", "head", maintain_order=True).agg(
+            pl.mean("slope"), below=pl.lit(edges[-1])
+        )
         title = "Slope of the entropy in log n", "1: looks at all alike, 0: keeps its focus"
-        chart = heads_chart(of_head, "slope", *title)
-        sections.append(Section("slope", "Which heads disperse", [said], [Figure("slope", chart, of_head)]))
+        chart = heads_chart(head_slopes, "slope", *title)
+        sections.append(Section("slope", "Which heads disperse", [sentence], [Figure("slope", chart, head_slopes)]))
     for measure, (title, unit) in SHOWN.items():
         ends = [means.filter(below=below)[measure].mean() for below in (edges[0], edges[-1])]
-        said = f"The mean over heads is {ends[0]:.3g} below {edges[0]:,} tokens and {ends[1]:.3g} in the last bin."
+        sentence = f"The mean over heads is {ends[0]:.3g} below {edges[0]:,} tokens and {ends[1]:.3g} in the last bin."
         shown = means.select("layer", "head", "below", measure)
         figure = Figure(measure, heads_chart(shown, measure, title, unit), shown)
-        sections.append(Section(measure, title, [said], [figure]))
+        sections.append(Section(measure, title, [sentence], [figure]))
     return write_page(directory, f"{name}: loss and heads", sections, "Made by softmax_jax.experiment.language_models.")

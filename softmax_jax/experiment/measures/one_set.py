@@ -19,7 +19,7 @@ from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.row import Axis, weigh
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.transforms.swap import Rows, transform
+from softmax_jax.transforms.swap import SiteLogits, transform
 
 ROWS = 64
 """Rows to look at of each softmax of a set; of more, that many are taken at equal distances."""
@@ -39,14 +39,14 @@ def attended(scores: Callable[[], Any], normalizer: Normalizer) -> tuple[Any, He
 
     Raises ValueError where `probe` does: for a model without a softmax, and for one that cannot be read.
     """
-    output, records = transform(scores, {"*": normalizer}, empty="zeros", measure=_head_rows)()
+    output, records = transform(scores, {"*": normalizer}, empty="zeros", recorder=_head_rows)()
     sites = [jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), rows) for _, rows in records]
     items = max(rows.logits.shape[-1] for rows in sites)
     filled = [jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, items - leaf.shape[-1]))), rows) for rows in sites]
     return output, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *filled)
 
 
-def _head_rows(rows: Rows, weights: Array) -> HeadRows:
+def _head_rows(rows: SiteLogits, weights: Array) -> HeadRows:
     """Returns the rows of one softmax and their new weights."""
     where = jnp.ones(rows.logits.shape, bool) if rows.where is None else rows.where
     return HeadRows(*(_flat(array, rows.axis) for array in (rows.logits, where, weights)))

@@ -1,4 +1,4 @@
-"""Units of a long study, each of which leaves one CSV file. Nothing here draws, so that it runs where no chart can."""
+"""Computes a long study in units, each of which writes one CSV file. Draws nothing, so that it runs without charts."""
 
 import dataclasses
 import re
@@ -17,13 +17,13 @@ from softmax_jax.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A part of the work: what computes the rows of a CSV file."""
+    """A part of the work, which computes the rows of one CSV file."""
 
     name: str
     columns: tuple[str, ...]
     rows: Callable[[], Iterable[tuple[Any, ...]]]
     needs: str = ""
-    """The unit before it whose file it reads."""
+    """The unit whose file it reads, if any."""
 
 
 def slug(name: str) -> str:
@@ -32,15 +32,15 @@ def slug(name: str) -> str:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Returns what a unit left."""
+    """Returns the rows that a unit wrote."""
     return read_csv(path, schema_overrides={"text": pl.String, "loss": pl.Float64})
 
 
 def compute(units: Sequence[Unit], output: Path) -> None:
-    """Computes the units whose files are not there yet, in order.
+    """Computes in order the units whose files are missing.
 
-    One that fails is told of, and costs none but those that need it; the first error is raised at the end. What the
-    user or the disk got wrong (Refusal) is raised at once.
+    After an error the other units go on, but for those that need the failed one; the first error is raised at the end.
+    A Refusal is raised at once.
     """
     started, failed = time.monotonic(), []
     missing = [unit for unit in units if not (output / f"{unit.name}.csv").exists()]

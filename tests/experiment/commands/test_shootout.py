@@ -94,7 +94,7 @@ def test_learned_numbers_move_from_their_start(first):
     assert 1e-5 < moved.min() <= moved.max() < 0.1  # four steps of 0.001 each
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, tmp_path, monkeypatch):
     log, logged = RunDirectory.log, []
 
@@ -146,7 +146,7 @@ def test_the_files_hold_what_came_of_it(first, tmp_path):
     assert np.shape(written["learned"]["ssmax"]["s"]) == (3, TASK.layers, TASK.heads)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("preset", "least"),
     [("signal", 80), ("transformer_max_retrieval", 80), ("multi_query", 95), ("sort", 55), ("copy", 95)],

@@ -10,18 +10,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from softmax_jax.experiment.language_models.arrays import ARRAYS, OF_MODEL, Stored, parameters_of
-from softmax_jax.experiment.language_models.configuration import (
-    Description,
-    Keys,
-    architecture_of,
-    architecture_of_metadata,
-    described_by_config,
-    described_by_metadata,
-    read_object,
-)
+from softmax_jax.experiment.language_models import metadata as gguf_metadata
+from softmax_jax.experiment.language_models.arrays import LAYER_ARRAYS, MODEL_ARRAYS, Stored, read_parameters
+from softmax_jax.experiment.language_models.configuration import Description, describe_config, read_architecture
 from softmax_jax.experiment.language_models.decoder import Sizes
 from softmax_jax.experiment.language_models.gguf_header import read_header
+from softmax_jax.experiment.language_models.keys import Keys, read_object
 from softmax_jax.refusal import Refusal
 from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
 
@@ -49,14 +43,14 @@ ALTERNATE = ["full_attention", "sliding_attention"] * 2
 
 def described(path, **changes):
     config = Keys(path / "config.json", CONFIG | changes)
-    return described_by_config(config, architecture_of(config), 32)
+    return describe_config(config, read_architecture(config), 32)
 
 
 def described_metadata(path, **changes):
     kind = changes.get("general.architecture", "qwen2")
     renamed = {key.replace("qwen2", kind) if isinstance(kind, str) else key: one for key, one in METADATA.items()}
     metadata = Keys(path / "x.gguf", renamed | changes)
-    return described_by_metadata(metadata, architecture_of_metadata(metadata), 32)
+    return gguf_metadata.describe_metadata(metadata, gguf_metadata.read_architecture(metadata), 32)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +88,6 @@ def test_each_architecture_has_its_own_window(tmp_path, changes, window, windowe
         ({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 500}}, {"rotary": 2, "base": 500.0}),
         ({"partial_rotary_factor": 0.3}, {"rotary": 2}),  # of 2.4, as transformers and vLLM truncate
         ({"rotary_dim": 4}, {"rotary": 4}),
-        ({"rotary_dim": 4, "partial_rotary_factor": 0.5, "rope_scaling": None}, {"rotary": 4}),
         ({"num_key_value_heads": None}, {"key_heads": 4}),
     ],
 )
@@ -106,7 +99,7 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
     told = {key: value for key, value in CONFIG.items() if key != "num_key_value_heads"} | {"num_attention_heads": 16}
     for name, key_heads in (("Llama", 16), ("Mistral", 8)):
         config = Keys(tmp_path, told | {"architectures": [f"{name}ForCausalLM"]})
-        assert described_by_config(config, architecture_of(config), 128).sizes.key_heads == key_heads
+        assert describe_config(config, read_architecture(config), 128).sizes.key_heads == key_heads
 
 
 @pytest.mark.parametrize(
@@ -119,17 +112,11 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map is {'AutoModel': 'x.Y'}: it names code that comes with"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is .* the weights are quantized"),
         ({"attention_multiplier": 0.1}, "attention_multiplier is 0.1: this decoder does not know the key"),
-        ({"logits_scaling": 8}, "logits_scaling is 8: this decoder does not know the key"),
-        ({"num_local_experts": 8}, "num_local_experts is 8: this decoder does not know"),
         ({"dual_chunk_attention_config": {}}, "dual_chunk_attention_config is {}: this decoder does not know"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu': this decoder computes 'silu' or 'swish' only"),
         ({"attention_bias": True}, "attention_bias is True"),
-        ({"mlp_bias": True}, "mlp_bias is True"),
-        ({"rope_interleaved": True}, "rope_interleaved is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0: it must be a whole number from 1 to 10000"),
-        ({"num_hidden_layers": -1}, "num_hidden_layers is -1: it must be"),
         ({"num_hidden_layers": "4"}, "num_hidden_layers is '4': it must be"),
-        ({"num_hidden_layers": 10**8}, "num_hidden_layers is 100000000: it must be"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True: it must be"),
         ({"num_hidden_layers": None}, "does not say num_hidden_layers"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5: the queries have 32 features"),
@@ -137,30 +124,25 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"num_key_value_heads": 3}, "4 heads and 3 by num_key_value_heads: these must divide"),
         ({"head_dim": 16}, "heads have 16 features by the file and 8 by its queries"),
         ({"head_dim": None, "hidden_size": 30}, "hidden_size is 30: 4 heads must divide it"),
-        ({"hidden_size": -24}, "hidden_size is -24: it must be a whole number"),
         ({"vocab_size": 1e30}, "vocab_size is 1e.30: it must be a whole number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan: it must be a number from 1e-30 to 1"),
-        ({"rms_norm_eps": 0}, "rms_norm_eps is 0: it must be a number"),
         ({"rms_norm_eps": None}, "does not say rms_norm_eps"),
         ({"rope_theta": 0}, "rope_theta is 0: it must be a number from 1 to"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 500}}, "rope_theta is 10000.0: it is 500 among"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is .* scales the rotary positions"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters is .* scales the rotary"),
-        ({"rope_parameters": {"rope_type": ["default"]}}, "rope_parameters is .* scales the rotary positions"),
         ({"rope_parameters": [1]}, "rope_parameters is .1.: it must be an object"),
         ({"partial_rotary_factor": 0.2}, "1 of 8 features of a head turn .rotary_dim.: they turn in pairs"),
-        ({"partial_rotary_factor": 2}, "partial_rotary_factor is 2: it must be a number from"),
         ({"rotary_dim": 3}, "3 of 8 features of a head turn .rotary_dim.: they turn in pairs"),
         ({"rotary_dim": 16}, "rotary_dim is 16: it must be a whole number from 1 to 8"),
         ({"rotary_dim": 2, "partial_rotary_factor": 0.5}, "rotary_dim is 2: partial_rotary_factor gives 4 of 8"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes': it must be true or false"),
-        ({"layer_types": ALTERNATE}, "layer_types is .* other layers with a window"),  # in a Llama
+        ({"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),  # in a Llama
         ({"layer_types": ["full_attention"]}, "layer_types is .* a list of 4 types"),
         ({"layer_types": ["linear_attention"] * 4}, "layer_types is .* this decoder computes full_attention"),
         (MISTRAL | {"sliding_window": 8, "use_sliding_window": False}, "use_sliding_window is False"),
         (MISTRAL | {"max_window_layers": 2}, "max_window_layers is 2: this decoder does not know the key"),
-        (MISTRAL | {"sliding_window": 0}, "sliding_window is 0: it must be a whole number"),
-        (QWEN2 | {"layer_types": ALTERNATE}, "layer_types is .* other layers with a window"),
+        (QWEN2 | {"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),
         (QWEN2 | {"use_sliding_window": 1}, "use_sliding_window is 1: it must be true or false"),
         (QWEN2 | SLIDES | {"max_window_layers": -1}, "max_window_layers is -1: it must be"),
     ],
@@ -180,7 +162,6 @@ def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, ch
         ({"split.count": 2}, "split.count is 2"),
         ({"qwen2.block_count": 0}, "qwen2.block_count is 0"),
         ({"qwen2.block_count": "four"}, "qwen2.block_count is 'four'"),
-        ({"qwen2.block_count": 10**8}, "qwen2.block_count is 100000000"),
         ({"qwen2.attention.head_count": [4, 4, 4, 4]}, "qwen2.attention.head_count is .4, 4, 4, 4."),
         ({"qwen2.attention.head_count_kv": 3}, "4 heads and 3 by qwen2.attention.head_count_kv"),
         ({"qwen2.attention.key_length": 16}, "heads have 16 features by the file and 8 by its queries"),
@@ -189,7 +170,6 @@ def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, ch
         ({"qwen2.attention.sliding_window": 8}, "qwen2.attention.sliding_window is 8: whether the model has it"),
         ({"qwen2.attention.sliding_window": -8}, "qwen2.attention.sliding_window is -8"),
         ({"qwen2.attention.causal": False}, "qwen2.attention.causal is False"),
-        ({"qwen2.attention.causal": 1}, "qwen2.attention.causal is 1"),
         ({"qwen2.attention.layer_norm_rms_epsilon": "1e-5"}, "layer_norm_rms_epsilon is '1e-5'"),
         ({"qwen2.rope.freq_base": 0.0}, "qwen2.rope.freq_base is 0.0"),
         ({"qwen2.rope.freq_base": float("inf")}, "qwen2.rope.freq_base is inf"),
@@ -197,7 +177,6 @@ def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, ch
         ({"qwen2.rope.scaling.type": "yarn"}, "qwen2.rope.scaling.type is 'yarn'"),
         ({"qwen2.rope.scaling.factor": 4.0}, "qwen2.rope.scaling.factor is 4.0"),
         ({"qwen2.logit_scale": 8.0}, "qwen2.logit_scale is 8.0: this decoder does not know the key"),
-        ({"qwen2.expert_count": 8}, "qwen2.expert_count is 8"),
         ({"llama.attention.scale": 0.1}, "llama.attention.scale is 0.1: this decoder does not know the key"),
         ({"tokenizer.ggml.precompiled_charsmap": [1]}, "precompiled_charsmap is .1.: this decoder does not know"),
         ({"tokenizer.ggml.add_space_prefix": True}, "tokenizer.ggml.add_space_prefix is True"),
@@ -246,9 +225,10 @@ def test_a_file_that_holds_no_object_is_refused(tmp_path, text, said):
 def test_only_regular_files_are_read(tmp_path):
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    for name in ("directory", "fifo", "absent"):
+    problems = {"directory": "is a directory", "fifo": "is a FIFO", "absent": "cannot be read: No such file"}
+    for name, problem in problems.items():
         for read in (read_object, read_header):
-            with pytest.raises(Refusal, match=f"{name} is no regular file"):
+            with pytest.raises(Refusal, match=f"{name} {problem}"):
                 read(tmp_path / name)
 
 
@@ -276,18 +256,15 @@ KEY = text("general.name") + struct.pack("<I", 8) + text("x")
     ("content", "said"),
     [
         (b"", "cannot be read: it is too short"),
-        (b"GGUF", "cannot be read: it is too short"),
         (b"<html>404 not found</html>", "is a web page, not the file"),
         (b"version https://git-lfs.github.com/spec/v1", "is a pointer of git-lfs"),
         (b"PK\3\4" * 10, "cannot be read: it does not start as a GGUF does"),
         (gguf_bytes(version=1), "is of version 1 of GGUF: it must be 2 or 3"),
-        (gguf_bytes(version=3 << 24), "is of version 50331648 of GGUF"),
         (gguf_bytes(count=2**60), "it claims 1,152,921,504,606,846,976 keys, more than 65,536"),
         (gguf_bytes(number=2**60), "it claims 1,152,921,504,606,846,976 arrays"),
         (gguf_bytes(number=3), "8 bytes do not fit into its 24 bytes"),
         (gguf_bytes(struct.pack("<Q", 2**60)), "bytes do not fit into its 32 bytes"),
         (gguf_bytes(KEY + KEY, count=2), "the key 'general.name' is there twice"),
-        (gguf_bytes(KEY[:-1]), "bytes do not fit into"),
         (gguf_bytes(KEY[:-1] + b"\xff"), "a text is not in UTF-8"),
         (gguf_bytes(text("x") + struct.pack("<I", 13)), "there is no type of metadata 13"),
         (gguf_bytes(array_bytes(0, 2**60)), "an array claims 1,152,921,504,606,846,976 entries, more than 16,777,216"),
@@ -331,14 +308,14 @@ def stored(arrays, path):
 
 
 def parameters(arrays, path, **changes):
-    return parameters_of(stored(arrays, path), dataclasses.replace(DESCRIBED, **changes), "blk", 0, path)
+    return read_parameters(stored(arrays, path), dataclasses.replace(DESCRIBED, **changes), "blk", 0, path)
 
 
 def test_arrays_become_parameters(tmp_path):
     arrays = tiny_arrays(50, biases=True, tied=False) | {"blk.1.attn_rot_embd.weight": np.zeros(4, np.float32)}
     made = parameters(arrays, tmp_path, axes={"width": ("embedding_length", TINY["width"])})
-    assert made.keys() == {*OF_MODEL, "layers"}
-    assert made["layers"].keys() == ARRAYS.keys()
+    assert made.keys() == {*MODEL_ARRAYS, "layers"}
+    assert made["layers"].keys() == LAYER_ARRAYS.keys()
     np.testing.assert_array_equal(made["layers"]["up"][1], arrays["blk.1.ffn_up.weight"])
     same = tiny_arrays(50) | {"output.weight": arrays["token_embd.weight"]}
     assert "scores" not in parameters(same, tmp_path, tied=True)  # which the embedding gives
@@ -351,8 +328,6 @@ NAN = np.full((50, TINY["width"]), np.nan, np.float32)
     ("more", "changes", "said"),
     [
         ({"token_embd.weight": None}, {}, "has no array token_embd.weight"),
-        ({"output_norm.weight": None}, {}, "has no array output_norm.weight"),
-        ({"blk.0.attn_q.weight": None}, {}, "has no array blk.0.attn_q.weight"),
         ({"blk.1.ffn_up.weight": None}, {}, "has no array blk.1.ffn_up.weight"),
         ({"blk.1.attn_k.bias": None}, {}, "has no array blk.1.attn_k.bias"),
         ({}, {"layers": 3}, "has arrays of 2 layers and tells of 3"),
@@ -365,19 +340,15 @@ NAN = np.full((50, TINY["width"]), np.nan, np.float32)
             "tie_word_embeddings is true, and output.weight is another",
         ),
         ({"output.bias": np.zeros(50, np.float32)}, {}, "holds the array 'output.bias', of which this decoder knows"),
-        ({"blk.0.attn_q_norm.weight": np.ones(8, np.float32)}, {}, "holds the array 'blk.0.attn_q_norm.weight'"),
         ({"blk.0.attn_q.weight_scale": np.ones(8, np.float32)}, {}, "holds the array 'blk.0.attn_q.weight_scale'"),
         ({}, {"biases": False}, "holds the array 'blk.0.attn_q.bias'"),
         ({"token_embd.weight": NAN}, {}, "the array token_embd.weight has entries that are not finite"),
         ({"blk.1.ffn_gate.weight": np.full((40, 24), np.inf)}, {}, "blk.1.ffn_gate.weight has entries that are not"),
         ({"token_embd.weight": np.full((50, 24), 1e300)}, {}, "token_embd.weight has entries that are not finite"),
         ({"token_embd.weight": NAN[0]}, {}, r"'token_embd.weight' has the shape \(24,\): it must have two axes"),
-        ({"token_embd.weight": NAN[:, 1:]}, {}, "has the shape .* it must have"),
         ({"blk.1.attn_norm.weight": np.ones(23, np.float32)}, {}, r"has the shape \(23,\): it must have \(24,\)"),
         ({"blk.0.attn_k.weight": np.ones((32, 24), np.float32)}, {}, r"\(32, 24\): it must have \(16, 24\)"),
         ({}, {"axes": {"width": ("hidden_size", 32)}}, "hidden_size is 32, and its arrays have 24"),
-        ({}, {"axes": {"vocabulary": ("vocab_size", 49)}}, "vocab_size is 49, and its arrays have 50"),
-        ({}, {"axes": {"inner": ("intermediate_size", 41)}}, "intermediate_size is 41, and its arrays have 40"),
     ],
 )
 def test_arrays_that_are_missing_unknown_or_damaged_are_refused_by_name(tmp_path, more, changes, said):
@@ -393,7 +364,7 @@ def test_nothing_is_read_of_a_model_that_a_header_refuses(tmp_path):
     arrays = {name: one._replace(read=read) for name, one in stored(tiny_arrays(50), tmp_path).items()}
     arrays["output.weight"] = Stored((10**12, 24), "F32", tmp_path, read)
     with pytest.raises(Refusal, match="it must have"):
-        parameters_of(arrays, DESCRIBED, "blk", 0, tmp_path)
+        read_parameters(arrays, DESCRIBED, "blk", 0, tmp_path)
 
 
 def test_what_is_written_is_read_back(tmp_path):

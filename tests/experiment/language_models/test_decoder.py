@@ -9,7 +9,7 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.experiment.language_models import decoder
-from softmax_jax.experiment.language_models.arrays import ARRAYS
+from softmax_jax.experiment.language_models.arrays import LAYER_ARRAYS
 from softmax_jax.experiment.language_models.decoder import Sizes, hidden, losses, scores, weigh_by
 from tests.experiment.language_models.plain_llama import TINY, logits_of, softmax, tiny_arrays
 
@@ -20,7 +20,7 @@ TOKENS = np.random.default_rng(1).integers(0, 50, 24).astype(np.int32)
 def as_parameters(arrays):
     layers = {
         own: np.stack([arrays[f"blk.{layer}.{there[0]}"] for layer in range(TINY["layers"])])
-        for own, there in ARRAYS.items()
+        for own, there in LAYER_ARRAYS.items()
         if f"blk.0.{there[0]}" in arrays
     }
     names = {"embed": "token_embd.weight", "norm": "output_norm.weight", "scores": "output.weight"}

@@ -8,8 +8,8 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.experiment.language_models.decoder import hidden
 from softmax_jax.experiment.language_models.measures import (
-    OF_HEADS,
-    OF_LOSSES,
+    HEAD_MEASURES,
+    LOSS_COLUMNS,
     bins,
     entropy_slopes,
     head_measures,
@@ -24,7 +24,7 @@ from tests.experiment.language_models.test_decoder import SIZES, TOKENS, as_para
 def test_head_measures_are_means_of_the_rows_of_each_bin():
     parameters, edges = as_parameters(tiny_arrays(50)), (8, 24)
     found = head_measures(parameters, jnp.asarray(TOKENS[None]), SIZES, edges)
-    assert found.keys() == set(OF_HEADS)
+    assert found.keys() == set(HEAD_MEASURES)
     _, (rows,) = sj.probe(lambda tokens: hidden(parameters, SIZES, tokens))(jnp.asarray(TOKENS))
     for name in ("entropy", "spread", "log_sum_exp"):
         by_hand = getattr(rows, name)
@@ -45,7 +45,7 @@ def test_slopes_and_paired_losses_are_those_of_the_rows():
         *loss_rows("softmax", "a", own, (4, 8)),
         *loss_rows("other", "a", own + np.array([[1], [3]], np.float32), (4, 8)),
     ]
-    cost = paired_losses(pl.DataFrame(rows, OF_LOSSES, orient="row")).filter(normalizer="other")
+    cost = paired_losses(pl.DataFrame(rows, LOSS_COLUMNS, orient="row")).filter(normalizer="other")
     assert cost["below"].to_list() == [4, 8]
     np.testing.assert_allclose(cost["more"], 2)
     np.testing.assert_allclose(cost["half"], 12.706 * np.std([1, 3], ddof=1) / np.sqrt(2), rtol=1e-4)

@@ -31,7 +31,7 @@ KINDS = {
     "characters": ClrsText(**SIZES, lengths=(4,), tokenizer="smollm2"),
 }
 FIRST = "max_retrieval", "signal"
-"""The kinds of the full tier; the others are slow."""
+"""The kinds of the full tier; the others are rare."""
 
 
 def numbers(tree):
@@ -72,7 +72,7 @@ def drawn(task):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(kind, marks=pytest.mark.full if kind in FIRST else pytest.mark.slow) for kind in KINDS]
+    "name", [pytest.param(kind, marks=pytest.mark.full if kind in FIRST else pytest.mark.rare) for kind in KINDS]
 )
 def test_every_task_draws_the_same(name):
     check_the_same(jax.jit(lambda: drawn(KINDS[name])))

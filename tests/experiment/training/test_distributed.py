@@ -65,7 +65,7 @@ def close(a, b, tolerance=1e-6):
     return all(np.allclose(x, y, rtol=0, atol=tolerance) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
     finish(start("eight_devices.py", 8, tmp_path))
     found = json.loads((tmp_path / "found.json").read_text())
@@ -86,7 +86,7 @@ def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
     assert close(run(tmp_path / "run"), uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

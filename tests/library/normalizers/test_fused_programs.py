@@ -4,7 +4,7 @@ import pytest
 
 from .fused_programs import ALL, BY_COMPARISON, FORMS, MASKS, PRODUCERS, as_if_on_another_machine, check
 
-DENSE_FIRST = pytest.mark.full, pytest.mark.slow
+DENSE_FIRST = pytest.mark.full, pytest.mark.rare
 some_producers = pytest.mark.parametrize(
     "producer",
     [pytest.param(name, marks=DENSE_FIRST[name != "soft cap"]) for name in PRODUCERS],
@@ -20,7 +20,7 @@ def test_every_map_weighs_as_if_the_logits_were_there_already():
     check({type(normalizer.map).__name__: normalizer for normalizer in ALL.values()}, "soft cap")
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_method_weighs_as_if_the_logits_were_there_already(producer, form):
@@ -32,7 +32,7 @@ def test_comparisons_hold_wherever_the_logits_are_computed(producer):
     check(BY_COMPARISON, producer)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "dense"])
 def test_comparisons_hold_in_every_form(form):
     for producer in PRODUCERS:
@@ -53,7 +53,7 @@ for producer in {producers}:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_comparisons_hold_where_the_compiler_fuses_more():
     ran = as_if_on_another_machine(SCRIPT.format(producers="PRODUCERS", forms="FORMS"))
     assert ran.returncode == 0, ran.stderr

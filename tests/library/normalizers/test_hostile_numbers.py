@@ -25,20 +25,20 @@ def of_three_types(seed):
     return joined(*(hostile(dtype, WIDTH, 150, seed) for dtype in ("float32", "float16", "bfloat16")))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("name", sj.METHODS)
 def test_no_number_breaks_a_law(name):
     assert broken_laws(name, "dense", of_three_types(0), "float32") == {}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full if name in RIDERS else pytest.mark.slow) for name in FUSED]
+    "name", [pytest.param(name, marks=pytest.mark.full if name in RIDERS else pytest.mark.rare) for name in FUSED]
 )
 def test_no_number_breaks_a_law_on_a_fused_kernel(name):
     assert broken_laws(name, "xla", of_three_types(2), "float32") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("name", "form", "dtype"),
     [
@@ -78,7 +78,7 @@ LENGTHS = {1: 1000, 2: 1000, 3: 1000, 16: 3000, 257: 3000, 4096: 960, 65536: 40}
 """Rows of each length: 10,000 in all."""
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(

@@ -48,11 +48,13 @@ PLAIN = {
 }
 
 
+WITHOUT_ROOM = [pytest.param(name, 17, 17, marks=pytest.mark.full) for name in ("quickselect", "kmp_matcher")]
+
+
 @pytest.mark.parametrize(
-    ("length", "room"),
-    [(LENGTH, ROOM), pytest.param(17, 17, marks=pytest.mark.full)],
+    ("algorithm", "length", "room"),
+    [*full_except([(name, LENGTH, ROOM) for name in ALGORITHMS], "minimum"), *WITHOUT_ROOM],
 )
-@pytest.mark.parametrize("algorithm", full_except(ALGORITHMS, "minimum"))
 def test_answers_are_right(algorithm, length, room):
     inputs, outputs = drawn(algorithm, length, room)
     for index in range(COUNT):

@@ -32,7 +32,7 @@ def texts(task):
     for copy in range(task.sets):
         for index in range(len(task.algorithms) * len(task.lengths)):
             there = of.text[copy] == index
-            answer = of.answer[copy][(of.of_text[copy] == index) & (of.weight[copy] > 0)]
+            answer = of.answer[copy][(of.text_index[copy] == index) & (of.weight[copy] > 0)]
             yield *(task.vocabulary.decode(part.tolist()) for part in (of.tokens[copy][there], answer)), there
 
 
@@ -63,7 +63,7 @@ def test_answers_are_read_where_the_token_before_them_stands(task):
     tokens, text = of.tokens[0].reshape(-1), of.text[0].reshape(-1)
     counted = of.weight[0] > 0
     following = of.answer[0][counted]
-    read, of_text = of.read[0][counted], of.of_text[0][counted]
+    read, of_text = of.read[0][counted], of.text_index[0][counted]
     np.testing.assert_array_equal(text[read], of_text)
     last = np.append(of_text[1:] != of_text[:-1], True)
     np.testing.assert_array_equal(tokens[read[~last] + 1], following[~last])
@@ -76,7 +76,7 @@ def test_no_text_sees_another():
     scores = SMALL.scores(model(SMALL), of, None)
     other = of._replace(tokens=jnp.where(of.text == 1, (of.tokens + 1) % 1000, of.tokens))
     changed = np.abs(SMALL.scores(model(SMALL), other, None) - scores).max(-1) > 1e-5
-    assert set(np.asarray(of.of_text)[changed]) == {1}
+    assert set(np.asarray(of.text_index)[changed]) == {1}
 
 
 @pytest.mark.full
@@ -102,7 +102,7 @@ def test_an_answer_is_right_if_all_its_tokens_are():
     of = jax.tree.map(jnp.asarray, batch(SMALL))
     scores = jax.nn.one_hot(of.answer, SMALL.vocabulary.size)
     assert SMALL.right(scores, of).all()
-    last = (of.of_text[0] == 2) & (of.weight[0] > 0)
+    last = (of.text_index[0] == 2) & (of.weight[0] > 0)
     at = int(jnp.flatnonzero(last)[-1])
     wrong = scores.at[0, at].set(jax.nn.one_hot(of.answer[0, at] + 1, SMALL.vocabulary.size))
     assert SMALL.right(wrong, of)[0].tolist() == [True, True, False, True]

@@ -17,7 +17,7 @@ from softmax_jax.experiment.language_models.decoder import Sizes, hidden, scores
 from softmax_jax.experiment.language_models.loading import Model
 from softmax_jax.experiment.tasks.task import sequence_key
 from softmax_jax.experiment.training.progress import plain_console
-from studies.clrs_text import pretrained
+from studies.clrs_text import pretrained, tuned_decoder
 from studies.clrs_text.task import ClrsText
 from studies.clrs_text.tokens import SplitTokenizer
 from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
@@ -45,13 +45,13 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
     sizes = {"hidden": width, "heads": SIZES.heads, "layers": TINY["layers"]}
     task = ClrsText(algorithms=("minimum",), lengths=(3, 4), sets=1, tokenizer="smollm2", **sizes)
     batch = jax.jit(task.training_batch)(jnp.int32(0), jnp.int32(0))
-    reader = pretrained.Reader(parameters(), SIZES, numbers_of(pretrained.REGIMES["softmax"]))
+    reader = tuned_decoder.Reader(parameters(), SIZES, numbers_of(pretrained.REGIMES["softmax"]))
     found = np.asarray(task.scores(reader, batch, None)[0])
     for text in range(2):
         slots = np.flatnonzero(np.asarray(batch.text[0]) == text)
         row = np.asarray(batch.tokens[0]).reshape(-1)[slots]
         alone = np.asarray(scores(parameters(), hidden(parameters(), SIZES, jnp.asarray(row))[0]))
-        counted = np.asarray((batch.of_text[0] == text) & (batch.weight[0] > 0))
+        counted = np.asarray((batch.text_index[0] == text) & (batch.weight[0] > 0))
         read = np.searchsorted(slots, np.asarray(batch.read[0])[counted])
         np.testing.assert_allclose(found[counted], alone[read], atol=1e-4)
 
@@ -60,7 +60,7 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
 def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
     task = ClrsText(algorithms=(algorithm,), lengths=(3,), tokenizer="smollm2")
     batch = jax.jit(task.test_batch, static_argnums=(1, 2))(jax.random.key(0), 11, 6)
-    found = pretrained.numbers_read(batch, task.decimals)
+    found = tuned_decoder.numbers_read(batch, task.decimals)
     table = SplitTokenizer((), task.decimals)
     for tokens, taken, rows in zip(np.asarray(batch.tokens)[:, 0], np.asarray(batch.text)[:, 0] >= 0, found):
         question, answer = table.decode(tokens[taken].tolist()).strip().split(":\n")[1:]
@@ -76,7 +76,7 @@ def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
 
 @pytest.mark.full
 def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
-    monkeypatch.setattr(pretrained, "SETS_BY_PART", 2)
+    monkeypatch.setattr(tuned_decoder, "SETS_READ", 2)
     asked = pretrained.Arguments(algorithms=("minimum",), lengths=(3, 4), longer=(5,), batch=1)
     programs = object.__new__(pretrained.Programs)
     programs.sizes = SIZES
@@ -85,9 +85,9 @@ def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
     trained = {}, numbers_of(pretrained.REGIMES["softmax"])
     found = programs.looks(trained, 3)
     draw = jax.jit(programs.task.test_batch, static_argnums=(1, 2))
-    batch = draw(sequence_key(jnp.int32(3)), 4, pretrained.SETS_BY_PART)
+    batch = draw(sequence_key(jnp.int32(3)), 4, tuned_decoder.SETS_READ)
     wanted = []
-    for tokens, taken, rows in zip(batch.tokens, batch.text, pretrained.numbers_read(batch, 3)):
+    for tokens, taken, rows in zip(batch.tokens, batch.text, tuned_decoder.numbers_read(batch, 3)):
         here = np.flatnonzero(np.asarray(taken[0]) >= 0)
         probed = sj.probe(lambda one: hidden(parameters(), SIZES, one), also=lambda weights: weights)
         (row,) = np.flatnonzero(rows.any(-1))
@@ -96,7 +96,7 @@ def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
     np.testing.assert_allclose(found, np.mean(wanted, 0), atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)

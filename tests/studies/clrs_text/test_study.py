@@ -66,7 +66,7 @@ def test_bad_options_are_refused(options, problem):
         study.Arguments(**options)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_study_trains_tunes_and_tests_and_keeps_what_is_there(tmp_path, monkeypatch):
     preset = study.load_preset("clrs_text")
     settings = {name: getattr(TASK, name) for name in ("algorithms", "lengths", "sets", "hidden", "heads", "layers")}

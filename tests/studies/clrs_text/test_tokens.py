@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 
 from studies.clrs_text.algorithms import ALGORITHMS, Kind, codes_of, values_of
-from studies.clrs_text.tokens import (
-    TOKENIZERS,
-    NumberTokenizer,
-    SplitTokenizer,
-    answer_parts,
-    question_parts,
-    spell,
-    text_of,
-)
+from studies.clrs_text.texts import answer_parts, question_parts, spell, text_of
+from studies.clrs_text.tokens import TOKENIZERS, NumberTokenizer, SplitTokenizer
 from tests.studies.clrs_text.instances import LENGTH, ROOM, drawn, without_room
 from tests.tiers import full_except
 
@@ -67,13 +60,13 @@ def test_numbers_are_truncated_and_keep_their_sign():
 @pytest.mark.full
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_texts_come_back_from_their_tokens(name):
-    for algorithm in ALL:
-        for parts, _, numbers in instances(algorithm, 3, LENGTH, ROOM):
+    for algorithm in ("find_maximum_subarray_kadane", "kmp_matcher"):
+        for parts, _, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::3]:
             text = text_of(parts, numbers, 3)
             assert tokenizer(name, 3).decode(tokenizer(name, 3).encode(text)) == text
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("name", "decimals"),
     [("number", 1), ("number", NumberTokenizer.most_decimals), ("smollm2", SplitTokenizer.most_decimals)],

@@ -21,11 +21,12 @@ from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, reader_name
 from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks import rounded_products as products
-from softmax_jax.experiment.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.retrieval_model import LONGEST_WHOLE
 from softmax_jax.experiment.training.config import Config, changed, settings_of
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -302,10 +303,10 @@ def best_of_pairs(accuracies: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for n in accuracies["n"].unique().sort():
         means = pair_means(accuracies, n)
-        for train in dict.fromkeys(train for train, _ in means):
-            of_one = {test: mean for (one, test), mean in means.items() if one == train}
+        for trained in dict.fromkeys(trained for trained, _ in means):
+            of_one = {test: mean for (one, test), mean in means.items() if one == trained}
             best = max(of_one, key=lambda test, of_one=of_one: of_one[test])
-            rows.append((n, train, of_one.get(train), of_one[BASELINE], of_one[best], best))
+            rows.append((n, trained, of_one.get(trained), of_one[BASELINE], of_one[best], best))
     return pl.DataFrame(rows, ("n", "trained", "itself", "softmax", "best", "best_in_test"), orient="row")
 
 
@@ -337,7 +338,7 @@ def frames_of(asked: Arguments) -> tuple[Sequence[Recipe], pl.DataFrame, pl.Data
         console.print(f"recipe {index + 1} of {len(chosen)}: {recipe.group}: {recipe.name}", soft_wrap=True)
         directory = asked.workdir / directory_name(f"{recipe.group} {recipe.name}")
         try:
-            run(recipe.config, directory, console)
+            train(recipe.config, directory, console)
             done.append((recipe, directory, directory))
         except NotFiniteError as error:
             console.print(f"left out: {error}", soft_wrap=True)

@@ -34,8 +34,8 @@ from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks.max_retrieval import NEEDLE, QUANTILES
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
@@ -202,7 +202,7 @@ def measured(asked: Arguments, lengths: Sequence[int], console: Console) -> Iter
         console.print(f"ρ {priority}")
         yield from of_perfect_key(priority, lengths, 4 * asked.sets)
         directory = asked.workdir / f"{priority}{'_quick' if asked.quick else ''}"
-        run(asked.config(priority), directory, console)
+        train(asked.config(priority), directory, console)
         yield from of_model(directory, priority, lengths, asked.sets)
 
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES
+from softmax_jax.experiment.tasks.retrieval_model import FEATURES
 
 FLOAT = 4
 """Bytes of a number: parameters, gradients and measures are float32."""

@@ -18,7 +18,7 @@ from softmax_jax.experiment.report import Paper, charts
 from softmax_jax.experiment.report.charts import palette, save_chart
 from softmax_jax.experiment.report.findings import Evaluated
 from softmax_jax.experiment.report.tables import groups_of, print_groups
-from softmax_jax.experiment.training.trainer import Parameters
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.normalizer import Normalizer
 from studies.clrs_text.task import TEST_SETS, ClrsText

@@ -22,8 +22,8 @@ from softmax_jax.experiment.report.shootout import Outcomes
 from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.training.config import Config, changed, settings_of
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import METRICS, load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -129,7 +129,7 @@ def compete(
     for name in normalizers:
         workdir = Path(directory) / directory_name(name)
         console.print(f"{name}: {workdir}", soft_wrap=True)
-        run(changed(config, normalizer=name), workdir, console)
+        train(changed(config, normalizer=name), workdir, console)
         _, parameters = load_checkpoint(workdir)
         how: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
         measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **how)

@@ -26,10 +26,11 @@ from softmax_jax.experiment.measures.significance import (
 )
 from softmax_jax.experiment.measures.table import EVALUATION, KEYS, MEASURES, Seen
 from softmax_jax.experiment.tasks import notebook
-from softmax_jax.experiment.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.retrieval_model import LONGEST_WHOLE
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.distributed import SEEDS, SETS, device_mesh, gathered, placed
-from softmax_jax.experiment.training.trainer import Parameters, build_model
+from softmax_jax.experiment.training.run import Parameters, build_model
 from softmax_jax.files import typed
 from softmax_jax.normalizers import checks, maps
 from softmax_jax.normalizers.maps import soft_cap

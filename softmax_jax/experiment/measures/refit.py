@@ -27,7 +27,7 @@ from softmax_jax.experiment.measures.evaluation import (
 from softmax_jax.experiment.measures.heads import HeadRows, attended, in_passes
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.tasks.task import Task
-from softmax_jax.experiment.training.trainer import Parameters
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer

@@ -8,8 +8,8 @@ import numpy as np
 
 from softmax_jax.experiment.measures.evaluation import named_normalizers
 from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import Refusal
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES, Batch
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES, FEATURES, Batch
 from softmax_jax.refusal import Refusal
 
 LENGTHS = tuple(2**power for power in range(1, 13))

@@ -14,7 +14,7 @@ from softmax_jax.experiment.measures.dispersion import resolution
 from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, evaluate, frame_of, set_keys
 from softmax_jax.experiment.measures.table import MEASURES, Seen, rank
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.registry import normalizer
 
 SEEDS = (4, 5)

@@ -12,11 +12,11 @@ from softmax_jax.experiment.measures import evaluation, heads
 from softmax_jax.experiment.measures.heads import attended
 from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
 from softmax_jax.experiment.measures.table import EVALUATION, calibration_error
-from softmax_jax.experiment.tasks import max_retrieval, notebook
+from softmax_jax.experiment.tasks import notebook, retrieval_model
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.experiment.tasks.retrieval import Sort
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.experiment.training.trainer import build_model
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.normalizers.row import weigh
 
@@ -80,7 +80,7 @@ def test_short_sets_are_read_together_as_they_are_alone(parameters):
 def test_long_sets_which_are_encoded_block_by_block_are_evaluated_alike(parameters, monkeypatch):
     n = max_retrieval.BLOCK + 40
     whole = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)
-    monkeypatch.setattr(max_retrieval, "LONGEST_WHOLE", 1)
+    monkeypatch.setattr(retrieval_model, "LONGEST_WHOLE", 1)
     for kept in (evaluation.heads_of, evaluation.measuring):
         kept.cache_clear()
     by_block = frame_of(parameters, ["softmax", "softpick"], lengths=(n,), sets=2)

@@ -11,19 +11,15 @@ from flax import nnx
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.experiment.tasks import max_retrieval, rounded_products
 from softmax_jax.experiment.tasks.max_retrieval import (
-    BLOCK,
     CLASSES,
     LEAD,
     NEEDLE,
     QUANTILES,
-    KnownItems,
     MaxRetrieval,
-    MaxRetrievalModel,
-    entry_of,
-    every_item,
     sample,
     sample_near_ties,
 )
+from softmax_jax.experiment.tasks.retrieval_model import BLOCK, KnownItems, MaxRetrievalModel, entry_of, every_item
 from softmax_jax.normalizers.registry import normalizer
 from tests.tiers import full_except
 

@@ -13,7 +13,7 @@ from flax import nnx
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.experiment.training.config import Config, from_settings, settings_of
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.maps import softmax
 
 EMULATED = [name for name in products.PRECISIONS if name != "float32"]

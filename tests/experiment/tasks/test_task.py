@@ -12,7 +12,7 @@ from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.tasks.task import Task, data_key, dropout_key, parameter_key, sequence_key
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.registry import METHODS
 from studies.clrs_text.task import ClrsText
 from tests.tiers import methods

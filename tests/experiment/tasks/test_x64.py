@@ -14,7 +14,8 @@ from softmax_jax.experiment.tasks.max_retrieval import QUANTILES, MaxRetrieval
 from softmax_jax.experiment.tasks.sequences import SequenceTask
 from softmax_jax.experiment.tasks.task import dropout_key
 from softmax_jax.experiment.training.config import Config
-from softmax_jax.experiment.training.trainer import build_model, chunk_trainer, initial_state
+from softmax_jax.experiment.training.run import build_model
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.files import versions
 from softmax_jax.normalizers.registry import normalizer
 from studies.clrs_text.task import ClrsText

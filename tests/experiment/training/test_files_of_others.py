@@ -13,7 +13,6 @@ from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.checkpoint import sign
 from softmax_jax.experiment.training.config import Config, changed, settings_of
 from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint, read_config, started
-from softmax_jax.experiment.training.trainer import initial_state
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.fit_file import read_fit, signed
 

@@ -25,7 +25,7 @@ from softmax_jax.experiment.training.run_directory import (
     read_config,
     started,
 )
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.refusal import NotFiniteError
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from softmax_jax.experiment.training.config import Config, changed, from_settings, settings_of
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.training.run import build_run
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.normalizers.registry import normalizer
 from studies.clrs_text import answers
 from studies.clrs_text.task import ClrsText
@@ -43,7 +44,7 @@ def test_p_values_of_answers_are_corrected_for_every_test_in_the_table():
 @pytest.mark.full
 def test_every_algorithm_is_measured_at_its_own_lengths_under_every_normalizer():
     config = Config(TASK)
-    state = initial_state(config)
+    state = build_run(config).initial_state()
     lengths = answers.lengths_of(TASK, (3, 6))
     by = {name: normalizer(name) for name in ("softmax", "ssmax")}
     frames = answers.evaluate_answers(state.parameters, by, task=TASK, lengths=lengths, sets=10, seeds=[0])
@@ -61,8 +62,9 @@ def test_a_length_without_instances_is_refused_before_anything_is_measured():
 @pytest.mark.full
 def test_it_trains():
     config = changed(Config(TASK), steps=4, chunk=2, l2=0.0)
-    start = jax.device_get(initial_state(config))
-    state, metrics = chunk_trainer(config)(jax.device_put(start), 0, 2)
+    run = build_run(config)
+    start = jax.device_get(run.initial_state())
+    state, metrics = chunk_trainer(run)(jax.device_put(start), 0, 2)
     assert all(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (start.parameters, state.parameters))))
     assert (metrics.first_bad_step == -1).all()
     assert (np.asarray(metrics.accuracy) <= 100).all()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax
-import numpy as np
 import optax
 import tyro
 from flax import nnx
@@ -96,10 +95,6 @@ class Task(abc.ABC):
     def priorities(self, batch: Any) -> Float[Array, "sets items"] | None:
         """Returns a number for each item, the largest for the one that answers; None for a task without such."""
         return None
-
-    def learned(self, parameters: Any, normalizer: str) -> dict[str, Float[np.ndarray, "seeds layers heads"]]:
-        """Returns the numbers that the normalizer learned, from parameters with a leading seed axis, where known."""
-        return {}
 
     evaluation: ClassVar[str] = ""
     """The module that evaluates the task in its own way, with `planned`, `write` and `show`, where there is one."""

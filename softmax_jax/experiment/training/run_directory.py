@@ -70,8 +70,10 @@ class RunDirectory:
 
     Of several processes all open it and record together, and the first writes what is written once. One run at a time
     is in a directory: until `close`, or the end of the process, nobody else opens it. A run with fewer steps is
-    extended to those of the settings. Raises Refusal if the directory is in use, holds a run of other settings, cannot be
-    written, or is not the same one for all processes; so do saving and logging where the disk is full.
+    extended to those of the settings.
+
+    Raises Refusal if the directory is in use, holds a run of other settings, cannot be written, or is not the same one
+    for all processes; so do saving and logging where the disk is full.
     """
 
     def __init__(self, run: Run, path: Path | str):

@@ -138,8 +138,10 @@ def compete(
         console.print(f"{name}: {workdir}", soft_wrap=True)
         train(changed(config, normalizer=name), workdir, console)
         _, parameters = load_checkpoint(workdir)
-        options: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
-        measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **options)
+        settings: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
+        measured = evaluate(
+            parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **settings
+        )
         tests.append(frame_of(measured))
         metrics = read_json_lines(workdir / METRICS, "seed", "step", "loss", "steps_per_second").with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk

@@ -30,7 +30,7 @@ HARDWARE: dict[str, dict[str, Any]] = {
         "tensorfloat32": jax.lax.DotAlgorithmPreset.TF32_TF32_F32,
     },
 }
-"""The option of `einsum` on devices that multiply at a precision themselves. TPUs leave matrix-vector products exact."""
+"""The option of `einsum` where devices multiply at a precision themselves. TPUs leave matrix-vector products exact."""
 PLACES = "inputs", "dense", "all"
 """Nested: products that read the inputs; those and all others with a kernel; those and the products over items."""
 LAYER = "...i,io->...o"

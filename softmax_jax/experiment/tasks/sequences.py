@@ -95,7 +95,7 @@ class SequenceTask(Task):
     def scores(
         self, model: Transformer, batch: Sequences, rngs: nnx.Rngs | None
     ) -> Float[Array, "sets *queries classes"]:
-        """Returns class scores of the answers under the model's own normalizer, with dropout if there are `rngs` for it."""
+        """Returns class scores of the answers under the model's own normalizer, with dropout if there are `rngs`."""
         return self.answers(model(batch.inputs, batch.mask, rngs))
 
     def learned(self, parameters: Any, normalizer: str) -> dict[str, Float[np.ndarray, "seeds layers heads"]]:

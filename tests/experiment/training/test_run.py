@@ -269,7 +269,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
         return spoil
 
     monkeypatch.setattr(train_module, "compiled_chunk", spoiled)
-    with pytest.raises(NotFiniteError, match="seed 0 is not finite at step 30.*keeps the state of step 30"):
+    with pytest.raises(NotFiniteError, match=r"seed 0 is not finite at step 30.*keeps the state of step 30"):
         train(SMALL, tmp_path, quiet())
     assert metrics(tmp_path)[-1]["step"] == 30
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["20", "30"]

@@ -39,8 +39,8 @@ from softmax_jax.experiment.report.accuracy import accuracy_chart
 from softmax_jax.experiment.report.dispersion import attention_map_chart
 from softmax_jax.experiment.report.tables import groups_of, print_groups
 from softmax_jax.experiment.report.temperature import entropy_chart
-from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.experiment.training.run import build_run
+from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.experiment.training.trainer import chunk_trainer
 
 one_device_per_core()

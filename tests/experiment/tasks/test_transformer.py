@@ -92,11 +92,11 @@ def test_every_head_of_every_layer_learns_its_own_numbers(name, numbers):
 @pytest.mark.full
 def test_dropout_needs_rngs():
     model, plain = built("softmax", dropout=0.5), built("softmax")
-    dropped = nnx.jit(lambda model, seed: model(INPUTS, FULL, nnx.Rngs(dropout=seed)))
+    dropped = nnx.jit(lambda model, key: model(INPUTS, FULL, nnx.Rngs(dropout=key)))
     kept = scores(model, INPUTS, FULL)
     np.testing.assert_array_equal(kept, scores(plain, INPUTS, FULL))
-    once, again, other = (dropped(model, seed) for seed in (1, 1, 2))
+    once, again, other = (dropped(model, jax.random.key(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(once, again)
     assert not np.allclose(once, kept, atol=1e-2)
     assert not np.allclose(once, other, atol=1e-2)
-    np.testing.assert_allclose(dropped(plain, 1), kept, atol=1e-6)
+    np.testing.assert_allclose(dropped(plain, jax.random.key(1)), kept, atol=1e-6)

@@ -34,8 +34,8 @@ from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import changed
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.files import read_json, write_json
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
@@ -95,7 +95,7 @@ def training(arguments: Arguments) -> None:
         floor = products_alone(config.seeds * config.steps * mean_multiply_adds(config.task))
         floor()  # compiles
         directory = arguments.output / "paper"
-        run(config, directory, Console())
+        train(config, directory, Console())
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         rates = {line["step"]: line["steps_per_second"] for line in lines}
         seconds = sum(config.chunk / rate for rate in rates.values())

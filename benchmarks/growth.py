@@ -20,6 +20,7 @@ from softmax_jax.experiment.commands.options import one_device_per_core
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import trainer
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run import build_run
 
 FACTOR, STEPS, SETS = 4, 20, 128
 STEP = "a training step of all seeds"
@@ -42,7 +43,8 @@ def training(items: int, width: int, seeds: int) -> Callable[[], float]:
     """A step of all seeds, by the loop of train.py."""
     one_device_per_core()
     config = Config(MaxRetrieval(sets=SETS, min_items=items, max_items=items, width=width), seeds=seeds)
-    state, train_chunk = trainer.initial_state(config), trainer.chunk_trainer(config)
+    run = build_run(config)
+    state, train_chunk = run.initial_state(), trainer.chunk_trainer(run)
     return timed(lambda: train_chunk(state, 0, STEPS), STEPS)
 
 

@@ -20,6 +20,7 @@ from softmax_jax.experiment.commands.options import one_device_per_core
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import trainer as training
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run import TrainState, build_run
 
 SEEDS, STEPS = 10, 100_000
 TURN = 20
@@ -28,9 +29,9 @@ OURS, VMAPPED, IN_TURN = "ours", "seeds under vmap", "one seed after the other"
 FLOOR = "their matrix products alone"
 
 
-def timed(config: Config, train: Callable[[training.TrainState], object]) -> Callable[[], float]:
+def timed(config: Config, train: Callable[[TrainState], object]) -> Callable[[], float]:
     """Seconds that `STEPS` steps would take, from as few as `train` does."""
-    state = training.initial_state(config)
+    state = build_run(config).initial_state()
     return timed_run(lambda: train(state), config.chunk / STEPS)
 
 
@@ -38,16 +39,17 @@ def ours() -> Callable[[], float]:
     """The loop of train.py with its device settings."""
     one_device_per_core()
     config = Config(seeds=SEEDS, chunk=TURN)
-    train_chunk = training.chunk_trainer(config)
+    train_chunk = training.chunk_trainer(build_run(config))
     return timed(config, lambda state: train_chunk(state, 0, TURN))
 
 
 def on_one_device(*, side_by_side: bool) -> Callable[[], float]:
     """All seeds on the first device, which has all cores."""
     config = Config(seeds=SEEDS, chunk=TURN)
-    gradient = training.padded_gradient(config)
+    run = build_run(config)
+    gradient = training.padded_gradient(run)
     gradient = gradient if side_by_side else config.task.on_visible(gradient)
-    device = functools.partial(training.train_steps, config, gradient, first_step=jnp.int32(0), steps=TURN)
+    device = functools.partial(training.train_steps, run, gradient, first_step=jnp.int32(0), steps=TURN)
     return timed(config, jax.jit(jax.vmap(device) if side_by_side else functools.partial(jax.lax.map, device)))
 
 

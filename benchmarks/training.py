@@ -36,10 +36,11 @@ from flax import linen
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
 from softmax_jax.experiment.commands.options import one_device_per_core
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES, Batch, MaxRetrieval, sample
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
+from softmax_jax.experiment.tasks.retrieval_model import FEATURES
 from softmax_jax.experiment.training import trainer as training
 from softmax_jax.experiment.training.config import Config
-from softmax_jax.experiment.training.optimizers import build_optimizer
+from softmax_jax.experiment.training.run import build_run
 
 NOTEBOOK_ITEMS = 4096
 OURS, NOTEBOOK, PLAIN, TORCH = "ours", "the notebook's algorithm", "a plain port", "PyTorch"
@@ -65,7 +66,7 @@ class StockModel(linen.Module):
 
 def stock_step(task: MaxRetrieval, config: Config) -> tuple[Any, Callable[[Any, Batch], tuple[Any, Any]]]:
     """Parameters and optimizer state of the stock model, and its training step."""
-    model, optimizer = StockModel(task.width), build_optimizer(config)
+    model, optimizer = StockModel(task.width), build_run(config).optimizer
     items, query = jnp.ones((1, task.max_items, FEATURES)), jnp.ones((1, 1))
     parameters = model.init(jax.random.key(0), items, query, jnp.ones((1, task.max_items), bool))
 
@@ -155,8 +156,8 @@ def ours() -> Callable[[], float]:
     """A chunk of steps of one seed by the loop of train.py: half a second, as a turn of the plain port takes."""
     one_device_per_core()
     config = Config()
-    state = training.initial_state(config)
-    train_chunk = training.chunk_trainer(config)
+    run = build_run(config)
+    state, train_chunk = run.initial_state(), training.chunk_trainer(run)
     return timed(lambda: train_chunk(state, 0, config.chunk), config.chunk)
 
 

@@ -22,11 +22,11 @@ from softmax_jax.experiment.measures.references import REFERENCES, TRUE_ITEM, TR
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import BY_CAUSE
 from softmax_jax.experiment.report.tables import with_interval
-from softmax_jax.experiment.tasks.max_retrieval import LONGEST_WHOLE
+from softmax_jax.experiment.tasks.retrieval_model import LONGEST_WHOLE
 from softmax_jax.experiment.training.config import changed, settings_of
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -186,7 +186,7 @@ def train_and_measure(arguments: Arguments) -> tuple[Sequence[Recipe], pl.DataFr
         console.print(f"recipe {index + 1} of {len(chosen)}: {recipe.group}: {recipe.name}", soft_wrap=True)
         directory = arguments.workdir / directory_name(f"{recipe.group} {recipe.name}")
         try:
-            run(recipe.config, directory, console)
+            train(recipe.config, directory, console)
             done.append((recipe, directory, directory))
         except NotFiniteError as error:
             console.print(f"left out: {error}", soft_wrap=True)

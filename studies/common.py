@@ -28,8 +28,8 @@ from softmax_jax.experiment.report.charts import Chart, save_chart
 from softmax_jax.experiment.report.tables import put_into
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal

@@ -36,8 +36,8 @@ from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks.max_retrieval import NEEDLE, QUANTILES
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
@@ -204,7 +204,7 @@ def measure_all(arguments: Arguments, lengths: Sequence[int], console: Console) 
         console.print(f"ρ {priority}")
         yield from measure_perfect_key(priority, lengths, 4 * arguments.sets)
         directory = arguments.workdir / f"{priority}{'_quick' if arguments.quick else ''}"
-        run(arguments.config(priority), directory, console)
+        train(arguments.config(priority), directory, console)
         yield from measure_model(directory, priority, lengths, arguments.sets)
 
 

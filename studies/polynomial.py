@@ -31,8 +31,8 @@ from softmax_jax.experiment.report.temperature import PUBLISHED_AT, curve_frame,
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import FLOAT32
 from softmax_jax.experiment.training.progress import with_progress
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.experiment.training.run_directory import load_checkpoint
-from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer

@@ -38,9 +38,9 @@ from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
+from softmax_jax.experiment.training.run import Parameters, build_model
 from softmax_jax.experiment.training.run_directory import load_checkpoint
-from softmax_jax.experiment.training.trainer import Parameters, build_model
+from softmax_jax.experiment.training.train import train
 from softmax_jax.files import write_csv
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
@@ -195,7 +195,7 @@ def measured(arguments: Arguments, console: Console) -> pl.DataFrame:
             directory = arguments.workdir / f"{task}_{trained}{'_quick' if arguments.quick else ''}"
             tested = directory / f"tested_to_{lengths[-1]}.csv"
             if not tested.exists():
-                run(config, directory, console)
+                train(config, directory, console)
                 write_csv(tested, COLUMNS, list(measure_model(config, directory, lengths, console)))
             frames.append(read_csv(tested, *COLUMNS))
     return pl.concat(frames)

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.experiment.tasks.max_retrieval import CLASSES
+from softmax_jax.experiment.tasks.retrieval_model import FEATURES
 
 FLOAT = 4
 """Bytes of a number: parameters, gradients and measures are float32."""
@@ -70,25 +71,25 @@ def collectives(program: str) -> list[Collective]:
     the compiler does not state.
     """
     computations = re.finditer(r"^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", program, re.M | re.S)
-    bodies = {found[1]: found[2] for found in computations}
+    bodies = {match[1]: match[2] for match in computations}
     entry = re.search(r"^ENTRY %?([\w.-]+)", program, re.M)
     return list(_within(entry[1], bodies, 1)) if entry else []
 
 
 def _within(name: str, bodies: dict[str, str], times: int) -> Iterator[Collective]:
     for line in bodies[name].splitlines():
-        if found := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
-            yield Collective(found[2], _bytes_of(found[1]), _group_size(line), times)
+        if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+            yield Collective(match[2], _bytes_of(match[1]), _group_size(line), times)
         runs = 1
         called = re.findall(r"(?:body|calls|to_apply|true_computation|false_computation)=%?([\w.-]+)", line)
         called += re.findall(r"%?([\w.-]+)", (re.search(r"branch_computations=\{(.*?)\}", line) or ("", ""))[1])
-        inside = [one for other in called for one in _within(other, bodies, times)]
+        inside = [collective for name in called for collective in _within(name, bodies, times)]
         if " while(" in line and inside:
             count = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
             if count is None:
                 raise ValueError(f"the compiler does not say how often this loop runs: {line.strip()[:120]}")
             runs = int(count[1])
-        yield from (one._replace(times=one.times * runs) for one in inside)
+        yield from (collective._replace(times=collective.times * runs) for collective in inside)
 
 
 def _bytes_of(shape: str) -> int:
@@ -114,7 +115,7 @@ def moved_bytes(program: str) -> float:
 
     Raises ValueError for other communications, which training does not need.
     """
-    there = collectives(program)
-    if others := {one.kind for one in there} - {"all-reduce"}:
+    sent = collectives(program)
+    if others := {collective.kind for collective in sent} - {"all-reduce"}:
         raise ValueError(f"the program also holds {', '.join(sorted(others))}")
-    return float(sum(one.times * all_reduce_bytes(one.payload, one.devices) for one in there))
+    return float(sum(part.times * all_reduce_bytes(part.payload, part.devices) for part in sent))

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from softmax_jax.experiment.measures import evaluation
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training import distributed, run, trainer as training
+from softmax_jax.experiment.training import distributed, train, trainer
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run import build_model, build_run
 from softmax_jax.normalizers.registry import normalizer
 from tests import communication
 
@@ -36,28 +37,21 @@ def numbers(tree):
     return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(distributed.gathered(tree))]
 
 
-def compiled():
-    """The program of a chunk of training."""
-    state = jax.eval_shape(lambda: training.initial_state(TINY))
-    return run.compiled_chunk(TINY, state, TINY.chunk)
-
-
-def drawn():
+def drawn(mesh):
     """The batches of two steps, as the devices that share a seed hold them."""
-    mesh = training.training_mesh(TINY)
 
-    def own(seed, step):
-        return training.own_sets(TINY.task.training_batch(seed, step), mesh.shape["sets"])
+    def part(seed, step):
+        return trainer.part_of_batch(TINY.task.training_batch(seed, step), mesh.shape["sets"])
 
-    def of_device(seeds):
-        return [jax.vmap(own, (0, None))(seeds, step) for step in (jnp.int32(0), jnp.int32(1))]
+    def on_device(seeds):
+        return [jax.vmap(part, (0, None))(seeds, step) for step in (jnp.int32(0), jnp.int32(1))]
 
     specs = {"in_specs": P("seeds"), "out_specs": P("seeds", "sets"), "check_vma": False}
-    return numbers(jax.jit(jax.shard_map(of_device, mesh=mesh, **specs))(jnp.arange(TINY.seeds)))
+    return numbers(jax.jit(jax.shard_map(on_device, mesh=mesh, **specs))(jnp.arange(TINY.seeds)))
 
 
 def evaluated():
-    _, initialize = training.build_model(MaxRetrieval(width=8))
+    _, initialize = build_model(MaxRetrieval(width=8))
     parameters = jax.jit(jax.vmap(initialize))(jax.random.split(jax.random.key(0), 2))
     named = {name: normalizer(name) for name in ("softmax", "ssmax")}
     measured = evaluation.evaluate(parameters, named, seeds=(0, 1), lengths=(8,), sets=128)
@@ -71,31 +65,32 @@ def stop_after_a_chunk(program, path):
         os.kill(os.getpid(), signal.SIGINT)
         return program(state, step)
 
-    run.compiled_chunk = lambda config, state, steps: train_chunk
+    train.compiled_chunk = lambda run, state, steps: train_chunk
     try:
-        run.run(TINY, path, Console(file=io.StringIO()))
-    except run.Interrupted:
+        train.train(TINY, path, Console(file=io.StringIO()))
+    except train.Interrupted:
         return
     raise AssertionError("the run was not interrupted")
 
 
 def main(output):
-    found, programs = {}, {}
+    results, programs = {}, {}
     for count in (1, 2, 4, 8):
         use(count)
-        programs[count] = compiled()
-        mesh = training.training_mesh(TINY).devices.shape
+        run = build_run(TINY)
+        programs[count] = train.compiled_chunk(run, run.shapes, TINY.chunk)
+        mesh = run.mesh.devices.shape
         moved = (
             communication.moved_bytes(programs[count].as_text()),
             communication.training_bytes(TINY.seeds, TASK.width, TINY.chunk, *mesh),
         )
-        found[f"on {count}"] = {"moved": moved, "mesh": mesh}
+        results[f"on {count}"] = {"moved": moved, "mesh": mesh}
         if count in (1, 8):
-            state, metrics = programs[count](training.initial_state(TINY), 0)
-            found[f"on {count}"] |= {"trained": numbers((state.parameters, metrics))}
-            found[f"on {count}"] |= {"drawn": drawn(), "evaluated": evaluated()}
+            state, metrics = programs[count](run.initial_state(), 0)
+            results[f"on {count}"] |= {"trained": numbers((state.parameters, metrics))}
+            results[f"on {count}"] |= {"drawn": drawn(run.mesh), "evaluated": evaluated()}
     stop_after_a_chunk(programs[8], output / "run")
-    (output / "found.json").write_text(json.dumps(found))
+    (output / "results.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from softmax_jax.experiment.report.tables import put_into
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import trainer as training
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run import build_model, build_run
 from softmax_jax.files import write_csv
 
 RESULT = Result("a step", "a port", ours=(1e-3, 2e-3, 4e-3), peers=(6e-3, 8e-3, 6e-3), unit="s per step")
@@ -42,9 +43,9 @@ def products(jaxpr: Any) -> Iterator[int]:
 @pytest.mark.parametrize("items", [5, 16])
 def test_the_formula_counts_the_products_of_the_step(items):
     task = MaxRetrieval(sets=4, min_items=items, max_items=items, width=24)
-    parameters = jax.eval_shape(training.build_model(task)[1], jax.random.key(0))
+    parameters = jax.eval_shape(build_model(task)[1], jax.random.key(0))
     batch = jax.eval_shape(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
-    traced = jax.make_jaxpr(training.padded_gradient(Config(task)))(parameters, batch).jaxpr
+    traced = jax.make_jaxpr(training.padded_gradient(build_run(Config(task))))(parameters, batch).jaxpr
     program, _ = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))  # nothing reads the gradient of the items
     assert sum(products(program)) == step_multiply_adds(items, task.sets, task.width)
 

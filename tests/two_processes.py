@@ -3,6 +3,7 @@
 `train.py` until process 1 gets a SIGTERM, `evaluate.py` of what was saved, then one seed on the devices of both.
 """
 
+import dataclasses
 import json
 import os
 import runpy
@@ -15,8 +16,10 @@ import jax
 import numpy as np
 
 from softmax_jax.experiment.report import findings
-from softmax_jax.experiment.training import run, trainer as training
+from softmax_jax.experiment.training import train
 from softmax_jax.experiment.training.distributed import gathered
+from softmax_jax.experiment.training.run import build_run
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +40,7 @@ def script(name, *arguments):
     return 0
 
 
-def ask_to_stop(*arguments, lines=run._lines):
+def ask_to_stop(*arguments, lines=train._lines):
     """A SIGTERM after the first chunk of this process alone."""
     os.kill(os.getpid(), signal.SIGTERM)
     return lines(*arguments)
@@ -45,21 +48,21 @@ def ask_to_stop(*arguments, lines=run._lines):
 
 def one_seed_on_all_devices():
     """Its parameters after a chunk: each step sums gradients of both processes."""
-    config = TINY.__class__(**{**vars(TINY), "seeds": 1})
-    state, _ = training.chunk_trainer(config)(training.initial_state(config), 0, config.chunk)
+    run = build_run(dataclasses.replace(TINY, seeds=1))
+    state, _ = chunk_trainer(run)(run.initial_state(), 0, TINY.chunk)
     return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(gathered(state.parameters))]
 
 
 def main(address, process, output):
     cluster = ("--coordinator", address, "--processes", 2, "--process", process)
     if process == "1":
-        run._lines = ask_to_stop
+        train._lines = ask_to_stop
     findings.save_chart = lambda *arguments: []
-    found: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
+    results: dict[str, Any] = {"trained": script("train.py", "quick", *OPTIONS, "--workdir", output / "run", *cluster)}
     measured = ("--lengths", 8, "--sets", 16, "--normalizers", "softmax", "--output", output / f"evaluation{process}")
-    found["evaluated"] = script("evaluate.py", "--checkpoint", output / "run", *measured, *cluster)
-    found["one seed"] = one_seed_on_all_devices()
-    (output / f"found{process}.json").write_text(json.dumps(found))
+    results["evaluated"] = script("evaluate.py", "--checkpoint", output / "run", *measured, *cluster)
+    results["one seed"] = one_seed_on_all_devices()
+    (output / f"results{process}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

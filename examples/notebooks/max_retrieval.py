@@ -40,8 +40,9 @@ from softmax_jax.experiment.report.accuracy import accuracy_chart
 from softmax_jax.experiment.report.dispersion import attention_map_chart
 from softmax_jax.experiment.report.tables import groups_of, print_groups
 from softmax_jax.experiment.report.temperature import entropy_chart
+from softmax_jax.experiment.training.run import build_run
 from softmax_jax.experiment.training.run_directory import load_checkpoint
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.training.trainer import chunk_trainer
 
 one_device_per_core()
 alt.renderers.enable("png", scale_factor=1.5)
@@ -66,7 +67,8 @@ console = Console(width=112, color_system=None, force_jupyter=False)
 
 # %%
 config = Config(MaxRetrieval(max_items=ITEMS), steps=STEPS, seeds=SEEDS, l2=0.0005, schedule="cosine_decay_schedule")
-state, train = initial_state(config), chunk_trainer(config)
+run = build_run(config)
+state, train = run.initial_state(), chunk_trainer(run)
 print(f"{sum(leaf[0].size for leaf in jax.tree.leaves(state.parameters)):,} parameters, {SEEDS} seeds")
 chunk = max(STEPS // 4, 1)
 for start in range(0, STEPS, chunk):

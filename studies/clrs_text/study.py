@@ -37,10 +37,10 @@ from softmax_jax.experiment.commands.options import (
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.training.config import Config, changed, settings_of
-from softmax_jax.experiment.training.optimizers import build_optimizer
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
-from softmax_jax.experiment.training.trainer import Parameters, TrainState, train_steps
+from softmax_jax.experiment.training.run import Parameters, TrainState, build_run
+from softmax_jax.experiment.training.train import train
+from softmax_jax.experiment.training.trainer import train_steps
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.normalizers.execution import on_cpu
@@ -176,7 +176,7 @@ class Programs:
     def _tuned(
         self, parameters: Parameters, seeds: Array, first: Array, values: Array, learned: Array
     ) -> tuple[Parameters, Array]:
-        structure, heads = structure_of(self.task), self.task.heads
+        structure, heads, run = structure_of(self.task), self.task.heads, build_run(self.config)
 
         def tune_model(
             parameters: Parameters, seed: Array, first: Array, values: Array, learned: Array
@@ -187,9 +187,9 @@ class Programs:
                 return self.task.loss(scores, batch), self.task.accuracy(scores, batch)
 
             parameters = with_head_numbers(parameters, heads, values)
-            state = TrainState(parameters, build_optimizer(self.config).init(parameters), seed)
+            state = TrainState(parameters, run.optimizer.init(parameters), seed)
             gradient, steps = jax.value_and_grad(loss, has_aux=True), self.config.steps
-            state, metrics = train_steps(self.config, gradient, state, first_step=first, steps=steps)
+            state, metrics = train_steps(run, gradient, state, first_step=first, steps=steps)
             return with_head_numbers(state.parameters, heads, values, learned), metrics.first_bad_step
 
         return for_each_model(tune_model)(parameters, seeds, first, values, learned)
@@ -279,7 +279,7 @@ def study(arguments: Arguments) -> None:
     for first in range(0, arguments.seeds, arguments.together):
         config, directory = arguments.base(first), arguments.workdir / f"seeds_from_{first}"
         programs = programs or Programs(config, PER_BASE * arguments.together, arguments.sets)
-        base = run(config, directory / "base", console).parameters
+        base = train(config, directory / "base", console).parameters
         for name, models in stages(arguments, config.all_seeds):
             measure = functools.partial(measured, programs, base, config.all_seeds, models)
             stage_frames.append(kept(directory / name, measure))

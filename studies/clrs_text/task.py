@@ -64,8 +64,6 @@ class ClrsText(Task):
     """The texts, the decoder and its sizes. Raises Refusal for sizes that make none."""
 
     name: ClassVar[str] = "clrs_text"
-    divides_batches: ClassVar[bool] = True
-    least_sets: ClassVar[int | None] = 1
     grouped_by: ClassVar[str] = "algorithm"
     columns: ClassVar[tuple[str, ...]] = ("accuracy",)
     tests_over_sets: ClassVar[bool] = True
@@ -236,6 +234,11 @@ class ClrsText(Task):
         """The published ones up to 64; two beyond where all answers are single numbers."""
         single = all(Kind.INTEGER in ALGORITHMS[name].outputs.values() for name in self.algorithms)
         return TEST_LENGTHS + LONGEST_TESTS * single
+
+    @property
+    def least_sets(self) -> int:
+        """Devices may divide the batches, down to a set each."""
+        return 1
 
     def test_sets(self, length: int) -> int:
         """As many as were published for each of five seeds."""

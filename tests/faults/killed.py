@@ -19,9 +19,11 @@ from rich.console import Console
 
 from softmax_jax.experiment.commands.options import one_line_errors
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training import run, run_directory
+from softmax_jax.experiment.training import train
 from softmax_jax.experiment.training.config import Config
-from softmax_jax.experiment.training.trainer import Metrics, TrainState
+from softmax_jax.experiment.training.distributed import device_mesh
+from softmax_jax.experiment.training.run import Run, TrainState
+from softmax_jax.experiment.training.trainer import Metrics
 
 TASK = MaxRetrieval(sets=2, min_items=2, max_items=2, width=2)
 CONFIG = Config(TASK, steps=16, seeds=2, chunk=2, chunks_per_checkpoint=2)
@@ -30,14 +32,21 @@ FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "sh
 """Events that Python's audit hooks hear; TensorStore's own writes lie between them."""
 
 
-def first_state(config: Config) -> Any:
+def first_state(seeds: Any) -> Any:
     """Two arrays per seed, one of them of some size."""
-    numbers = np.arange(config.seeds * 4000, dtype=np.float32).reshape(config.seeds, -1)
-    state = {"numbers": numbers}, {"sum": numbers[:, :4]}, np.arange(config.seeds, dtype=np.int32)
+    numbers = np.arange(len(seeds) * 4000, dtype=np.float32).reshape(len(seeds), -1)
+    state = {"numbers": numbers}, {"sum": numbers[:, :4]}, np.arange(len(seeds), dtype=np.int32)
     return jax.device_put(TrainState(*state))  # pyright: ignore[reportArgumentType]
 
 
-def compiled_chunk(config: Config, state: Any, steps: int) -> Any:
+def build_run(config: Config) -> Run:
+    """What takes JAX no time to build."""
+    shapes = jax.eval_shape(lambda: first_state(config.all_seeds))
+    unused: Any = None
+    return Run(config, unused, unused, unused, device_mesh(1), first_state, shapes)
+
+
+def compiled_chunk(run: Run, state: Any, steps: int) -> Any:
     """No step can be left out or done twice unseen."""
 
     def chunk(state: Any, step: int) -> Any:
@@ -65,11 +74,10 @@ def kill_at(count: int, directory: str) -> None:
 
 if __name__ == "__main__":
     workdir, kill, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    run.compiled_chunk, run_directory.initial_state = compiled_chunk, first_state
-    run_directory.state_sharding = lambda config: jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    train.compiled_chunk, train.build_run = compiled_chunk, build_run
     if size:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     if kill:
         kill_at(kill, str(workdir))
     with one_line_errors():
-        run.run(CONFIG, workdir, Console(quiet=True))
+        train.train(CONFIG, workdir, Console(quiet=True))

@@ -21,6 +21,7 @@ from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import checkpoint, run_directory
 from softmax_jax.experiment.training.checkpoint import SUMS, sign
 from softmax_jax.experiment.training.config import Config, settings_of
+from softmax_jax.experiment.training.run import build_run
 from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint
 from softmax_jax.normalizers import registry, user_modules
 from softmax_jax.refusal import Refusal
@@ -31,25 +32,25 @@ from tests.msgpack import to_bytes
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
 CONFIG = Config(MaxRetrieval(sets=8, min_items=2, max_items=3, width=4), steps=20, seeds=2, first_seed=3, chunk=10)
-TRACED = run_directory.state_shapes
+BUILT = run_directory.build_run
 every_kind = pytest.mark.parametrize("kind", damage.KINDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shapes():
-    """Traced once for all cases: it takes longer than all else about one of them."""
-    found = run_directory.state_shapes(CONFIG)
+def run():
+    """Built once for all cases: it takes longer than all else about one of them."""
+    built = build_run(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_directory, "state_shapes", lambda config: found)
-        yield found
+        patch.setattr(run_directory, "build_run", lambda config: built)
+        yield built
 
 
 @pytest.fixture(scope="module")
-def whole(shapes, tmp_path_factory):
+def whole(run, tmp_path_factory):
     """A finished run, made without training: its directory and its two states."""
     path = tmp_path_factory.mktemp("runs") / "whole"
-    states = [jax.tree.map(lambda leaf, add=add: numbers(leaf, add), shapes) for add in (0, 1)]
-    with contextlib.closing(RunDirectory(path, CONFIG)) as directory:
+    states = [jax.tree.map(lambda leaf, add=add: numbers(leaf, add), run.shapes) for add in (0, 1)]
+    with contextlib.closing(RunDirectory(run, path)) as directory:
         for step, state in zip((10, 20), states):
             directory.save(step, state)
         directory.finish(states[1])
@@ -118,7 +119,7 @@ def test_one_bit_of_the_shipped_parameters_is_not_lost(tmp_path):
 
 def resumed(path):
     """What a run in the directory continues from."""
-    with contextlib.closing(RunDirectory(path, CONFIG)) as directory:
+    with contextlib.closing(RunDirectory(run_directory.build_run(CONFIG), path)) as directory:
         return directory.resume()
 
 
@@ -147,7 +148,7 @@ def test_settings_that_are_not_those_of_the_checkpoints_are_refused(copy):
 def test_a_name_that_is_not_in_utf8_is_refused_before_its_checkpoint_is_called_damaged(tmp_path):
     path = tmp_path / "l\udcc3\udca4ufe"  # as Python reads läufe where the locale knows ASCII only
     path.mkdir()
-    for use in (load_checkpoint, lambda path: RunDirectory(path, CONFIG)):
+    for use in (load_checkpoint, lambda path: RunDirectory(run_directory.build_run(CONFIG), path)):
         with pytest.raises(Refusal, match=rf"^{tmp_path}/läufe must be a name in UTF-8, and Python reads names in"):
             use(path)
     assert list(path.iterdir()) == []
@@ -189,7 +190,7 @@ def signed_with(run, **changes):
 @pytest.mark.parametrize("setting", damage.SETTINGS)
 def test_a_run_of_settings_that_no_run_has_is_refused_in_few_words(copy, monkeypatch, setting):
     if setting.strip() in ("normalizer", "optimizer", "schedule"):
-        monkeypatch.setattr(run_directory, "state_shapes", TRACED)  # where these are read
+        monkeypatch.setattr(run_directory, "build_run", BUILT)  # where these are read
     value, words = damage.SETTINGS[setting]
     signed_with(copy, **{setting.strip(" "): value})
     refused(lambda: load_checkpoint(copy), copy / "config.json", words)

@@ -134,7 +134,7 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
 
 
 WRITERS = re.compile(r"\bopen\(|\.write_text\(|\.write_bytes\(|\.savefig\(|\.save\(|np\.save|to_csv\(")
-WHOLE = ("fit.save(path)", "directory.save(step, state)", "ocp.save(unfinished, tree)")
+WHOLE = ("fit.save(path)", "self.save(step, state)", "ocp.save(unfinished, tree)")
 """A fit, by `write_json`; a checkpoint, by Orbax."""
 
 

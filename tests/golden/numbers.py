@@ -12,8 +12,9 @@ from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run import TrainState, build_run
 from softmax_jax.experiment.training.run_directory import load_checkpoint
-from softmax_jax.experiment.training.trainer import TrainState, chunk_trainer, initial_state
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 
@@ -57,7 +58,8 @@ def training(trainer: Any, state: TrainState) -> list[dict[str, Any]]:
 
 def numbers() -> dict[str, list[dict[str, Any]]]:
     """All that is kept."""
-    return {"evaluation": evaluation(), "training": training(chunk_trainer(TRAINING), initial_state(TRAINING))}
+    run = build_run(TRAINING)
+    return {"evaluation": evaluation(), "training": training(chunk_trainer(run), run.initial_state())}
 
 
 def flat(found: dict[str, list[dict[str, Any]]]) -> dict[tuple[str, str], float]:

@@ -5,19 +5,20 @@ import json
 import jax
 import pytest
 
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.training.run import build_run
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.normalizers.registry import normalizer
 from tests.golden import numbers
 
 
 @pytest.fixture(scope="module")
 def state():
-    return initial_state(numbers.TRAINING)
+    return build_run(numbers.TRAINING).initial_state()
 
 
 @pytest.fixture(scope="module")
 def trainer():
-    return chunk_trainer(numbers.TRAINING)
+    return chunk_trainer(build_run(numbers.TRAINING))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from softmax_jax.attention import by_queries
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import runs_fused
 from softmax_jax.experiment.tasks import rounded_products as products
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.training.run import build_run
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.laws.laws import hostile
 from tests.golden import numbers
 from tests.library.laws.hostile_rows import broken_laws
@@ -74,7 +75,8 @@ def test_no_hostile_number_breaks_a_law(name, dtype):
 
 def test_the_golden_numbers_hold_here():
     kept, _ = numbers.kept(jax.__version__)
-    trained = numbers.training(chunk_trainer(numbers.TRAINING), initial_state(numbers.TRAINING))
+    run = build_run(numbers.TRAINING)
+    trained = numbers.training(chunk_trainer(run), run.initial_state())
     assert numbers.differences({"evaluation": numbers.evaluation(), "training": trained}, kept) == []
 
 

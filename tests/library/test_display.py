@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 import softmax_jax as sj
-from softmax_jax.experiment.tasks.max_retrieval import MaxRetrievalModel
+from softmax_jax.experiment.tasks.retrieval_model import MaxRetrievalModel
 
 WEIGHTS = np.linspace(0, 1, 24).reshape(2, 3, 4)
 

@@ -9,7 +9,7 @@ import softmax_jax as sj
 from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.tasks.retrieval import MultiQuery
 from softmax_jax.experiment.training.config import Config, changed
-from softmax_jax.experiment.training.trainer import build_model, initial_state
+from softmax_jax.experiment.training.run import build_model, build_run
 from studies import trained_or_swapped as study
 from studies.common import start
 
@@ -18,7 +18,7 @@ CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
 
 
 def parameters(config=CONFIG):
-    return jax.device_get(initial_state(config).parameters)
+    return jax.device_get(build_run(config).initial_state().parameters)
 
 
 @pytest.mark.full

@@ -20,16 +20,17 @@ from softmax_jax.experiment.report import looks, shootout as report
 from softmax_jax.experiment.report.charts import save_chart
 from softmax_jax.experiment.report.shootout import Outcomes
 from softmax_jax.experiment.tasks import TASKS, task_class
+from softmax_jax.experiment.tasks.sequences import SequenceTask
 from softmax_jax.experiment.training.config import Config, changed, settings_of
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
 from softmax_jax.experiment.training.run_directory import METRICS, load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import did_you_mean
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.refusal import Refusal
 
-CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling", "causal")
+CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling")
 """Options that are settings of the preset."""
 
 
@@ -81,34 +82,32 @@ class Arguments:
         return self.workdir or Path("runs") / "shootout" / (directory_name(self.task) + "-quick" * self.quick)
 
     def config(self) -> Config:
-        """Returns the recipe of the task with what is asked for. Raises Refusal for what it cannot take."""
+        """Returns the recipe of the task with these options. Raises Refusal for an option that the task lacks."""
         recipe = recipe_of(self.task)
-        asked = {"steps": self.epochs and self.epochs * recipe.chunk} | {name: getattr(self, name) for name in CHANGES}
-        asked["causal"] = self.causal or None  # which not every task has
-        return changed(recipe, **{name: value for name, value in asked.items() if value is not None})
+        changes = {name: getattr(self, name) for name in CHANGES}
+        changes |= {"steps": self.epochs and self.epochs * recipe.chunk, "causal": self.causal or None}
+        return changed(recipe, **{name: value for name, value in changes.items() if value is not None})
 
 
 def recipe_of(task: str) -> Config:
-    """Returns how a task is trained: as by the preset of its name, or else as the other tasks of the small transformer.
+    """Returns the preset of a task's name, or that of the small transformer's max retrieval with this task.
 
     Raises Refusal for a name that is neither in the table of tasks nor of a module, for a task that is evaluated in
     its own way, and for `max-retrieval`, which once was the transformer's.
     """
     if task == "max-retrieval":
         raise Refusal(
-            "--task is max-retrieval: it must be transformer-max-retrieval, on the small transformer as of old, or "
+            "--task is max-retrieval: it must be transformer-max-retrieval, on the small transformer, or "
             "max_retrieval, on the model of the paper"
         )
     name = task if ":" in task else task.replace("-", "_")
     if name not in TASKS and ":" not in task:
-        own = "one of your own is written my_module:Task"
-        raise Refusal(f"--task is {task!r}: {did_you_mean(task, TASKS)}it must be one of {', '.join(TASKS)}; {own}")
+        rule = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
+        raise Refusal(f"--task is {task!r}: {did_you_mean(task, TASKS)}{rule}")
     kind = task_class(name)
     if kind.grouped_by:
-        following = f"{program('train')} {name} --normalizer softmax --workdir runs/{name}_softmax"
-        raise Refusal(
-            f"--task is {task}, which has tables of its own: type {following}, and so on, and then evaluate.py"
-        )
+        command = f"{program('train')} {name} --normalizer softmax --workdir runs/{name}_softmax"
+        raise Refusal(f"--task is {task}, which has tables of its own: type {command}, and so on, and then evaluate.py")
     if name in PRESETS:
         return load_preset(name)
     return dataclasses.replace(load_preset("transformer_max_retrieval"), task=kind())
@@ -117,28 +116,38 @@ def recipe_of(task: str) -> Config:
 def compete(
     config: Config, normalizers: Sequence[str], lengths: Sequence[int], directory: Path | str, console: Console
 ) -> Outcomes:
-    """Trains these settings under each normalizer, or what its run in the directory lacks, and tests them alike.
+    """Trains these settings under each normalizer, continuing its run in the directory, and tests all alike.
 
-    Tests are at the length of training, and at these lengths or else those of the task. Raises as `run` does.
+    Arguments:
+        config: the settings of training.
+        normalizers: the names of the normalizers.
+        lengths: the lengths to test at, beside the length of training; those of the task if there are none.
+        directory: where each normalizer's run has a directory of its own.
+        console: where to print progress.
+
+    Raises:
+        Refusal, NotFiniteError, Interrupted: as `train` does.
     """
     task = config.task
     sets = {length: task.test_sets(length) for length in sorted({task.longest, *(lengths or task.test_lengths)})}
-    for length in sets:  # or it would be refused after the training
+    for length in sets:  # a length that the task refuses, before the training
         jax.eval_shape(lambda key, n=length: task.test_batch(key, n, 1), jax.random.key(0))
     tests, losses, learned, seconds = [], [], {}, {}
     for name in normalizers:
         workdir = Path(directory) / directory_name(name)
         console.print(f"{name}: {workdir}", soft_wrap=True)
-        run(changed(config, normalizer=name), workdir, console)
+        train(changed(config, normalizer=name), workdir, console)
         _, parameters = load_checkpoint(workdir)
-        how: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
-        measured = evaluate(parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **how)
+        settings: dict[str, Any] = {"task": task, "trained_under": name, "measures": ("accuracy", "loss")}
+        measured = evaluate(
+            parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **settings
+        )
         tests.append(frame_of(measured))
         metrics = read_json_lines(workdir / METRICS, "seed", "step", "loss", "steps_per_second").with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
         losses.append(metrics.sort("seed", "epoch").select("normalizer", "seed", "epoch", "loss"))
-        learned[name] = task.learned(parameters, name)
+        learned[name] = task.learned(parameters, name) if isinstance(task, SequenceTask) else {}
         seconds[name] = float((config.chunk / metrics.filter(seed=config.first_seed)["steps_per_second"]).sum())
     return Outcomes(pl.concat(tests), pl.concat(losses), learned, seconds)
 
@@ -179,24 +188,24 @@ def write_outcomes(output: Path, command: dict[str, Any], config: Config, outcom
     return [*(output / f"{name}.csv" for name in tables), output / "shootout.json"]
 
 
-def shoot_out(asked: Arguments) -> None:
+def shoot_out(arguments: Arguments) -> None:
     """Looks at the normalizers, trains under each, writes, prints."""
-    config = asked.config()
+    config = arguments.config()
     start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
-    names = tuple(METHODS) if "all" in asked.normalizers else asked.normalizers
+    names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
     named = {name: normalizer(name) for name in names}
     swept = looks.sweep(named)
     looks.print_looks(console, named, swept)
-    outcomes = compete(config, names, asked.test_lengths, asked.runs, console)
+    outcomes = compete(config, names, arguments.test_lengths, arguments.runs, console)
     charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
-    with options.results_of("shootout", asked.output) as output:
-        command = dataclasses.asdict(asked) | {"workdir": str(asked.runs), "output": str(output)}
+    with options.results_of("shootout", arguments.output) as output:
+        command = dataclasses.asdict(arguments) | {"workdir": str(arguments.runs), "output": str(output)}
         paths = write_outcomes(output, command, config, outcomes)
         for name, chart in charts.items():
-            save_chart(chart, output / name, asked.paper)
+            save_chart(chart, output / name, arguments.paper)
     report.print_outcomes(console, config, outcomes)
-    took = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
-    print(f"{took}; wrote {', '.join(map(str, paths))} and the charts beside them")
+    summary = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
+    print(f"{summary}; wrote {', '.join(map(str, paths))} and the charts beside them")
 
 
 def main() -> None:

@@ -9,10 +9,8 @@ from softmax_jax.experiment.commands import ended_by_reader, options, program
 from softmax_jax.experiment.configs import is_file, load_preset, preset_summaries
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.distributed import ALONE, Cluster, is_leader, join
-from softmax_jax.experiment.training.optimizers import build_optimizer
 from softmax_jax.experiment.training.progress import plain_console
-from softmax_jax.experiment.training.run import run
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.train import train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +40,8 @@ def main() -> None:
     with options.one_line_errors():
         join(arguments.cluster)
         options.check_directory("--workdir", workdir)
-        build_optimizer(arguments.config)
-        build_model(arguments.config.task, arguments.config.normalizer)
         arguments.compiled.keep()
-        run(arguments.config, workdir, plain_console(quiet=not is_leader()))
+        train(arguments.config, workdir, plain_console(quiet=not is_leader()))
         if is_leader():
             run_typed = options.shown(workdir) + options.trusted(arguments.config)
             print(f"trained to the end; evaluate with: {program('evaluate')} --checkpoint {run_typed}")

@@ -19,8 +19,8 @@ from softmax_jax.experiment.measures.evaluation import Measured, task_of
 from softmax_jax.experiment.measures.one_set import attended
 from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.table import KEYS, TOP
-from softmax_jax.experiment.tasks.task import Task
-from softmax_jax.experiment.training.trainer import Parameters, build_model
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.run import Parameters, build_model
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import Refusal
@@ -147,10 +147,10 @@ class Resolution(NamedTuple):
     """What the key adds to ρ for items of a class, less the mean of all: the logit at ρ = 1 over the slope."""
 
 
-def resolution(parameters: Parameters, *, points: int = 101, task: Task | None = None) -> Resolution:
+def resolution(parameters: Parameters, *, points: int = 101, task: MaxRetrieval | None = None) -> Resolution:
     """Measures logits of single items over a grid of ρ, near its top, where classes begin to differ.
 
-    The task is max retrieval unless another with `items_alone` is named.
+    The task is max retrieval in float32 unless another is given.
     """
     task = task or task_of(parameters)
     structure, _ = build_model(task)

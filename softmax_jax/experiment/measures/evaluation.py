@@ -16,10 +16,11 @@ from softmax_jax.experiment.measures.one_set import Heads, SetMeasures, heads_of
 from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set, two_at_a_time
 from softmax_jax.experiment.measures.sets import rooms_of, set_keys
 from softmax_jax.experiment.measures.table import BASELINE, EVALUATION, KEYS, MEASURES
-from softmax_jax.experiment.tasks.max_retrieval import LONGEST_WHOLE, MaxRetrieval
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.retrieval_model import LONGEST_WHOLE
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.distributed import gathered
-from softmax_jax.experiment.training.trainer import Parameters
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import method_of, normalizer
 from softmax_jax.refusal import Refusal

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Key, Shaped
 from softmax_jax.experiment.measures.references import REFERENCES
 from softmax_jax.experiment.measures.table import BASELINE, Seen, values_of
 from softmax_jax.experiment.tasks.task import Task
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.row import Axis, weigh

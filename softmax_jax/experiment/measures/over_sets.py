@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.distributed import SEEDS, SETS, device_mesh, placed
-from softmax_jax.experiment.training.trainer import Parameters, build_model
+from softmax_jax.experiment.training.run import Parameters, build_model
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")

@@ -18,7 +18,7 @@ from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, s
 from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.tasks.task import Task
-from softmax_jax.experiment.training.trainer import Parameters
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer

@@ -9,8 +9,8 @@ import numpy as np
 
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.experiment.training.trainer import Parameters
 from softmax_jax.files import typed
 from softmax_jax.normalizers.fit_file import read_fit
 from softmax_jax.normalizers.normalizer import Normalizer

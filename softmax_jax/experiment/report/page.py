@@ -34,6 +34,7 @@ from softmax_jax.experiment.report import (
 from softmax_jax.experiment.report.charts import Chart
 from softmax_jax.experiment.report.drawing import draw
 from softmax_jax.experiment.report.findings import Evaluated, count
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.progress import Parts, with_progress
 from softmax_jax.files import versions, write_csv, write_whole
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -131,8 +132,9 @@ def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], 
     options = {"seeds": of.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
     found = with_progress(refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching")
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
-    ranked = "top_rho" in run.measured[0].values and run.measured[-1].n >= TOP
-    resolution = dispersion.resolution(of.parameters, task=run.task) if ranked else None
+    resolution = None
+    if isinstance(run.task, MaxRetrieval) and run.measured[-1].n >= TOP:
+        resolution = dispersion.resolution(of.parameters, task=run.task)
     return Study(run, searched, fits, resolution)
 
 

@@ -16,13 +16,13 @@ TASKS = {
     "copy": "softmax_jax.experiment.tasks.retrieval:Copy",
     "multi_query": "softmax_jax.experiment.tasks.retrieval:MultiQuery",
 }
-"""Where the class of every task is, by the name that config.json knows it by."""
+"""The module and class of every task by its name in config.json."""
 
 
 def register_task(name: str, where: str) -> None:
-    """Adds the task whose class is at `where`, a text such as `my_module:Task`, by a name of its own.
+    """Adds the task whose class is at `where`, a text such as `my_module:Task`, under a name.
 
-    The module is imported when the task is asked for.
+    The module is imported when `task_class` is called.
     """
     TASKS[name] = where
 
@@ -36,18 +36,18 @@ def task_class(name: str) -> type[Task]:
         module, _, attribute = TASKS[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
     if not OF_A_MODULE.fullmatch(name):
-        known = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
-        of_studies = "" if REPOSITORY else ", and the tasks of studies need a checkout of the repository"
-        raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{known}{of_studies}")
+        rule = f"it must be one of {', '.join(TASKS)}; one of your own is written my_module:Task"
+        studies = "" if REPOSITORY else ", and the tasks of studies need a checkout of the repository"
+        raise Refusal(f"the task is {name!r}: {did_you_mean(name, TASKS)}{rule}{studies}")
     module, _, attribute = name.partition(":")
-    found = read_module(module, f"the task is {name!r}").get(attribute)
-    if not (isinstance(found, type) and issubclass(found, Task)):
+    task = read_module(module, f"the task is {name!r}").get(attribute)
+    if not (isinstance(task, type) and issubclass(task, Task)):
         raise Refusal(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
-    return found
+    return task
 
 
 def name_of(task: Task) -> str:
     """Returns the name of a task in config.json, by which `task_class` finds its class."""
     kind = type(task)
-    own = f"{kind.__module__}:{kind.__qualname__}"
-    return task.name if TASKS.get(task.name) == own else own
+    where = f"{kind.__module__}:{kind.__qualname__}"
+    return task.name if TASKS.get(task.name) == where else where

@@ -32,7 +32,7 @@ class Purpose(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Signal(SequenceTask):
-    """The task with its sizes; raises ValueError for sizes that make no task.
+    """The task with its sizes; raises Refusal for sizes that make no task.
 
     >>> Signal().training_batch(jnp.int32(0), jnp.int32(0)).inputs.shape
     (32, 32, 64)
@@ -51,7 +51,7 @@ class Signal(SequenceTask):
     sequences: int = 800
     """Training sequences, each seen once an epoch."""
     pooling: Literal["mean", "last"] = "mean"
-    """What the answer is read from: the mean over the positions, or the last one alone."""
+    """What the answer is read from: the mean over the positions, or the last one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,26 +72,26 @@ class Signal(SequenceTask):
         return max(self.sequences // self.sets, 1)
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
-        """The batch of a step; every epoch takes the training sequences in a new order."""
+        """Returns the batch of a step; every epoch takes the training sequences in a new order."""
         key = sequence_key(seed)
         epoch, within = step // self.steps_per_epoch, step % self.steps_per_epoch
         order_key = jax.random.fold_in(jax.random.fold_in(key, Purpose.ORDER), epoch)
         order = jax.random.permutation(order_key, jnp.arange(self.sequences, dtype=jnp.int32))
-        taken = jax.lax.dynamic_slice_in_dim(order, within * self.sets, min(self.sets, self.sequences))
-        of_training = jax.random.fold_in(key, Purpose.TRAINING)
-        return self._drawn(jax.vmap(lambda index: jax.random.fold_in(of_training, index))(taken), self.length)
+        indices = jax.lax.dynamic_slice_in_dim(order, within * self.sets, min(self.sets, self.sequences))
+        training_key = jax.random.fold_in(key, Purpose.TRAINING)
+        return self._draw(jax.vmap(lambda index: jax.random.fold_in(training_key, index))(indices), self.length)
 
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
-        """Returns sequences of a length. Raises ValueError where the pattern has no room."""
+        """Returns sequences of a length. Raises Refusal where the pattern has no room."""
         if length < self.signal_length:
             raise Refusal(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
-        return self._drawn(jax.random.split(key, sets), length)
+        return self._draw(jax.random.split(key, sets), length)
 
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets classes"]:
-        """The scores of each sequence."""
+        """Returns the scores of each sequence."""
         return scores.mean(1) if self.pooling == "mean" else scores[:, -1]
 
-    def _drawn(self, keys: Key[Array, " sets"], length: int) -> Sequences:
+    def _draw(self, keys: Key[Array, " sets"], length: int) -> Sequences:
         inputs, answer = jax.vmap(lambda key: self._sequence(key, length))(keys)
         return Sequences(inputs, None, answer)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, FEATURES
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES, FEATURES
 from softmax_jax.refusal import Refusal
 
 ATTENTION = "MultiHeadDotProductAttention_0"

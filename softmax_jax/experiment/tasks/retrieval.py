@@ -1,7 +1,7 @@
 """Retrieval in a sequence: queries that each ask for the class of one item among many.
 
-A sequence is items, then queries. An item has some way to be found and a class κ; a query names one and is answered
-by its κ. All that changes is how it is found.
+A sequence is items, then queries. An item has a code and a class κ; a query asks for one item and is answered by its
+κ. Tasks differ in what the codes are and in which item a query asks for.
 
 Source: the tasks of "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, as retrieval in one pass:
 there the answers are written token by token, and all of them must be right.
@@ -27,19 +27,19 @@ TRAINING = 0
 """What the key of a seed is folded with before its training sequences are drawn."""
 
 
-class Search(NamedTuple):
+class Keys(NamedTuple):
     """How the items of one sequence are found, and which of them is asked for."""
 
-    codes: Float[Array, "items code"]
-    of_queries: Float[Array, "queries code"]
+    item_codes: Float[Array, "items code"]
+    query_codes: Float[Array, "queries code"]
     """What each query shows."""
-    sought: Int[Array, " queries"]
-    """The item whose class answers it."""
+    targets: Int[Array, " queries"]
+    """The item whose class answers each query."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval(SequenceTask):
-    """The common part of the kinds; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
+    """What the retrieval tasks share; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
 
     test_multiples: ClassVar[tuple[int, ...]] = (1, 4, 16, 64)
 
@@ -47,89 +47,89 @@ class Retrieval(SequenceTask):
     """Queries in a sequence."""
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """The least and the most of the sizes that may not be from 1 to 2¹⁴."""
+        """Returns the least and the most of the sizes that may not be from 1 to 2¹⁴."""
         return super().bounds() | {"length": (LEAST_ITEMS, POSITIONS)}
 
     @property
     def inputs(self) -> int:
-        """The code, the class, and whether this is an item or a query."""
+        """Features of the code, of the class, and of whether this is an item or a query."""
         return CODE + self.classes + 1
 
     @abc.abstractmethod
-    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
-        """How the visible items are found by queries, which ask for these of them, in any order."""
+    def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
+        """Returns the codes of items and queries. `places` are items that the queries may ask for, in any order."""
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
-        """The batch of a step: new sequences each time, of any length up to the longest."""
+        """Returns the batch of a step: new sequences each time, of any length up to the longest."""
         key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), TRAINING), step)
         key, length_key = jax.random.split(key)
         lengths = jax.random.randint(length_key, (self.sets,), LEAST_ITEMS, self.length + 1, jnp.int32)
-        return self._drawn(jax.random.split(key, self.sets), lengths, self.length)
+        return self._draw(jax.random.split(key, self.sets), lengths, self.length)
 
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
-        """Returns sequences of so many items. Raises ValueError for more items than positions."""
+        """Returns sequences of `length` items. Raises Refusal for more items than positions."""
         if not LEAST_ITEMS <= length <= POSITIONS:
             raise Refusal(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
-        return self._drawn(jax.random.split(key, sets), jnp.full(sets, length, jnp.int32), length)
+        return self._draw(jax.random.split(key, sets), jnp.full(sets, length, jnp.int32), length)
 
-    def _drawn(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
-        """Draws a sequence for each key, of so many items among room for more."""
+    def _draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
+        """Draws a sequence for each key, of its length among room for more."""
         return jax.vmap(lambda key, length: self._sequence(key, length, room))(keys, lengths)
 
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets queries classes"]:
-        """The scores at the queries."""
+        """Returns the scores at the queries."""
         return scores[:, -self.queries :]
 
     def _sequence(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Sequences:
-        """One sequence, without a batch axis; items from `length` on are masked."""
+        """Draws one sequence, without a batch axis; items from `length` on are masked."""
         code_key, class_key, query_key = jax.random.split(key, 3)
         visible = jnp.arange(room, dtype=jnp.int32) < length
         kappa = jax.random.randint(class_key, (room,), 0, self.classes, jnp.int32)
-        asked = jax.random.randint(query_key, (self.queries,), 0, length, jnp.int32)
-        search = self.search(code_key, visible, asked)
-        queries = jnp.full(self.queries, self.classes, jnp.int32)  # the number behind the classes marks a query
-        of_item, of_query = (jax.nn.one_hot(k, self.classes + 1, dtype=jnp.float32) for k in (kappa, queries))
-        of_items = jnp.concatenate([search.codes, of_item], 1)
-        of_queries = jnp.concatenate([search.of_queries, of_query], 1)
-        inputs = jnp.concatenate([jnp.where(visible[:, None], of_items, 0), of_queries])
-        return Sequences(inputs, jnp.concatenate([visible, jnp.ones(self.queries, bool)]), kappa[search.sought])
+        places = jax.random.randint(query_key, (self.queries,), 0, length, jnp.int32)
+        keys = self.keys(code_key, visible, places)
+        marks = jnp.full(self.queries, self.classes, jnp.int32)  # the number behind the classes marks a query
+        item_class, query_mark = (jax.nn.one_hot(k, self.classes + 1, dtype=jnp.float32) for k in (kappa, marks))
+        items = jnp.concatenate([keys.item_codes, item_class], 1)
+        queries = jnp.concatenate([keys.query_codes, query_mark], 1)
+        inputs = jnp.concatenate([jnp.where(visible[:, None], items, 0), queries])
+        return Sequences(inputs, jnp.concatenate([visible, jnp.ones(self.queries, bool)]), kappa[keys.targets])
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerMaxRetrieval(Retrieval):
-    """The item with the largest ρ; there is one query, and it says nothing. By a transformer, not by one head."""
+    """Asks for the item with the largest ρ by one empty query. The model is a transformer, not one head."""
 
     name: ClassVar[str] = "transformer_max_retrieval"
 
     queries: int = 1
     """Queries in a sequence: one, as any other would ask the same."""
 
-    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
-        """Items show ρ; the answer is the largest."""
+    def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
+        """Returns codes of ρ, empty queries and the largest item."""
         rho, codes = _in_order(key, visible)
         largest = jnp.where(visible, rho, -1).argmax()
-        return Search(codes, jnp.zeros((len(asked), CODE), jnp.float32), jnp.full(len(asked), largest))
+        return Keys(codes, jnp.zeros((len(places), CODE), jnp.float32), jnp.full(len(places), largest))
 
 
 @dataclasses.dataclass(frozen=True)
 class Sort(Retrieval):
-    """The next item in the order of ρ: sorting, one step at a time, with the steps before it given.
+    """Asks for the next item in the order of ρ: sorting, one step at a time, with the steps before it given.
 
-    The queries show items in sorted order, and each asks for the one that follows, the largest for itself.
+    The queries show items in sorted order. Each asks for the one that follows, and the largest for itself.
     """
 
     name: ClassVar[str] = "sort"
 
-    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
-        """Items show ρ; the answer is the one that follows in its order."""
+    def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
+        """Returns codes of ρ, those of sorted queries and the item that follows each."""
         rho, codes = _in_order(key, visible)
-        order, place = jnp.argsort(rho), jnp.sort(asked)  # masked items come last
-        return Search(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum(dtype=jnp.int32) - 1)])
+        order, place = jnp.argsort(rho), jnp.sort(places)  # masked items come last
+        return Keys(codes, codes[order[place]], order[jnp.minimum(place + 1, visible.sum(dtype=jnp.int32) - 1)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy(Retrieval):
-    """The item at a position; the queries go through ascending positions.
+    """Asks for the item at a position; the queries go through ascending positions.
 
     Positions are drawn from a range that is the same at every length, so that long sequences hold no position that
     short ones never show.
@@ -137,42 +137,42 @@ class Copy(Retrieval):
 
     name: ClassVar[str] = "copy"
 
-    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
-        """Items show ascending positions, and so do the queries."""
+    def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
+        """Returns codes of ascending positions, for items and queries."""
         items = len(visible)
-        # Any ascending numbers, and then each further up by one than the one before it: no two alike.
+        # Ascending numbers, the i-th raised by i, so that no two are equal.
         gaps = jax.random.randint(key, (items,), 0, POSITIONS - items + 1, jnp.int32)
         position = jnp.sort(jnp.where(visible, gaps, POSITIONS)) + jnp.arange(
             items, dtype=jnp.int32
         )  # masked items come last
         codes = _wave_code(position.astype(jnp.float32), 4.0, 2.0 * POSITIONS)
-        place = jnp.sort(asked)
-        return Search(codes, codes[place], place)
+        place = jnp.sort(places)
+        return Keys(codes, codes[place], place)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiQuery(Retrieval):
-    """The item with a key of random signs; the queries show keys in any order."""
+    """Asks for the item with a key of random signs; the queries show keys in any order."""
 
     name: ClassVar[str] = "multi_query"
 
-    def search(self, key: Key[Array, ""], visible: Bool[Array, " items"], asked: Int[Array, " queries"]) -> Search:
-        """Items show signs, and so do the queries."""
+    def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
+        """Returns random signs, for items and queries."""
         # As jax.random.rademacher, which draws other signs where x64 is on.
         codes = 2 * jax.random.bernoulli(key, jnp.float32(0.5), (len(visible), CODE)).astype(jnp.float32) - 1
-        return Search(codes, codes[asked], asked)
+        return Keys(codes, codes[places], places)
 
 
 def _in_order(
     key: Key[Array, ""], visible: Bool[Array, " items"]
 ) -> tuple[Float[Array, " items"], Float[Array, "items code"]]:
-    """ρ of every item, 2 where masked, and its code."""
+    """Returns ρ of every item, 2 where masked, and its code."""
     rho = jnp.where(visible, jax.random.uniform(key, (len(visible),), jnp.float32), 2.0)
     return rho, _wave_code(rho, 1 / 256, 2.0)
 
 
 def _wave_code(place: Float[Array, " items"], shortest: float, longest: float) -> Float[Array, "items code"]:
-    """Sines and cosines of a place, of periods from the shortest to the longest."""
+    """Returns sines and cosines of a place, of periods from the shortest to the longest."""
     periods = jnp.geomspace(shortest, longest, CODE // 2, dtype=jnp.float32)[None, :]
     angles = 2 * jnp.pi * (place[:, None] % periods) / periods  # within one period, where a sine has all its digits
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], 1)

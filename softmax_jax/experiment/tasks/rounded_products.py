@@ -1,7 +1,7 @@
 """Matrix products at a stated precision: the device's own on TPUs and GPUs, emulated on CPUs.
 
-A device of low precision rounds both operands of a product to fewer bits and sums in float32. So it does in the two
-products of the backward pass, one of whose operands is the cotangent.
+A device of low precision rounds both operands of a product to fewer bits and sums in float32. It rounds the operands
+of the two products of the backward pass in the same way; one of them is the cotangent.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from softmax_jax.refusal import Refusal
 
 FLOAT32, FLOAT8 = "float32", "float8_e4m3"
 BITS = {"bfloat16": (8, 7), "tensorfloat32": (8, 10)}
-"""Of exponent and mantissa; the float8 of four and three has rules of its own for what is small and what is large."""
+"""Bits of exponent and mantissa. Float8, of four and three, has rules of its own for small and for large numbers."""
 PRECISIONS = FLOAT32, *BITS, FLOAT8
 SPACING = {name: 2.0 ** -(bits + 1) for name, (_, bits) in BITS.items()} | {FLOAT8: 2.0**-4}
-"""Between neighbours of a precision just below 1."""
+"""The distance between neighbours of a precision just below 1."""
 HARDWARE: dict[str, dict[str, Any]] = {
     "tpu": {"bfloat16": jax.lax.Precision.DEFAULT},
     "gpu": {
@@ -30,25 +30,25 @@ HARDWARE: dict[str, dict[str, Any]] = {
         "tensorfloat32": jax.lax.DotAlgorithmPreset.TF32_TF32_F32,
     },
 }
-"""How the devices that multiply at a precision themselves are told to. TPUs leave matrix-vector products exact."""
+"""The option of `einsum` where devices multiply at a precision themselves. TPUs leave matrix-vector products exact."""
 PLACES = "inputs", "dense", "all"
-"""Nested: the products that read the inputs; with them all that have a kernel; with those the ones over items."""
+"""Nested: products that read the inputs; those and all others with a kernel; those and the products over items."""
 LAYER = "...i,io->...o"
 """The product of a dense layer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
-    """Another precision for a test than that of training, as a command line says it."""
+    """A precision for a test other than that of training, as options of a command line."""
 
     matmul: str | None = None
-    """What products round to, if not to what they did in training: float32, tensorfloat32, bfloat16, float8_e4m3."""
+    """What products round to, if not as in training: float32, tensorfloat32, bfloat16, float8_e4m3."""
     rounded: str | None = None
     """Which products, if not those of training: inputs, dense or all."""
 
     @property
     def given(self) -> dict[str, str]:
-        """The settings of the task that it changes."""
+        """Returns the settings of the task that it changes."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
@@ -56,15 +56,15 @@ AS_TRAINED = Rounding()
 
 
 def check(matmul: str, rounded: str) -> None:
-    """Raises ValueError unless these are a precision and a place."""
+    """Raises Refusal unless these are a precision and a place."""
     one_of("--matmul", matmul, PRECISIONS)
     one_of("--rounded", rounded, PLACES)
 
 
 def precisions(matmul: str, rounded: str) -> tuple[str, ...]:
-    """The precision of the products at each of `PLACES` if those up to `rounded` have the precision `matmul`.
+    """Returns the precision of the products at each of `PLACES` if those up to `rounded` have precision `matmul`.
 
-    Raises ValueError for a precision that the device lacks.
+    Raises Refusal for a precision that the device lacks.
 
     >>> precisions("bfloat16", "dense")
     ('bfloat16', 'bfloat16', 'float32')
@@ -79,7 +79,7 @@ def precisions(matmul: str, rounded: str) -> tuple[str, ...]:
 def product(
     precision: str, indices: str, a: Float[Array | np.ndarray, "..."], b: Float[Array | np.ndarray, "..."]
 ) -> Float[Array, "..."]:
-    """`jnp.einsum(indices, a, b)` at a precision, and so the two products of its derivative.
+    """Returns `jnp.einsum(indices, a, b)` at a precision, which the two products of its derivative have too.
 
     >>> a, b = jnp.array([1.001]), jnp.array([2.0])
     >>> [float(product(precision, "i,i->", a, b)) for precision in ("tensorfloat32", "bfloat16")]
@@ -87,8 +87,8 @@ def product(
     """
     backend = jax.default_backend()
     if backend in HARDWARE:
-        own = {FLOAT32: jax.lax.Precision.HIGHEST} | HARDWARE[backend]
-        return jnp.einsum(indices, a, b, precision=own[precision])
+        options = {FLOAT32: jax.lax.Precision.HIGHEST} | HARDWARE[backend]
+        return jnp.einsum(indices, a, b, precision=options[precision])
     return _emulated(precision, indices, jnp.asarray(a), jnp.asarray(b))
 
 
@@ -112,7 +112,7 @@ _emulated.defvjp(_forward, _backward)
 
 
 def rounded_to(precision: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The nearest numbers of a precision, ties to even; beyond the largest of float8, that; those of float32 stay.
+    """Rounds to the nearest numbers of a precision, ties to even; float8 clips at its largest, float32 changes nothing.
 
     >>> rounded_to("bfloat16", jnp.array([1.001, 1.005])).tolist()
     [1.0, 1.0078125]
@@ -126,7 +126,7 @@ def rounded_to(precision: str, x: Float[Array, "*shape"]) -> Float[Array, "*shap
 
 
 def layer(precision: str, size: int, to: int, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer whose product has a precision."""
+    """Returns a dense layer whose product has a precision."""
 
     def dot_general(inputs: Array, kernel: Array, *_: Any, **__: Any) -> Array:
         return product(precision, LAYER, inputs, kernel)

@@ -29,7 +29,7 @@ class Sequences(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceTask(Task):
-    """The transformer and its sizes; a kind of task says what the sequences are and where the answers are read."""
+    """The transformer and its sizes; a task derived from it says what the sequences are and where answers are read."""
 
     test_multiples: ClassVar[tuple[int, ...]] = (1,)
     """Multiples of the length of training to test at."""
@@ -52,11 +52,11 @@ class SequenceTask(Task):
     """Let no position see a later one."""
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
+        types = get_type_hints(type(self))
         for name in (field.name for field in dataclasses.fields(self)):
-            if kinds[name] is int:
-                (least, most), usual = self.bounds().get(name, (1, LONGEST)), getattr(type(self), name)
-                checks.whole(option(name), getattr(self, name), least, usual, most)
+            if types[name] is int:
+                (least, most), default = self.bounds().get(name, (1, LONGEST)), getattr(type(self), name)
+                checks.whole(option(name), getattr(self, name), least, default, most)
         if self.hidden % self.heads:
             nearest = self.heads * max(round(self.hidden / self.heads), 1)
             rule = f"it must be a multiple of --heads, {self.heads}, such as {nearest}"
@@ -64,7 +64,7 @@ class SequenceTask(Task):
         checks.require("--dropout", self.dropout, "of at least 0 and below 1, such as 0.05", lambda rate: 0 <= rate < 1)
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """The least and the most of the sizes that may not be from 1 to 2¹⁴."""
+        """Returns the least and the most of the sizes that may not be from 1 to 2¹⁴."""
         return {"classes": (2, 2**14), "sequences": (1, 2**24)}
 
     @property
@@ -74,7 +74,7 @@ class SequenceTask(Task):
 
     @abc.abstractmethod
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets *queries classes"]:
-        """The scores of the answers from those at every position."""
+        """Returns the scores of the answers from those at every position."""
 
     @property
     def longest(self) -> int:
@@ -87,7 +87,7 @@ class SequenceTask(Task):
         return tuple(sorted({min(multiple * self.length, LONGEST) for multiple in self.test_multiples}))
 
     def build(self, normalizer: str, rngs: nnx.Rngs) -> Transformer:
-        """The transformer, with the numbers that the normalizer learns among its parameters."""
+        """Returns the transformer, with the numbers that the normalizer learns among its parameters."""
         sizes = {"hidden": self.hidden, "heads": self.heads, "layers": self.layers}
         options: dict[str, Any] = {"dropout": self.dropout, "causal": self.causal, "rngs": rngs}
         return Transformer(self.inputs, self.classes, *attention_of(normalizer), **sizes, **options)
@@ -95,11 +95,11 @@ class SequenceTask(Task):
     def scores(
         self, model: Transformer, batch: Sequences, rngs: nnx.Rngs | None
     ) -> Float[Array, "sets *queries classes"]:
-        """Class scores of the answers under the model's own normalizer, with dropout if there are `rngs` for it."""
+        """Returns class scores of the answers under the model's own normalizer, with dropout if there are `rngs`."""
         return self.answers(model(batch.inputs, batch.mask, rngs))
 
     def learned(self, parameters: Any, normalizer: str) -> dict[str, Float[np.ndarray, "seeds layers heads"]]:
-        """The numbers of the normalizer as trained, from parameters with a leading seed axis."""
+        """Returns the trained numbers of the normalizer, from parameters with a leading seed axis."""
         blocks = [parameters["blocks"][index].get("attention", {}) for index in range(self.layers)]
         return {
             name: np.stack([np.asarray(block[name])[..., 0, 0] for block in blocks], 1)
@@ -114,10 +114,10 @@ class Attention(NamedTuple):
     learn: tuple[str, ...]
     """The numbers that train with the model, one per head and layer."""
     of_query: tuple[str, ...]
-    """Those of them that are linear in the query."""
+    """The numbers among them that are linear in the query."""
 
 
 def attention_of(normalizer: str) -> Attention:
-    """How a model attends under the normalizer of this name: all numbers of its method train, as published."""
+    """Returns how a model attends under the normalizer of this name: all numbers of its method train, as published."""
     method, numbers = method_of(normalizer)
     return Attention(method.build(**numbers), method.learned, method.of_query)

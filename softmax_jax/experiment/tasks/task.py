@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import jax
-import numpy as np
 import optax
 import tyro
 from flax import nnx
@@ -48,7 +47,8 @@ class Task(abc.ABC):
 
     Five members make a task: `name`, `build`, `training_batch`, `test_batch` and `scores`. A batch is any pytree of
     arrays with a leading axis of sets; where it has an attribute `answer` with the right classes, the default `loss`
-    and `accuracy` compare the scores with it. Batches are pure functions of their arguments. All else has a default.
+    and `accuracy` compare the scores with it. Batches are pure functions of their arguments. All other members have a
+    default: what to test, what an item is worth, and how to compute faster.
     """
 
     name: ClassVar[str]
@@ -67,18 +67,6 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Any:
         """Draws test sets of a length. An evaluation asks for one set at a time, each from a key of its own."""
-
-    shared: ClassVar[tuple[int, ...]] = ()
-    """Lengths up to which all test sets are read by one program, where `test_set` can hide items."""
-
-    def __init_subclass__(cls) -> None:
-        # A class that draws test sets of its own shares no program, unless it also says how to hide items of them.
-        if "test_batch" in vars(cls) and "test_set" not in vars(cls):
-            cls.shared, cls.test_set = (), Task.test_set
-
-    def test_set(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Any:
-        """Returns a test set of a length among room for more items; without `shared` there is no room for more."""
-        return self.test_batch(key, room, 1)
 
     @abc.abstractmethod
     def scores(self, model: Any, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
@@ -103,24 +91,24 @@ class Task(abc.ABC):
         return (16, 32, 64, 128, 256, 512, 1024)
 
     def test_sets(self, length: int) -> int:
-        """Returns how many sets to test a seed with, unless so many are asked for: fewer of long ones."""
+        """Returns the number of sets to test a seed with, unless another is asked for: fewer of long ones."""
         return min(512, max(8, 2**27 // length**2))
 
     def priorities(self, batch: Any) -> Float[Array, "sets items"] | None:
         """Returns a number for each item, the largest for the one that answers; None for a task without such."""
         return None
 
-    def items_alone(self, rho: Float[Array, ""]) -> Any:
-        """Returns sets of one item, one set for each class, all of priority ρ; for a task with priorities."""
-        raise NotImplementedError(f"{self.name} gives its items no priorities")
+    @property
+    def least_sets(self) -> int | None:
+        """The fewest sets of a training batch that a device takes where devices divide it.
 
-    def learned(self, parameters: Any, normalizer: str) -> dict[str, Float[np.ndarray, "seeds layers heads"]]:
-        """Returns the numbers that the normalizer learned, from parameters with a leading seed axis, where known."""
-        return {}
+        None keeps batches whole, as a task must whose dropout is drawn for a whole one.
+        """
+        return None
 
-    def for_testing(self, model: Any, items: int) -> Any:
-        """Returns the model as it reads so many items of test sets fastest; its numbers stay."""
-        return model
+    def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the same function of (parameters, training batch, ...), which may leave masked items out."""
+        return function
 
     def at_once(self, length: int) -> int:
         """Returns how many test sets of a length to read at once, by their memory."""
@@ -143,11 +131,15 @@ class Task(abc.ABC):
         """Raises ValueError for a length, given by an option, at which the task has no test sets."""
         checks.whole(f"each of {option}", length, 1, 16, 2**20)
 
-    divides_batches: ClassVar[bool] = False
-    """Says whether devices may divide the sets of a training batch: not where dropout is drawn for a whole one."""
-    least_sets: ClassVar[int | None] = None
-    """Sets that a device must keep for dividing them to be worthwhile; None leaves that to the kind of device."""
+    def for_testing(self, model: Any, items: int) -> Any:
+        """Returns an equivalent model that is faster for this many items of test sets."""
+        return model
 
-    def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the same function of (parameters, training batch, ...), which may leave masked items out."""
-        return function
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Lengths up to which one program reads all test sets, where `test_set` can hide items; none by default."""
+        return ()
+
+    def test_set(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Any:
+        """Returns a test set of a length among room for more items. Without `shared` the room is the length."""
+        return self.test_batch(key, room, 1)

@@ -11,7 +11,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 
 
 class Block(nnx.Module):
-    """Attention, then a perceptron, each on normed inputs and added to them."""
+    """Attention, then a perceptron; each reads normed inputs and adds to them."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Block(nnx.Module):
         return x + self._drop(self.perceptron_out(inner), rngs)
 
     def _drop(self, x: Array, rngs: nnx.Rngs | None) -> Array:
-        """Drops numbers as `nnx.Dropout` does, which draws others where x64 is on."""
+        """Drops numbers as `nnx.Dropout` does, whose draw changes with x64."""
         if rngs is None or not self.dropout:
             return x
         kept = jax.random.bernoulli(rngs.dropout(), jnp.float32(1 - self.dropout), x.shape)
@@ -62,12 +62,12 @@ class Block(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """Class scores at every position of a sequence. It has no positions but those that the features carry.
+    """Class scores at every position of a sequence. It knows positions from the features only.
 
     `learn` names the numbers of the normalizer that train with the rest, one for each head of each layer, and
-    `of_query` those of them that are linear in the query, as in `NnxAttention`. A call may put another normalizer in
-    the place of all of them. Its `rngs`, if given, drive dropout; without them there is none. Parameters of two
-    normalizers that learn nothing are alike.
+    `of_query` the numbers among them that are linear in the query, as in `NnxAttention`. A call may replace the
+    normalizer of all layers. Its `rngs`, if given, drive dropout; without them there is none. Models under two
+    normalizers that learn nothing have the same parameters.
 
     >>> from softmax_jax.normalizers.registry import normalizer
     >>> model = Transformer(features=3, classes=5, normalizer=normalizer("ssmax"), learn=("s",), rngs=nnx.Rngs(0))

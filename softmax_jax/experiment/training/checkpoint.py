@@ -1,8 +1,8 @@
 """A checkpoint on disk: a directory of Orbax's files, the settings they belong to, and the SHA-256 of each of them.
 
-The directory gets its name once all of that is written. Orbax writes whole checkpoints too, but gives a directory its
-name before anybody could add the sums. Nothing in a checkpoint is parsed before its sums are verified: Orbax finds some
-damage late, with tracebacks of its own, and some not at all.
+The directory gets its name last, so a checkpoint is whole or absent. Orbax does so too, but names a directory before
+anybody could add the sums. Nothing in a checkpoint is parsed before its sums are verified: Orbax finds some damage
+late, with tracebacks of its own, and some not at all.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ PARAMETERS, STEPS = "parameters", "checkpoints"
 KEPT_CHECKPOINTS = 2
 
 OVERHEAD = 2**26
-"""The most bytes of a checkpoint's files beside those of its arrays."""
+"""The most bytes of a checkpoint's files beyond those of its arrays."""
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ def sign(checkpoint: Path, settings: Mapping[str, Any]) -> None:
 
 
 def verify(checkpoint: Path, shapes: Any = None) -> None:
-    """Raises ValueError, in one line, unless the directory holds the files of its sums, unchanged, and no others.
+    """Raises Refusal, in one line, unless the directory holds the files of its sums, unchanged, and no others.
 
     Where shapes are given, files larger than any with arrays of these are refused before they are read whole.
     """
@@ -111,22 +111,22 @@ def verify(checkpoint: Path, shapes: Any = None) -> None:
     if not parts or any(len(part) != 2 for part in parts):
         raise _damaged(checkpoint, f"it has no {SUMS} that can be read")
     expected = {name: digest for digest, name in parts}
-    found = _sums(checkpoint, None if shapes is None else _largest(shapes))
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
+    sums = _sums(checkpoint, None if shapes is None else _largest(shapes))
+    for name in sorted(expected.keys() | sums.keys()):
+        if name not in sums:
             raise _damaged(checkpoint, f"{name} is missing")
-        if expected.get(name) != found[name]:
+        if expected.get(name) != sums[name]:
             raise _damaged(checkpoint, f"{name} has another SHA-256 than its {SUMS} says")
 
 
 def read_arrays(checkpoint: Path, shapes: T) -> T:
     """Returns the arrays of a verified checkpoint, whole on this process's first device.
 
-    Raises ValueError, in one line, unless it holds the arrays of these names, shapes and types, as `jax.eval_shape`
+    Raises Refusal, in one line, unless it holds the arrays of these names, shapes and types, as `jax.eval_shape`
     gives them; before any is made.
     """
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=first), shapes)
     try:
         with _one_error():
             stored = ocp.metadata(checkpoint).metadata  # pyright: ignore[reportArgumentType]
@@ -140,9 +140,9 @@ def read_arrays(checkpoint: Path, shapes: T) -> T:
 
 @contextlib.contextmanager
 def _one_error() -> Iterator[None]:
-    """Leaves an error to be told by what is raised. Orbax reads all arrays at once, and logs what became of each."""
+    """Silences loggers, so that an error is told once. Orbax reads all arrays at once and logs the failure of each."""
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
-    before = [logger.disabled for logger in loggers]
+    previous = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
     try:
@@ -151,31 +151,31 @@ def _one_error() -> Iterator[None]:
         gc.collect()  # a task is logged once it is forgotten
         raise
     finally:
-        for logger, disabled in zip(loggers, before):
+        for logger, disabled in zip(loggers, previous):
             logger.disabled = disabled
 
 
 def require_finite(checkpoint: Path, arrays: Any) -> None:
-    """Raises ValueError, in one line, for an array of a checkpoint that holds NaN or an infinity."""
+    """Raises Refusal, in one line, for an array of a checkpoint that holds NaN or an infinity."""
     for path, leaf in jax.tree.leaves_with_path(arrays):
         if not np.isfinite(np.asarray(leaf)).all():
             raise _damaged(checkpoint, f"{_name(path)} holds NaN or an infinite number")
 
 
 def _require_arrays(checkpoint: Path, stored: Any, shapes: Any) -> None:
-    """Raises ValueError unless what is stored, as Orbax's metadata has it, has these names, shapes and types."""
-    found = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(stored)}
-    wanted = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(jax.eval_shape(_stored, shapes))}
-    if not found:  # which Orbax gives for a part of what may be damaged
+    """Raises Refusal unless what is stored, as Orbax's metadata has it, has these names, shapes and types."""
+    arrays = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(stored)}
+    expected = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(jax.eval_shape(_stored, shapes))}
+    if not arrays:  # which Orbax gives for a part of what may be damaged
         raise _damaged(checkpoint, "it has no arrays that can be read")
-    for name in sorted(found.keys() ^ wanted.keys()):
-        raise _damaged(checkpoint, f"{name} is {'missing' if name in wanted else 'no array of such a run'}")
-    for name, leaf in wanted.items():
-        shape, dtype = (getattr(found[name], kind, None) for kind in ("shape", "dtype"))
+    for name in sorted(arrays.keys() ^ expected.keys()):
+        raise _damaged(checkpoint, f"{name} is {'missing' if name in expected else 'no array of such a run'}")
+    for name, leaf in expected.items():
+        shape, dtype = (getattr(arrays[name], attribute, None) for attribute in ("shape", "dtype"))
         if (shape, dtype) != (leaf.shape, leaf.dtype):
             has = f"has shape {shape} and type {dtype}"
             raise _damaged(checkpoint, f"{name} {has}; by its config.json it must have {leaf.shape} and {leaf.dtype}")
-        chunk = found[name].storage_metadata.chunk_shape  # which is made whole, however little of it is the array's
+        chunk = arrays[name].storage_metadata.chunk_shape  # which is made whole, however little of it is the array's
         if any(part > max(size, 1) for part, size in zip(chunk, leaf.shape, strict=True)):
             raise _damaged(checkpoint, f"{name} has shape {shape} and is stored in parts of shape {chunk}")
 
@@ -207,7 +207,7 @@ def step_checkpoints(run: Path) -> list[Path]:
 
 
 def drop_older_checkpoints(run: Path) -> None:
-    """Deletes the checkpoints that a run can continue from but the newest two."""
+    """Deletes all but the newest two checkpoints that a run can continue from."""
     for checkpoint in step_checkpoints(run)[KEPT_CHECKPOINTS:]:
         remove_directory(checkpoint)
 
@@ -218,18 +218,18 @@ def _damaged(checkpoint: Path, problem: str) -> Refusal:
 
 
 def _sums(directory: Path, largest: int | None = None) -> dict[str, str]:
-    """Returns the SHA-256 of all files below a directory by name, but of its sums.
+    """Returns the SHA-256 of all files below a directory, except that of its sums, by name.
 
-    Raises ValueError, in one line, for what is neither a directory nor a regular file, a link to a directory among
-    them, and where all files together have more bytes than `largest`.
+    Raises Refusal, in one line, for what is neither a directory nor a regular file, such as a link to a directory, and
+    where all files together have more bytes than `largest`.
     """
-    sums, left = {}, largest
+    sums, allowance = {}, largest
     for path in sorted(directory.rglob("*")):
         if path == directory / SUMS or (path.is_dir() and not path.is_symlink()):
             continue
         name = path.relative_to(directory).as_posix()
         size = path.stat().st_size if path.is_file() else 0
-        if left is not None and (left := left - size) < 0:
+        if allowance is not None and (allowance := allowance - size) < 0:
             raise _damaged(directory, f"its files up to {name} have more than {largest:,} bytes, which no such run has")
         try:
             sums[name] = sha256_of(path, size)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -9,14 +10,18 @@ import tyro
 from softmax_jax.experiment.tasks import name_of, task_class
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.task import Task
+from softmax_jax.files import exists, read_json
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, shown, whole
-from softmax_jax.normalizers.user_modules import trust
+from softmax_jax.normalizers.registry import require_fit_within
+from softmax_jax.normalizers.user_modules import require_trust, trust
 from softmax_jax.refusal import Refusal
 
-Numbers = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")]
+NumbersByName = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")]
 """Numbers by name, none unless given."""
 DROPPED = {"sharded": False, "positions": 0}
 """Settings of earlier versions, each with the one value that still means the same run."""
+LARGEST_CONFIG = 2**20
+"""The most bytes of a config.json."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +45,14 @@ class Config:
     """An optimizer as optax or optax.contrib writes it, such as adam, muon, `adamw(weight_decay=0.001)` or a chain of
     their transformations: `chain(clip_by_global_norm(1.0), adam)`. Whatever takes a learning rate is given the
     schedule."""
-    optimizer_options: Numbers = dataclasses.field(default_factory=dict)
+    optimizer_options: NumbersByName = dataclasses.field(default_factory=dict)
     """Further numbers for the optimizer, as in `weight_decay 0.0001`."""
     learning_rate: float = 0.001
     """Learning rate: the value of a constant schedule, the peak of those that warm up, the start of the others."""
     schedule: str = "constant_schedule"
     """A schedule as optax writes it, such as constant_schedule, cosine_decay_schedule, cosine_onecycle_schedule,
     `warmup_cosine_decay_schedule(warmup_steps=500)`."""
-    schedule_options: Numbers = dataclasses.field(default_factory=dict)
+    schedule_options: NumbersByName = dataclasses.field(default_factory=dict)
     """Further numbers for the schedule, as in `alpha 0.1`; its length is `steps` unless given."""
     start_from: str = ""
     """Directory of a run whose trained models these start from, instead of random ones. Numbers that only
@@ -60,7 +65,7 @@ class Config:
     """Chunks between checkpoints."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for settings that make no run."""
+        """Raises Refusal for settings that make no run."""
         for name, (least, most) in BOUNDS.items():
             whole(f"--{name.replace('_', '-')}", getattr(self, name), least, getattr(Config, name), most)
         last = self.first_seed + self.seeds - 1
@@ -103,9 +108,10 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def from_settings(settings: Mapping[str, Any]) -> Config:
-    """Returns what `settings_of` was given; what is left out has its default, and the task is max retrieval.
+    """Returns the settings that `settings_of` was given; what is left out has its default, and the task is max
+    retrieval.
 
-    Raises ValueError for an unknown setting, for a value of another type than the default's, and as `task_class`.
+    Raises Refusal for an unknown setting, for a value of another type than the default's, and as `task_class`.
     """
     name = settings.get("task", MaxRetrieval.name)
     if not isinstance(name, str):
@@ -118,13 +124,13 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
         if setting not in defaults:
             unknown = setting if setting.isidentifier() else shown(setting)
             raise Refusal(f"{unknown} is no setting of {name}: {did_you_mean(setting, defaults)}leave it out")
-        given[setting] = _of_type(setting, value, defaults[setting])
+        given[setting] = _in_type_of(defaults[setting], setting, value)
     task = kind(**{name: value for name, value in given.items() if name in fields})
     return Config(task, **{name: value for name, value in given.items() if name not in fields})
 
 
-def _of_type(setting: str, value: Any, default: Any) -> Any:
-    """Returns a value in the type of its setting's default. Raises ValueError for one of another type."""
+def _in_type_of(default: Any, setting: str, value: Any) -> Any:
+    """Returns the value of a setting in the type of its default. Raises Refusal for one of another type."""
     rule = f"of the type of {shown(default)}"
     match default:
         case tuple():
@@ -146,9 +152,36 @@ def _of_type(setting: str, value: Any, default: Any) -> Any:
 
 
 def changed(config: Config, **settings: Any) -> Config:
-    """Returns the same with other settings, of the task or of the training.
+    """Returns the config with other settings, of the task or of the training.
 
     >>> changed(Config(), width=8, steps=10).task.width
     8
     """
     return from_settings(settings_of(config) | settings)
+
+
+def read_config(directory: Path | str, run: Path | str | None = None) -> Config:
+    """Returns the settings of the run in a directory, or of its checkpoint there, where `run` is the run's directory.
+
+    Raises Refusal, in one line, if there is none, it cannot be read, or it names code or a fit outside of the run. A
+    normalizer or a task can be somebody's own; optimizer and schedule are those of optax.
+    """
+    path = Path(directory) / "config.json"
+    if not exists(path):
+        raise Refusal(f"{directory} holds no run (no config.json): name a directory that train.py made")
+    settings = read_json(path, limit=LARGEST_CONFIG)
+    if not isinstance(settings, dict):
+        raise Refusal(f"{path} is not the config of a run: it must hold settings by name, and holds {shown(settings)}")
+    for setting in ("normalizer", "task"):
+        require_trust(str(settings.get(setting)), path)
+    try:
+        config = from_settings(settings)
+        require_fit_within(config.normalizer, Path(run or directory))
+        return config
+    except Refusal as refusal:
+        raise no_config(path, refusal) from None
+
+
+def no_config(path: Path, refusal: Refusal) -> Refusal:
+    """Returns the refusal of a config.json with settings that make no run."""
+    return Refusal(f"{path} is not the config of a run: {refusal}")

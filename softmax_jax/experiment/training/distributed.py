@@ -25,11 +25,11 @@ SEEDS, SETS = "seeds", "sets"
 
 
 def shares(seeds: int, sets: int, devices: int, processes: int = 1, least_sets: int = 1) -> tuple[int, int]:
-    """Returns into how many equal parts seeds and sets are divided: parts of seeds × parts of sets ≤ devices.
+    """Returns the number of equal parts of the seeds and of the sets: parts of seeds × parts of sets ≤ devices.
 
-    As many devices work as can, equally many of each process; of equal choices the one that divides the seeds more,
-    as only divided sets communicate. A part has at least `least_sets` sets, unless a process would be left without
-    work; raises ValueError if one is nevertheless.
+    As many devices work as can, equally many of each process. Of equal choices the seeds are divided more, as only
+    divided sets communicate. A part has at least `least_sets` sets, unless a process would be left without
+    work; raises Refusal if one is nevertheless.
 
     >>> shares(10, 128, 2), shares(10, 128, 8), shares(3, 128, 8), shares(1, 100, 8)
     ((2, 1), (2, 4), (1, 8), (1, 5))
@@ -56,7 +56,7 @@ def shares(seeds: int, sets: int, devices: int, processes: int = 1, least_sets: 
 
 
 def device_mesh(seeds: int, sets: int = 1, least_sets: int = 1) -> Mesh:
-    """Returns the mesh with axes ("seeds", "sets") on which so many seeds, with so many sets each, are computed.
+    """Returns the mesh with axes ("seeds", "sets") for this many seeds, with this many sets each.
 
     The devices that share a seed are neighbours: of one process where they can be, since only they communicate.
     """
@@ -87,10 +87,10 @@ ALONE = Cluster()
 
 
 def join(cluster: Cluster = ALONE) -> None:
-    """Makes this process part of the run: as `cluster` says, or as JAX finds out from what started it.
+    """Joins this process to the others: as `cluster` says, or as JAX finds out from what started it.
 
     Where JAX finds nothing, or there is one process, it runs alone and does not touch the network. Call it before JAX
-    first touches a device. Raises ValueError if the processes do not find each other.
+    first touches a device. Raises Refusal if the processes do not find each other.
     """
     if cluster.processes == 1 or jax.distributed.is_initialized():
         return
@@ -112,12 +112,12 @@ def join(cluster: Cluster = ALONE) -> None:
 
 
 def is_leader() -> bool:
-    """Returns whether this is the process that writes and prints: the first, or the only one."""
+    """Returns True in the process that writes and prints: the first, or the only one."""
     return jax.process_index() == 0
 
 
 def any_process(flag: bool) -> bool:
-    """Returns whether the flag is set in any process; all of them wait here for each other.
+    """Returns True if the flag is set in any process; all of them wait here for each other.
 
     >>> any_process(False), any_process(True)
     (False, True)
@@ -126,7 +126,7 @@ def any_process(flag: bool) -> bool:
 
 
 def agree(problem: str | None) -> None:
-    """Raises ValueError with the problem, on every process if any of them has one."""
+    """Raises Refusal with the problem, on every process if any of them has one."""
     if any_process(problem is not None):
         raise Refusal(problem or "another process cannot go on; its own error says why")
 

@@ -6,7 +6,6 @@ and numbers.
 """
 
 import ast
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -28,29 +27,28 @@ RATES = ("learning_rate", "value", "peak_value")
 
 
 def build_schedule(config: Config) -> optax.Schedule:
-    """Returns the learning rate by step. Raises ValueError for a schedule that optax lacks or that lacks a number."""
-    rate = float(config.learning_rate)
+    """Returns the learning rate by step. Raises Refusal for a schedule that optax lacks or that lacks a number."""
+    rate, steps = float(config.learning_rate), config.steps
 
-    def arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
-        start = 0.0 if "peak_value" in parameters else rate  # one with a peak warms up to it
-        values = {"value": rate, "init_value": start, "peak_value": rate}
-        values |= {"decay_steps": config.steps, "transition_steps": config.steps}
-        return {name: value for name, value in values.items() if name in parameters}
+    def rates_and_lengths(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        start = 0.0 if "peak_value" in parameters else rate  # a schedule with a peak warms up to it
+        values = {"value": rate, "init_value": start, "peak_value": rate, "decay_steps": steps}
+        return {name: value for name, value in (values | {"transition_steps": steps}).items() if name in parameters}
 
-    return _built("--schedule", config.schedule, SCHEDULES, arguments, config.schedule_options)
+    return _build("--schedule", config.schedule, SCHEDULES, rates_and_lengths, config.schedule_options)
 
 
-def build_optimizer(config: Config) -> optax.GradientTransformation:
-    """Returns the optimizer at its schedule.
+def build_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Returns the optimizer at a schedule.
 
-    Raises ValueError for one that optax lacks, for an unknown option, and for one that cannot take a step from a
+    Raises Refusal for one that optax lacks, for an unknown option, and for one that cannot take a step from a
     gradient only.
     """
 
-    def arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return {"learning_rate": build_schedule(config)} if "learning_rate" in parameters else {}
+    def learning_rate(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {"learning_rate": schedule} if "learning_rate" in parameters else {}
 
-    optimizer = _built("--optimizer", config.optimizer, OPTIMIZERS, arguments, config.optimizer_options)
+    optimizer = _build("--optimizer", config.optimizer, OPTIMIZERS, learning_rate, config.optimizer_options)
     if problem := _problem_of_a_step(optimizer):
         raise Refusal(
             f"--optimizer is {config.optimizer}: with its options it must take a step from a gradient only, and says: "
@@ -59,14 +57,25 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
     return optimizer
 
 
-def _built(
+def _build(
     option: str,
     text: str,
     functions: Mapping[str, Any],
-    arguments: Callable[[Mapping[str, Any]], dict[str, Any]],
+    given: Callable[[Mapping[str, Any]], dict[str, Any]],
     options: Mapping[str, float],
 ) -> Any:
-    """Calls the functions of a text; those that are given `arguments`, by their parameters, are given `options` too."""
+    """Calls the functions that a text names.
+
+    Arguments:
+        option: the option of the command line that holds the text, for messages.
+        text: calls of the functions, such as `chain(clip_by_global_norm(1.0), adam)`.
+        functions: what the text may name.
+        given: the arguments that the program gives to a function, by the function's parameters.
+        options: further numbers for the functions that are given any.
+
+    Raises:
+        Refusal: if the text is no such call, or a function refuses its numbers.
+    """
     try:
         tree = expression(text)
     except Refusal:
@@ -79,7 +88,7 @@ def _built(
         if name not in functions:
             known = ", ".join(functions) if functions is SCHEDULES else "such as adam or sgd"
             raise Refusal(f"{option} is {text}: {did_you_mean(name, functions)}it must be one of optax, {known}")
-    if not any(arguments(inspect.signature(functions[name]).parameters) for name in names):
+    if not any(given(inspect.signature(functions[name]).parameters) for name in names):
         raise Refusal(f"{option} is {text}: it must be one of optax that takes a learning rate, such as adam")
 
     def value(node: ast.expr) -> Any:
@@ -96,23 +105,22 @@ def _built(
 
     def call(name: str, positional: list[Any], named: dict[str, Any]) -> Any:
         parameters = inspect.signature(functions[name]).parameters
-        given = arguments(parameters)
-        numbers = (dict(options) if given else {}) | named
-        for number in numbers:
-            if number in RATES and given:
-                raise Refusal(f"{option} is {text}: its {number} must be given as --learning-rate, so leave it out")
+        arguments = given(parameters)
+        numbers = (dict(options) if arguments else {}) | named
+        if arguments and (rates := [number for number in numbers if number in RATES]):
+            raise Refusal(f"{option} is {text}: its {rates[0]} must be given as --learning-rate, so leave it out")
         try:
-            return functions[name](*positional, **(given | numbers))
+            return functions[name](*positional, **(arguments | numbers))
         except (ValueError, TypeError, ArithmeticError) as error:  # of optax, about numbers that somebody gave
             near = "".join(did_you_mean(number, parameters) for number in numbers if number not in parameters)
-            said = " ".join(str(error).split())
             takes = f"{name} takes {', '.join(parameters)}"
-            raise Refusal(f"{option} is {text}: {said}; {near}{takes}; give numbers by name") from None
+            raise Refusal(
+                f"{option} is {text}: {' '.join(str(error).split())}; {near}{takes}; give numbers by name"
+            ) from None
 
     return value(tree)
 
 
-@functools.lru_cache(maxsize=8)
 def _problem_of_a_step(optimizer: optax.GradientTransformation) -> str | None:
     """Returns what goes wrong in a step of this optimizer as the loop takes it; nothing is computed."""
 

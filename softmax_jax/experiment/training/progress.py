@@ -17,7 +17,7 @@ def plain_console(**options: Any) -> Console:
 
 
 class Parts:
-    """Receives how much of the cost of a result a computation has done; moves a bar by that, if there is one."""
+    """Receives the share of a result's cost that a computation has done; moves a bar by it, if there is one."""
 
     def __init__(self) -> None:
         self.advance: Callable[[float], None] | None = None
@@ -36,10 +36,16 @@ def with_progress(
     said: Callable[[T], str] | None = None,
     parts: Parts | None = None,
 ) -> Iterator[T]:
-    """Passes on each result, with a bar on a terminal and a line per result in a log, which ends in what is `said`.
+    """Yields each result, with a bar on a terminal and a line per result in a log.
 
-    What is said of a result stands on a terminal too. With `parts` the bar moves as they are done. Without names the
-    costs are lengths: an item costs about the same in any set, so items are the unit of time left.
+    Arguments:
+        results: what is computed while it is iterated over.
+        costs: the cost of each result, in any unit; lengths, where there are no names: an item costs about the same in
+            any set.
+        doing: the verb before each name, such as measuring.
+        names: names of the results.
+        said: returns a summary of a result, which ends its line; a terminal shows that line too.
+        parts: moves the bar while a result is computed.
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)

@@ -1,150 +1,130 @@
-"""Trains a run from its directory to its end: chunks, metrics, checkpoints, progress, interruption."""
+"""`Run`: a training, built once from its settings and given to the trainer, to its directory and to all who need it."""
 
-import contextlib
-import signal
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import Array, Int, Key
 
-from softmax_jax.experiment.training.config import Config
-from softmax_jax.experiment.training.distributed import any_process, gathered
-from softmax_jax.experiment.training.optimizers import build_optimizer
-from softmax_jax.experiment.training.run_directory import RunDirectory, started
-from softmax_jax.experiment.training.trainer import Metrics, TrainState, build_model, chunk_trainer
-from softmax_jax.refusal import NotFiniteError
+from softmax_jax.experiment.tasks.task import Task, parameter_key
+from softmax_jax.experiment.training.config import Config, read_config
+from softmax_jax.experiment.training.distributed import SEEDS, device_mesh
+from softmax_jax.experiment.training.optimizers import build_optimizer, build_schedule
+from softmax_jax.refusal import Refusal
 
-POLLING_SECONDS = 0.005
-"""How long to sleep between two looks at a chunk: signals are heard while this process sleeps, not while it waits."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user stopped the run; its newest checkpoint continues it."""
+Parameters = Any
+"""Nested dicts of a model's parameter arrays; with a leading seed axis where many are trained."""
 
 
-@contextlib.contextmanager
-def _heard_signals(console: Console) -> Iterator[list[int]]:
-    """Yields a list that gets the number of a Ctrl-C or a SIGTERM. A second Ctrl-C ends the process at once."""
-    heard: list[int] = []
+class TrainState(NamedTuple):
+    """All that training carries from step to step; every leaf has a leading seed axis."""
 
-    def hear(number: int, frame: Any) -> None:
-        heard.append(number)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        console.print("Stopping after this chunk and saving. Ctrl-C again to stop now.", soft_wrap=True)
-
-    previous = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield heard
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    parameters: Parameters
+    optimizer: optax.OptState
+    seed: Int[Array, " seeds"]
 
 
-def run(config: Config, workdir: Path | str, console: Console) -> TrainState:
-    """Trains every seed to `config.steps`, continuing what the directory already holds.
+@functools.cache
+def build_model(task: Task, normalizer: str = "softmax") -> tuple[nnx.GraphDef, Callable[[Key[Array, ""]], Parameters]]:
+    """Returns the structure of a task's model, and a function from a key to its initial parameters."""
 
-    A continued run ends with the same bits as one that was never stopped, given as many devices; on another number
-    sums round differently. Of several processes all call this, and an interruption of any of them stops all after
-    the same chunk. Raises NotFiniteError when a loss is not finite, after the last good state was saved; Interrupted
-    after Ctrl-C or SIGTERM, likewise; Refusal, with nothing written, for an optimizer or a schedule that optax cannot
-    build, an unknown normalizer, or a directory that another run is in; and when the disk is full, which loses no more
-    than the steps since the newest checkpoint.
+    def initialize(key: Key[Array, ""]) -> Parameters:
+        return nnx.to_pure_dict(nnx.state(task.build(normalizer, nnx.Rngs(key)), nnx.Param))
+
+    return nnx.split(nnx.eval_shape(lambda: task.build(normalizer, nnx.Rngs(0))))[0], initialize
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What a training is made of; `build_run` makes one."""
+
+    config: Config
+    structure: nnx.GraphDef
+    """The model without its parameters."""
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    """The devices that train, as seeds × sets."""
+    initialize: Callable[[Int[np.ndarray, " seeds"]], TrainState]
+    """The compiled function from the seeds to their state before the first step."""
+    shapes: TrainState
+    """Names, shapes and types of all that training carries."""
+
+    @property
+    def task(self) -> Task:
+        """The task of the settings."""
+        return self.config.task
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """Where the state lies: its seeds divided among the devices, where they divide evenly."""
+        return state_sharding(self.mesh, self.config.seeds)
+
+    def initial_state(self) -> TrainState:
+        """Returns random parameters and the optimizer's state of every seed, before the first step."""
+        return self.initialize(np.asarray(self.config.all_seeds, np.int32))
+
+
+def build_run(config: Config) -> Run:
+    """Builds a run from its settings; writes nothing.
+
+    Raises Refusal for an unknown normalizer, for an optimizer or a schedule that optax cannot build, and for seeds and
+    sets that do not divide among the processes.
     """
-    # Refuse what cannot be before anything is written.
-    build_model(config.task, config.normalizer)
-    config = started(config)
-    build_optimizer(config)
-    directory = RunDirectory(workdir, config)
-    try:
-        with _heard_signals(console) as signals, _progress(config, console) as report:
-            step, state = start = directory.resume()
-            if step:
-                console.print(f"continuing {workdir} at step {step}")
-            for step, state, lines in _chunks(config, directory, *start, console):
-                report(step, lines)
-                if any_process(bool(signals)):
-                    break
-                if step % (config.chunk * config.chunks_per_checkpoint) == 0:
-                    directory.save(step, state)
-            directory.save(step, state)
-            if step < config.steps:
-                raise Interrupted(f"stopped at step {step}; the same command continues {workdir}")
-            directory.finish(state)
-            return state
-    finally:
-        directory.close()
+    structure, initialize = build_model(config.task, config.normalizer)
+    schedule = build_schedule(config)
+    optimizer = build_optimizer(config, schedule)
+    mesh = training_mesh(config)
+
+    def initial_state(seed: Int[Array, ""]) -> TrainState:
+        parameters = initialize(parameter_key(seed))
+        return TrainState(parameters, optimizer.init(parameters), seed)
+
+    compiled = jax.jit(jax.vmap(initial_state), out_shardings=state_sharding(mesh, config.seeds))
+    shapes = compiled.eval_shape(jax.ShapeDtypeStruct((config.seeds,), np.int32))
+    return Run(config, structure, schedule, optimizer, mesh, compiled, shapes)
 
 
-def _chunks(
-    config: Config, directory: RunDirectory, step: int, state: TrainState, console: Console
-) -> Iterator[tuple[int, TrainState, list[dict[str, Any]]]]:
-    """Yields the step reached, the state there and the logged lines of metrics after each chunk."""
-    compiled: dict[int, Callable[..., tuple[TrainState, Metrics]]] = {}
-    while step < config.steps:
-        steps = min(config.chunk - step % config.chunk, config.steps - step)
-        if steps not in compiled:
-            start = time.perf_counter()
-            compiled[steps] = compiled_chunk(config, state, steps)
-            console.print(f"compiled in {time.perf_counter() - start:.1f} s", soft_wrap=True, highlight=False)
-        start = time.perf_counter()
-        # The next state lives beside this one until its loss is known to be finite.
-        new_state, metrics = compiled[steps](state, np.int32(step))
-        while not all(leaf.is_ready() for leaf in jax.tree.leaves(metrics)):
-            time.sleep(POLLING_SECONDS)
-        seconds = time.perf_counter() - start
-        metrics = gathered(metrics)
-        for seed, bad_step in zip(config.all_seeds, metrics.first_bad_step):
-            if bad_step >= 0:
-                directory.save(step, state)
-                raise NotFiniteError(
-                    f"the loss of seed {seed} is not finite at step {bad_step}: try a smaller --learning-rate; "
-                    f"{directory.path} keeps the state of step {step}"
-                )
-        step, state = step + steps, new_state
-        lines = _lines(metrics, config, step, steps / seconds)
-        directory.log(lines)
-        yield step, state, lines
+def training_mesh(config: Config) -> Mesh:
+    """Returns the devices that train, as seeds × sets. Seeds are padded where no device can help with another's."""
+    if config.task.least_sets is None:
+        return device_mesh(config.seeds + -config.seeds % min(jax.device_count(), config.seeds))
+    return device_mesh(config.seeds, config.task.sets, config.task.least_sets)
 
 
-def compiled_chunk(config: Config, state: TrainState, steps: int) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Returns the compiled program of (state, first step) for that many steps."""
-    return chunk_trainer(config).lower(state, np.int32(0), steps).compile()
+def state_sharding(mesh: Mesh, seeds: int) -> NamedSharding:
+    """Returns the sharding of arrays with a leading axis of seeds."""
+    return NamedSharding(mesh, P() if seeds % mesh.shape[SEEDS] else P(SEEDS))
 
 
-def _lines(metrics: Metrics, config: Config, step: int, steps_per_second: float) -> list[dict[str, Any]]:
-    """Returns a line of metrics for each seed."""
-    means = {name: getattr(metrics, name).tolist() for name in ("loss", "cross_entropy", "accuracy")}
-    return [
-        {"step": step, "seed": seed}
-        | {name: values[row] for name, values in means.items()}
-        | {"steps_per_second": round(steps_per_second, 2)}
-        for row, seed in enumerate(config.all_seeds)
-    ]
+def resolve_start(config: Config) -> Config:
+    """Returns the settings with the batches to leave out, where the models start from those of another run.
+
+    Raises Refusal, in one line, unless that run is there, with these seeds and parameters.
+    """
+    if not config.start_from:
+        return config
+    start = read_config(config.start_from)
+    if absent := sorted(set(config.all_seeds) - set(start.all_seeds)):
+        raise Refusal(
+            f"--start-from is {config.start_from}, which has no seed {absent[0]}: its seeds are {start.first_seed} to "
+            f"{start.all_seeds[-1]}; choose --first-seed and --seeds among them"
+        )
+    shapes, start_shapes = (parameter_shapes(task, start.normalizer) for task in (config.task, start.task))
+    if shapes != start_shapes:
+        raise Refusal(
+            f"--start-from is {config.start_from}, whose models have other parameters: give this run the task and the "
+            "sizes in its config.json"
+        )
+    return config if config.first_batch else dataclasses.replace(config, first_batch=start.first_batch + start.steps)
 
 
-@contextlib.contextmanager
-def _progress(config: Config, console: Console) -> Iterator[Callable[[int, list[dict[str, Any]]], None]]:
-    """Yields what reports a chunk: a bar on a terminal, lines in a log, with mean metrics, rate and time left."""
-
-    def summary(lines: list[dict[str, Any]]) -> str:
-        loss, accuracy = (np.mean([line[key] for line in lines]) for key in ("loss", "accuracy"))
-        return f"loss {loss:.4f}  accuracy {accuracy:.2f} %  {lines[0]['steps_per_second']:.0f} steps/s"
-
-    if console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("compiling", total=config.steps)
-            yield lambda step, lines: bar.update(task, completed=step, description=summary(lines))
-        return
-
-    def log(step: int, lines: list[dict[str, Any]]) -> None:
-        left = (config.steps - step) / lines[0]["steps_per_second"]
-        console.print(f"step {step}/{config.steps}  {summary(lines)}  {left:.0f} s left", soft_wrap=True)
-
-    console.print("compiling", soft_wrap=True)
-    yield log
+def parameter_shapes(task: Task, normalizer: str) -> Parameters:
+    """Returns names, shapes and types of the parameters of one model."""
+    return jax.eval_shape(build_model(task, normalizer)[1], jax.random.key(0))

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,16 +27,15 @@ from softmax_jax.experiment.training.checkpoint import (
     verify,
     write_checkpoint,
 )
-from softmax_jax.experiment.training.config import Config, from_settings, settings_of
-from softmax_jax.experiment.training.optimizers import build_optimizer, build_schedule
-from softmax_jax.experiment.training.trainer import Parameters, TrainState, initial_state, state_sharding
+from softmax_jax.experiment.training.config import Config, no_config, read_config, settings_of
+from softmax_jax.experiment.training.optimizers import build_schedule
+from softmax_jax.experiment.training.run import Parameters, Run, TrainState, build_run
 from softmax_jax.files import (
     append_lines,
     exists,
     make_directory,
     problem,
     read_bytes,
-    read_json,
     read_text,
     remove_directory,
     remove_unfinished,
@@ -43,38 +43,43 @@ from softmax_jax.files import (
     write_json,
     write_whole,
 )
-from softmax_jax.normalizers.checks import shown
-from softmax_jax.normalizers.registry import require_fit_within
-from softmax_jax.normalizers.user_modules import require_trust
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import NotFiniteError, Refusal
 
 SHIPPED = (REPOSITORY or Path()) / "checkpoints"
 """The trained models that come with the repository: the run of a preset under its name. The installed package lacks
-them; there they are looked for where it is used."""
+them and looks for them in the working directory."""
 METRICS = "metrics.jsonl"
 """The file of a run with a line for each seed and chunk."""
 ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
-LARGEST_CONFIG = 2**20
-"""The most bytes of a config.json."""
 LARGEST_METRICS = 2**30
 """The most bytes of a metrics.jsonl."""
 LARGEST_MODEL = 2**28
 """The most bytes of a Flax msgpack file."""
 
 
+class Chunk(NamedTuple):
+    """A chunk of training: the step it reached, the state there, and a line of metrics for each seed."""
+
+    step: int
+    state: TrainState
+    lines: list[dict[str, Any]]
+
+
 class RunDirectory:
     """The files of one training run; opening a directory that holds a run continues it.
 
-    Of several processes all open it, save and resume together, and the first alone writes the other files. One run at
-    a time is in a directory: until `close`, or the end of the process, nobody else opens it. A run of fewer steps,
-    finished or not, goes on to those of `config` as one that was meant to from the start. Raises Refusal if the
-    directory is in use, holds a run of other settings, cannot be written, or is not the same one for all processes;
-    so do saving and logging where the disk is full.
+    Of several processes all open it and record together, and the first writes what is written once. One run at a time
+    is in a directory: until `close`, or the end of the process, nobody else opens it. A run with fewer steps is
+    extended to those of the settings.
+
+    Raises Refusal if the directory is in use, holds a run of other settings, cannot be written, or is not the same one
+    for all processes; so do saving and logging where the disk is full.
     """
 
-    def __init__(self, path: Path | str, config: Config):
+    def __init__(self, run: Run, path: Path | str):
+        self.run = run
         self.path = Path(path).absolute()
-        self.config = config
+        self.settings = settings_of(run.config)
         self._lock = FileLock(self.path / ".lock", blocking=False)
         self._saved: int | None = None
         distributed.agree(self._begin() if distributed.is_leader() else None)
@@ -88,16 +93,16 @@ class RunDirectory:
             make_directory(self.path / STEPS)
             self._take_lock()
             if (self.path / "config.json").exists():
-                there, trained = read_config(self.path), self.path / PARAMETERS
-                _require_same(self.path, there, self.config)
+                stored, trained = read_config(self.path), self.path / PARAMETERS
+                _require_same(self.path, stored, self.run.config)
                 if trained.exists() and not step_checkpoints(self.path):
                     raise Refusal(f"{self.path} holds a finished run without its checkpoints: choose another --workdir")
-                if trained.exists() and there.steps < self.config.steps:
+                if trained.exists() and stored.steps < self.run.config.steps:
                     remove_directory(trained)  # of a run that is not finished any more
             remove_unfinished(self.path)
             remove_unfinished(self.path / STEPS)
-            write_json(self.path / "config.json", settings_of(self.config))
-            if not (self.path / "versions.json").exists():  # a look at a finished run is none of its own
+            write_json(self.path / "config.json", self.settings)
+            if not (self.path / "versions.json").exists():  # a finished run keeps the versions that trained it
                 write_json(self.path / "versions.json", versions())
         except Refusal as refusal:
             self.close()
@@ -112,18 +117,43 @@ class RunDirectory:
         except OSError as error:
             raise Refusal(f"{self.path} cannot be locked: {problem(error)}: choose another --workdir") from error
 
+    def record(self, chunks: Callable[[int, TrainState], Iterator[Chunk]]) -> tuple[int, TrainState]:
+        """Writes what a training yields, and closes the directory.
+
+        `chunks` trains from a step and its state. Every chunk is logged, every so many are saved, and so is the last
+        good state however the training ends. Returns the step reached and the state there.
+        """
+        try:
+            step, state = self.resume()
+            between = self.run.config.chunk * self.run.config.chunks_per_checkpoint
+            try:
+                for chunk in chunks(step, state):
+                    step, state = chunk.step, chunk.state
+                    self.log(chunk.lines)
+                    if step % between == 0:
+                        self.save(step, state)
+            except NotFiniteError:
+                self.save(step, state)
+                raise
+            self.save(step, state)
+            if step == self.run.config.steps:
+                self.finish(state)
+            return step, state
+        finally:
+            self.close()
+
     def resume(self) -> tuple[int, TrainState]:
         """Returns the steps done and the state after them, from the newest checkpoint; a fresh start if there is none.
 
-        Raises ValueError if that checkpoint is damaged.
+        Raises Refusal if that checkpoint is damaged.
         """
         newest = step_checkpoints(self.path)[:1]
         if newest:
             step = self._saved = int(newest[0].name)
-            arrays = read_checkpoint(self.path, newest[0], self.config, state_shapes(self.config))
-            state = distributed.placed(arrays, state_sharding(self.config))
+            arrays = read_checkpoint(self.path, newest[0], self.run.config, self.run.shapes)
+            state = distributed.placed(arrays, self.run.sharding)
         else:
-            step, state = 0, first_state(self.config)
+            step, state = 0, first_state(self.run)
         if distributed.is_leader():
             self._drop_metrics_after(step)
         return step, state
@@ -131,7 +161,7 @@ class RunDirectory:
     def save(self, step: int, state: TrainState) -> None:
         """Saves the state after `step` steps, unless that is saved already, and drops all but the newest two."""
         if step != self._saved:
-            write_checkpoint(self.path / STEPS / str(step), state, settings_of(self.config))
+            write_checkpoint(self.path / STEPS / str(step), state, self.settings)
             self._saved = step
         if distributed.is_leader():  # also of a step saved before: the process may have been killed at this line
             drop_older_checkpoints(self.path)
@@ -139,7 +169,7 @@ class RunDirectory:
     def finish(self, state: TrainState) -> None:
         """Writes the trained parameters by themselves, which is all that an evaluation needs."""
         if not (self.path / PARAMETERS).exists():
-            write_checkpoint(self.path / PARAMETERS, state.parameters, settings_of(self.config))
+            write_checkpoint(self.path / PARAMETERS, state.parameters, self.settings)
 
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Appends lines of metrics."""
@@ -161,9 +191,9 @@ class RunDirectory:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Returns the lines of metrics of a run, less one that a crash cut short.
 
-    Raises ValueError, in one line, for a file that holds anything else.
+    Raises Refusal, in one line, for a file that holds anything else.
     """
-    path, lines = run / "metrics.jsonl", []
+    path, lines = run / METRICS, []
     for number, text in enumerate(read_text(path, limit=LARGEST_METRICS).splitlines(keepends=True), 1):
         if not text.endswith("}\n"):
             continue
@@ -178,109 +208,64 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _require_same(path: Path, there: Config, here: Config) -> None:
-    """Raises ValueError unless a run goes on under these settings: its own, or more steps at the same learning rates.
+def _require_same(path: Path, stored: Config, config: Config) -> None:
+    """Raises Refusal unless a stored run continues under these settings: its own, or more steps at the same rates.
 
-    Where a schedule spreads over the steps, more of them would have changed the first.
+    Where a schedule spreads over the steps, more of them would have changed the first learning rates.
     """
-    longer = dataclasses.replace(there, steps=max(there.steps, here.steps))
-    changed = differences(settings_of(longer), settings_of(here))
-    if changed:
-        raise Refusal(f"{path} holds a run with {changed}. Choose another directory, or repeat its settings")
-    if there.steps == here.steps:
+    longer = dataclasses.replace(stored, steps=max(stored.steps, config.steps))
+    if changes := differences(settings_of(longer), settings_of(config)):
+        raise Refusal(f"{path} holds a run with {changes}. Choose another directory, or repeat its settings")
+    if stored.steps == config.steps:
         return
-    steps = np.arange(there.steps)
+    steps = np.arange(stored.steps)
     with jax.numpy_dtype_promotion("standard"):  # as in training
-        first, longer_first = (jax.vmap(build_schedule(config))(steps) for config in (there, longer))
-    if not np.array_equal(first, longer_first):
+        rates, longer_rates = (jax.vmap(build_schedule(settings))(steps) for settings in (stored, longer))
+    if not np.array_equal(rates, longer_rates):
         raise Refusal(
-            f"{path} holds a run of {there.steps} steps, not {here.steps}, by which its learning rates would have been "
-            f"others ({there.schedule}). Choose another directory, or give --steps {there.steps}"
+            f"{path} holds a run of {stored.steps} steps, not {config.steps}, by which its learning rates would have "
+            f"been others ({stored.schedule}). Choose another directory, or give --steps {stored.steps}"
         )
 
 
-def differences(there: dict[str, Any], here: dict[str, Any]) -> str:
+def differences(stored: dict[str, Any], settings: dict[str, Any]) -> str:
     """Returns what differs between two settings, in words.
 
     >>> differences({"width": 8, "steps": 10}, {"width": 16, "steps": 10})
     'width=8, not 16'
     """
-    names = dict.fromkeys([*here, *there])
-    changed = [name for name in names if there.get(name) != here.get(name)]
-    return "; ".join(f"{name}={there.get(name)}, not {here.get(name)}" for name in changed)
+    names = [name for name in dict.fromkeys([*settings, *stored]) if stored.get(name) != settings.get(name)]
+    return "; ".join(f"{name}={stored.get(name)}, not {settings.get(name)}" for name in names)
 
 
-def started(config: Config) -> Config:
-    """Returns the settings with the batches to leave out, where the models start from those of another run.
-
-    Raises ValueError, in one line, unless that run is there, with these seeds and parameters.
-    """
-    if not config.start_from:
-        return config
-    there = read_config(config.start_from)
-    if absent := sorted(set(config.all_seeds) - set(there.all_seeds)):
-        raise Refusal(
-            f"--start-from is {config.start_from}, which has no seed {absent[0]}: its seeds are {there.first_seed} to "
-            f"{there.all_seeds[-1]}; choose --first-seed and --seeds among them"
-        )
-    both = (dataclasses.replace(one, normalizer=there.normalizer, seeds=1) for one in (config, there))
-    here_shapes, there_shapes = (state_shapes(one).parameters for one in both)
-    if here_shapes != there_shapes:
-        raise Refusal(
-            f"--start-from is {config.start_from}, whose models have other parameters: give this run the task and the "
-            "sizes in its config.json"
-        )
-    return config if config.first_batch else dataclasses.replace(config, first_batch=there.first_batch + there.steps)
-
-
-def first_state(config: Config) -> TrainState:
+def first_state(run: Run) -> TrainState:
     """Returns parameters and optimizer state of every seed before the first step, random or those of another run."""
-    state = initial_state(config)
-    if not config.start_from:
+    state = run.initial_state()
+    if not run.config.start_from:
         return state
-    there, trained = load_checkpoint(config.start_from)
-    by_path = dict(jax.tree_util.tree_leaves_with_path(trained))
-    rows = np.array([there.all_seeds.index(seed) for seed in config.all_seeds])
-    sharding = state_sharding(config)
+    start, trained = load_checkpoint(run.config.start_from)
+    leaves = dict(jax.tree_util.tree_leaves_with_path(trained))
+    rows = np.array([start.all_seeds.index(seed) for seed in run.config.all_seeds])
 
-    def start(path: Any, own: jax.Array) -> jax.Array:
-        return distributed.placed(by_path[path][rows], sharding) if path in by_path else own
+    def trained_or_random(path: Any, random: jax.Array) -> jax.Array:
+        return distributed.placed(leaves[path][rows], run.sharding) if path in leaves else random
 
-    parameters = jax.tree_util.tree_map_with_path(start, state.parameters)
-    optimizer = jax.jit(jax.vmap(build_optimizer(config).init), out_shardings=sharding)(parameters)
+    parameters = jax.tree_util.tree_map_with_path(trained_or_random, state.parameters)
+    optimizer = jax.jit(jax.vmap(run.optimizer.init), out_shardings=run.sharding)(parameters)
     return TrainState(parameters, optimizer, state.seed)
 
 
-def read_config(directory: Path | str, run: Path | str | None = None) -> Config:
-    """Returns the settings of the run in a directory, or of its checkpoint in one, where `run` is that of the run.
-
-    Raises ValueError, in one line, if there is none, it cannot be read, it names code or a fit outside of the run. A
-    normalizer or a task can be somebody's own; optimizer and schedule are those of optax.
-    """
-    path = Path(directory) / "config.json"
-    if not exists(path):
-        raise Refusal(f"{directory} holds no run (no config.json): name a directory that train.py made")
-    settings = read_json(path, limit=LARGEST_CONFIG)
-    if not isinstance(settings, dict):
-        raise Refusal(f"{path} is not the config of a run: it must hold settings by name, and holds {shown(settings)}")
-    for setting in ("normalizer", "task"):
-        require_trust(str(settings.get(setting)), path)
-    try:
-        config = from_settings(settings)
-        require_fit_within(config.normalizer, Path(run or directory))
-        return config
-    except Refusal as refusal:
-        raise _no_config(path, refusal) from None
-
-
-def _no_config(path: Path, refusal: Refusal) -> Refusal:
-    return Refusal(f"{path} is not the config of a run: {refusal}")
-
-
 def read_checkpoint(run: Path, path: Path, config: Config, shapes: Any) -> Any:
-    """Returns the arrays of a checkpoint of a run with these settings, whole on this process's first device.
+    """Returns the arrays of a run's checkpoint, whole on this process's first device.
 
-    Raises ValueError, in one line, unless every file is as it was written, for a run of these settings.
+    Arguments:
+        run: the directory of the run.
+        path: the checkpoint in it.
+        config: the settings of the run.
+        shapes: names, shapes and types of the arrays.
+
+    Raises:
+        Refusal: in one line, unless every file is as it was written, for a run of these settings.
     """
     verify(path, shapes)
     _require_same(path, read_config(path, run), config)
@@ -290,8 +275,8 @@ def read_checkpoint(run: Path, path: Path, config: Config, shapes: Any) -> Any:
 def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     """Returns settings and parameters of a run, finished or not, or of a Flax msgpack file, with a leading seed axis.
 
-    Those of a run that is not finished are from its newest checkpoint, and a line on stderr says so. A msgpack file
-    holds one model of max retrieval. Raises ValueError, in one line, for damage and for anything else.
+    Parameters of an unfinished run are from its newest checkpoint, and a line on stderr says so. A msgpack file holds
+    one model of max retrieval. Raises Refusal, in one line, for damage and for anything else.
     """
     path = Path(path)
     if not exists(path):
@@ -304,25 +289,18 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     path = path.absolute()
     config = read_config(path)
     try:
-        shapes = state_shapes(config)
+        shapes = build_run(config).shapes
     except Refusal as refusal:  # of normalizer, optimizer or schedule, which nobody typed
-        raise _no_config(path / "config.json", refusal) from None
-    trained = path / PARAMETERS
+        raise no_config(path / "config.json", refusal) from None
+    trained, newest = path / PARAMETERS, step_checkpoints(path)[:1]
     if trained.exists():
-        parameters = read_checkpoint(path, trained, config, shapes.parameters)
-        require_finite(trained, parameters)
-        return config, parameters
-    newest = step_checkpoints(path)[:1]
-    if not newest:
+        checkpoint, parameters = trained, read_checkpoint(path, trained, config, shapes.parameters)
+    elif newest:
+        if distributed.is_leader():
+            step = f"step {newest[0].name} of {config.steps}"
+            print(f"warning: {path} is not trained to its end: this is {step}", file=sys.stderr)
+        checkpoint, parameters = newest[0], read_checkpoint(path, newest[0], config, shapes).parameters
+    else:
         raise Refusal(f"{path} has no checkpoint yet: let train.py reach its first one")
-    if distributed.is_leader():
-        step = f"step {newest[0].name} of {config.steps}"
-        print(f"warning: {path} is not trained to its end: this is {step}", file=sys.stderr)
-    parameters = read_checkpoint(path, newest[0], config, shapes).parameters
-    require_finite(newest[0], parameters)
+    require_finite(checkpoint, parameters)
     return config, parameters
-
-
-def state_shapes(config: Config) -> TrainState:
-    """Returns names, shapes and types of all that training carries."""
-    return jax.eval_shape(lambda: initial_state(config))

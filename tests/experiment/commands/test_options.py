@@ -109,7 +109,7 @@ DEFECTS = (ValueError, OSError, KeyError, TypeError, ZeroDivisionError, Floating
 @pytest.mark.parametrize("kind", DEFECTS)
 @pytest.mark.parametrize(
     ("module", "part", "words"),
-    [(evaluate, "load_runs", ()), (report, "sections_of", ()), (train, "run", ("quick", "--workdir", "run"))],
+    [(evaluate, "load_runs", ()), (report, "sections_of", ()), (train, "train", ("quick", "--workdir", "run"))],
 )
 def test_a_defect_keeps_its_traceback_through_every_command(kind, module, part, words, monkeypatch, tmp_path, capsys):
     def boom(*arguments, **options):
@@ -146,9 +146,8 @@ def test_what_no_defect_is_ends_in_one_line(error, status, said, capsys):
 @pytest.mark.parametrize("name", ["first run", "läufe", "it's", "$HOME", "plain"])
 def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "run", lambda *arguments: None)
+    monkeypatch.setattr(train, "train", lambda *arguments: None)
     monkeypatch.setattr(sys, "argv", ["train.py", "quick", "--normalizer", "math:tanh", "--workdir", f"my runs/{name}"])
-    monkeypatch.setattr(train, "build_model", lambda *arguments: None)
     train.main()
     trained = capsys.readouterr().out.partition("evaluate with: ")[2]
     assert shlex.split(trained) == ["python", "evaluate.py", "--checkpoint", f"my runs/{name}", "--trust-code"]

@@ -14,14 +14,14 @@ from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.training.config import Config, changed
-from softmax_jax.experiment.training.run import Interrupted
 from softmax_jax.experiment.training.run_directory import RunDirectory
+from softmax_jax.experiment.training.train import Interrupted
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.refusal import Refusal
 from tests.experiment.report.test_shootout import made
 
-TASK = Signal(length=8, features=16, sequences=16, sets=8, hidden=8, heads=2)
-CONFIG = Config(TASK, steps=4, chunk=2, seeds=3, l2=0.0)
+TASK = Signal(length=8, features=8, sequences=16, sets=8, hidden=4, heads=2, layers=1)
+CONFIG = Config(TASK, steps=4, chunk=2, seeds=2, l2=0.0)
 NAMES = ("softmax", "ssmax")
 
 
@@ -43,11 +43,11 @@ def test_a_task_of_ones_own_is_trained_as_those_of_the_small_transformer(tmp_pat
     code = "from softmax_jax.experiment.tasks.retrieval import Sort\nclass Mine(Sort):\n    name = 'mine'\n"
     (tmp_path / "tasks_of_mine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    asked = Arguments(task="tasks_of_mine:Mine", length=8, epochs=2)
-    config, like = asked.config(), load_preset("transformer_max_retrieval")
+    arguments = Arguments(task="tasks_of_mine:Mine", length=8, epochs=2)
+    config, preset = arguments.config(), load_preset("transformer_max_retrieval")
     assert (type(config.task).__name__, config.task.longest) == ("Mine", 8)
-    assert (config.steps, config.learning_rate) == (2 * like.chunk, like.learning_rate)
-    assert asked.runs == Path("runs/shootout/tasks-of-mine-mine")
+    assert (config.steps, config.learning_rate) == (2 * preset.chunk, preset.learning_rate)
+    assert arguments.runs == Path("runs/shootout/tasks-of-mine-mine")
 
 
 @pytest.mark.parametrize(
@@ -67,31 +67,27 @@ def test_any_other_task_is_refused(name, words):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    path = tmp_path_factory.mktemp("shootout")
-    return path, fought(path)
+    return fought(tmp_path_factory.mktemp("shootout"))
 
 
 @pytest.mark.full
-def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(first):
-    outcomes = first[1]
-    assert outcomes.losses.select("normalizer", "seed", "epoch").rows() == [
-        (name, seed, epoch) for name in NAMES for seed in range(3) for epoch in (1, 2)
-    ]
-    assert outcomes.tests.select("normalizer", "n", "seed").rows() == [
-        (name, n, seed) for name in NAMES for n in (8, 16) for seed in range(3)
-    ]
-    assert outcomes.losses["loss"].n_unique() == 12
-    assert outcomes.tests["accuracy"].is_between(0, 100).all()
-    assert min(outcomes.seconds.values()) > 0
-
-
-@pytest.mark.full
-def test_learned_numbers_move_from_their_start(first):
-    learned = first[1].learned
-    assert learned["softmax"] == {}
-    moved = np.abs(learned["ssmax"]["s"] - METHODS["ssmax"].numbers["s"])
-    assert moved.shape == (3, TASK.layers, TASK.heads)
+def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(first, tmp_path):
+    losses, tests = first.losses, first.tests
+    keys = [(name, seed, epoch) for name in NAMES for seed in (0, 1) for epoch in (1, 2)]
+    assert losses.select("normalizer", "seed", "epoch").rows() == keys
+    keys = [(name, n, seed) for name in NAMES for n in (8, 16) for seed in (0, 1)]
+    assert tests.select("normalizer", "n", "seed").rows() == keys
+    assert losses["loss"].n_unique() == 8
+    assert tests["accuracy"].is_between(0, 100).all()
+    assert min(first.seconds.values()) > 0
+    assert first.learned["softmax"] == {}
+    moved = np.abs(first.learned["ssmax"]["s"] - METHODS["ssmax"].numbers["s"])
+    assert moved.shape == (2, TASK.layers, TASK.heads)
     assert 1e-5 < moved.min() <= moved.max() < 0.1  # four steps of 0.001 each
+    *_, settings = write_outcomes(tmp_path, {"task": "signal"}, CONFIG, first)
+    written = json.loads(settings.read_text())
+    assert (written["task"]["length"], written["recipe"]["epochs"], written["recipe"]["hidden"]) == (8, 2, 4)
+    assert np.shape(written["learned"]["ssmax"]["s"]) == moved.shape
 
 
 @pytest.mark.rare
@@ -109,41 +105,27 @@ def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, t
         fought(tmp_path)
     again = fought(tmp_path)
     assert logged[3:] == [("ssmax", 4)]
-    assert again.losses.equals(first[1].losses)
-    assert again.tests.equals(first[1].tests)
+    assert again.losses.equals(first.losses)
+    assert again.tests.equals(first.tests)
 
 
 def test_a_row_has_the_loss_of_the_last_epoch_and_the_test_at_the_length_of_training(tmp_path):
     """Of three epochs, and of lengths of which training saw the second."""
     outcomes = made(*NAMES, lengths=(4, TASK.length))
-    path, *_ = write_outcomes(tmp_path, {}, changed(CONFIG, steps=6), outcomes)
-    rows = {(row["normalizer"], row["seed"]): row for row in csv.DictReader(path.read_text().splitlines())}
-    assert len(rows) == 6
-    for (name, seed), row in rows.items():
-        of_seed = {"normalizer": name, "seed": int(seed)}
-        (accuracy,) = outcomes.tests.filter(**of_seed, n=TASK.length)["accuracy"]
-        (loss,) = outcomes.losses.filter(**of_seed, epoch=3)["loss"]
-        found = [float(row[column]) for column in ("test_accuracy", "train_loss", "seconds")]
-        assert found == pytest.approx([accuracy, loss, outcomes.seconds[name] / 3])
-
-
-@pytest.mark.full
-def test_the_files_hold_what_came_of_it(first, tmp_path):
-    paths = write_outcomes(tmp_path, {"task": "signal"}, CONFIG, first[1])
+    paths = write_outcomes(tmp_path, {}, changed(CONFIG, steps=6, seeds=3), outcomes)
     tables = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in paths if path.suffix == ".csv"}
-    columns = {
+    assert {name: list(rows[0]) for name, rows in tables.items()} == {
         "shootout": ["normalizer", "seed", "test_accuracy", "test_loss", "train_loss", "seconds"],
         "losses": ["normalizer", "seed", "epoch", "loss"],
         "lengths": ["normalizer", "seed", "length", "accuracy", "loss"],
     }
-    assert {name: list(rows[0]) for name, rows in tables.items()} == columns
     assert [(row["normalizer"], row["seed"]) for row in tables["shootout"]] == [(n, s) for n in NAMES for s in "012"]
-    assert tables["shootout"][1]["train_loss"] == tables["losses"][3]["loss"]
-    assert tables["shootout"][1]["test_loss"] == tables["lengths"][1]["loss"]
-    written = json.loads((tmp_path / "shootout.json").read_text())
-    assert written["task"]["length"] == 8
-    assert (written["recipe"]["epochs"], written["recipe"]["hidden"]) == (2, 8)
-    assert np.shape(written["learned"]["ssmax"]["s"]) == (3, TASK.layers, TASK.heads)
+    for row in tables["shootout"]:
+        cell = {"normalizer": row["normalizer"], "seed": int(row["seed"])}
+        (test,) = outcomes.tests.filter(**cell, n=TASK.length).select("accuracy", "loss").rows()
+        (loss,) = outcomes.losses.filter(**cell, epoch=3)["loss"]
+        values = [float(row[column]) for column in ("test_accuracy", "test_loss", "train_loss", "seconds")]
+        assert values == pytest.approx([*test, loss, outcomes.seconds[cell["normalizer"]] / 3])
 
 
 @pytest.mark.rare

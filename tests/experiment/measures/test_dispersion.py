@@ -16,7 +16,7 @@ from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import MEASURES, Seen, rank
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.registry import normalizer
 
 SEEDS = (4, 5)

@@ -13,11 +13,11 @@ from softmax_jax.experiment.measures.over_sets import models_of, on_every_set
 from softmax_jax.experiment.measures.references import TRUE_ITEM, under_true_key
 from softmax_jax.experiment.measures.sets import key_of, rooms_of, set_keys
 from softmax_jax.experiment.measures.table import EVALUATION, calibration_error
-from softmax_jax.experiment.tasks import max_retrieval
+from softmax_jax.experiment.tasks import retrieval_model
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.experiment.tasks.retrieval import Sort
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.experiment.training.trainer import build_model
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from studies.clrs_text.task import ClrsText
 
@@ -82,9 +82,9 @@ def test_short_sets_are_read_together_as_they_are_alone(parameters):
 
 @pytest.mark.full
 def test_long_sets_which_are_encoded_block_by_block_are_evaluated_alike(parameters, monkeypatch):
-    n = max_retrieval.BLOCK + 40
+    n = retrieval_model.BLOCK + 40
     whole = measured_frame(parameters, ["softmax", "softpick"], (n,), 2)
-    monkeypatch.setattr(max_retrieval, "LONGEST_WHOLE", 1)
+    monkeypatch.setattr(retrieval_model, "LONGEST_WHOLE", 1)
     jax.clear_caches()
     heads_of.cache_clear()
     by_block = measured_frame(parameters, ["softmax", "softpick"], (n,), 2)

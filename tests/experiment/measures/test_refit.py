@@ -11,7 +11,7 @@ from softmax_jax.experiment.measures import refit
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval import Sort
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.temperature import LOG_THETA, Rows, checkpoint_sha256
 from tests.library.test_temperature import rows_alike

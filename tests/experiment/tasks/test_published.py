@@ -8,8 +8,9 @@ import pytest
 from flax import linen, nnx
 
 from softmax_jax.attention.flax_layers import attention_fn
-from softmax_jax.experiment.tasks.max_retrieval import MaxRetrievalModel, sample
+from softmax_jax.experiment.tasks.max_retrieval import sample
 from softmax_jax.experiment.tasks.published import from_bytes
+from softmax_jax.experiment.tasks.retrieval_model import MaxRetrievalModel
 from softmax_jax.normalizers.registry import normalizer
 
 WIDTH = 128

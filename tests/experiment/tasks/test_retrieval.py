@@ -33,9 +33,9 @@ def places(kind, code):
     return angle / (2 * np.pi) * LONGEST_PERIOD[kind]
 
 
-def same_code(codes, wanted):
+def same_code(codes, code):
     """The one index of an item with exactly this code."""
-    (index,) = np.flatnonzero((codes == wanted).all(1))
+    (index,) = np.flatnonzero((codes == code).all(1))
     return index
 
 
@@ -52,7 +52,7 @@ def trained_on(task, seed=SEED, steps=(0, 1)):
     return [draw(jnp.int32(seed), jnp.int32(step)) for step in steps]
 
 
-def asked_for(kind, codes, queries):
+def targets_of(kind, codes, queries):
     """The items whose class is the answer, but for the next in order that sorting asks for."""
     if kind is TransformerMaxRetrieval:
         return [places(kind, codes).argmax()]
@@ -66,25 +66,25 @@ def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
         for sequence, answers in enumerate(np.asarray(batch.answer)):
             codes, classes, queries = split(task, batch, sequence)
             assert kind is not TransformerMaxRetrieval or not queries.any()
-            found = asked_for(kind, codes, queries)
+            targets = targets_of(kind, codes, queries)
             if kind is Sort:
                 order = list(places(kind, codes).argsort())
-                found = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in found]
-            np.testing.assert_array_equal(answers, classes[found])
+                targets = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in targets]
+            np.testing.assert_array_equal(answers, classes[targets])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_answer_and_every_item_is_asked_for(kind):
+def test_every_kind_of_answer_and_every_item_is_targets_of(kind):
     task, batch = made(kind), drawn(made(kind), 3, 300)
     assert set(np.unique(batch.answer)) == set(range(CLASSES))
-    found = []
+    targets = []
     for sequence in range(300):
         codes, _, queries = split(task, batch, sequence)
-        found += asked_for(kind, codes, queries)
-    counts = np.bincount(found, minlength=3)
+        targets += targets_of(kind, codes, queries)
+    counts = np.bincount(targets, minlength=3)
     assert len(counts) == 3
-    assert counts.min() > 0.2 * len(found)
+    assert counts.min() > 0.2 * len(targets)
 
 
 @pytest.mark.full
@@ -96,14 +96,11 @@ def test_places_span_their_range_at_every_length(kind, largest):
     for batch in jax.tree.map(np.asarray, trained_on(task)):
         for sequence in range(task.sets):
             codes, _, _ = split(task, batch, sequence)
-            found = places(kind, codes)
-            assert found.min() >= -1e-3 * largest
-            assert found.max() <= largest * (1 + 1e-3)
-            (short if len(codes) < 10 else long if len(codes) > 50 else []).extend(found / largest)
-    for found in (short, long):
-        assert np.mean(found) == pytest.approx(0.5, abs=0.06)
-        assert min(found) < 0.05
-        assert max(found) > 0.95
+            (short if len(codes) < 10 else long if len(codes) > 50 else []).extend(places(kind, codes) / largest)
+    for shares in (short, long):
+        assert np.mean(shares) == pytest.approx(0.5, abs=0.06)
+        assert -1e-3 <= min(shares) < 0.05
+        assert 0.95 < max(shares) <= 1 + 1e-3
 
 
 @pytest.mark.full
@@ -112,9 +109,9 @@ def test_queries_go_through_ascending_places(kind):
     task, batch = made(kind), drawn(made(kind))
     for sequence in range(10):
         codes, _, queries = split(task, batch, sequence)
-        asked = places(kind, queries)
-        assert (np.diff(asked) >= 0).all()
-        assert np.ptp(asked) > 0
+        shown = places(kind, queries)
+        assert (np.diff(shown) >= 0).all()
+        assert np.ptp(shown) > 0
         if kind is Copy:
             assert (np.diff(places(kind, codes)) > 0).all()
 
@@ -123,16 +120,12 @@ def test_queries_go_through_ascending_places(kind):
 def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
     """In training; in tests the length is the one asked for."""
     task = made(kind)
-    for batch, wanted in (
-        (trained_on(task)[0], range(2, LENGTH + 1)),
-        (drawn(task), [LENGTH]),
-        (drawn(task, 3, 300), [3]),
-    ):
+    for batch, expected in ((trained_on(task)[0], range(2, LENGTH + 1)), (drawn(task, 3, 300), [3])):
         items = batch.inputs.shape[1] - task.queries
-        assert items == max(wanted)
+        assert items == max(expected)
         mask, inputs = np.asarray(batch.mask), np.asarray(batch.inputs)
         lengths = mask[:, :items].sum(1)
-        assert set(lengths.tolist()) == set(wanted)
+        assert set(lengths.tolist()) == set(expected)
         np.testing.assert_array_equal(mask[:, :items], np.arange(items) < lengths[:, None])
         assert mask[:, items:].all()
         assert not inputs[~mask].any()

@@ -13,7 +13,7 @@ from flax import nnx
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample
 from softmax_jax.experiment.training.config import Config, from_settings, settings_of
-from softmax_jax.experiment.training.trainer import build_model
+from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.maps import softmax
 
 EMULATED = [name for name in products.PRECISIONS if name != "float32"]
@@ -52,8 +52,8 @@ def test_value_and_gradient_are_products_of_rounded_operands(precision):
         return value, *pull(jnp.asarray(cotangent))
 
     a_, b_, cotangent_ = (rounded(precision, x) for x in (a, b, cotangent))
-    for found, wanted in zip(ours(a, b), (a_ @ b_, cotangent_ @ b_.T, a_.T @ cotangent_)):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for product, expected in zip(ours(a, b), (a_ @ b_, cotangent_ @ b_.T, a_.T @ cotangent_)):
+        np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-6)
 
 
 def scores(parameters: Any, batch: Any, matmul: str, place: str) -> Any:
@@ -102,8 +102,8 @@ def scores_at(parameters: Any, batch: Any, matmul: str, place: str) -> Any:
 @pytest.mark.parametrize("place", products.PLACES)
 def test_the_model_rounds_the_operands_of_the_products_at_a_place(model, place):
     parameters, batch = model
-    found = scores_at(parameters, batch, "bfloat16", place)
-    off = {at: np.abs(found - scores(parameters, batch, "bfloat16", at)).max() for at in products.PLACES}
+    ours = scores_at(parameters, batch, "bfloat16", place)
+    off = {at: np.abs(ours - scores(parameters, batch, "bfloat16", at)).max() for at in products.PLACES}
     assert all(100 * off[place] < off[other] for other in off if other != place)
 
 
@@ -135,19 +135,6 @@ def test_a_checkpoint_that_names_no_precision_is_float32():
 def test_an_unknown_precision_or_place_is_named(settings, words):
     with pytest.raises(ValueError, match=words):
         MaxRetrieval(**settings)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("leading", [(2, 3), ()])
-def test_a_layer_has_the_derivative_of_its_einsum(leading):
-    keys = jax.random.split(jax.random.key(0), 3)
-    operands = jax.random.normal(keys[0], (*leading, 4)), jax.random.normal(keys[1], (4, 5))
-    cotangent = jax.random.normal(keys[2], (*leading, 5))
-    value, pull = jax.vjp(functools.partial(products.product, "float32", products.LAYER), *operands)
-    expected, plain_pull = jax.vjp(functools.partial(jnp.einsum, products.LAYER), *operands)
-    np.testing.assert_array_equal(value, expected)
-    for ours, theirs in zip(pull(cotangent), plain_pull(cotangent)):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_a_precision_that_the_device_lacks_is_named(monkeypatch):

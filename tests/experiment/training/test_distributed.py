@@ -22,10 +22,12 @@ from rich.console import Console
 from benchmarks import costs
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training import distributed, run as run_module, trainer as training
+from softmax_jax.experiment.training import distributed, trainer
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.distributed import Cluster
+from softmax_jax.experiment.training.run import build_model, build_run
 from softmax_jax.experiment.training.run_directory import RunDirectory, load_checkpoint
+from softmax_jax.experiment.training.train import train
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 from studies.clrs_text.task import ClrsText
@@ -36,7 +38,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def start(script, count, *arguments):
-    """A script of this directory in a process of its own, with so many simulated devices."""
+    """A script of the tests in a process of its own, with this many simulated devices."""
     flags = re.sub(r"device_count=\d+", f"device_count={count}", os.environ["XLA_FLAGS"])
     environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
     # Without the script's own directory on the path, whose folders have the names of those at the root.
@@ -50,15 +52,15 @@ def finish(process):
     return out
 
 
-def run(path):
-    run_module.run(TINY, path, Console(file=io.StringIO()))
+def trained(path):
+    train(TINY, path, Console(file=io.StringIO()))
     return jax.tree.leaves(load_checkpoint(path)[1])
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     """Parameters of a run that one process, which has two devices, finished at once."""
-    return run(tmp_path_factory.mktemp("run") / "whole")
+    return trained(tmp_path_factory.mktemp("run") / "whole")
 
 
 def close(a, b, tolerance=1e-6):
@@ -68,8 +70,8 @@ def close(a, b, tolerance=1e-6):
 @pytest.mark.rare
 def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
     finish(start("eight_devices.py", 8, tmp_path))
-    found = json.loads((tmp_path / "found.json").read_text())
-    one, eight = found["on 1"], found["on 8"]
+    results = json.loads((tmp_path / "results.json").read_text())
+    one, eight = results["on 1"], results["on 8"]
     for step, drawn in enumerate((one["drawn"][:4], one["drawn"][4:])):
         whole = jax.vmap(TINY.task.training_batch, (0, None))(jnp.arange(TINY.seeds), jnp.int32(step))
         assert all(np.array_equal(x, y) for x, y in zip(drawn, jax.tree.leaves(whole), strict=True))
@@ -77,13 +79,13 @@ def test_eight_devices_give_the_numbers_of_one(tmp_path, uninterrupted):
     assert close(eight["trained"], one["trained"])
     assert close(eight["evaluated"], one["evaluated"], 1e-5)
     for count in (1, 2, 4, 8):
-        moved, predicted = found[f"on {count}"]["moved"]
+        moved, predicted = results[f"on {count}"]["moved"]
         assert moved == predicted
         assert (moved > 0) == (count > TINY.seeds)
-        assert found[f"on {count}"]["mesh"] == [min(count, 2), max(count // 2, 1)]
-    with contextlib.closing(RunDirectory(tmp_path / "run", TINY)) as directory:
+        assert results[f"on {count}"]["mesh"] == [min(count, 2), max(count // 2, 1)]
+    with contextlib.closing(RunDirectory(build_run(TINY), tmp_path / "run")) as directory:
         assert directory.resume()[0] == TINY.chunk
-    assert close(run(tmp_path / "run"), uninterrupted)
+    assert close(trained(tmp_path / "run"), uninterrupted)
 
 
 @pytest.mark.rare
@@ -91,23 +93,22 @@ def test_two_processes_stop_together_and_one_continues(tmp_path, uninterrupted):
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     leader, other = [start("two_processes.py", 2, address, process, tmp_path) for process in (0, 1)]
-    said = finish(leader)
+    printed = finish(leader)
     assert "step" not in re.sub(r"stopped at step|\[Gloo\].*", "", finish(other))
-    assert f"step {TINY.chunk}/{TINY.steps}" in said
-    by_process = [json.loads((tmp_path / f"found{process}.json").read_text()) for process in (0, 1)]
-    assert [found["trained"] for found in by_process] == [130, 130]
-    assert [found["evaluated"] for found in by_process] == [0, 0]
+    assert f"step {TINY.chunk}/{TINY.steps}" in printed
+    by_process = [json.loads((tmp_path / f"results{process}.json").read_text()) for process in (0, 1)]
+    assert [(results["trained"], results["evaluated"]) for results in by_process] == [(130, 0), (130, 0)]
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["seed"]) for line in metrics] == [(TINY.chunk, 0), (TINY.chunk, 1)]
     stopped = load_checkpoint(tmp_path / "run")[1]
-    for found in by_process:
-        assert close(found["one seed"], [leaf[:1] for leaf in jax.tree.leaves(stopped)])
+    for results in by_process:
+        assert close(results["one seed"], [leaf[:1] for leaf in jax.tree.leaves(stopped)])
     assert not (tmp_path / "evaluation1").exists()
     with (tmp_path / "evaluation0" / "evaluation.csv").open() as file:
         theirs = [float(row["loss"]) for row in csv.DictReader(file)]
     (measured,) = evaluate(stopped, {"softmax": normalizer("softmax")}, seeds=(0, 1), lengths=(8,), sets=16)
     assert np.allclose(theirs, measured.frame()["loss"], atol=1e-5)
-    assert close(run(tmp_path / "run"), uninterrupted)
+    assert close(trained(tmp_path / "run"), uninterrupted)
 
 
 CLUSTERS = ("SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST", "TPU_WORKER_HOSTNAMES")
@@ -125,12 +126,11 @@ def test_one_process_joins_nothing():
 
 
 def test_a_scheduler_is_asked_unless_one_process_is_to_run_alone(monkeypatch):
-    asked = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: asked.append(options))
-    distributed.join(Cluster(processes=1))
-    distributed.join()
-    distributed.join(Cluster("a:1", 2, 0))
-    assert [options["cluster_detection_method"] for options in asked] == [None, "deactivate"]
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: calls.append(options))
+    for cluster in (Cluster(processes=1), distributed.ALONE, Cluster("a:1", 2, 0)):
+        distributed.join(cluster)
+    assert [options["cluster_detection_method"] for options in calls] == [None, "deactivate"]
 
 
 @pytest.mark.parametrize("cluster", [Cluster("a:1"), Cluster(processes=0), Cluster("a:1", 2, 2)])
@@ -138,26 +138,27 @@ def test_options_that_do_not_go_together_are_one_line_and_alone_nothing_is_asked
     jnp.ones(())  # where JAX has computed before, too
     distributed.join()
     assert not jax.distributed.is_initialized()
-    with pytest.raises(ValueError, match=r"^the processes did not find each other: [^\n]* with --processes"):
+    with pytest.raises(Refusal, match=r"^the processes did not find each other: [^\n]* with --processes"):
         distributed.join(cluster)
 
 
-def test_what_a_scheduler_says_wrongly_is_not_taken_for_running_alone(monkeypatch):
+@pytest.mark.parametrize(
+    ("cluster", "error"),
+    [
+        (distributed.ALONE, ValueError("invalid literal for int() with base 10: 'x'")),
+        (Cluster("a:1", 2, 0), jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: nobody there\nat line 1")),
+    ],
+)
+def test_processes_that_do_not_find_each_other_say_why(monkeypatch, cluster, error):
+    """And what a scheduler says wrongly is not taken for running alone."""
+
     def fail(*arguments, **options):
-        raise ValueError("invalid literal for int() with base 10: 'x'")
+        raise error
 
     monkeypatch.setattr(jax.distributed, "initialize", fail)
-    with pytest.raises(Refusal, match="each other: invalid literal for int"):
-        distributed.join()
-
-
-def test_processes_that_do_not_find_each_other_say_so(monkeypatch):
-    def fail(*arguments, **options):
-        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: nobody there\nat line 1")
-
-    monkeypatch.setattr(jax.distributed, "initialize", fail)
-    with pytest.raises(ValueError, match=r"each other: DEADLINE_EXCEEDED: nobody there\. Name a reachable"):
-        distributed.join(Cluster("a:1", 2, 0))
+    reason = re.escape(str(error).splitlines()[0])
+    with pytest.raises(Refusal, match=rf"each other: {reason}\. Name a reachable"):
+        distributed.join(cluster)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_shares_use_what_divides_evenly(seeds, sets, count, processes, least_set
 def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"file/run/checkpoints cannot be written: (File exists|Not a directory)"):
-        RunDirectory(tmp_path / "file" / "run", TINY)
+        RunDirectory(build_run(TINY), tmp_path / "file" / "run")
     monkeypatch.setattr(distributed, "any_process", lambda flag: True)
     with pytest.raises(ValueError, match="another process cannot go on"):
         distributed.agree(None)
@@ -189,16 +190,16 @@ def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
 @pytest.mark.full
 def test_the_formulas_of_the_costs_are_those_of_the_programs():
     """As written, before compiling. What is no matrix product grows with the width and not with its square."""
-    paper = MaxRetrieval(min_items=16, max_items=16, width=1024)
+    paper, texts = MaxRetrieval(min_items=16, max_items=16, width=1024), ClrsText(sets=1)
     predictions = {
         paper: costs.step_multiply_adds(16, paper.sets, paper.width),
-        ClrsText(sets=1): costs.decoder_multiply_adds(ClrsText(sets=1)),
+        texts: costs.decoder_multiply_adds(texts),
     }
     for task, multiply_adds in predictions.items():
-        parameters = jax.eval_shape(training.build_model(task)[1], jax.random.key(0))
+        run = build_run(Config(task, l2=0.0))
+        parameters = jax.eval_shape(build_model(task)[1], jax.random.key(0))
         batch = jax.eval_shape(lambda task=task: task.training_batch(jnp.int32(0), jnp.int32(0)))
-        gradient = jax.jit(training.padded_gradient(Config(task, l2=0.0)))
-        counted: Any = gradient.lower(parameters, batch).cost_analysis()
+        counted: Any = jax.jit(trainer.padded_gradient(run)).lower(parameters, batch).cost_analysis()
         assert 2 * multiply_adds < counted["flops"] < 1.03 * 2 * multiply_adds
         if task is paper:
             sizes = [leaf.size for leaf in jax.tree.leaves(parameters)]
@@ -211,9 +212,9 @@ def test_arrays_and_plain_numbers_are_placed_and_gathered_whole(processes, monke
     everywhere = NamedSharding(distributed.device_mesh(1), PartitionSpec())
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     tree = {"many": np.arange(4.0, dtype=np.float32), "keys": jax.random.split(jax.random.key(0), 2)}
-    there = distributed.placed(tree, sharding)
-    assert there["many"].sharding == there["keys"].sharding == sharding
-    assert np.array_equal(distributed.gathered(there["many"]), tree["many"])
-    assert np.array_equal(jax.random.key_data(there["keys"]), jax.random.key_data(tree["keys"]))
+    placed = distributed.placed(tree, sharding)
+    assert placed["many"].sharding == placed["keys"].sharding == sharding
+    assert np.array_equal(distributed.gathered(placed["many"]), tree["many"])
+    assert np.array_equal(jax.random.key_data(placed["keys"]), jax.random.key_data(tree["keys"]))
     plain = distributed.placed(0.43, everywhere)  # a normalizer's number
     assert (plain.dtype, float(plain)) == (np.float32, np.float32(0.43))

@@ -15,23 +15,18 @@ from rich.console import Console
 
 from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training import run as run_module
-from softmax_jax.experiment.training.config import Config, changed, settings_of
-from softmax_jax.experiment.training.run import Interrupted, run
-from softmax_jax.experiment.training.run_directory import (
-    RunDirectory,
-    first_state,
-    load_checkpoint,
-    read_config,
-    started,
-)
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
-from softmax_jax.refusal import NotFiniteError
+from softmax_jax.experiment.training import train as train_module
+from softmax_jax.experiment.training.config import Config, changed, read_config, settings_of
+from softmax_jax.experiment.training.run import build_run, resolve_start
+from softmax_jax.experiment.training.run_directory import RunDirectory, first_state, load_checkpoint
+from softmax_jax.experiment.training.train import Interrupted, train
+from softmax_jax.refusal import NotFiniteError, Refusal
 
 ROOT = Path(__file__).parents[3]
 SMALL = Config(
     MaxRetrieval(sets=8, min_items=2, max_items=3, width=8), steps=50, seeds=2, chunk=10, chunks_per_checkpoint=2
 )
+RUN = build_run(SMALL)
 
 
 def quiet():
@@ -39,7 +34,9 @@ def quiet():
 
 
 def metrics(path):
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    """Lines of metrics without the rate, which is the clock's."""
+    lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "steps_per_second"} for line in lines]
 
 
 def identical(a, b):
@@ -48,24 +45,24 @@ def identical(a, b):
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
-    """One program for all runs of the same settings, which would compile it anew."""
+    """One program for all runs of the same settings."""
     programs = {}
 
-    def cached(config, state, steps, compile_chunk=run_module.compiled_chunk):
-        key = json.dumps(settings_of(changed(config, steps=1))), steps
+    def cached(run, state, steps, compile_chunk=train_module.compiled_chunk):
+        key = json.dumps(settings_of(changed(run.config, steps=1))), steps
         if key not in programs:
-            programs[key] = compile_chunk(config, state, steps)
+            programs[key] = compile_chunk(run, state, steps)
         return programs[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "compiled_chunk", cached)
+        patch.setattr(train_module, "compiled_chunk", cached)
         yield
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "whole"
-    run(SMALL, str(path), quiet())
+    train(SMALL, str(path), quiet())
     return path
 
 
@@ -82,100 +79,93 @@ def interrupt_at(monkeypatch, step):
 
 
 def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
-    assert read_config(str(uninterrupted)) == SMALL
     assert {"jax", "flax", "python"} <= json.loads((uninterrupted / "versions.json").read_text()).keys()
     lines = metrics(uninterrupted)
-    assert [(line["step"], line["seed"]) for line in lines] == [
-        (step, seed) for step in range(10, 60, 10) for seed in (0, 1)
-    ]
-    assert set(lines[0]) == {"step", "seed", "loss", "cross_entropy", "accuracy", "steps_per_second"}
+    assert [(line["step"], line["seed"]) for line in lines] == [(n, s) for n in range(10, 60, 10) for s in (0, 1)]
+    assert set(lines[0]) == {"step", "seed", "loss", "cross_entropy", "accuracy"}
     config, parameters = load_checkpoint(uninterrupted)
-    assert config == SMALL
+    assert config == read_config(str(uninterrupted)) == SMALL
     assert parameters["item_out"]["kernel"].shape == (2, 8, 8)
+
+
+def test_a_training_enters_its_directory_twice(tmp_path):
+    """Once to open it, once to record what the training yields; what it calls of its own is no entry."""
+    entries = []
+
+    def count(frame, event, _):
+        path, caller = frame.f_code.co_filename, frame.f_back
+        if event == "call" and path.endswith("training/run_directory.py"):
+            while "/softmax_jax/experiment/" not in caller.f_code.co_filename:  # a check of shapes, or a library
+                caller = caller.f_back
+            if caller.f_code.co_filename != path:
+                entries.append(frame.f_code.co_qualname)
+
+    sys.setprofile(count)
+    try:
+        train(SMALL, tmp_path, quiet())
+    finally:
+        sys.setprofile(None)
+    assert entries == ["RunDirectory.__init__", "RunDirectory.record"]
 
 
 @pytest.mark.parametrize("step", [10, pytest.param(30, marks=pytest.mark.full)])
 def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, capsys, step):
     interrupt_at(monkeypatch, step)
     with pytest.raises(Interrupted, match=f"step {step}"):
-        run(SMALL, tmp_path, quiet())
+        train(SMALL, tmp_path, quiet())
     assert load_checkpoint(str(tmp_path))[1]["read_out"]["bias"].shape == (2, 10)
-    assert capsys.readouterr().err.endswith(f"is not trained to its end: this is step {step} of 50\n")
+    assert f"step {step} of 50" in capsys.readouterr().err
     monkeypatch.undo()
-    run(SMALL, tmp_path, quiet())
+    train(SMALL, tmp_path, quiet())
     assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-    drop = ("steps_per_second",)
-    ours, theirs = metrics(tmp_path), metrics(uninterrupted)
-    assert [{k: v for k, v in line.items() if k not in drop} for line in ours] == [
-        {k: v for k, v in line.items() if k not in drop} for line in theirs
-    ]
+    assert metrics(tmp_path) == metrics(uninterrupted)
 
 
-def test_a_finished_run_stays_as_it_is(uninterrupted):
-    before = (uninterrupted / "metrics.jsonl").read_bytes(), load_checkpoint(uninterrupted)[1]
-    (uninterrupted / "versions.json").write_text('{"jax": "an earlier one"}')
-    run(SMALL, uninterrupted, quiet())
-    assert json.loads((uninterrupted / "versions.json").read_text()) == {"jax": "an earlier one"}
-    assert (uninterrupted / "metrics.jsonl").read_bytes() == before[0]
-    assert identical(load_checkpoint(uninterrupted)[1], before[1])
-
-
-def test_a_line_of_metrics_that_a_crash_cut_short_is_dropped(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted, tmp_path / "run")
-    path = tmp_path / "run" / "metrics.jsonl"
-    whole = path.read_text()
-    path.write_text(whole + whole.splitlines()[0][:-5])
-    directory = RunDirectory(tmp_path / "run", SMALL)
-    step, _ = directory.resume()
-    directory.close()
-    assert step == 50
-    assert path.read_text() == whole
+def test_a_finished_run_stays_as_it_is_less_a_line_that_a_crash_cut_short(uninterrupted, tmp_path):
+    path = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    whole = (path / "metrics.jsonl").read_text()
+    (path / "metrics.jsonl").write_text(whole + whole.splitlines()[0][:-5])
+    (path / "versions.json").write_text('{"jax": "an earlier one"}')
+    train(SMALL, path, quiet())
+    assert json.loads((path / "versions.json").read_text()) == {"jax": "an earlier one"}
+    assert (path / "metrics.jsonl").read_text() == whole
+    assert identical(load_checkpoint(path)[1], load_checkpoint(uninterrupted)[1])
 
 
 @pytest.mark.full
-def test_a_finished_run_goes_on_to_more_steps_as_if_they_had_been_meant(uninterrupted, tmp_path, monkeypatch, capsys):
-    run(changed(SMALL, steps=30), tmp_path, quiet())
+def test_a_finished_run_is_extended_as_if_its_steps_had_been_meant(uninterrupted, tmp_path, monkeypatch):
+    train(changed(SMALL, steps=30), tmp_path, quiet())
     assert read_config(tmp_path / "parameters").steps == 30
     interrupt_at(monkeypatch, 40)
     with pytest.raises(Interrupted, match="step 40"):
-        run(SMALL, tmp_path, quiet())
+        train(SMALL, tmp_path, quiet())
     assert load_checkpoint(tmp_path)[0] == SMALL
-    assert "this is step 40 of 50" in capsys.readouterr().err
     monkeypatch.undo()
-    run(SMALL, tmp_path, quiet())
+    train(SMALL, tmp_path, quiet())
     assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-    assert [line["step"] for line in metrics(tmp_path)] == [line["step"] for line in metrics(uninterrupted)]
-    with pytest.raises(ValueError, match=r"steps=50, not 20\. Choose another"):
-        run(changed(SMALL, steps=20), tmp_path, quiet())
+    assert metrics(tmp_path) == metrics(uninterrupted)
+    with pytest.raises(Refusal, match=r"steps=50, not 20\. Choose another"):
+        train(changed(SMALL, steps=20), tmp_path, quiet())
 
 
 @pytest.mark.full
 def test_more_steps_are_refused_where_they_would_have_changed_the_first(tmp_path):
     falling = changed(SMALL, steps=10, schedule="cosine_decay_schedule")
-    run(falling, tmp_path, quiet())
-    with pytest.raises(ValueError, match=r"learning rates would have been others \(cosine_decay_schedule\)"):
-        run(changed(falling, steps=20), tmp_path, quiet())
+    RunDirectory(build_run(falling), tmp_path).close()
+    with pytest.raises(Refusal, match=r"of 10 steps, not 20.* \(cosine_decay_schedule\)"):
+        train(changed(falling, steps=20), tmp_path, quiet())
     assert read_config(tmp_path).steps == 10
-
-
-@pytest.mark.full
-def test_a_finished_run_without_its_checkpoints_stays_as_it_is(tmp_path):
-    run(changed(SMALL, steps=10), tmp_path, quiet())
-    shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(ValueError, match="finished run without its checkpoints"):
-        run(SMALL, tmp_path, quiet())
-    assert load_checkpoint(tmp_path)[0].steps == 10
 
 
 SLOW = """
 import sys, time
 from pathlib import Path
 from rich.console import Console
-from softmax_jax.experiment.training import run as run_module
+from softmax_jax.experiment.training import train
 from tests.experiment.training.test_run import SMALL
 
-def slow(config, state, steps, compiled=run_module.compiled_chunk):
-    program = compiled(config, state, steps)
+def slow(run, state, steps, compiled=train.compiled_chunk):
+    program = compiled(run, state, steps)
     def chunk(state, step):
         if step == 20:
             print("third chunk", flush=True)
@@ -183,8 +173,8 @@ def slow(config, state, steps, compiled=run_module.compiled_chunk):
         return program(state, step)
     return chunk
 
-run_module.compiled_chunk = slow
-run_module.run(SMALL, Path(sys.argv[1]), Console())
+train.compiled_chunk = slow
+train.train(SMALL, Path(sys.argv[1]), Console())
 """
 
 
@@ -200,7 +190,7 @@ def test_a_second_ctrl_c_stops_at_once_and_the_run_continues(tmp_path, uninterru
         next(line for line in process.stdout if "Ctrl-C again to stop now" in line)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
-    run(SMALL, tmp_path, quiet())
+    train(SMALL, tmp_path, quiet())
     assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
 
 
@@ -209,55 +199,44 @@ def starting_from(path, **settings):
 
 
 def test_a_run_from_the_models_of_a_third_leaves_out_the_batches_of_both_before(tmp_path):
-    second = changed(SMALL, first_batch=70)
-    (tmp_path / "config.json").write_text(json.dumps(settings_of(second)))
-    assert started(starting_from(tmp_path)).first_batch == 70 + second.steps
-    assert started(starting_from(tmp_path, first_batch=9)).first_batch == 9
+    (tmp_path / "config.json").write_text(json.dumps(settings_of(changed(SMALL, first_batch=70))))
+    assert resolve_start(starting_from(tmp_path)).first_batch == 70 + SMALL.steps
+    assert resolve_start(starting_from(tmp_path, first_batch=9)).first_batch == 9
 
 
-def test_a_run_continued_within_a_chunk_ends_that_chunk_first(tmp_path, monkeypatch):
+def test_a_run_continued_within_a_chunk_ends_that_chunk_first(monkeypatch):
     """So that its lines are those of a run that was never stopped."""
-    done = run_module.Metrics(jnp.zeros(2), jnp.zeros(2), jnp.zeros(2), jnp.full(2, -1))
-    state = run_module.TrainState((), (), jnp.arange(2))
-    monkeypatch.setattr(run_module, "compiled_chunk", lambda *_: lambda state, step: (state, done))
-    directory = RunDirectory(tmp_path / "run", SMALL)
-    reached = [step for step, *_ in run_module._chunks(SMALL, directory, 25, state, quiet())]
-    directory.close()
-    assert reached == [30, 40, 50]
-
-
-def test_a_run_from_the_models_of_another_takes_each_seed_from_its_own(uninterrupted):
-    config = started(starting_from(uninterrupted, seeds=1, first_seed=1))
-    own = jax.tree.map(lambda leaf: leaf[1:], load_checkpoint(uninterrupted)[1])
-    assert identical(first_state(config).parameters, own)
+    done = train_module.Metrics(jnp.zeros(2), jnp.zeros(2), jnp.zeros(2), jnp.full(2, -1))
+    state = train_module.TrainState((), (), jnp.arange(2))
+    monkeypatch.setattr(train_module, "compiled_chunk", lambda *_: lambda state, step: (state, done))
+    chunks = train_module._chunks(RUN, [], lambda chunk: None, quiet(), 25, state)
+    assert [chunk.step for chunk in chunks] == [30, 40, 50]
 
 
 @pytest.mark.full
-def test_a_run_may_start_from_the_models_of_another(uninterrupted, tmp_path):
+def test_a_run_starts_from_the_models_of_another_each_seed_from_its_own(uninterrupted, tmp_path):
     config = starting_from(uninterrupted, steps=10, seeds=1, first_seed=1, normalizer="ssmax")
-    state = run(config, tmp_path / "next", quiet())
-    there, trained = load_checkpoint(uninterrupted)
-    assert read_config(tmp_path / "next").first_batch == there.steps == 50
-    one_more = chunk_trainer(changed(config, first_batch=50))
-    parameters = jax.tree.map(lambda leaf: leaf[1:], trained)
-    start = initial_state(config)
-    fresh = start._replace(parameters=jax.tree.map(jnp.asarray, parameters))
-    assert identical(one_more(fresh, 0, 10)[0].parameters, state.parameters)
-    # Not the batches that the first run began with.
-    again, _ = chunk_trainer(config)(fresh, 0, 10)
-    assert not identical(again.parameters, state.parameters)
+    run = build_run(resolve_start(config))
+    start = first_state(run)
+    assert identical(start.parameters, jax.tree.map(lambda leaf: leaf[1:], load_checkpoint(uninterrupted)[1]))
+    state = train(config, tmp_path / "next", quiet())
+    assert read_config(tmp_path / "next").first_batch == SMALL.steps
+    assert identical(train_module.compiled_chunk(run, start, 10)(start, np.int32(0))[0].parameters, state.parameters)
     # It is continued like any other.
-    assert identical(run(config, tmp_path / "next", quiet()).parameters, state.parameters)
+    assert identical(train(config, tmp_path / "next", quiet()).parameters, state.parameters)
 
 
 @pytest.mark.full
 def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp_path):
     config = Config(Signal(length=6, hidden=8, heads=2, layers=1, sets=4), steps=2, chunk=2)
-    first = run(config, tmp_path / "first", quiet()).parameters
+    run = build_run(config)
+    directory = RunDirectory(run, tmp_path / "first")
+    first = run.initial_state().parameters
+    directory.finish(run.initial_state())
+    directory.close()
     config = changed(config, start_from=str(tmp_path / "first"), normalizer="ssmax", steps=1)
-    start = first_state(started(config)).parameters
-    numbers = start["blocks"][0].pop("attention")
-    np.testing.assert_allclose(numbers["s"], 1 / np.log(16), rtol=1e-6)
+    start = first_state(build_run(resolve_start(config))).parameters
+    np.testing.assert_allclose(start["blocks"][0].pop("attention")["s"], 1 / np.log(16), rtol=1e-6)
     first["blocks"][0].pop("attention", None)
     assert identical(start, first)
 
@@ -265,22 +244,22 @@ def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"first_seed": 1}, r"has no seed 2: its seeds are 0 to 1; choose --first-seed and --seeds among them"),
-        ({"width": 16}, r"whose models have other parameters: give this run the task and the sizes"),
+        ({"first_seed": 1}, r"has no seed 2: its seeds are 0 to 1; choose --first-seed"),
+        ({"width": 16}, r"other parameters: give this run the task and the sizes"),
         ({"start_from": "nowhere"}, "nowhere"),
     ],
 )
 def test_a_run_that_does_not_fit_is_no_start(uninterrupted, tmp_path, settings, words):
-    with pytest.raises(ValueError, match=words):
-        run(changed(starting_from(uninterrupted), **settings), tmp_path / "next", quiet())
+    with pytest.raises(Refusal, match=words):
+        train(changed(starting_from(uninterrupted), **settings), tmp_path / "next", quiet())
     assert not (tmp_path / "next").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, monkeypatch):
-    compiled_chunk = run_module.compiled_chunk
+    compiled_chunk = train_module.compiled_chunk
 
-    def spoiled(config, state, steps):
-        program = compiled_chunk(config, state, steps)
+    def spoiled(run, state, steps):
+        program = compiled_chunk(run, state, steps)
 
         def spoil(state, step):
             if step == 30:
@@ -289,10 +268,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
 
         return spoil
 
-    monkeypatch.setattr(run_module, "compiled_chunk", spoiled)
-    with pytest.raises(NotFiniteError, match="seed 0 is not finite at step 30"):
-        run(SMALL, tmp_path, quiet())
-    assert [line["step"] for line in metrics(tmp_path)][-1] == 30
+    monkeypatch.setattr(train_module, "compiled_chunk", spoiled)
+    with pytest.raises(NotFiniteError, match=r"seed 0 is not finite at step 30.*keeps the state of step 30"):
+        train(SMALL, tmp_path, quiet())
+    assert metrics(tmp_path)[-1]["step"] == 30
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["20", "30"]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_checkpoint(tmp_path)[1]))
 
 
@@ -304,28 +284,32 @@ def test_directories_without_a_run_or_of_other_settings_are_refused(uninterrupte
     ):
         if content:
             (tmp_path / "config.json").write_text(content)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(Refusal, match=words):
             load_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=r"width=8, not 16\. Choose another directory"):
-        run(changed(SMALL, width=16), uninterrupted, quiet())
+    with pytest.raises(Refusal, match=r"width=8, not 16\. Choose another directory"):
+        train(changed(SMALL, width=16), uninterrupted, quiet())
     assert read_config(uninterrupted) == SMALL
-    copy = tmp_path / "copy"
-    shutil.copytree(uninterrupted, copy)
+    copy = Path(shutil.copytree(uninterrupted, tmp_path / "copy"))
     (copy / "config.json").write_text(json.dumps(settings_of(changed(SMALL, width=4))))
-    with pytest.raises(ValueError, match=r"width=8, not 4"):
+    with pytest.raises(Refusal, match=r"width=8, not 4"):
         load_checkpoint(copy)
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "config.json").write_text(json.dumps(settings_of(SMALL)))
+    with pytest.raises(Refusal, match="finished run without its checkpoints"):
+        train(changed(SMALL, steps=60), copy, quiet())
+    assert load_checkpoint(copy)[0].steps == 50
 
 
 def test_a_second_run_in_a_directory_is_refused_until_the_first_ends(tmp_path):
-    first = RunDirectory(tmp_path / "run", SMALL)
-    with pytest.raises(ValueError, match=r"run is in use by another run: let it end, or choose another --workdir"):
-        RunDirectory(tmp_path / "run", SMALL)
+    first = RunDirectory(RUN, tmp_path / "run")
+    with pytest.raises(Refusal, match=r"run is in use by another run: let it end, or choose another --workdir"):
+        RunDirectory(RUN, tmp_path / "run")
     first.close()
-    RunDirectory(tmp_path / "run", SMALL).close()
+    RunDirectory(RUN, tmp_path / "run").close()
 
 
 @pytest.mark.parametrize("name", ["a[/b]", "a*", "a?"])
 def test_a_directory_that_orbax_takes_for_a_pattern_is_refused(name, tmp_path):
-    with pytest.raises(ValueError, match=r"has one of \* \? \[ in its name: choose another --workdir$"):
-        RunDirectory(tmp_path / name, SMALL)
+    with pytest.raises(Refusal, match=r"has one of \* \? \[ in its name: choose another --workdir$"):
+        RunDirectory(RUN, tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,8 @@ import pytest
 from softmax_jax.experiment.commands.evaluate import Arguments, evaluate
 from softmax_jax.experiment.measures.runs import Loaded
 from softmax_jax.experiment.training.config import Config, changed, from_settings, settings_of
-from softmax_jax.experiment.training.trainer import chunk_trainer, initial_state
+from softmax_jax.experiment.training.run import build_run
+from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
@@ -23,7 +24,7 @@ TASK = ClrsText(algorithms=("minimum", "kmp_matcher"), lengths=(4, 5), hidden=16
 @pytest.mark.full
 def test_every_algorithm_is_measured_and_shown_under_every_normalizer(tmp_path, monkeypatch, capsys):
     named: dict[str, Normalizer | None] = {name: normalizer(name) for name in ("softmax", "ssmax")}
-    config, parameters = Config(TASK, seeds=1), initial_state(Config(TASK, seeds=1)).parameters
+    config, parameters = Config(TASK, seeds=1), build_run(Config(TASK, seeds=1)).initial_state().parameters
     runs = [
         Loaded(name, tmp_path, dataclasses.replace(config, task=part), parameters, named, {"algorithm": name})
         for name, part in TASK.parts().items()
@@ -52,8 +53,9 @@ def test_a_length_without_instances_is_refused_before_anything_is_measured():
 @pytest.mark.full
 def test_it_trains():
     config = changed(Config(TASK), steps=4, chunk=2, l2=0.0)
-    start = jax.device_get(initial_state(config))
-    state, metrics = chunk_trainer(config)(jax.device_put(start), 0, 2)
+    run = build_run(config)
+    start = jax.device_get(run.initial_state())
+    state, metrics = chunk_trainer(run)(jax.device_put(start), 0, 2)
     assert all(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (start.parameters, state.parameters))))
     assert (metrics.first_bad_step == -1).all()
     assert (np.asarray(metrics.accuracy) <= 100).all()

@@ -15,14 +15,15 @@ import altair as alt
 import jax
 import numpy as np
 import polars as pl
+from softmax_jax.experiment.report.chart_files import specification, svg
 
 from examples import needle
 from softmax_jax import theory
 from softmax_jax.experiment.language_models.measures import paired_losses
 from softmax_jax.experiment.language_models.page import loss_chart
 from softmax_jax.experiment.measures.significance import over_seeds
-from softmax_jax.experiment.report import charts, looks, model_page, temperature
-from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette, specification, svg
+from softmax_jax.experiment.report import charts, model_page, shootout, temperature
+from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -39,7 +40,7 @@ LABELS = {ALL_LENGTHS: "refit to all lengths", TRAIN_LENGTHS: "refit to ≤ 16 i
 RECIPES = ("base", "λ = 0.001", "constant 0.001", "2,500 steps", "128 sets", "2 items", "nearest of 64", "asentmax")
 RECIPES += ("frontier", "near_ties")
 """Ten of the ablation, each the one of its group that changes most of what is said of it; the others are in the CSV."""
-LENGTHS = looks.LOOK_LENGTHS[::2]
+LENGTHS = shootout.LOOK_LENGTHS[::2]
 WIDTH = 300
 """Of a panel, so that a picture with names at its right can be read on a telephone."""
 DIGITS = 4
@@ -54,14 +55,16 @@ def largest_weight() -> Any:
     """Dispersion, in theory and in a trained model."""
     named = {name: normalizer(name) for name in ("softmax", "adaptive", "ssmax", "entmax15", "hardmax")}
     with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
-        swept = looks.sweep(named, spread=0.0)
-    places = {"normalizer": list(swept), "n": looks.LOOK_LENGTHS}
+        swept = shootout.sweep(named, spread=0.0)
+    places = {"normalizer": list(swept), "n": shootout.LOOK_LENGTHS}
     frame = charts.long_frame(places, value=np.array(list(swept.values())))
-    forced = math.ceil(theory.length_forced_below(0.5, spread=looks.LEAD))
-    x = charts.length_axis(looks.LOOK_LENGTHS, "logits in the row")
+    forced = math.ceil(theory.length_forced_below(0.5, spread=shootout.LEAD))
+    x = charts.length_axis(shootout.LOOK_LENGTHS, "logits in the row")
     mark = alt.Chart(alt.Data(values=[{"n": forced, "text": f"n = {forced}"}])).encode(x=x)
     text = mark.mark_text(align="left", dx=6, baseline="top").encode(y=alt.value(38), text="text:N")
-    upper = weight_panel(frame, x, f"One logit leads all others by {looks.LEAD:g}", [mark.mark_rule(color=GREY), text])
+    upper = weight_panel(
+        frame, x, f"One logit leads all others by {shootout.LEAD:g}", [mark.mark_rule(color=GREY), text]
+    )
     measured = table("paper_float32").filter(pl.col("normalizer").is_in(SWAPS))
     of_model = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
     lower = weight_panel(
@@ -178,7 +181,7 @@ def look_of(name: str) -> tuple[list[float], Sequence[float]]:
     """Returns the weights of ten logits, and the weight of one logit by length."""
     named = {name: normalizer(name)}
     with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
-        return looks.weights_of(named, looks.SCORES)[name].tolist(), looks.sweep(named, LENGTHS)[name]
+        return shootout.weights_of(named, shootout.SCORES)[name].tolist(), shootout.sweep(named, LENGTHS)[name]
 
 
 def of_normalizer(name: str) -> Any:
@@ -194,8 +197,8 @@ def of_normalizer(name: str) -> Any:
         data = [{field: place, "weight": round(float(weight), DIGITS)} for place, weight in zip(places, weights)]
         return alt.Chart(alt.Data(values=data)).encode(x=x, y=y)
 
-    bars = points(logit, looks.SCORES, own[0]).mark_bar(color=colours[name])
-    ticks = points(logit, looks.SCORES, softmax[0]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
+    bars = points(logit, shootout.SCORES, own[0]).mark_bar(color=colours[name])
+    ticks = points(logit, shootout.SCORES, softmax[0]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
     wide = points(n, LENGTHS, softmax[1]).mark_line(color=colours[BASELINE], strokeWidth=4)
     lines = [wide, *([points(n, LENGTHS, own[1]).mark_line(color=colours[name])] if name != BASELINE else [])]
     panels = {"weights of ten logits": [bars, ticks], "weight of one logit of 3 in longer rows": lines}

@@ -28,7 +28,7 @@ import polars as pl
 from jaxtyping import Array, Bool, Float, Key
 from scipy.optimize import least_squares
 
-from softmax_jax.experiment.commands.options import UnlessGiven
+from softmax_jax.experiment.commands.parse import UnlessGiven
 from softmax_jax.experiment.measures.evaluation import REFERENCES, evaluate, set_keys, summarize
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.significance import over_seeds

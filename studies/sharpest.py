@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 from jaxtyping import Array, Key
 
-from softmax_jax.experiment.commands.options import TrustCode, within
+from softmax_jax.experiment.commands.parse import TrustCode, within
 from softmax_jax.experiment.measures.evaluation import Draw, evaluate, frame_of, key_of
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report.tables import new_table

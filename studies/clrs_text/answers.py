@@ -11,11 +11,13 @@ import polars as pl
 from jaxtyping import Bool
 from rich.console import Console
 from scipy.stats import binomtest
+from softmax_jax.experiment.report.chart_files import save_chart
+from softmax_jax.experiment.report.print_layout import Paper
 
 from softmax_jax.experiment.measures.evaluation import BASELINE, Plan, evaluate
 from softmax_jax.experiment.measures.significance import corrected
-from softmax_jax.experiment.report import Paper, charts
-from softmax_jax.experiment.report.charts import palette, save_chart
+from softmax_jax.experiment.report import charts
+from softmax_jax.experiment.report.charts import palette
 from softmax_jax.experiment.report.findings import Evaluated
 from softmax_jax.experiment.report.tables import groups_of, print_groups
 from softmax_jax.experiment.training.trainer import Parameters

@@ -27,7 +27,9 @@ from jaxtyping import Array, Bool, Float, Int
 from rich.console import Console
 
 import softmax_jax as sj
-from softmax_jax.experiment.commands.options import KEPT, check_directory, each_once, run as command, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import each_once, within
+from softmax_jax.experiment.commands.process import KEPT, run_command as command
 from softmax_jax.experiment.language_models.decoder import Adapted, Parameters, Sizes, hidden, product
 from softmax_jax.experiment.language_models.loading import SMOLLM2, load
 from softmax_jax.experiment.tasks.task import sequence_key

@@ -7,19 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
+from softmax_jax.experiment.report.chart_files import STYLE, drawn_from, fingerprint, specification, svg
 
 import softmax_jax as sj
 from docs.pictures import DOCS, PICTURES, causes_chart, of_normalizer
-from softmax_jax.experiment.report.charts import (
-    BY_CAUSE,
-    BY_NORMALIZER,
-    STYLE,
-    drawn_from,
-    fingerprint,
-    palette,
-    specification,
-    svg,
-)
+from softmax_jax.experiment.report.charts import BY_CAUSE, BY_NORMALIZER, palette
 from softmax_jax.experiment.report.looks import SCORES
 from tests.tiers import full_except
 

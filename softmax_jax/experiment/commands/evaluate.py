@@ -11,7 +11,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import tyro
 
-from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.commands.output import (
+    RESULTS,
+    check_directory,
+    counted,
+    program,
+    recorded_options,
+    results_of,
+    trust_option,
+    typed_path,
+)
+from softmax_jax.experiment.commands.parse import (
+    PaperOption,
+    TrustCode,
+    UnlessGiven,
+    each_once,
+    each_within,
+    normalizer_names,
+    within,
+)
+from softmax_jax.experiment.commands.process import KEPT, CompiledPrograms, run_command
 from softmax_jax.experiment.measures import evaluation
 from softmax_jax.experiment.measures.evaluation import DEFAULT_NORMALIZERS, TRUE_ITEM, key_of
 from softmax_jax.experiment.measures.runs import COLUMNS, lengths_to_show, load_runs
@@ -36,17 +55,17 @@ class Arguments:
 
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    lengths: UnlessGiven[tuple[int, ...]] = ()
     """Items per set: six of the task's unless given, of max retrieval 16, 64, 256, 1024, 4096 and 16384."""
-    sets: options.UnlessGiven[int | None] = None
+    sets: UnlessGiven[int | None] = None
     """Sets per seed and length: as many as the task says unless given, 512 of max retrieval."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: tuple[Path, ...] = (SHIPPED / "paper",)
     """Directories of runs of one task, or a Flax msgpack file of the published recreation's parameters."""
-    trust_code: options.TrustCode = False
-    output: options.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the charts; results/evaluate/TIME by default."""
     full: bool = False
     """Measure at every length of the task (of max retrieval 2, 4, 8, … 16384), and with the default normalizers also
@@ -54,19 +73,19 @@ class Arguments:
     protocol: Literal["fresh", "notebook"] = "fresh"
     """fresh: new sets for every seed and length. notebook: the published recreation's stream of sets, whose
     accuracies compare with tables made from it (11 keys of 32 sets; --sets does not apply)."""
-    paper: options.PaperOption = None
-    compiled: tyro.conf.OmitArgPrefixes[options.CompiledPrograms] = options.KEPT
+    paper: PaperOption = None
+    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        options.each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
-        options.within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
-        options.within("--key", self.key, 0, 2**31 - 1, 3)
+        each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
+        within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
+        within("--key", self.key, 0, 2**31 - 1, 3)
         if self.protocol == "notebook" and (self.sets, self.key) != (Arguments.sets, Arguments.key):
             raise Refusal(f"--sets is {self.sets}, --key {self.key}: --protocol notebook has its own, so omit both")
-        options.normalizer_names(self.normalizers)
-        options.each_once("--checkpoint", self.checkpoint)
-        options.check_directory("--output", self.output or options.RESULTS / "evaluate")
+        normalizer_names(self.normalizers)
+        each_once("--checkpoint", self.checkpoint)
+        check_directory("--output", self.output or RESULTS / "evaluate")
 
 
 def row(frame: pl.DataFrame) -> str:
@@ -99,8 +118,8 @@ def evaluate(asked: Arguments) -> None:
         plan = (own or evaluation).planned(parameters, named, done=parts.done, **how)
         frames, sets = plan.frames, max(sets, plan.sets)
         if is_leader():
-            seeds, items = options.counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
-            print(f"measuring {options.shown(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr)
+            seeds, items = counted(config.seeds, "seed"), " ".join(map(str, dict.fromkeys(plan.lengths)))
+            print(f"measuring {typed_path(path)}: {seeds} under {', '.join(named)}; items {items}", file=sys.stderr)
             frames = with_progress(frames, plan.lengths, "measuring", said=row, parts=parts)
         tables.append(pl.concat(frames))
     if not is_leader():
@@ -112,14 +131,14 @@ def evaluate(asked: Arguments) -> None:
         for run, table in zip(runs, tables)
     ]
     models = {run.name: settings_of(run.config) for run in runs}
-    settings = options.settings(asked) | {"sets": sets, "models": models}
-    with options.results_of("evaluate", asked.output) as output:
+    settings = recorded_options(asked) | {"sets": sets, "models": models}
+    with results_of("evaluate", asked.output) as output:
         paths = (own or findings).write(output, settings, found, asked.paper)
-    seeds = options.counted(sum(run.config.seeds for run in runs), "seed")
+    seeds = counted(sum(run.config.seeds for run in runs), "seed")
     seconds = f"{time.perf_counter() - start:.0f} s"
     print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
     (own or findings).show(plain_console(), found, asked.lengths, asked.full)
-    print(f"\nNext: {next_step(asked.checkpoint, found, options.trusted(*(run.config for run in runs)))}")
+    print(f"\nNext: {next_step(asked.checkpoint, found, trust_option(*(run.config for run in runs)))}")
 
 
 def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str = "") -> str:
@@ -131,11 +150,11 @@ def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str =
     if runs[0].task.name == MaxRetrieval.name and where.is_dir() and where.resolve() not in seen:
         gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
         if max(gains) < LARGE:
-            return f"{program('evaluate')} --checkpoint {options.shown(where)}  # larger gains"
-    return f"{program('report')} {' '.join(map(options.shown, paths))}{trusted}  # the same in charts, and more"
+            return f"{program('evaluate')} --checkpoint {typed_path(where)}  # larger gains"
+    return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and more"
 
 
 def main() -> None:
     """Runs the command line."""
     example = f'{program("evaluate")} --normalizers softmax "ssmax(s=0.43)" --lengths 16 1024'
-    options.run(Arguments, __doc__, evaluate, example)
+    run_command(Arguments, __doc__, evaluate, example)

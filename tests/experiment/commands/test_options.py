@@ -11,8 +11,10 @@ import jax
 import polars as pl
 import pytest
 
-from softmax_jax.experiment.commands import evaluate, options, print_any_letter, program, report, train
-from softmax_jax.experiment.commands.options import CompiledPrograms, one_line_errors, parse, results_of
+from softmax_jax.experiment.commands import evaluate, report, train
+from softmax_jax.experiment.commands.output import print_any_letter, program, results_of
+from softmax_jax.experiment.commands.parse import parse
+from softmax_jax.experiment.commands.process import CompiledPrograms, one_line_errors
 from softmax_jax.experiment.measures.evaluation import named_normalizers
 from softmax_jax.experiment.report.findings import Evaluated
 from softmax_jax.experiment.tasks.retrieval import Sort
@@ -24,7 +26,6 @@ FLAGS = ("--xla_cpu_multi_thread_eigen", "--xla_force_host_platform_device_count
 """How many devices and threads there are; nothing that changes what the compiler makes of a program."""
 AS_A_COMMAND = """
 import os, jax
-from softmax_jax.experiment.commands.options import one_device_per_core
 one_device_per_core()
 jax.jit(lambda x: x)(1.0)
 print(os.environ["XLA_FLAGS"])
@@ -195,7 +196,6 @@ def test_a_place_that_results_cannot_go_to_is_refused_before_the_work(tmp_path, 
 AGAIN = """
 import jax, sys
 from pathlib import Path
-from softmax_jax.experiment.commands.options import CompiledPrograms
 CompiledPrograms(Path(sys.argv[1])).keep()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 hits = []

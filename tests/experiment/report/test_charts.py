@@ -6,9 +6,9 @@ import re
 import numpy as np
 import polars as pl
 import pytest
+from softmax_jax.experiment.report.chart_files import specification
 
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import specification
 from tests.experiment.report.charts import texts_of
 from tests.tiers import full_except
 

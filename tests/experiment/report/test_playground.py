@@ -1,9 +1,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from softmax_jax.experiment.report.chart_files import specification, svg
 
 import softmax_jax as sj
-from softmax_jax.experiment.report.charts import specification, svg
 from softmax_jax.experiment.report.playground import (
     POSITIONS,
     SLIDERS,

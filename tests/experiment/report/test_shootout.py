@@ -4,10 +4,10 @@ import polars as pl
 import pytest
 import scipy.stats
 from rich.console import Console
+from softmax_jax.experiment.report.chart_files import save_chart
 
 from softmax_jax.experiment.measures.significance import corrected, half_width
-from softmax_jax.experiment.report import looks, shootout as report
-from softmax_jax.experiment.report.charts import save_chart
+from softmax_jax.experiment.report import shootout as report
 from softmax_jax.experiment.report.shootout import Outcomes
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from tests.experiment.report.charts import printed, texts_of, values_of
@@ -53,12 +53,12 @@ def cells(table):
 
 @pytest.mark.full
 def test_formulas_come_with_numbers_and_sources_and_weights_with_their_sum():
-    rows = cells(looks.formula_table(["softmax", "entmax(alpha=1.2)"]))
+    rows = cells(report.formula_table(["softmax", "entmax(alpha=1.2)"]))
     assert rows["softmax"]["formula"] == METHODS["softmax"].entry.formula
     assert [row["numbers"] for row in rows.values()] == ["none", "alpha = 1.2"]
     assert rows["entmax(alpha=1.2)"]["source"] == METHODS["entmax"].entry.source
     scores = (0.0, 1.0, -2.0)
-    rows = cells(looks.weight_table(NAMED, scores, "A row"))
+    rows = cells(report.weight_table(NAMED, scores, "A row"))
     assert list(rows) == list(NAMED)
     weights = np.exp(scores) / np.exp(scores).sum()
     expected = dict(zip(("0", "1", "-2", "sum"), [*(f"{weight:.3f}" for weight in weights), "1.000"]))
@@ -68,7 +68,7 @@ def test_formulas_come_with_numbers_and_sources_and_weights_with_their_sum():
 @pytest.mark.full
 def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     lengths = (1, 4, 9, 33)
-    found = looks.sweep(NAMED, lengths)
+    found = report.sweep(NAMED, lengths)
     for name, weights in found.items():
         for n, weight in zip(lengths, weights):
             logits = np.where(np.arange(n) == 0, 3.0, 0.5 * np.cos(0.1 * np.arange(n))).astype(np.float32)
@@ -76,7 +76,7 @@ def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     assert found["softmax"][1] == pytest.approx(
         np.exp(3) / (np.exp(3) + np.exp(0.5 * np.cos([0.1, 0.2, 0.3])).sum()), abs=1e-6
     )
-    rows = cells(looks.sweep_table(found, lengths))
+    rows = cells(report.sweep_table(found, lengths))
     assert {n: rows["softmax"][n] for n in rows["softmax"]} == {
         str(n): f"{found['softmax'][index]:.4f}" for index, n in ((0, 1), (2, 9), (3, 33))
     }
@@ -126,7 +126,7 @@ def test_one_seed_has_neither_interval_nor_p():
 
 @pytest.mark.full
 def test_all_looks_are_printed():
-    text = printed(looks.print_looks, NAMED, looks.sweep(NAMED), width=200)
+    text = printed(report.print_looks, NAMED, report.sweep(NAMED), width=200)
     titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")
     assert all(title in text for title in titles)
     assert "…" not in text
@@ -159,7 +159,7 @@ def test_charts_are_saved_and_say_what_they_show(tmp_path):
         "losses": {"Loss by epoch", "epoch", "ssmax"},
         "lengths": {"length at test time", "128", "ssmax"},
     }
-    charts = looks.look_charts(NAMED, looks.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
+    charts = report.look_charts(NAMED, report.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
     assert set(charts) == set(texts)
     for name, chart in charts.items():
         _, svg = save_chart(chart, tmp_path / name)

@@ -123,7 +123,7 @@ def start(arguments: type[T], description: str | None, study: Callable[[T], None
         KEPT.keep()
         study(asked)
 
-    run(arguments, description, command)
+    run_command(arguments, description, command)
 
 
 def max_retrieval_of(config: Config) -> MaxRetrieval:

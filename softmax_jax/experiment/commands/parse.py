@@ -112,7 +112,7 @@ def reworded(mistake: mistakes.ParseErrorEvent, words: Sequence[str], known: Seq
             return f"{argument.display_name()} is {value!r}: {rule}"
         case mistakes.InstantiationFailure(argument=None, message=message):  # by a check of a value
             return message
-        case mistakes.InstantiationFailure(argument=argument):
+        case mistakes.InstantiationFailure(argument=argument) if argument:
             option, kind = argument.display_name(), str(argument.lowered.metavar)
             given = re.search(rf"{option.replace('-', '[-_]')}[ =](.*?)(?: --|$)", " ".join(words))
             rule = "a whole number, written as in 128" if "INT" in kind else "a number, written as in 0.001"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from softmax_jax.display import templates
+from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.charts import Chart
 from softmax_jax.experiment.report.drawing import draw
 from softmax_jax.experiment.report.print_layout import Paper

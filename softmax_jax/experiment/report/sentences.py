@@ -82,7 +82,7 @@ def why(run: Evaluated) -> str:
     misread = f" The value costs {value:.1f}: it is misread under any weights." if round(value, 1) > 0 else ""
     causes = (
         f"At {count(n)} items it answers {by_length[n]:.1f} % of the sets right. Dispersion costs {spreading}. "
-        f"The key costs {key + min(spread, 0):.1f}: another item has the largest logit.{misread}"
+        f"The key costs {key + min(spread, 0):.1f} points: another item has the largest logit.{misread}"
     )
     if run.matmul not in rounded_products.SPACING:
         return causes

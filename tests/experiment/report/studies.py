@@ -9,8 +9,8 @@ from softmax_jax.experiment.measures.dispersion import resolution
 from softmax_jax.experiment.measures.evaluation import TRUE_ITEM, evaluate, frame_of, named_normalizers
 from softmax_jax.experiment.measures.refit import search_lengths
 from softmax_jax.experiment.measures.table import MEASURES
-from softmax_jax.experiment.report.findings import Evaluated
-from softmax_jax.experiment.report.page import Study
+from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.report.study import Study
 from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.temperature import ALL_LENGTHS, FITS, TRAIN_LENGTHS, TemperatureFit
 

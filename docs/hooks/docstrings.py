@@ -15,7 +15,7 @@ class Docstrings(griffe.Extension):
         """Fences every run of lines that starts with a prompt."""
         if obj.docstring:
             text = obj.docstring.value
-            obj.docstring.value = EXAMPLE.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
+            obj.docstring.value = EXAMPLE.sub(lambda match: f"```pycon\n{match[0].rstrip()}\n```\n", text)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
         """Writes the fields under the docstring."""

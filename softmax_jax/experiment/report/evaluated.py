@@ -24,14 +24,14 @@ class Evaluated:
     everything: pl.DataFrame
     """The frame of all that was measured."""
 
-    def asked(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def requested(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Returns the rows of the normalizers that were asked for."""
         return frame.filter(pl.col("normalizer").is_in(self.normalizers))
 
     @property
     def frame(self) -> pl.DataFrame:
         """The rows of what was asked for."""
-        return self.asked(self.everything)
+        return self.requested(self.everything)
 
     @property
     def baseline(self) -> str:

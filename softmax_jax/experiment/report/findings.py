@@ -121,7 +121,7 @@ def frame_of(runs: Sequence[Evaluated]) -> pl.DataFrame:
     return pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))
 
 
-def draw_runs(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Chart:
+def draw_runs(runs: Sequence[Evaluated], requested: Sequence[int] = ()) -> Chart:
     """Draws the accuracies of runs at the lengths of `lengths_to_show`, under a title with the first and the last."""
     titles = []
     for run in runs:
@@ -131,7 +131,7 @@ def draw_runs(runs: Sequence[Evaluated], asked: Sequence[int] = ()) -> Chart:
     task = runs[0].task
     seeds = charts.mean_of(runs[0].frame["seed"].n_unique(), ", 95 % band")
     trained = f"{task.name.replace('_', ' ')}, trained on at most {task.longest} items; {seeds}"
-    shown = frame_of(runs).filter(pl.col("n").is_in(lengths_to_show(measured_at(runs), asked)))
+    shown = frame_of(runs).filter(pl.col("n").is_in(lengths_to_show(measured_at(runs), requested)))
     return accuracy.accuracy_chart(shown, "; ".join(titles), {}, trained)
 
 
@@ -153,9 +153,9 @@ def write(
     return paths
 
 
-def show(console: Console, runs: Sequence[Evaluated], asked: Sequence[int] = (), full: bool = False) -> None:
+def show(console: Console, runs: Sequence[Evaluated], requested: Sequence[int] = (), full: bool = False) -> None:
     """Prints the accuracies at a few lengths, or in full every measure at every length, and the findings."""
-    lengths = lengths_to_show(measured_at(runs), asked, COLUMNS)
+    lengths = lengths_to_show(measured_at(runs), requested, COLUMNS)
     if full:
         for run in runs:
             accuracy.print_evaluation(console, run.summary, run.published, run.baseline)

@@ -20,7 +20,7 @@ LENGTHS = (32, 128)
 COLUMNS = ("accuracy (%)", "test loss", "train loss", "train seconds")
 
 
-def outcomes_of(*names, seeds=3, lengths=LENGTHS):
+def made(*names, seeds=3, lengths=LENGTHS):
     tests = [
         (name, length, seed, ACCURACIES[name][seed] - 0.1 * index, LOSSES[name] + 0.01 * seed)
         for name in names
@@ -42,7 +42,7 @@ def outcomes_of(*names, seeds=3, lengths=LENGTHS):
     )
 
 
-OUTCOMES = outcomes_of(*NAMED)
+OUTCOMES = made(*NAMED)
 
 
 def cells(table):
@@ -89,7 +89,7 @@ def test_results_are_means_with_intervals_and_tests_and_the_best_of_each_column_
     others = ("ssmax", "signed_l1")
     alone = [scipy.stats.ttest_rel(ACCURACIES[name], ACCURACIES["softmax"]).pvalue for name in others]  # pyright: ignore[reportAttributeAccessIssue]
     assert [rows[name]["p"] for name in others] == [f"{p:.2g}" for p in corrected(alone)]
-    without = cells(report.results_table(outcomes_of(*others), 32))
+    without = cells(report.results_table(made(*others), 32))
     assert {row["p"] for row in (rows["softmax"], *without.values())} == {"–"}
     by_length = cells(report.lengths_table(OUTCOMES))
     assert list(by_length) == list(NAMED)
@@ -97,12 +97,12 @@ def test_results_are_means_with_intervals_and_tests_and_the_best_of_each_column_
 
 
 def test_equal_bests_are_all_marked_and_one_seed_has_neither_interval_nor_p():
-    alone = outcomes_of("ssmax")
+    alone = made("ssmax")
     tests, losses = (pl.concat([frame, frame.with_columns(normalizer=pl.lit("twin"))]) for frame in alone[:2])
     twins = Outcomes(tests, losses, {"ssmax": {}, "twin": {}}, {"ssmax": 4.0, "twin": 4.0})
     rows = cells(report.results_table(twins, 32))
     assert all(row[column].startswith("* ") for row in rows.values() for column in COLUMNS)
-    single = outcomes_of(*NAMED, seeds=1)
+    single = made(*NAMED, seeds=1)
     for table in (report.results_table(single, 32), report.lengths_table(single)):
         table.caption = None
         assert "±" not in printed(Console.print, table, width=200)
@@ -140,7 +140,7 @@ def test_charts_are_saved_and_say_what_they_show_and_all_looks_are_printed(tmp_p
     for name, chart in charts.items():
         _, svg = save_chart(chart, tmp_path / name)
         assert texts[name] <= texts_of(svg.read_bytes())
-    assert "lengths" not in report.outcome_charts(outcomes_of("softmax", lengths=(32,)), 32)
+    assert "lengths" not in report.outcome_charts(made("softmax", lengths=(32,)), 32)
     text = printed(report.print_looks, NAMED, swept, width=200)
     titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")
     assert all(title in text for title in titles)

@@ -24,7 +24,7 @@ def test_fits_are_printed_with_their_numbers():
     lines = [" ".join(re.findall(r"[^\s│]+", line)) for line in text.splitlines()]
     for fit in SHIPPED_FITS.values():
         powers = range(len(fit.coefficients) - 1, -1, -1)
-        for power, coefficient, (low, high) in zip(powers, fit.coefficients, fit.intervals, strict=True):
+        for power, coefficient, (low, high) in zip(powers, fit.coefficients, fit.intervals or [], strict=True):
             assert f"{power} {coefficient:.6g} {low:.4g} … {high:.4g}" in lines
         assert f"R² on held-out sets {fit.r_squared:.2f}" in text
     assert "covered by adaptive_refit_train" in text

@@ -36,7 +36,7 @@ def small_study() -> tuple[Evaluated, Study]:
     seeds, parameters = seeds[:2], jax.tree.map(lambda leaf: leaf[:2], parameters)
     options = {"seeds": seeds, "lengths": LENGTHS, "sets": 64, "measures": tuple(MEASURES), "references": (TRUE_ITEM,)}
     measured = list(evaluate(parameters, named, **options))
-    searched = {n: drawn_rows(n, seeds=2, rows=4) for n in LENGTHS}
+    searched = {n: drawn_rows(n, seeds=2, rows=6) for n in LENGTHS}
     fits = {name: TemperatureFit.load(PAPER / FITS[name]) for name in (ALL_LENGTHS, TRAIN_LENGTHS)}
     run = Evaluated("paper", config.task, tuple(named), measured, frame_of(measured))
     return run, Study(run, searched, fits, RESOLUTION)

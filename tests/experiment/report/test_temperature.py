@@ -67,7 +67,7 @@ def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_ba
 
 
 def test_a_run_without_fits_is_drawn_with_the_published_curve_alone():
-    chart = report.entropy_chart({32: drawn_rows(0, seeds=2, rows=5)}, {})
+    chart = report.entropy_chart({32: drawn_rows(0, seeds=2, rows=6)}, {})
     title = chart.to_dict()["title"]
     assert "nothing is fitted" in title["text"]
     assert len(title["subtitle"]) == 1

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.timing import Result, device_name, machine, print_results
-from softmax_jax.experiment.commands.options import UnlessGiven, check_directory, each_once, parse, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import UnlessGiven, each_once, parse, within
 from softmax_jax.files import write_json
 from softmax_jax.normalizers.checks import one_of
 

@@ -27,7 +27,7 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds
-from softmax_jax.experiment.commands.options import each_once, parse, within
+from softmax_jax.experiment.commands.parse import each_once, parse, within
 
 HEADS, SIZE = 4, 64
 SIZES = (1024, 1024), (2048, 2048), (4096, 4096), (64, 65536)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from benchmarks.timing import timed
-from softmax_jax.experiment.commands.options import one_device_per_core
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, MaxRetrieval
-from softmax_jax.experiment.tasks.retrieval_model import FEATURES
+from softmax_jax.experiment.commands.process import one_device_per_core
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES, FEATURES
 from softmax_jax.experiment.training.distributed import SEEDS, device_mesh
 from studies.clrs_text.task import ClrsText
 

@@ -13,7 +13,7 @@ import jax
 
 from benchmarks.costs import item_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, timed as timed_run
-from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.commands.process import one_device_per_core
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval

@@ -28,7 +28,9 @@ from benchmarks import table
 from benchmarks.all import RESULTS
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
-from softmax_jax.experiment.commands.options import KEPT, check_directory, one_line_errors, parse, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import parse, within
+from softmax_jax.experiment.commands.process import KEPT, one_line_errors
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS

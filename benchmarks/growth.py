@@ -16,7 +16,7 @@ import jax
 import softmax_jax as sj
 from benchmarks.costs import products_alone, step_multiply_adds
 from benchmarks.timing import Grown, Result, contest, processes_in_turn, timed
-from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.commands.process import one_device_per_core
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import trainer
 from softmax_jax.experiment.training.config import Config

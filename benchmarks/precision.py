@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 import softmax_jax as sj
-from softmax_jax.experiment.commands.options import one_line_errors, parse
+from softmax_jax.experiment.commands.parse import parse
+from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.files import write_csv
 
 LENGTHS = (1, 16, 256, 4096, 65536)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, duration, processes_in_turn, results_against, timed as timed_run
-from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.commands.process import one_device_per_core
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import trainer as training
 from softmax_jax.experiment.training.config import Config

@@ -30,7 +30,7 @@ from rich.table import Table
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
-from softmax_jax.experiment.commands.options import parse, within
+from softmax_jax.experiment.commands.parse import parse, within
 from softmax_jax.normalizers.threshold_search import TSALLIS
 
 SHAPES = (1024, 4096), (64, 65536)

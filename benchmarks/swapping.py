@@ -18,7 +18,7 @@ import numpy as np
 
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, print_results, take_turns, timed
-from softmax_jax.experiment.commands.options import parse
+from softmax_jax.experiment.commands.parse import parse
 
 ITEMS, HEADS, SIZE = 1024, 4, 64
 NAMES = ("softmax", "adaptive", "ssmax", "entmax15")

@@ -17,7 +17,8 @@ import numpy as np
 import tyro
 
 from benchmarks.timing import duration
-from softmax_jax.experiment.commands.options import each_once, one_line_errors, parse
+from softmax_jax.experiment.commands.parse import each_once, parse
+from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.experiment.report.tables import markdown_table, put_into
 from softmax_jax.files import read_json, read_text, write_csv, write_whole
 from softmax_jax.refusal import Refusal

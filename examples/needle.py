@@ -33,19 +33,13 @@ from rich.console import Console
 
 import softmax_jax as sj
 from examples.minilm import END, INSTALL, Parameters, Tokens, embed, load, running_text
-from softmax_jax.experiment.commands.options import (
-    RESULTS,
-    PaperOption,
-    check_directory,
-    each_within,
-    parse,
-    results_of,
-    within,
-)
+from softmax_jax.experiment.commands.output import RESULTS, check_directory, results_of
+from softmax_jax.experiment.commands.parse import PaperOption, each_within, parse, within
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import by_size, save_chart
+from softmax_jax.experiment.report.chart_files import save_chart
+from softmax_jax.experiment.report.charts import by_size
 from softmax_jax.experiment.report.tables import new_table
 from softmax_jax.files import write_csv
 from softmax_jax.normalizers.parameters import initial_numbers

@@ -14,7 +14,8 @@ import altair as alt
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import UnlessGiven, check_directory, each_within, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import UnlessGiven, each_within, within
 from softmax_jax.experiment.commands.shootout import directory_name
 from softmax_jax.experiment.configs import load_preset, preset_summaries
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Bool, Float, Key
 
-from softmax_jax.experiment.measures.evaluation import set_keys
+from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.normalizers.arithmetic import reaches

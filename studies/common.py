@@ -11,20 +11,12 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from softmax_jax.experiment.commands.options import (
-    KEPT,
-    RESULTS,
-    PaperOption,
-    TrustCode,
-    UnlessGiven,
-    check_directory,
-    each_within,
-    results_of,
-    run,
-    within,
-)
+from softmax_jax.experiment.commands.output import RESULTS, check_directory, results_of
+from softmax_jax.experiment.commands.parse import PaperOption, TrustCode, UnlessGiven, each_within, within
+from softmax_jax.experiment.commands.process import KEPT, run_command
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
-from softmax_jax.experiment.report.charts import Chart, save_chart
+from softmax_jax.experiment.report.chart_files import save_chart
+from softmax_jax.experiment.report.charts import Chart
 from softmax_jax.experiment.report.tables import put_into
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config
@@ -167,7 +159,7 @@ def start(arguments: type[T], description: str | None, study: Callable[[T], None
         KEPT.keep()
         study(parsed)
 
-    run(arguments, description, command)
+    run_command(arguments, description, command)
 
 
 def max_retrieval_of(config: Config) -> MaxRetrieval:

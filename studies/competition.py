@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from softmax_jax.experiment.commands.options import TrustCode, each_within, within
+from softmax_jax.experiment.commands.parse import TrustCode, each_within, within
 from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution, resolution
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.summary import summarize

@@ -24,7 +24,8 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import TrustCode, check_directory, each_within, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import TrustCode, each_within, within
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report import charts, tables

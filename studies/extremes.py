@@ -26,7 +26,8 @@ import polars as pl
 from jaxtyping import Float
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import check_directory, each_within, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import each_within, within
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.significance import over_seeds

@@ -17,10 +17,10 @@ import polars as pl
 import tyro
 from jaxtyping import Array, Float
 
-from softmax_jax.experiment.commands.options import TrustCode, normalizer_names
+from softmax_jax.experiment.commands.parse import TrustCode, normalizer_names
 from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set
 from softmax_jax.experiment.report.tables import markdown_table
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES, Batch
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES, Batch
 from softmax_jax.experiment.training.progress import with_progress
 from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.normalizers.normalizer import Normalizer

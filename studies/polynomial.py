@@ -20,7 +20,7 @@ import polars as pl
 from jaxtyping import Array, Key
 
 from softmax_jax import temperature
-from softmax_jax.experiment.commands.options import UnlessGiven
+from softmax_jax.experiment.commands.parse import UnlessGiven
 from softmax_jax.experiment.measures.one_set import attended
 from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set
 from softmax_jax.experiment.measures.refit import beta_of_true_item

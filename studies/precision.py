@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import least_squares
 
-from softmax_jax.experiment.commands.options import UnlessGiven
+from softmax_jax.experiment.commands.parse import UnlessGiven
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.references import REFERENCES

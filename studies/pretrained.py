@@ -27,7 +27,8 @@ import optax
 import polars as pl
 from jaxtyping import Array, Float, Int
 
-from softmax_jax.experiment.commands import options
+from softmax_jax.experiment.commands.parse import each_once, parse, within
+from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.experiment.language_models import measures
 from softmax_jax.experiment.language_models.decoder import hidden, losses, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
@@ -78,9 +79,9 @@ class Arguments:
     """Take a look in five minutes, at 256 tokens."""
 
     def __post_init__(self) -> None:
-        options.within("--most", self.most, 1, 2**30, 8)
+        within("--most", self.most, 1, 2**30, 8)
         if not self.collect:
-            options.each_once("--texts", [path.stem for path in self.texts])
+            each_once("--texts", [path.stem for path in self.texts])
 
 
 @partial(jax.jit, static_argnames=("family", "sizes", "last"))
@@ -293,6 +294,6 @@ def study(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    arguments = options.parse(Arguments, description=__doc__)
-    with options.one_line_errors():
+    arguments = parse(Arguments, description=__doc__)
+    with one_line_errors():
         study(arguments)

@@ -18,12 +18,13 @@ from typing import Any
 import polars as pl
 from jaxtyping import Array, Key
 
-from softmax_jax.experiment.commands.options import TrustCode, within
+from softmax_jax.experiment.commands.parse import TrustCode, within
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report.tables import new_table
-from softmax_jax.experiment.tasks.max_retrieval import Batch, MaxRetrieval, sample_near_ties
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval, sample_near_ties
+from softmax_jax.experiment.tasks.retrieval_model import Batch
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.registry import normalizer

@@ -17,7 +17,8 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.experiment.commands.options import one_line_errors, parse
+from softmax_jax.experiment.commands.parse import parse
+from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.files import read_text, write_whole
 from softmax_jax.refusal import Refusal
 

@@ -26,7 +26,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import check_directory
+from softmax_jax.experiment.commands.output import check_directory
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.over_sets import on_every_set, set_by_set

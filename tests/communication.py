@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES
-from softmax_jax.experiment.tasks.retrieval_model import FEATURES
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES, FEATURES
 
 FLOAT = 4
 """Bytes of a number: parameters, gradients and measures are float32."""

@@ -12,7 +12,8 @@ from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.evaluation import Evaluation, evaluate, frame_of
 from softmax_jax.experiment.measures.runs import fits_beside
 from softmax_jax.experiment.training.checkpoint import verify
-from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint, read_config
+from softmax_jax.experiment.training.config import read_config
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.temperature import ALL_LENGTHS
 from studies.clrs_text.task import ClrsText

@@ -19,7 +19,7 @@ TIGHT = {"/", "|"}
 
 def on_page_content(content: str, **_: Any) -> str:
     """MathML in the place of each formula. Raises ValueError for LaTeX that cannot be converted."""
-    return MARKED.sub(lambda found: mathml(html.unescape(found[2]), display=found[1] == "div"), content)
+    return MARKED.sub(lambda match: mathml(html.unescape(match[2]), display=match[1] == "div"), content)
 
 
 def mathml(latex: str, *, display: bool) -> str:

@@ -18,7 +18,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     """The page as it is. Raises ValueError if it breaks a rule."""
     rules = (("fetches", FETCHES, output), ("shows LaTeX", TYPED, CODE.sub("", output)), ("shows", ESCAPE, output))
     for what, rule, text in rules:
-        if found := rule.search(text):
-            around = text[max(found.start() - 40, 0) : found.end() + 40]
+        if match := rule.search(text):
+            around = text[max(match.start() - 40, 0) : match.end() + 40]
             raise ValueError(f"{page.file.src_uri} {what}: {around!r}")
     return output

@@ -24,7 +24,7 @@ import altair as alt
 import jax
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.commands.process import one_device_per_core
 import softmax_jax
 from softmax_jax import temperature
 from softmax_jax.experiment.measures import refit

@@ -30,10 +30,10 @@ from pathlib import Path
 import altair as alt
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import one_device_per_core
+from softmax_jax.experiment.commands.process import one_device_per_core
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.experiment.commands.shootout import compete
-from softmax_jax.experiment.report import looks, shootout as report
+from softmax_jax.experiment.report import shootout as report
 from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.training.config import Config
 
@@ -80,16 +80,16 @@ report.curve_chart(outcomes)
 # $z / (1 + \sum |z|)$: negative logits get negative weights.
 
 # %%
-looks.weight_chart(named, {"": looks.SCORES}, "What does each normalizer make of the same ten logits?")
+report.weight_chart(named, {"": report.SCORES}, "What does each normalizer make of the same ten logits?")
 
 # %% [markdown]
 # One logit of 5 among zeros, then ten logits near 1. All five tell them apart; they differ in small
 # entries.
 
 # %%
-looks.weight_chart(
+report.weight_chart(
     named,
-    {"concentrated": looks.CONCENTRATED, "diffuse": looks.DIFFUSE},
+    {"concentrated": report.CONCENTRATED, "diffuse": report.DIFFUSE},
     "Does it tell a concentrated row from a diffuse one?",
 )
 
@@ -101,8 +101,8 @@ looks.weight_chart(
 # 0.52, just about: with its default $s$ a lead of 2.5 is close to the least that suffices.
 
 # %%
-swept = looks.sweep(named)
-looks.sweep_chart(swept)
+swept = report.sweep(named)
+report.sweep_chart(swept)
 
 # %% [markdown]
 # ## What does not follow

@@ -26,7 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import KEPT, check_directory, each_once, run as command, within
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import each_once, within
+from softmax_jax.experiment.commands.process import KEPT, run_command as command
 from softmax_jax.experiment.language_models.decoder import Sizes
 from softmax_jax.experiment.language_models.loading import SMOLLM2, load
 from softmax_jax.experiment.training.checkpoint import (

@@ -26,14 +26,9 @@ from flax import nnx
 from jaxtyping import Array, Bool
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import (
-    KEPT,
-    UnlessGiven,
-    check_directory,
-    each_once,
-    run as command,
-    within,
-)
+from softmax_jax.experiment.commands.output import check_directory
+from softmax_jax.experiment.commands.parse import UnlessGiven, each_once, within
+from softmax_jax.experiment.commands.process import KEPT, run_command as command
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.training.config import Config, changed, settings_of

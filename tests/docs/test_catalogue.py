@@ -1,7 +1,5 @@
 """The page of the normalizers is what the package says."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,10 +25,3 @@ def test_a_method_that_somebody_registers_is_named_and_has_no_entry(monkeypatch)
     monkeypatch.setitem(registry._methods, "mine", mine)
     assert "| not described | `mine` |" in catalogue.markdown()
     assert "## mine" not in catalogue.markdown()
-
-
-@pytest.mark.full
-def test_the_page_is_printed():
-    command = [sys.executable, "-m", "docs.catalogue"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == catalogue.markdown()

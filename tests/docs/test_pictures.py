@@ -10,17 +10,9 @@ import pytest
 
 import softmax_jax as sj
 from docs.pictures import DOCS, PICTURES, causes_chart, of_normalizer
-from softmax_jax.experiment.report.charts import (
-    BY_CAUSE,
-    BY_NORMALIZER,
-    STYLE,
-    drawn_from,
-    fingerprint,
-    palette,
-    specification,
-    svg,
-)
-from softmax_jax.experiment.report.looks import SCORES
+from softmax_jax.experiment.report.chart_files import STYLE, drawn_from, fingerprint, specification, svg
+from softmax_jax.experiment.report.charts import BY_CAUSE, BY_NORMALIZER, palette
+from softmax_jax.experiment.report.shootout import SCORES
 from tests.tiers import full_except
 
 IMAGES = DOCS / "images"
@@ -43,8 +35,8 @@ def test_a_picture_is_drawn_from_what_the_code_makes_of_the_data(name):
 @pytest.mark.full
 def test_a_picture_of_a_normalizer_has_ten_bars_as_high_as_the_weights_in_colours_of_the_page():
     """90 pixels of the picture are a weight of 1.1."""
-    picture, own = svg(specification(of_normalizer("signed_l1"))), palette(["softmax", "signed_l1"])["signed_l1"]
-    bars = re.findall(rf'd="M[\d.]+,[-\d.]+h[\d.]+v([-\d.]+)h-[\d.]+Z" fill="{own}"', picture)
+    picture, fill = svg(specification(of_normalizer("signed_l1"))), palette(["softmax", "signed_l1"])["signed_l1"]
+    bars = re.findall(rf'd="M[\d.]+,[-\d.]+h[\d.]+v([-\d.]+)h-[\d.]+Z" fill="{fill}"', picture)
     weights = np.asarray(sj.normalizer("signed_l1")(jnp.asarray(SCORES, jnp.float32)))
     np.testing.assert_allclose(sorted(map(float, bars)), sorted(np.abs(weights) * 90 / 1.1), atol=0.02)
     colours = set(re.findall(r'(?:fill|stroke)="(.*?)"', picture)) - {"none", "transparent"}

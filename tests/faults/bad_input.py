@@ -112,14 +112,14 @@ CALLS: tuple[tuple[Any, ...], ...] = (
 ONCE, WHOLE, DIRECTORY = "each once", "must be a whole number", "must be a directory to write to"
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train.py", "nothing", "must be a preset", "notebook, paper, paper_float32, quick"),
-    ("train.py papr", "papr", "did you mean 'paper'"),
+    ("train.py papr", "Unknown preset papr", "Did you mean paper?"),
     ("train.py --steps 10", "--steps", "must be a preset"),
     ("train.py quick paper", "paper", "belongs to no option"),
     ("train.py sort --batch 0", "--batch is 0", "from 1", "such as"),
-    ("train.py quick --sets 8", "--sets is no option"),
+    ("train.py quick --sets 8", "Unknown option --sets"),
     ("train.py quick --steps 1e5", "--steps is '1e5'", WHOLE, "as in 128"),
     ("train.py quick --steps 10 --steps=20", "--steps is given twice", "leave one out"),
-    ("train.py quick --learnig-rate 0.1", "--learnig-rate", "did you mean '--learning-rate'"),
+    ("train.py quick --learnig-rate 0.1", "--learnig-rate", "Did you mean --learning-rate?"),
     ("train.py quick --learning-rate nan", "nan", "such as 0.001"),
     ("train.py quick --width 1000000", "--width is 1000000", "to 16384"),
     ("train.py quick --min-items 17", "--max-items is 16", "at least min_items=17"),

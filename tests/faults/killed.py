@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from softmax_jax.experiment.commands.options import one_line_errors
+from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training import train
 from softmax_jax.experiment.training.config import Config

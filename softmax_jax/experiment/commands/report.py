@@ -7,10 +7,22 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.commands.output import RESULTS, check_directory, program, results_of, write_settings
+from softmax_jax.experiment.commands.parse import (
+    PaperOption,
+    Quick,
+    TrustCode,
+    UnlessGiven,
+    each_once,
+    each_within,
+    normalizer_names,
+    within,
+)
+from softmax_jax.experiment.commands.process import run_command
 from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.measures.table import TOP
-from softmax_jax.experiment.report.page import sections_of, write_page
+from softmax_jax.experiment.report.page import write_page
+from softmax_jax.experiment.report.sections import sections_of
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.refusal import Refusal
 
@@ -21,36 +33,36 @@ class Arguments:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (SHIPPED / "paper", SHIPPED / "frontier")
     """Directories of runs, or Flax msgpack files. Of several the accuracies are compared; the first is looked into."""
-    trust_code: options.TrustCode = False
-    output: options.UnlessGiven[Path | None] = None
+    trust_code: TrustCode = False
+    output: UnlessGiven[Path | None] = None
     """Directory for index.html, and every chart as PNG and SVG with its data as CSV; results/report/TIME by default."""
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
-    lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    lengths: UnlessGiven[tuple[int, ...]] = ()
     """Items per set: those of the task unless given, of max retrieval 16, 32, … 16384."""
     sets: int = 256
     """Sets per seed and length, fewer of more than 1024 items."""
-    paper: options.PaperOption = None
-    quick: options.Quick = False
+    paper: PaperOption = None
+    quick: Quick = False
 
     def __post_init__(self) -> None:
-        options.each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
+        each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)
         if self.lengths and max(self.lengths) < TOP:
             given = " ".join(map(str, self.lengths))
             raise Refusal(f"--lengths is {given!r}: it must have one of at least {TOP} items, such as 1024")
-        options.within("--sets", self.sets, 1, 2**20, 256)
-        options.normalizer_names(self.normalizers)
-        options.each_once("RUNS", self.runs)
-        options.check_directory("--output", self.output or options.RESULTS / "report")
+        within("--sets", self.sets, 1, 2**20, 256)
+        normalizer_names(self.normalizers)
+        each_once("RUNS", self.runs)
+        check_directory("--output", self.output or RESULTS / "report")
 
 
-def report(asked: Arguments) -> None:
+def report(arguments: Arguments) -> None:
     """Measures, draws, writes."""
-    start, remark = time.perf_counter(), " A quick look, of few sets." * asked.quick
-    with options.results_of("report", asked.output) as output:
-        sections, note = sections_of(asked.runs, asked.normalizers, asked.lengths, asked.sets)
-        settings = options.write_settings(output, asked)  # before charts, whose drawing may fail
-        paths = write_page(output, "How far attention reaches", sections, note + remark, asked.paper)
+    start, remark = time.perf_counter(), " A quick look, of few sets." * arguments.quick
+    with results_of("report", arguments.output) as output:
+        sections, note = sections_of(arguments.runs, arguments.normalizers, arguments.lengths, arguments.sets)
+        settings = write_settings(output, arguments)  # before charts, whose drawing may fail
+        paths = write_page(output, "How far attention reaches", sections, note + remark, arguments.paper)
         paths.append(settings)
     print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
 
@@ -58,4 +70,4 @@ def report(asked: Arguments) -> None:
 def main() -> None:
     """Runs the command line."""
     example, quick = f"{program('report')} runs/x runs/y", {"lengths": (16, 64, 256, 1024), "sets": 32}
-    options.run(Arguments, __doc__, report, example, quick)
+    run_command(Arguments, __doc__, report, example, quick)

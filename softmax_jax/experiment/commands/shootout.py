@@ -12,12 +12,14 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.experiment.commands import options, program
+from softmax_jax.experiment.commands.output import RESULTS, check_directory, program, results_of
+from softmax_jax.experiment.commands.parse import PaperOption, Quick, UnlessGiven, normalizer_names
+from softmax_jax.experiment.commands.process import run_command
 from softmax_jax.experiment.configs import PRESETS, load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.frames import read_json_lines
-from softmax_jax.experiment.report import looks, shootout as report
-from softmax_jax.experiment.report.charts import save_chart
+from softmax_jax.experiment.report import shootout as report
+from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.shootout import Outcomes
 from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.sequences import SequenceTask
@@ -43,13 +45,13 @@ class Arguments:
     task: str = "signal"
     """signal: classify sequences by a hidden pattern. transformer-max-retrieval, sort, copy, multi-query: name the
     class of one item among many. max_retrieval: that on the paper's model. Your own as my_module:Task."""
-    test_lengths: options.UnlessGiven[tuple[int, ...]] = ()
+    test_lengths: UnlessGiven[tuple[int, ...]] = ()
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
-    workdir: options.UnlessGiven[Path | None] = None
+    workdir: UnlessGiven[Path | None] = None
     """Directory for the runs, which are continued where they were stopped; runs/shootout/TASK by default."""
-    output: options.UnlessGiven[Path | None] = None
+    output: UnlessGiven[Path | None] = None
     """Directory for the tables and charts; results/shootout/TIME by default."""
-    paper: options.PaperOption = None
+    paper: PaperOption = None
     seeds: int = 5
     """Models per normalizer, trained together."""
     length: int | None = None
@@ -68,12 +70,12 @@ class Arguments:
     """What the answer is read from (the mean over positions); of the signal alone."""
     causal: bool = False
     """Let no position see a later one."""
-    quick: options.Quick = False
+    quick: Quick = False
 
     def __post_init__(self) -> None:
-        options.normalizer_names(self.normalizers)
-        options.check_directory("--workdir", self.runs)
-        options.check_directory("--output", self.output or options.RESULTS / "shootout")
+        normalizer_names(self.normalizers)
+        check_directory("--workdir", self.runs)
+        check_directory("--output", self.output or RESULTS / "shootout")
         self.config()
 
     @property
@@ -194,11 +196,11 @@ def shoot_out(arguments: Arguments) -> None:
     start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
     names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
     named = {name: normalizer(name) for name in names}
-    swept = looks.sweep(named)
-    looks.print_looks(console, named, swept)
+    swept = report.sweep(named)
+    report.print_looks(console, named, swept)
     outcomes = compete(config, names, arguments.test_lengths, arguments.runs, console)
-    charts = looks.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
-    with options.results_of("shootout", arguments.output) as output:
+    charts = report.look_charts(named, swept) | report.outcome_charts(outcomes, config.task.longest)
+    with results_of("shootout", arguments.output) as output:
         command = dataclasses.asdict(arguments) | {"workdir": str(arguments.runs), "output": str(output)}
         paths = write_outcomes(output, command, config, outcomes)
         for name, chart in charts.items():
@@ -211,4 +213,4 @@ def shoot_out(arguments: Arguments) -> None:
 def main() -> None:
     """Runs the command line."""
     example = f'{program("shootout")} --normalizers softmax "ssmax(s=0.43)" --test-lengths 64 256'
-    options.run(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})
+    run_command(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from softmax_jax.experiment.commands import options
+from softmax_jax.experiment.commands.output import check_directory, counted, typed_path
+from softmax_jax.experiment.commands.process import run_command
 from softmax_jax.files import read_text, write_whole
 from softmax_jax.laws import vectors
 from softmax_jax.normalizers.registry import METHODS
@@ -22,15 +23,15 @@ class Arguments:
     """Where to write a JSON file for each method, and check_vectors.py, which compares your functions with them."""
 
 
-def write_vectors(asked: Arguments) -> None:
+def write_vectors(arguments: Arguments) -> None:
     """Writes the files."""
-    options.check_directory("the directory", asked.directory)
+    check_directory("the directory", arguments.directory)
     for name in METHODS:
-        write_whole(asked.directory / f"{name}.json", vectors.text_of(name))
-    write_whole(asked.directory / RUNNER.name, read_text(RUNNER))
-    print(f"wrote {options.counted(len(METHODS), 'method')} and {RUNNER.name} to {options.shown(asked.directory)}")
+        write_whole(arguments.directory / f"{name}.json", vectors.text_of(name))
+    write_whole(arguments.directory / RUNNER.name, read_text(RUNNER))
+    print(f"wrote {counted(len(METHODS), 'method')} and {RUNNER.name} to {typed_path(arguments.directory)}")
 
 
 def main() -> None:
     """Runs the command line."""
-    options.run(Arguments, __doc__, write_vectors, "softmax-jax vectors vectors")
+    run_command(Arguments, __doc__, write_vectors, "softmax-jax vectors vectors")

@@ -8,7 +8,7 @@ import numpy as np
 import scipy  # whose parts load when they are first used, as some take seconds
 from jaxtyping import Float
 
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES
 from softmax_jax.experiment.tasks.rounded_products import BITS
 
 BINADES = 12

@@ -1,6 +1,1 @@
-"""Tables and charts of what was measured."""
-
-from typing import Literal
-
-Paper = Literal["one-column", "two-column"]
-"""Widths that a chart can be printed in."""
+"""Tables and charts of what was measured, and pages of them."""

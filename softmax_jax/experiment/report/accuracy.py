@@ -1,30 +1,23 @@
-"""Accuracies as a chart and as a table for a terminal, beside the published ones."""
+"""Accuracies beside the published ones: charts, the table of every measure, and what agrees."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 from rich.console import Console
 
 from softmax_jax.experiment.measures.ceiling import expected_ceiling
-from softmax_jax.experiment.measures.runs import AS_TRAINED
 from softmax_jax.experiment.measures.significance import over_seeds, paired_p_value
 from softmax_jax.experiment.measures.table import EVALUATION
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import BASELINE, PUBLISHED, normalizer_of
+from softmax_jax.experiment.report.charts import BASELINE, PUBLISHED
 from softmax_jax.experiment.report.tables import groups_of, print_groups, with_interval
 from softmax_jax.experiment.tasks import name_of
 from softmax_jax.experiment.tasks.rounded_products import BITS
 from softmax_jax.experiment.tasks.task import Task
-from softmax_jax.files import typed
-from softmax_jax.normalizers.maps import Map
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.normalizers.user_modules import OF_A_MODULE
-from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LENGTHS
+from softmax_jax.temperature import ALL_LENGTHS
 
 Published = Mapping[str, Mapping[int, float]]
 """Accuracies to compare with, in percent, by normalizer and n."""
@@ -40,17 +33,43 @@ Source: Veličković et al., arXiv 2410.01104, Table 1, second-hand: as others q
 could not be confirmed.
 """
 
+MARGIN = 1.5
+"""Points that an accuracy may be off by and still agree."""
+RULE = f"A cell agrees if our 95 % interval holds the published number, or the two differ by less than {MARGIN} points."
+SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"
+
 
 def published_for(task: Task) -> Published:
-    """Returns the accuracies published for a task; none for one of your own."""
+    """Returns the accuracies published for a task: none but for max retrieval."""
     return ACCURACY if name_of(task) == "max_retrieval" else {}
 
 
-def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = ACCURACY) -> charts.Chart:
+def accuracy_chart(
+    frame: pl.DataFrame, title: str, reference: Published = ACCURACY, subtitle: str = ""
+) -> charts.Chart:
     """Draws accuracy by number of items: a line and a 95 % band per normalizer, the published rows dashed.
 
-    The frame has the columns normalizer, n, seed and accuracy. Curves that coincide are one line with all their names.
+    Curves that coincide are one line with all their names.
+
+    Arguments:
+        frame: columns normalizer, n, seed and accuracy; with a column run, each run has a panel
+        title: a statement
+        reference: published accuracies
+        subtitle: what to know to read the chart, by default the number of seeds
     """
+    if "run" in frame.columns:
+        runs = frame.group_by("run", maintain_order=True)
+        panels = [accuracy_panel(rows, reference, charts.panel_title(str(run))) for (run,), rows in runs]
+        drawn: Any = alt.vconcat(*panels).resolve_scale(color="independent", strokeDash="independent")
+    else:
+        drawn = accuracy_panel(frame, reference, charts.panel_title(""))
+    notes = [charts.mean_of(frame["seed"].n_unique(), ", 95 % band"), charts.FAIR]
+    notes = [subtitle] if subtitle else notes[: 1 + (ALL_LENGTHS in set(frame["normalizer"]))]
+    return drawn.properties(title=charts.chart_title(title, *notes))
+
+
+def accuracy_panel(frame: pl.DataFrame, reference: Published, title: alt.TitleParams) -> charts.Chart:
+    """Draws the lines and bands of one run."""
     measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
     lengths = sorted(set(measured["n"]))
     references = [
@@ -64,15 +83,13 @@ def accuracy_chart(frame: pl.DataFrame, title: str, reference: Published = ACCUR
     drawn = pl.concat([measured, pl.DataFrame(references, measured.schema)])
     colours = {joint.get(name, name): colour for name, colour in charts.palette(drawn["normalizer"]).items()}
     dashes = {name: charts.DASHES if name.endswith(PUBLISHED) else [1, 0] for name in colours}
-    seeds = charts.mean_of(frame["seed"].n_unique(), ", 95 % band")
-    titles = charts.chart_title(title, seeds, *([charts.FAIR] if ALL_LENGTHS in dashes else []))
     x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
     drawn, dash = drawn.with_columns(pl.col("normalizer").replace(joint)), charts.dash_by("normalizer", dashes)
-    return charts.named_lines(drawn, x, y, titles, colours=colours, dash=dash, width=600, height=360)
+    return charts.named_lines(drawn, x, y, title, colours=colours, dash=dash, width=600, height=360)
 
 
 def joint_names(means: pl.DataFrame) -> dict[str, str]:
-    """Returns the names of all whose means are the same to a tenth at every length, by the first of them.
+    """Returns the names of those whose means are the same to a tenth at every length, by the first of them.
 
     >>> rows = [("softmax", 4, 98.02), ("ssmax", 4, 98.3), ("softpick", 4, 98.04)]
     >>> joint_names(pl.DataFrame(rows, ["normalizer", "n", "value"], orient="row"))
@@ -119,13 +136,13 @@ def difference_chart(cells: pl.DataFrame) -> charts.Chart:
         color=charts.colour_by("normalizer", charts.palette(cells["normalizer"]), orient="top"),
         opacity=alt.condition(alt.datum.sourced, alt.value(1.0), alt.value(0.4)),
     )
-    told = ["normalizer:N", "n:O", alt.Tooltip("difference:Q", format="+.2f"), "agrees:N"]
+    tooltip = ["normalizer:N", "n:O", alt.Tooltip("difference:Q", format="+.2f"), "agrees:N"]
     band = alt.Chart(alt.Data(values=[{"low": -MARGIN, "high": MARGIN}])).mark_rect(color=charts.GREY, opacity=0.2)
     layers = [
         band.encode(y=y, y2="high:Q"),
         drawn.mark_rule(strokeWidth=2).encode(y=y, y2="high:Q"),
         *([drawn.mark_tick(thickness=2, size=14).encode(y="above:Q")] if ceiling else []),
-        drawn.mark_point(filled=True, size=70).encode(y="difference:Q", tooltip=told),
+        drawn.mark_point(filled=True, size=70).encode(y="difference:Q", tooltip=tooltip),
     ]
     return alt.layer(*layers).properties(width=600, height=300, title=title)
 
@@ -133,7 +150,7 @@ def difference_chart(cells: pl.DataFrame) -> charts.Chart:
 def print_evaluation(
     console: Console, summary: pl.DataFrame, reference: Published = ACCURACY, baseline: str = BASELINE
 ) -> None:
-    """Prints every measure for readers at every length, the published rows under them; gains are over the baseline."""
+    """Prints every measure for readers at every length, and the published rows; gains are over the baseline."""
     lengths = summary["n"].unique().sort().to_list()
     printed = {name: measure for name, measure in EVALUATION.items() if measure.tables != "none" and name in summary}
     (accuracy, *others) = [(name, name, measure.form) for name, measure in printed.items()]
@@ -166,30 +183,30 @@ class Compared(NamedTuple):
     agrees: bool
     """Says whether the 95 % interval of ours holds the published, or they lie less than `MARGIN` apart."""
     interval: float
-    """Half of it; 0 for a single seed."""
+    """Half of that interval; 0 for a single seed."""
 
 
 def compare(summary: pl.DataFrame, row: Mapping[int, float]) -> list[Compared]:
-    """The cells of a published row beside those of one normalizer, at the lengths of both."""
+    """Compares a published row with the summary of one normalizer, at the lengths of both."""
     ours = summary.filter(pl.col("n").is_in(list(row))).select("n", "accuracy", "interval").rows()
     apart = [(n, accuracy - row[n], interval or 0.0) for n, accuracy, interval in ours]
     return [Compared(n, off, abs(off) < max(MARGIN, interval), interval) for n, off, interval in apart]
 
 
 def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
-    """Says how many cells agree, those without a source apart, and how far each row is off."""
+    """Says how many cells agree, counts those without a source apart, and says how far each row is off."""
     cells = [cell for row in compared.values() for cell in row]
     squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
     apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
     sourced, others = (
         [cell.agrees for cell in cells if (cell.n in UNCONFIRMED) == unconfirmed] for unconfirmed in (False, True)
     )
-    beside = f", and {sum(others)} of {len(others)} without a source that could be read" if others else ""
-    return f"{sum(sourced)} of {len(sourced)} cells agree with the published{beside}; mean squared difference: {apart}"
+    unread = f", and {sum(others)} of {len(others)} without a source that could be read" if others else ""
+    return f"{sum(sourced)} of {len(sourced)} cells agree with the published{unread}; mean squared difference: {apart}"
 
 
 def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -> str | None:
-    """Says what a normalizer gains over softmax in the mean of the published lengths: one number, so one test.
+    """Says what a normalizer gains over softmax in the mean of the published lengths, by one test.
 
     None where the frame has no such lengths, or not both normalizers.
     """
@@ -207,70 +224,6 @@ def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -
     )
 
 
-def moved_by_offset(names: Iterable[str]) -> list[str]:
-    """Returns those that weigh a row otherwise once a constant is added to it; none where one was trained with."""
-    names = list(names)
-    if any(name.endswith(AS_TRAINED) for name in names):
-        return []
-    known = [name for name in names if normalizer_of(name) in METHODS or OF_A_MODULE.fullmatch(name)]
-    return [name for name in known if depends_on_offset(normalizer(name))]
-
-
-def depends_on_offset(one: Normalizer) -> bool:
-    """Says whether adding 8 to every logit changes the weights: a map says so itself, a plain function is tried.
-
-    >>> import jax
-    >>> [depends_on_offset(Normalizer(weigh)) for weigh in (jax.nn.softmax, lambda z, axis, where: jax.nn.sigmoid(z))]
-    [False, True]
-    """
-    if isinstance(one.map, Map):
-        return not one.shift_invariant
-    row = jnp.arange(-4.0, 5.0, dtype=jnp.float32)[None]
-    here, there = (one(logits, -1, jnp.ones(row.shape, bool)) for logits in (row, row + 8))
-    return not np.allclose(here, there, atol=1e-4)
-
-
-def remarks(names: Iterable[str]) -> list[str]:
-    """Says what one must know to compare these rows: which depend on an offset of the logits, and what each fit is."""
-    found = []
-    if moved := moved_by_offset(names := list(names)):
-        found.append(
-            f"{', '.join(moved)}: a constant added to all logits changes these weights, and training under softmax "
-            "leaves that constant to chance. So do not judge the method by this row: train with it, as by train.py "
-            f"quick --normalizer {typed(moved[0])}"
-        )
-    if fits := [f"{name} for {REFIT[name]}" for name in names if name in REFIT]:
-        found.append(f"adaptive with its β(H) refit to these models: {'; '.join(fits)}")
-    return found
-
-
-REFIT = {
-    ALL_LENGTHS: "the least loss, at all lengths",
-    TRAIN_LENGTHS: "the least loss, at training lengths only, so it alone shows how far a fit generalises",
-    TARGET: "the largest weight of the true item, at all lengths",
-    TARGET_TRAIN: "the largest weight of the true item, at training lengths only",
-}
-"""What each fit beside a checkpoint was made for."""
-
-
 def published_cells(row: Mapping[int, float], lengths: Sequence[int]) -> dict[int, str]:
-    """The published accuracies at these lengths, as far as there are any."""
+    """Returns the published accuracies at these lengths; those without a source have a star."""
     return {n: f"{row[n]:.1f}{'*' if n in UNCONFIRMED else ''}" for n in lengths if n in row}
-
-
-def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:
-    """One line on fits that are asked about entropies beyond their range in more than `most` percent of the rows."""
-    beyond = summary.filter(pl.col("extrapolated") > most).group_by("normalizer", maintain_order=True)
-    parts = [
-        f"{name} in up to {share:.0f} % of rows at n = {', '.join(map(str, lengths))}"
-        for name, share, lengths in beyond.agg(pl.max("extrapolated"), "n").rows()
-    ]
-    if not parts:
-        return None
-    return f"warning: entropies beyond the fitted range, where β stays as at its end: {'; '.join(parts)}"
-
-
-MARGIN = 1.5
-"""Points that an accuracy may be off and still agree."""
-RULE = f"A cell agrees if our 95 % interval holds the published number, or the two differ by less than {MARGIN} points."
-SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"

@@ -16,7 +16,7 @@ from softmax_jax.experiment.measures.dispersion import AttentionMaps, Resolution
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, by_size, palette
-from softmax_jax.experiment.tasks.max_retrieval import CLASSES
+from softmax_jax.experiment.tasks.retrieval_model import CLASSES
 
 KEYS = ("normalizer", "n")
 WIDTH, HEIGHT = 480, 230
@@ -115,11 +115,11 @@ def attention_map_chart(maps: AttentionMaps) -> charts.Chart:
         )
         .properties(width=4 * items, height=3 * sets)
     )
-    of_row = alt.Header(labelAngle=0, labelAlign="left")
-    of_column = alt.Header(labelExpr="'n = ' + datum.value", labelFontSize=9, labelPadding=3)
+    row_header = alt.Header(labelAngle=0, labelAlign="left")
+    column_header = alt.Header(labelExpr="'n = ' + datum.value", labelFontSize=9, labelPadding=3)
     return cells.facet(
-        row=alt.Row("normalizer:N", title=None, sort=list(maps.normalizers), header=of_row),
-        column=alt.Column("n:O", title=None, sort=list(maps.lengths), header=of_column),
+        row=alt.Row("normalizer:N", title=None, sort=list(maps.normalizers), header=row_header),
+        column=alt.Column("n:O", title=None, sort=list(maps.lengths), header=column_header),
         spacing=4,
     ).properties(
         title=charts.chart_title(
@@ -154,7 +154,7 @@ def resolution_chart(resolution: Resolution, seeds: Sequence[int]) -> charts.Cha
     x = alt.X("rho:Q", title="ρ", axis=alt.Axis(format=f".{digits}f", tickCount=5), scale=scale)
     y = alt.Y("value:Q", title="logit", scale=alt.Scale(zero=False))
     (drawn,) = charts.lines(curves, x, y, colour, point=False, width=1.5)
-    nat, key = (of_seeds[0] for of_seeds in tell_apart(resolution))
+    nat, key = (by_seed[0] for by_seed in tell_apart(resolution))
     title = charts.chart_title(
         "What the key can tell apart",
         f"seed {seeds[0]}; at ρ = 1 the logit grows by {resolution.slope[0]:.0f} per unit of ρ, so one nat is "

@@ -43,8 +43,8 @@ def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
     """
     by_head = [
         _rows_of(n, site, heads).group_by("n", "layer", "head", maintain_order=True).agg(pl.mean(*MEASURES))
-        for n, found in probed.items()
-        for site in found
+        for n, sites in probed.items()
+        for site in sites
     ]
     frame = pl.concat(by_head).drop_nulls("entropy") if by_head else pl.DataFrame()
     if frame.is_empty():
@@ -69,7 +69,7 @@ def critical_betas(probed: Mapping[int, Probed]) -> pl.DataFrame:
     [('layer 0', 4, 4, 0.173, 100.0)]
     """
     of_heads(probed)  # which refuses where there are none
-    rows = pl.concat(_rows_of(n, site, -2) for n, found in probed.items() for site in found)
+    rows = pl.concat(_rows_of(n, site, -2) for n, sites in probed.items() for site in sites)
     rows = rows.drop_nulls("critical").filter(pl.col("visible") > 1)
     by_power = rows.with_columns(n=2 ** pl.col("visible").log(2).floor().cast(pl.Int64))
     critical = pl.col("critical")
@@ -88,15 +88,15 @@ def _rows_of(n: int, rows: SiteRows, heads: int) -> pl.DataFrame:
     Each turn of the loops around a site is a layer.
     """
     axes = rows.site.axis if isinstance(rows.site.axis, tuple) else (rows.site.axis,)
-    own = rows.entropy.shape[rows.entropy.ndim - len(rows.site.shape) + len(axes) :]
-    turns = rows.entropy.size // max(1, math.prod(own))
-    turn, *places = np.indices((turns, *own)).reshape(1 + len(own), -1)
-    head = places[heads] if len(own) > 1 else np.zeros_like(turn)
+    shape = rows.entropy.shape[rows.entropy.ndim - len(rows.site.shape) + len(axes) :]
+    turns = rows.entropy.size // max(1, math.prod(shape))
+    turn, *places = np.indices((turns, *shape)).reshape(1 + len(shape), -1)
+    head = places[heads] if len(shape) > 1 else np.zeros_like(turn)
     visible = np.asarray(rows.visible, np.float64)
     numbers = {"visible": visible, "uniform": np.log(np.where(visible > 0, visible, np.nan))}
     numbers |= {"entropy": rows.entropy, "largest": rows.largest, "first": rows.first}
     numbers["critical"] = np.full(visible.shape, np.nan) if rows.critical is None else rows.critical
-    columns = {name: np.asarray(of_rows, np.float64).ravel() for name, of_rows in numbers.items()}
+    columns = {name: np.asarray(values, np.float64).ravel() for name, values in numbers.items()}
     index, scope = rows.site.index, rows.site.scope
     name = pl.lit(f"layer {index}" if scope == f"site_{index}" else scope)
     layer = name if turns == 1 else pl.format("{}, turn {}", name, "turn")
@@ -108,15 +108,15 @@ def entropy_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the entropy of each head by n, a panel for each layer, below that of equal weights."""
     y = alt.Y("entropy:Q", title="entropy (nats)")
     subtitle = "one line a head; grey: equal weights on all that a row sees"
-    said = _at_ends(frame, "entropy", "At {} tokens the mean entropy is {:.1f} nats, at {} it is {:.1f}")
-    return _by_head(frame, y, said, subtitle, grey="mean(uniform):Q")
+    title = _at_ends(frame, "entropy", "At {} tokens the mean entropy is {:.1f} nats, at {} it is {:.1f}")
+    return _by_head(frame, y, title, subtitle, grey="mean(uniform):Q")
 
 
 def first_chart(frame: pl.DataFrame) -> charts.Chart:
     """Draws the weight of the first token by n, a line for each head, a panel for each layer."""
     y = alt.Y("first:Q", title="weight of the first token", scale=alt.Scale(domain=[0, 1]))
-    said = _at_ends(frame, "first", "At {} tokens the first has a weight of {:.2f}, at {} of {:.2f}")
-    return _by_head(frame, y, said, "mean over queries; one line a head")
+    title = _at_ends(frame, "first", "At {} tokens the first has a weight of {:.2f}, at {} of {:.2f}")
+    return _by_head(frame, y, title, "mean over queries; one line a head")
 
 
 def _at_ends(frame: pl.DataFrame, field: str, form: str) -> str:
@@ -161,9 +161,9 @@ def critical_chart(frame: pl.DataFrame) -> charts.Chart:
     tooltip = ["n:Q", "rows:Q", *(alt.Tooltip(f"{name}:Q", format=".3g") for name in ("value", "low", "high", "sharp"))]
     band = base.mark_area(opacity=0.25, color=HEADS).encode(x=x, y=charts.renamed(y, "low:Q"), y2="high:Q")
     line = base.mark_line(color=HEADS, point=alt.OverlayMarkDef(color=HEADS)).encode(x=x, y=y, tooltip=tooltip)
-    own = base.mark_rule(color=GREY).encode(y=alt.datum(1))
+    model = base.mark_rule(color=GREY).encode(y=alt.datum(1))
     subtitle = "median and quartiles of its rows; grey: β = 1, that of the model"
-    return _by_layer(alt.layer(band, own, line), frame, "A layer is sharp where β exceeds its critical β", subtitle)
+    return _by_layer(alt.layer(band, model, line), frame, "A layer is sharp where β exceeds its critical β", subtitle)
 
 
 def _length_axis(frame: pl.DataFrame, title: str) -> alt.X:
@@ -179,8 +179,8 @@ def _by_layer(chart: Any, frame: pl.DataFrame, *title: str) -> charts.Chart:
 
 def critical_section(frame: pl.DataFrame) -> Section:
     """Says from which inverse temperature on the rows of each layer are sharp, by what `critical_betas` gives."""
-    of_all = (pl.col("sharp") * pl.col("rows")).sum() / pl.col("rows").sum()
-    ends = frame.group_by("n").agg(of_all).sort("n").rows()
+    share = (pl.col("sharp") * pl.col("rows")).sum() / pl.col("rows").sum()
+    ends = frame.group_by("n").agg(share).sort("n").rows()
     (short, few), (long, many) = ends[0], ends[-1]
     sentence = (
         "The largest logits of a row give its critical β. Your model has β = 1, which is above that in "

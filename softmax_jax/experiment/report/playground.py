@@ -73,14 +73,14 @@ def playground_chart(numbers: Mapping[str, Float[np.ndarray, "numbers positions"
     names = list(numbers)
     # One row for each normalizer, with the numbers of all positions as lists: a row for each position is ten times as
     # much text. A number has another name than its list, which a moved slider reads again.
-    rows = [dict(zip(LISTS, np.round(of_one, 4).astype(float).tolist())) for of_one in numbers.values()]
+    rows = [dict(zip(LISTS, np.round(arrays, 4).astype(float).tolist())) for arrays in numbers.values()]
     values = [{"normalizer": name, **row} for name, row in zip(names, rows, strict=True)]
     position = "0"
     for slider, (_, positions, _) in SLIDERS.items():
         position = f"({position}) * {len(positions)} + {slider} / {positions.step}"
-    here = {number: f"datum.{of_all}[{position}]" for number, of_all in zip(NUMBERS, LISTS)}
+    looked_up = {number: f"datum.{by_position}[{position}]" for number, by_position in zip(NUMBERS, LISTS)}
     base = alt.Chart(alt.Data(values=values)).transform_calculate(
-        **here, text="format(datum.best, '.4f') + '   ' + format(datum.entropy, '.2f') + ' nats'"
+        **looked_up, text="format(datum.best, '.4f') + '   ' + format(datum.entropy, '.2f') + ' nats'"
     )
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("best:Q", title="weight of the best item (bar), largest of another (tick)", scale=scale)
@@ -104,5 +104,5 @@ def playground_chart(numbers: Mapping[str, Float[np.ndarray, "numbers positions"
 
 def playground_frame(numbers: Mapping[str, Float[np.ndarray, "numbers positions"]]) -> pl.DataFrame:
     """Returns what the playground shows at first."""
-    rows = [(name, *of_one[:, START].tolist()) for name, of_one in numbers.items()]
+    rows = [(name, *arrays[:, START].tolist()) for name, arrays in numbers.items()]
     return pl.DataFrame(rows, ["normalizer", *NUMBERS], orient="row")

@@ -13,8 +13,10 @@ from softmax_jax import temperature as fitting
 from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.summary import summarize
-from softmax_jax.experiment.report import Paper, charts
-from softmax_jax.experiment.report.charts import BASELINE, GREY, palette, save_chart
+from softmax_jax.experiment.report import charts
+from softmax_jax.experiment.report.chart_files import save_chart
+from softmax_jax.experiment.report.charts import BASELINE, GREY, palette
+from softmax_jax.experiment.report.print_layout import Paper
 from softmax_jax.experiment.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.files import write_csv
 from softmax_jax.normalizers.scales import EntropyPolynomial
@@ -27,7 +29,7 @@ ENDS = ("low", "high")
 PUBLISHED_RANGE = (0.849, 5.945)
 """Entropies in nats between which the published polynomial exceeds 1."""
 LEAST_GAIN = 1.0
-"""Percentage points that the best constant temperature must gain for a share of the gain to mean something."""
+"""Points that the best constant temperature must gain for a share of its gain to mean something."""
 BETA_RANGE = (1 / THETA_RANGE[1], 1 / THETA_RANGE[0])
 
 
@@ -51,7 +53,9 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     shares = {f"covered by {name}": fit.coverage for name, fit in fits.items()}
     shares["best θ on the border"] = longest.border
     shares[f"with a say by {longest.criterion}"] = longest.used
-    groups = {name: {"": {int(n): f"{share:.1f}" for n, share in of_one.items()}} for name, of_one in shares.items()}
+    groups = {
+        name: {"": {int(n): f"{share:.1f}" for n, share in by_length.items()}} for name, by_length in shares.items()
+    }
     print_groups(console, "Rows, in %", groups, longest.lengths)
     console.print(
         "covered: H lies in the fitted range, or is so low that β = 1 by rule; border: the loss is least at an end of "
@@ -61,7 +65,7 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
 
 
 def kind(fit: TemperatureFit) -> str:
-    """Says what β does over the range of a fit, by the rule β ≥ 1 of the method."""
+    """Says how β goes over the range of a fit, under the rule β ≥ 1 of the method."""
     low, high = fit.entropy_range
     betas = fitting.ruled(fit.curve)(np.linspace(low, high, 101))
     if (betas == 1).all():
@@ -105,10 +109,10 @@ def print_published(console: Console, fits: Mapping[str, TemperatureFit]) -> Non
     lines = {"published": {entropy: f"{beta:.2f}" for entropy, beta in PUBLISHED_AT.items()}}
     frame = curve_frame(fits)
     for name in fits:
-        of_fit = frame.filter(model=name)
-        lines[name] = {entropy: f"{beta:.2f}" for _, entropy, beta, *_ in of_fit.rows()}
+        rows = frame.filter(model=name)
+        lines[name] = {entropy: f"{beta:.2f}" for _, entropy, beta, *_ in rows.rows()}
         if fits[name].band:
-            bands = of_fit.select("entropy", *ENDS).rows()
+            bands = rows.select("entropy", *ENDS).rows()
             lines["  95 %, from"] = {entropy: f"{low:.2f}" for entropy, low, _ in bands}
             lines["  to"] = {entropy: f"{high:.2f}" for entropy, _, high in bands}
             lines["  holds the published"] = {band[0]: "yes" if holds(*band) else "no" for band in bands}
@@ -156,9 +160,9 @@ def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:
 
 def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) -> charts.Chart:
     """Draws 1/θ* against H: density of the rows' own optima, and the published and fitted curves with their bands."""
-    everything = fitting.join(rows.values())
-    flat = everything.entropy > fitting.THRESHOLD
-    highest = float(everything.entropy.max())
+    joined = fitting.join(rows.values())
+    flat = joined.entropy > fitting.THRESHOLD
+    highest = float(joined.entropy.max())
     grid = np.linspace(0, highest, 241)
     frames = [
         pl.DataFrame({"curve": name, "entropy": grid, "value": curve(grid)}) for name, curve in curves(fits).items()
@@ -174,8 +178,8 @@ def entropy_chart(rows: Mapping[int, Rows], fits: Mapping[str, TemperatureFit]) 
     x = alt.X("entropy:Q", title="entropy H of the row under softmax (nats)", scale=scale)
     y = alt.Y("value:Q", title="inverse temperature 1/θ", scale=alt.Scale(type="log", base=2, domain=BETA_RANGE))
     under = [
-        density_layer(everything.entropy[flat], 1 / everything.theta[flat], highest),
-        *(charts.band(of_fit, x, y, colour) for of_fit in bands),
+        density_layer(joined.entropy[flat], 1 / joined.theta[flat], highest),
+        *(charts.band(band, x, y, colour) for band in bands),
     ]
     statement = "nothing is fitted to these models yet"
     notes = ["grey: each row's own optimum (at the top and bottom edge: none inside the range)"]
@@ -193,12 +197,12 @@ def row_frame(rows: Mapping[int, Rows], seeds: Sequence[int]) -> pl.DataFrame:
     """Returns the entropy and best temperature of each row of attention; `seeds` are those of the leading axis."""
     return pl.concat(
         charts.long_frame(
-            {"n": [n], "seed": seeds, "row": range(of_length.entropy.shape[1])},
-            entropy=of_length.entropy,
-            theta=of_length.theta,
-            on_border=of_length.border,
+            {"n": [n], "seed": seeds, "row": range(at_length.entropy.shape[1])},
+            entropy=at_length.entropy,
+            theta=at_length.theta,
+            on_border=at_length.border,
         ).drop("row")
-        for n, of_length in rows.items()
+        for n, at_length in rows.items()
     )
 
 
@@ -221,7 +225,7 @@ def write_study(
     compared: pl.DataFrame,
     paper: Paper | None = None,
 ) -> list[Path]:
-    """Writes the fits, the comparison and the chart; returns where."""
+    """Writes the fits, the comparison and the chart; returns the paths."""
     paths = [output / FITS[name] for name in fits]
     for path, fit in zip(paths, fits.values()):
         fit.save(path)

@@ -1,47 +1,15 @@
+"""Presets as the command line finds them, and a package without its extra."""
+
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from softmax_jax.experiment import configs
-from softmax_jax.experiment.commands import __main__ as program
 from softmax_jax.refusal import Refusal
 
 ROOT = Path(__file__).parents[3]
-
-
-def run(*words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/softmax-jax", *words])
-    program.main()
-
-
-@pytest.mark.parametrize("words", [(), ("--help",)])
-def test_every_command_is_listed_with_what_it_does(words, monkeypatch, capsys):
-    run(*words, monkeypatch=monkeypatch)
-    listed = capsys.readouterr().out
-    for command in program.COMMANDS:
-        summary = import_module(f"softmax_jax.experiment.commands.{program.module_of(command)}").__doc__ or ""
-        assert f"  {command:<16}{summary.splitlines()[0]}\n" in listed
-
-
-def test_another_name_is_refused_in_one_line(monkeypatch, capsys):
-    with pytest.raises(SystemExit) as ended:
-        run("trian", monkeypatch=monkeypatch)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("error: the first argument is trian: did you mean 'train'? it must be")
-
-
-def test_a_command_gets_the_other_words_and_says_its_own_name(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run("train", "papr", monkeypatch=monkeypatch)
-    assert "the first argument is papr: did you mean 'paper'?" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run("evaluate", "--help", monkeypatch=monkeypatch)
-    first, _, usage = capsys.readouterr().out.split("\n", 2)
-    assert first.startswith("example: softmax-jax evaluate --normalizers softmax ")
-    assert usage.startswith("usage: softmax-jax evaluate [-h]")
 
 
 def test_presets_are_the_files_of_one_folder_and_what_studies_add():

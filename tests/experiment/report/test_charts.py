@@ -3,22 +3,19 @@
 import itertools
 import re
 
+import altair as alt
 import numpy as np
 import polars as pl
 import pytest
 
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import specification
+from softmax_jax.experiment.report.chart_files import drawn_from, fingerprint, save_chart, specification, svg
+from softmax_jax.experiment.report.print_layout import WIDTHS, lay_out, size_of
 from tests.experiment.report.charts import texts_of
 from tests.tiers import full_except
 
-FRAME = pl.DataFrame(
-    [
-        {"normalizer": name, "n": n, "value": value}
-        for name, end in (("softmax", 20.0), ("ssmax", 21.0), ("mine", 19.5))
-        for n, value in ((16, 99.0), (256, end))
-    ]
-)
+ROWS = [("softmax", 16, 99.0), ("softmax", 256, 20.0), ("ssmax", 16, 99.0), ("ssmax", 256, 21.0)]
+FRAME = pl.DataFrame([*ROWS, ("mine", 16, 99.0), ("mine", 256, 19.5)], ["normalizer", "n", "value"], orient="row")
 
 
 def chart(frame=FRAME):
@@ -27,7 +24,7 @@ def chart(frame=FRAME):
 
 
 def test_names_at_the_ends_keep_apart_and_text_takes_the_colour_of_the_page():
-    drawn = charts.svg(specification(chart()))
+    drawn = svg(specification(chart()))
     names = re.findall(r'translate\([\d.]+,([\d.]+)\)"[^>]*>(softmax|ssmax|mine)<', drawn)
     heights = {text: float(height) for height, text in names}
     assert heights["ssmax"] + 15.9 < heights["softmax"] < heights["mine"] - 15.9
@@ -38,11 +35,12 @@ def test_names_at_the_ends_keep_apart_and_text_takes_the_colour_of_the_page():
     assert curves[0][0] == charts.BY_NORMALIZER["softmax"]
 
 
-@pytest.mark.full
-def test_places_stay_where_nothing_is_in_the_way_and_within_the_chart():
-    assert charts.apart([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
-    assert charts.apart([1.0, 1.0, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
-    assert charts.apart([0.5] * 5, 0.4) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+@pytest.mark.parametrize(
+    ("places", "gap", "moved"),
+    [([0.1, 0.9], 0.1, [0.1, 0.9]), ([1.0] * 3, 0.1, [0.8, 0.9, 1.0]), ([0.5] * 5, 0.4, [0, 0.25, 0.5, 0.75, 1])],
+)
+def test_places_stay_where_nothing_is_in_the_way_and_within_the_chart(places, gap, moved):
+    assert charts.apart(places, gap) == pytest.approx(moved)
 
 
 @pytest.mark.full
@@ -50,23 +48,21 @@ def test_a_picture_says_what_it_was_drawn_from():
     other, same, nearly = (
         specification(chart(FRAME.with_columns(pl.col("value") * by))) for by in (1.001, 1, 1 + 1e-14)
     )
-    assert charts.drawn_from(charts.svg(same)) == charts.fingerprint(same)
-    assert charts.fingerprint(other) != charts.fingerprint(same) == charts.fingerprint(nearly)
-    assert charts.drawn_from("<svg></svg>") is None
+    assert drawn_from(svg(same)) == fingerprint(same) == fingerprint(nearly) != fingerprint(other)
+    assert drawn_from("<svg></svg>") is None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("paper", "points"), charts.COLUMNS.items())
+@pytest.mark.parametrize(("paper", "points"), WIDTHS.items())
 def test_paper_has_the_width_of_its_columns_and_names_for_readers_and_no_title(paper, points, tmp_path):
     long = "a normalizer whose name takes half a column"
     crowded = chart(FRAME.with_columns(pl.col("normalizer").replace({"mine": long})))
-    *shown, pdf, svg, caption = charts.save_chart(crowded, tmp_path / "accuracy", paper)
+    *shown, pdf, picture, caption = save_chart(crowded, tmp_path / "accuracy", paper)
     assert {path.parent for path in shown} == {tmp_path}
-    assert {path.parent for path in (pdf, svg, caption)} == {tmp_path / "paper"}
+    assert {path.parent for path in (pdf, picture, caption)} == {tmp_path / "paper"}
     width, _ = re.findall(rb"MediaBox ?\[0 0 ([\d.]+) ([\d.]+)\]", pdf.read_bytes())[0]
-    assert float(width) == pytest.approx(points, abs=1)
-    text = svg.read_text()
-    assert charts.size_of(text)[0] == pytest.approx(points, abs=1)
+    text = picture.read_text()
+    assert (float(width), size_of(text)[0]) == pytest.approx((points, points), abs=1)
     assert {"SSMax", "softmax", long} <= texts_of(text)
     assert not {"Who holds?", "ssmax"} & texts_of(text)
     assert "serif" in text
@@ -76,9 +72,9 @@ def test_paper_has_the_width_of_its_columns_and_names_for_readers_and_no_title(p
 
 @pytest.mark.full
 def test_panels_go_under_each_other_where_a_column_is_too_narrow():
-    side_by_side = specification(charts.alt.hconcat(chart(), chart()).properties(title=charts.chart_title("Both?")))
-    sizes = {paper: charts.size_of(charts.printed(side_by_side, paper)) for paper in charts.COLUMNS}
-    assert sizes["one-column"][1] > 1.8 * sizes["two-column"][1]
+    side_by_side = specification(alt.hconcat(chart(), chart()).properties(title=charts.chart_title("Both?")))
+    narrow, wide = (size_of(lay_out(side_by_side, paper))[1] for paper in WIDTHS)
+    assert narrow > 1.8 * wide
 
 
 WHITE, SLATE = "#ffffff", "#1e2129"
@@ -124,8 +120,8 @@ def least_distance(colours, sight):
 @pytest.mark.parametrize("sight", full_except(SIGHTS, "normal"))
 def test_colours_can_be_told_apart(sight):
     assert least_distance(NINE, sight) >= (0.15 if sight == "normal" else 0.075)
-    for some in (charts.BY_CAUSE.values(), charts.by_size("12345").values()):
-        assert least_distance(some, sight) >= 0.045
+    for colours in (charts.BY_CAUSE.values(), charts.by_size("12345").values()):
+        assert least_distance(colours, sight) >= 0.045
 
 
 @pytest.mark.full

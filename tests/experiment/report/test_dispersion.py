@@ -2,9 +2,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.experiment.measures.dispersion import AttentionMaps, Resolution
+from softmax_jax.experiment.measures.dispersion import AttentionMaps
 from softmax_jax.experiment.report import charts, dispersion
 from tests.experiment.report.charts import values_of
+from tests.experiment.report.studies import RESOLUTION
 
 NAMES, LENGTHS, SEEDS = ("softmax", "hardmax"), (16, 256, 16384), (0, 1, 2)
 BOUNDS = ("entropy_lower", "entropy_upper", "max_weight_lower", "max_weight_upper", "max_weight_upper_nearest")
@@ -39,13 +40,6 @@ LOSSES = pl.DataFrame(
         for n in LENGTHS
         for seed in SEEDS
     ]
-)
-RESOLUTION = Resolution(
-    np.linspace(0.998, 1, 3),
-    np.arange(60.0).reshape(2, 10, 3),
-    np.array([200.0, 100.0]),
-    np.array([0.04, 0.06]),
-    np.zeros((2, 10)),
 )
 
 

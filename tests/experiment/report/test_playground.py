@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.experiment.report.charts import specification, svg
+from softmax_jax.experiment.report import playground
+from softmax_jax.experiment.report.chart_files import specification, svg
 from softmax_jax.experiment.report.playground import (
     POSITIONS,
     SLIDERS,
@@ -32,40 +33,30 @@ def numbers():
 
 def test_the_best_item_comes_first_and_more_items_leave_the_others_where_they_are():
     logits = playground_logits(10, gap=4.0, noise=1.5)
-    assert len(logits) == 1025
-    assert logits[0] == 4.0
+    assert (len(logits), logits[0]) == (1025, 4.0)
     assert np.abs(logits[1:]).max() <= 1.5
     assert np.ptp(logits[1:]) > 2.98
     assert (playground_logits(4, 4.0, 1.5) == logits[:17]).all()
 
 
-@pytest.mark.parametrize("position", [(0, 0, 0), (6, 4, 1), (12, 10, 5), (4, 3, 2)])
-def test_each_position_has_the_numbers_of_its_row_alone(numbers, position):
-    place = POSITIONS.index(position)
-    for name, normalizer in SHOWN.items():
+def test_each_position_has_the_numbers_of_its_row_alone(numbers):
+    for position in [(0, 0, 0), (6, 4, 1), (12, 10, 5), (4, 3, 2)]:
         logits = jnp.asarray(playground_logits(*position), jnp.float32)
-        weights = np.asarray(normalizer(logits, where=jnp.ones(len(logits), bool)))
-        best, other, entropy = numbers[name][:, place]
-        np.testing.assert_allclose(best, weights[0], rtol=1e-5)
-        np.testing.assert_allclose(other, np.abs(weights[1:]).max(), rtol=1e-5)
-        np.testing.assert_allclose(entropy, sj.weight_entropy(jnp.asarray(weights)), rtol=1e-4, atol=1e-6)
+        for name, normalizer in SHOWN.items():
+            weights = np.asarray(normalizer(logits, where=jnp.ones(len(logits), bool)))
+            expected = weights[0], np.abs(weights[1:]).max(), sj.weight_entropy(jnp.asarray(weights))
+            np.testing.assert_allclose(numbers[name][:, POSITIONS.index(position)], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_picture_shows_the_numbers_of_the_position(numbers):
-    texts = {
-        tuple(text.split()[:2])
-        for text in texts_of(svg(specification(playground_chart(numbers))))
-        if text and "nats" in text
-    }
+def test_the_picture_shows_the_numbers_of_the_position_where_the_chart_looks_them_up(numbers):
+    chart = playground_chart(numbers)
+    texts = {tuple(text.split()[:2]) for text in texts_of(svg(specification(chart))) if text and "nats" in text}
     frame = playground_frame(numbers)
     assert frame["normalizer"].to_list() == list(SHOWN)
     assert texts == {(f"{best:.4f}", f"{entropy:.2f}") for _, best, _, entropy in frame.rows()}
     assert POSITIONS[START] == tuple(start for _, _, start in SLIDERS.values())
-
-
-def test_the_chart_looks_each_position_up_where_its_numbers_are(numbers):
-    """The expression of the page, read as Python, for every position of the sliders."""
-    steps = [step for layer in playground_chart(numbers).to_dict()["layer"] for step in layer["transform"]]
+    # The expression of the page, read as Python, for every position of the sliders.
+    steps = [step for layer in chart.to_dict()["layer"] for step in layer["transform"]]
     (expression,) = {
         step["calculate"].removeprefix("datum.best_by_position[").removesuffix("]")
         for step in steps
@@ -73,14 +64,15 @@ def test_the_chart_looks_each_position_up_where_its_numbers_are(numbers):
     }
     places = [eval(expression, dict(zip(SLIDERS, position))) for position in POSITIONS]
     assert places == list(range(len(POSITIONS)))
-    rows = values_of(playground_chart(numbers))
+    rows = values_of(chart)
     assert {len(row["best_by_position"]) for row in rows} == {len(POSITIONS)}
     # A slider that is moved computes anew: what is read must not have been written over.
     assert not {step["as"] for step in steps} & set(rows[0])
 
 
 @pytest.mark.full
-def test_every_registered_normalizer_has_its_place():
-    every = playground_numbers({name: sj.normalizer(name) for name in sj.METHODS})
-    assert list(every) == list(sj.METHODS)
-    assert all(np.isfinite(of_one).all() for of_one in every.values())
+def test_every_registered_normalizer_has_its_place(monkeypatch):
+    monkeypatch.setattr(playground, "POSITIONS", [(0, 0, 0), (2, 4, 1)])
+    by_name = playground_numbers({name: sj.normalizer(name) for name in sj.METHODS})
+    assert list(by_name) == list(sj.METHODS)
+    assert all(np.isfinite(numbers).all() for numbers in by_name.values())

@@ -6,8 +6,8 @@ import scipy.stats
 from rich.console import Console
 
 from softmax_jax.experiment.measures.significance import corrected, half_width
-from softmax_jax.experiment.report import looks, shootout as report
-from softmax_jax.experiment.report.charts import save_chart
+from softmax_jax.experiment.report import shootout as report
+from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.shootout import Outcomes
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from tests.experiment.report.charts import printed, texts_of, values_of
@@ -17,6 +17,7 @@ ACCURACIES = {"softmax": [80.0, 82.0, 84.0], "ssmax": [90.0, 91.0, 95.0], "signe
 LOSSES = {"softmax": 0.5, "ssmax": 0.3, "signed_l1": 0.25}
 SECONDS = {"softmax": 3.0, "ssmax": 4.0, "signed_l1": 2.0}
 LENGTHS = (32, 128)
+COLUMNS = ("accuracy (%)", "test loss", "train loss", "train seconds")
 
 
 def made(*names, seeds=3, lengths=LENGTHS):
@@ -51,47 +52,39 @@ def cells(table):
     return {row[0]: dict(zip(headers[1:], row[1:])) for row in rows}
 
 
-@pytest.mark.full
 def test_formulas_come_with_numbers_and_sources_and_weights_with_their_sum():
-    rows = cells(looks.formula_table(["softmax", "entmax(alpha=1.2)"]))
+    rows = cells(report.formula_table(["softmax", "entmax(alpha=1.2)"]))
     assert rows["softmax"]["formula"] == METHODS["softmax"].entry.formula
     assert [row["numbers"] for row in rows.values()] == ["none", "alpha = 1.2"]
     assert rows["entmax(alpha=1.2)"]["source"] == METHODS["entmax"].entry.source
     scores = (0.0, 1.0, -2.0)
-    rows = cells(looks.weight_table(NAMED, scores, "A row"))
+    rows = cells(report.weight_table(NAMED, scores, "A row"))
     assert list(rows) == list(NAMED)
     weights = np.exp(scores) / np.exp(scores).sum()
-    expected = dict(zip(("0", "1", "-2", "sum"), [*(f"{weight:.3f}" for weight in weights), "1.000"]))
-    assert rows["softmax"] == expected
+    assert list(rows["softmax"].values()) == [*(f"{weight:.3f}" for weight in weights), "1.000"]
 
 
 @pytest.mark.full
 def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
     lengths = (1, 4, 9, 33)
-    found = looks.sweep(NAMED, lengths)
-    for name, weights in found.items():
+    swept = report.sweep(NAMED, lengths)
+    for name, weights in swept.items():
         for n, weight in zip(lengths, weights):
             logits = np.where(np.arange(n) == 0, 3.0, 0.5 * np.cos(0.1 * np.arange(n))).astype(np.float32)
             assert weight == pytest.approx(float(NAMED[name](jnp.asarray(logits))[0]), abs=1e-6)
-    assert found["softmax"][1] == pytest.approx(
-        np.exp(3) / (np.exp(3) + np.exp(0.5 * np.cos([0.1, 0.2, 0.3])).sum()), abs=1e-6
-    )
-    rows = cells(looks.sweep_table(found, lengths))
-    assert {n: rows["softmax"][n] for n in rows["softmax"]} == {
-        str(n): f"{found['softmax'][index]:.4f}" for index, n in ((0, 1), (2, 9), (3, 33))
-    }
+    four = np.exp(3) / (np.exp(3) + np.exp(0.5 * np.cos([0.1, 0.2, 0.3])).sum())
+    assert swept["softmax"][1] == pytest.approx(four, abs=1e-6)
+    row = cells(report.sweep_table(swept, lengths))["softmax"]
+    assert row == {str(lengths[index]): f"{swept['softmax'][index]:.4f}" for index in (0, 2, 3)}
 
 
 def test_results_are_means_with_intervals_and_tests_and_the_best_of_each_column_is_marked():
     rows = cells(report.results_table(OUTCOMES, 32))
     half = scipy.stats.t.ppf(0.975, 2) * np.std(ACCURACIES["softmax"], ddof=1) / np.sqrt(3)
-    assert rows["softmax"]["accuracy (%)"] == f"82.00±{half:.2f}"
-    assert rows["softmax"]["test loss"].startswith("0.5100±")
-    assert rows["softmax"]["train loss"].startswith("0.2600±")
-    assert rows["softmax"]["train seconds"] == "3.0"
+    starts = dict(zip(COLUMNS, (f"82.00±{half:.2f}", "0.5100±", "0.2600±", "3.0")))
+    assert all(rows["softmax"][column].startswith(start) for column, start in starts.items())
     assert (rows["ssmax"]["learned"], rows["softmax"]["learned"]) == ("s = 1.50, 0.50", "–")
-    best = {"accuracy (%)": "ssmax", "test loss": "signed_l1", "train loss": "signed_l1", "train seconds": "signed_l1"}
-    for column, winner in best.items():
+    for column, winner in zip(COLUMNS, ("ssmax", "signed_l1", "signed_l1", "signed_l1")):
         assert [name for name in rows if rows[name][column].startswith("* ")] == [winner]
     others = ("ssmax", "signed_l1")
     alone = [scipy.stats.ttest_rel(ACCURACIES[name], ACCURACIES["softmax"]).pvalue for name in others]  # pyright: ignore[reportAttributeAccessIssue]
@@ -103,20 +96,12 @@ def test_results_are_means_with_intervals_and_tests_and_the_best_of_each_column_
     assert [by_length["ssmax"][n].split("±")[0] for n in ("32", "128")] == ["92.0", "91.9"]
 
 
-@pytest.mark.full
-def test_equal_bests_are_all_marked():
+def test_equal_bests_are_all_marked_and_one_seed_has_neither_interval_nor_p():
     alone = made("ssmax")
-    twin = alone.tests.with_columns(normalizer=pl.lit("twin")), alone.losses.with_columns(normalizer=pl.lit("twin"))
-    tests, losses = (pl.concat(pair) for pair in zip(alone[:2], twin))
-    rows = cells(
-        report.results_table(Outcomes(tests, losses, {"ssmax": {}, "twin": {}}, {"ssmax": 4.0, "twin": 4.0}), 32)
-    )
-    for column in ("accuracy (%)", "test loss", "train loss", "train seconds"):
-        assert all(rows[name][column].startswith("* ") for name in ("ssmax", "twin"))
-
-
-@pytest.mark.full
-def test_one_seed_has_neither_interval_nor_p():
+    tests, losses = (pl.concat([frame, frame.with_columns(normalizer=pl.lit("twin"))]) for frame in alone[:2])
+    twins = Outcomes(tests, losses, {"ssmax": {}, "twin": {}}, {"ssmax": 4.0, "twin": 4.0})
+    rows = cells(report.results_table(twins, 32))
+    assert all(row[column].startswith("* ") for row in rows.values() for column in COLUMNS)
     single = made(*NAMED, seeds=1)
     for table in (report.results_table(single, 32), report.lengths_table(single)):
         table.caption = None
@@ -125,32 +110,22 @@ def test_one_seed_has_neither_interval_nor_p():
 
 
 @pytest.mark.full
-def test_all_looks_are_printed():
-    text = printed(looks.print_looks, NAMED, looks.sweep(NAMED), width=200)
-    titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")
-    assert all(title in text for title in titles)
-    assert "…" not in text
-
-
-@pytest.mark.full
 def test_bars_and_bands_hold_the_mean_and_its_interval():
-    half = half_width(ACCURACIES["softmax"])
-    assert half is not None
+    half = half_width(ACCURACIES["softmax"]) or 0
     charts = report.outcome_charts(OUTCOMES, 32)
     bars, curve, by_length = (values_of(charts[name]) for name in ("accuracy", "losses", "lengths"))
     assert [bar["normalizer"] for bar in bars[:3]] == list(ACCURACIES)
     ends = {"low": pytest.approx(82 - half, rel=1e-5), "high": pytest.approx(82 + half, rel=1e-5)}
     assert bars[0] == {"normalizer": "softmax", "value": 82.0} | ends
-    of_softmax = [point for point in curve if point["normalizer"] == "softmax"]
-    assert [point["epoch"] for point in of_softmax[:3]] == [1, 2, 3]
-    assert of_softmax[2]["value"] == pytest.approx(0.26)
+    softmax = [(point["epoch"], point["value"]) for point in curve if point["normalizer"] == "softmax"]
+    assert softmax[:3] == [(1, 1.0), (2, 0.5), (3, pytest.approx(0.26))]
     assert all(0 < point["low"] <= point["value"] <= point["high"] for point in curve)
     assert {(point["normalizer"], point["n"]) for point in by_length} == {(o, n) for o in NAMED for n in LENGTHS}
     assert all(0 <= point["low"] <= point["value"] <= point["high"] <= 100 for point in by_length)
 
 
 @pytest.mark.full
-def test_charts_are_saved_and_say_what_they_show(tmp_path):
+def test_charts_are_saved_and_say_what_they_show_and_all_looks_are_printed(tmp_path):
     texts = {
         "weights": {"softmax", "signed_l1", "weight"},
         "rows": {"concentrated", "diffuse", "ssmax"},
@@ -159,9 +134,14 @@ def test_charts_are_saved_and_say_what_they_show(tmp_path):
         "losses": {"Loss by epoch", "epoch", "ssmax"},
         "lengths": {"length at test time", "128", "ssmax"},
     }
-    charts = looks.look_charts(NAMED, looks.sweep(NAMED)) | report.outcome_charts(OUTCOMES, 32)
+    swept = report.sweep(NAMED)
+    charts = report.look_charts(NAMED, swept) | report.outcome_charts(OUTCOMES, 32)
     assert set(charts) == set(texts)
     for name, chart in charts.items():
         _, svg = save_chart(chart, tmp_path / name)
         assert texts[name] <= texts_of(svg.read_bytes())
     assert "lengths" not in report.outcome_charts(made("softmax", lengths=(32,)), 32)
+    text = printed(report.print_looks, NAMED, swept, width=200)
+    titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")
+    assert all(title in text for title in titles)
+    assert "…" not in text

@@ -11,8 +11,7 @@ from softmax_jax.experiment.commands import evaluate, fit, report, train
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.tasks import TASKS, name_of, task_class
 from softmax_jax.experiment.tasks.retrieval import Sort
-from softmax_jax.experiment.training.config import from_settings, settings_of
-from softmax_jax.experiment.training.run_directory import read_config
+from softmax_jax.experiment.training.config import from_settings, read_config, settings_of
 from softmax_jax.normalizers import user_modules
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,131 @@
+"""The process of a command: its devices, its compiled programs, and how it ends."""
+
+import atexit
+import contextlib
+import dataclasses
+import gc
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import tyro
+
+from softmax_jax.experiment.commands.output import ended_by_reader
+from softmax_jax.experiment.commands.parse import parse
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.refusal import NotFiniteError, Refusal
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPrograms:
+    """Options for compiled programs."""
+
+    compilation_cache: Path | None = None
+    """Directory that keeps compiled programs from run to run; softmax_jax in the user's cache directory by default."""
+    no_compilation_cache: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep no compiled program and use none that was kept."""
+
+    def keep(self) -> None:
+        """Keeps compiled programs and reads back those of earlier processes; call it before anything is compiled.
+
+        A directory that JAX's own settings name, such as `JAX_COMPILATION_CACHE_DIR`, goes before the default. One
+        that cannot be written means no cache, which costs the time to compile and is nothing to warn of.
+        """
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        chosen = self.compilation_cache or jax.config.values["jax_compilation_cache_dir"] or Path(base, "softmax_jax")
+        jax.config.update("jax_enable_compilation_cache", not self.no_compilation_cache)
+        jax.config.update("jax_compilation_cache_dir", str(chosen))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
+
+
+KEPT = CompiledPrograms()
+
+
+@ended_by_reader()
+def run_command(
+    arguments: type[T],
+    description: str | None,
+    command: Callable[[T], None],
+    example: str = "",
+    quick: Mapping[str, Any] = types.MappingProxyType({}),
+    **options: Any,
+) -> None:
+    """Parses the command line and calls the command with it, a device per core; bad input ends in one line.
+
+    Arguments:
+        arguments: the dataclass of the options
+        description: what --help says of the command
+        command: a function of an instance of that dataclass
+        example: a command line to show above the help
+        quick: values of options that are left out, where --quick is given
+        options: those of `tyro.cli`
+    """
+    atexit.register(gc.freeze)  # or the interpreter looks through every object once more at its end, for 0.8 s
+    parsed: Any = parse(arguments, example=example, description=description, **options)
+    one_device_per_core()
+    if getattr(parsed, "quick", False):
+        changes = {name: value for name, value in quick.items() if getattr(parsed, name) == getattr(arguments, name)}
+        print("a quick look, not a result to cite:", ", ".join(f"{name} {value}" for name, value in changes.items()))
+        parsed = dataclasses.replace(parsed, **changes)
+    with one_line_errors():
+        command(parsed)
+
+
+def one_device_per_core() -> None:
+    """Makes every CPU core a device of its own; call it before JAX first touches a device.
+
+    Seeds are independent, so a core each beats all cores at one matrix product. Other platforms are not affected,
+    nor is anyone who chose their own XLA_FLAGS.
+    """
+    if "XLA_FLAGS" not in os.environ:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        jax.config.update("jax_num_cpu_devices", len(usable))
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Ends bad input in one line on stderr with status 2, a loss that is not finite with 1, a stopped run with 130."""
+    try:
+        yield
+    except NotFiniteError as error:
+        problem, status = str(error), 1
+    except Refusal as refusal:
+        problem, status = " ".join(str(refusal).split()), 2
+    except (MemoryError, RuntimeError, AssertionError) as error:
+        if not (problem := memory_problem(error) or device_problem()):
+            raise
+        status = 2
+    except KeyboardInterrupt as interruption:
+        print(*interruption.args, end="\n" * bool(interruption.args), file=sys.stderr)
+        raise SystemExit(130) from None
+    else:
+        return
+    plain_console(stderr=True).print(f"error: {problem}", style="red", soft_wrap=True, highlight=False)
+    raise SystemExit(status)
+
+
+def memory_problem(error: BaseException) -> str:
+    """Returns that there was too little memory, where the error says so, or nothing."""
+    words = " ".join(str(error).split())[:200]
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in words:
+        return f"this takes more memory than there is ({words}): ask for fewer sets or seeds at once"
+    return ""
+
+
+def device_problem() -> str:
+    """Returns why there is no device to compute on, or nothing. JAX tells by an error of any of these kinds."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError):
+        platforms = jax.config.values["jax_platforms"]
+        return f"JAX_PLATFORMS is {platforms!r}, and JAX finds no such device here: leave it out, or install one"
+    return ""

@@ -1,0 +1,95 @@
+"""Where results go, and what commands print to go on with."""
+
+import io
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from softmax_jax.experiment.commands import evaluate, train
+from softmax_jax.experiment.commands.output import print_any_letter, program, results_of
+from softmax_jax.experiment.measures.runs import named_normalizers
+from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.tasks.retrieval import Sort
+from softmax_jax.refusal import Refusal
+
+
+def test_results_never_go_over_others_and_the_newest_is_linked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outputs = []
+    for number in range(2):  # in the same second, as far as they can
+        with results_of("evaluate", None) as output:
+            (output / "found").write_text(str(number))
+        outputs.append(output)
+        assert Path("results/evaluate/latest/found").read_text() == str(number)
+    assert [(output / "found").read_text() for output in outputs] == ["0", "1"]
+    assert all(re.fullmatch(r"results/evaluate/\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d", str(output)) for output in outputs)
+    with results_of("evaluate", Path("elsewhere")) as output:
+        assert output == Path("elsewhere")
+    assert Path("results/evaluate/latest").resolve() == outputs[1].resolve()
+
+
+@pytest.mark.parametrize("error", [ValueError, IsADirectoryError])
+def test_a_failure_leaves_no_directory_of_results_and_no_link(error, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(output):
+        output.write_text("no file")
+        raise error
+
+    with pytest.raises((error, IsADirectoryError)), results_of("report", None) as output:
+        write(output if error is IsADirectoryError else Path(os.devnull))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_results_cannot_go_to_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    Path("results/evaluate").touch()
+    with pytest.raises(Refusal, match="--output is results/evaluate: it must be a directory to write to"):
+        evaluate.Arguments()
+    with pytest.raises(Refusal, match=r"results/evaluate/.* cannot be written"), results_of("evaluate", None):
+        raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("name", ["first run", "läufe", "it's", "$HOME", "plain"])
+def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for part in ("run", "build_model"):
+        monkeypatch.setattr(train, part, lambda *arguments: None)
+    monkeypatch.setattr(sys, "argv", ["train.py", "quick", "--normalizer", "math:tanh", "--workdir", f"my runs/{name}"])
+    train.main()
+    trained = capsys.readouterr().out.partition("evaluate with: ")[2]
+    assert shlex.split(trained) == ["python", "evaluate.py", "--checkpoint", f"my runs/{name}", "--trust-code"]
+    run = Evaluated("x", Sort(), ("softmax",), [], pl.DataFrame())
+    following = evaluate.next_step([Path(f"my runs/{name}"), tmp_path / name], [run])
+    assert shlex.split(following, comments=True) == ["python", "report.py", f"my runs/{name}", name]
+    with pytest.raises(Refusal, match="there is no such fit") as refused:
+        named_normalizers(["adaptive_refit"], tmp_path / name, {})
+    fit = shlex.split(str(refused.value).partition(": run ")[2])
+    assert fit[1:] == ["--checkpoint", str(tmp_path / name), "--output", str(tmp_path)]
+
+
+def test_a_script_in_another_place_names_the_one_beside_it(tmp_path, monkeypatch):
+    place = tmp_path / "my code"
+    place.mkdir()
+    (place / "fit_temperature.py").touch()
+    monkeypatch.setattr(sys, "argv", [str(place / "train.py")])
+    assert shlex.split(program("fit")) == ["python", str(place / "fit_temperature.py")]
+    assert program("evaluate") == "python evaluate.py"
+
+
+@pytest.mark.parametrize(
+    ("coding", "expected"),
+    [("ascii", "±β läufe".encode()), ("latin-1", b"\xb1? l\xe4ufe"), ("utf-8", "±β läufe".encode())],
+)
+def test_any_letter_can_be_printed_in_any_locale(coding, expected, monkeypatch):
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, coding, "strict"))
+    print_any_letter()
+    print("±β läufe", end="", flush=True)
+    assert printed.getvalue() == expected

@@ -277,7 +277,7 @@ INTERNAL = {
         "experiment.measures.frames",
         "experiment.report.assets.draw",
         "experiment.report.drawing",
-        "experiment.report.page",
+        *(f"experiment.report.{name}" for name in ("evaluated", "page", "sections", "study")),
         "experiment.training.progress",
         *(f"transforms.{name}" for name in ("derivatives", "find", "hiding", "merges", "nnx_state", "program")),
         *("transforms.unread", "transforms.usage"),

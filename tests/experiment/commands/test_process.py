@@ -54,7 +54,7 @@ DEFECTS = (ValueError, OSError, KeyError, TypeError, ZeroDivisionError, Floating
 @pytest.mark.parametrize("kind", DEFECTS)
 @pytest.mark.parametrize(
     ("module", "part", "words"),
-    [(evaluate, "load_runs", ()), (report, "sections_of", ()), (train, "run", ("quick", "--workdir", "run"))],
+    [(evaluate, "load_runs", ()), (report, "sections_of", ()), (train, "train", ("quick", "--workdir", "run"))],
 )
 def test_a_defect_keeps_its_traceback_through_every_command(kind, module, part, words, monkeypatch, tmp_path, capsys):
     def boom(*arguments, **options):

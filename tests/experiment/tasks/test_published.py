@@ -67,7 +67,6 @@ def test_imported_parameters_give_the_stock_models_scores(stock_parameters, batc
     assert np.allclose(ours(data, batch, name), expected, atol=1e-5)
 
 
-@pytest.mark.full
 def test_other_bytes_are_refused_in_one_line(stock_parameters):
     wrong = dict(stock_parameters)
     wrong["Dense_5"] = {"kernel": jnp.zeros((WIDTH, 7)), "bias": jnp.zeros(7)}

@@ -32,7 +32,15 @@ def test_the_stream_is_the_published_one():
             assert np.array_equal(batch.answer[index], kappa[np.arange(32), np.asarray(rho)[..., 0].argmax(1)])
 
 
-@pytest.mark.parametrize("lengths", [(2, 128), pytest.param(notebook.LENGTHS, marks=pytest.mark.full)], ids=len)
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        (2, 128),
+        pytest.param(notebook.LENGTHS[:8], marks=pytest.mark.full),
+        pytest.param(notebook.LENGTHS, marks=pytest.mark.rare),
+    ],
+    ids=len,
+)
 def test_the_accuracies_of_a_model_are_those_of_every_day(lengths, tmp_path, monkeypatch):
     _, parameters = load_checkpoint(SHIPPED / "paper_float32")
     (tmp_path / "x.msgpack").write_bytes(to_bytes(jax.tree.map(lambda leaf: leaf[0], parameters)))

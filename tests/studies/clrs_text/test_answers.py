@@ -30,8 +30,8 @@ def test_every_algorithm_is_measured_and_shown_under_every_normalizer(tmp_path, 
         for name, part in TASK.parts().items()
     ]
     monkeypatch.setattr("softmax_jax.experiment.commands.evaluate.load_runs", lambda *_, **__: runs)
-    evaluate(Arguments(lengths=(3, 6), sets=10, output=tmp_path / "out"))
-    cells = [(name, under, n, 0) for name in TASK.algorithms for n in (3, 6) for under in named]
+    evaluate(Arguments(lengths=(3,), sets=10, output=tmp_path / "out"))
+    cells = [(name, under, n, 0) for name in TASK.algorithms for n in (3,) for under in named]
     frame = pl.read_csv(tmp_path / "out" / "evaluation.csv")
     assert frame.columns == ["algorithm", "normalizer", "n", "seed", "accuracy"]
     assert [row[:4] for row in frame.rows()] == cells

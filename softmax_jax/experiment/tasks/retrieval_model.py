@@ -56,6 +56,7 @@ class MaxRetrievalModel(nnx.Module):
 
     Source: arXiv 2410.01104, the max retrieval model.
 
+    >>> from softmax_jax.experiment.tasks.max_retrieval import sample
     >>> model = MaxRetrievalModel(width=8, rngs=nnx.Rngs(0))
     >>> batch = sample(jax.random.key(0), sets=3, items=5)
     >>> model(batch).weights.sum(1).round(3)

@@ -20,6 +20,15 @@ def full_except(values: Iterable[Any], *default: Any) -> list[Any]:
     return [pytest.param(*row, marks=[pytest.mark.full] * (row[0] not in default)) for row in rows]
 
 
+def rare_except(values: Iterable[Any], *full: Any) -> list[Any]:
+    """Parameters of a test of the full tier, of which only those named run there; the others are marked `rare`.
+
+    A tuple is as in `full_except`.
+    """
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*row, marks=pytest.mark.full if row[0] in full else pytest.mark.rare) for row in rows]
+
+
 def methods(values: Iterable[Any] = sj.METHODS) -> list[Any]:
     """Parameters that are, or start with, a normalizer: of registered names only those of the heart run by default."""
     rows = list(values)

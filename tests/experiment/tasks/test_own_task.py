@@ -139,10 +139,10 @@ def test_a_task_with_a_model_of_ones_own_is_trained_evaluated_fitted_and_reporte
     softmax, adaptive = (frame.filter(normalizer=name, n=16)["entropy"].to_numpy() for name in ("softmax", "adaptive"))
     assert (adaptive > 0).all()
     assert (adaptive < softmax).all()  # its weights were replaced
-    fitting = ("--checkpoint", run, "--lengths", 16, 32, "--sets", 4, "--degree", 1, "--criterion", "inputs")
+    fitting = ("--checkpoint", run, "--lengths", 8, 16, "--sets", 4, "--degree", 1, "--criterion", "inputs")
     command(fit, *fitting, "--trust-code", "--output", run)
     assert (run / "temperature.json").exists()
-    command(report, run, "--lengths", 16, 32, "--sets", 8, *shown, "--output", "report")
+    command(report, run, "--lengths", 8, 16, "--sets", 4, *shown, "--output", "report")
     page = (tmp_path / "report" / "index.html").read_text()
     assert "Why attention fails on long sets" in page
     assert "The best temperature of a row" in page

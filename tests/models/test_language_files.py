@@ -260,6 +260,13 @@ DIRECTORIES = {
         ],
         "weight_map must name files of the directory",
     ),
+    "an index of a file outside, by way of one inside": (
+        lambda path: [
+            moved("model.safetensors", "a.safetensors")(path),
+            changed(INDEX, INDEXED % "a.safetensors/../../x/a.safetensors")(path),
+        ],
+        "weight_map must name files of the directory",
+    ),
     "an index that is a list": (
         lambda path: [moved("model.safetensors", "a.safetensors")(path), changed(INDEX, "[]")(path)],
         "index.json holds .*: it must be an object",

@@ -165,6 +165,12 @@ def test_sets_of_every_length_seed_and_place_have_a_key_of_their_own():
     assert len(np.unique(np.reshape(keys, (-1, 2)), axis=0)) == 3 * len(SEEDS) * 4
 
 
+@pytest.mark.parametrize(("sets", "expected"), [(3, [3, 3]), ({16: 5}, [5, 512]), (None, [512, 512])])
+def test_sets_are_as_many_as_is_said_for_the_length_or_as_the_task_has(parameters, sets, expected):
+    evaluated = Evaluation(TASK, parameters, SOFTMAX, SEEDS, sets)
+    assert [evaluated.sets_at(length) for length in (16, 64)] == expected
+
+
 def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, monkeypatch):
     """Each set has a number of its own, drawn from its key in the place of a loss."""
     drawn = lambda models, key_and_length, normalizers: {"loss": jax.random.uniform(key_and_length[0], (1,))}  # noqa: E731
@@ -182,7 +188,7 @@ def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, mon
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
     task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
     trained = jax.vmap(build_model(task, "ssmax")[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
-    named = {"as trained": None, "softmax": normalizer("softmax")}
+    named = {"softmax": normalizer("softmax"), "as trained": None}
     options = {"seeds": SEEDS, "lengths": (4, 8), "sets": 4, "task": task, "trained_under": "ssmax"}
     frame = frame_of(evaluate(trained, named, **options))
     assert frame.columns == ["normalizer", "n", "seed", *EVALUATION]
@@ -191,7 +197,7 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     assert len(frame) == len(named) * len(SEEDS) * 2
     with pytest.raises(ValueError, match="the task sort ranks no items"):
         evaluate(trained, named, **options, references=(TRUE_ITEM,))
-    as_trained, softmax = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
+    softmax, as_trained = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
     assert not np.allclose(as_trained, softmax)
 
 

@@ -152,6 +152,13 @@ def test_lengths_share_the_program_of_the_longest_up_to_256_or_1024_items():
     assert rooms == {2: 256, 256: 256, 257: 1024, 1024: 1024, 1025: 1025}
 
 
+def test_a_number_of_several_rows_is_that_of_all_rows_of_all_sets():
+    beta, sets = np.array([[1.0, 3.0], [5.0, 6.0], [9.0, 12.0]]), 3
+    rows = np.stack([np.full(beta.shape, 4.0), beta, np.ones(beta.shape)], -1)  # n, β and a spread of each
+    measured = evaluation.Measured(4, ("softmax",), (7,), {"beta": rows.reshape(1, sets, 1, 2, 3)}, rows=2)
+    assert measured.frame().rows() == [("softmax", 4, 7, 6.0)]
+
+
 @pytest.mark.parametrize("count", [1, 64, 65, 130, 320])
 def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
     rows = one_set._flat(jnp.arange(count)[:, None], -1)[:, 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from softmax_jax.normalizers.user_modules import UserModules
 from tests.tiers import full_except
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def test_no_command_runs_code_of_the_folder_that_it_runs_in(name, folder):
 
 MINE = """
 import beside
-import jsonschema  # which is installed, and seeks idna
+import jsonschema  # which is installed, and seeks modules that may not be
 def mine(logits, axis=-1, where=None):
     import late
     return beside.scaled(late.squared(logits))
@@ -109,11 +110,22 @@ def test_a_typed_module_finds_those_beside_it_now_and_later_and_nobody_else_does
     (tmp_path / "late.py").write_text("import numpy, even_later\ndef squared(x): return x**2")
     for name in ("even_later", "lonely"):
         (tmp_path / f"{name}.py").touch()
-    (tmp_path / "idna.py").write_text("raise AssertionError('jsonschema found it')")
+    for name in ("fqdn", "idna", "webcolors"):
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('jsonschema found it')")
     command = (sys.executable, "-P", "-c", USE, spec)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("not found\n", "")
+
+
+def test_a_typed_name_is_sought_in_the_folder_only_while_it_is_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    modules = UserModules()
+    with pytest.raises(ModuleNotFoundError):
+        modules.import_typed("not_there_yet")
+    (tmp_path / "not_there_yet.py").touch()
+    assert modules.find_spec("not_there_yet") is None
 
 
 def test_python_m_seeks_nothing_in_the_folder_once_a_command_runs(folder):

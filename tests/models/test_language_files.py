@@ -152,6 +152,8 @@ def test_parts_of_a_model_are_put_together(tmp_path):
         loaded = load(str(tmp_path / "x")).parameters
         np.testing.assert_array_equal(loaded["layers"]["up"], expected["layers"]["up"])
         np.testing.assert_array_equal(loaded["embed"], expected["embed"])
+    safetensors.save_file({name: 2 * array for name, array in arrays.items()}, whole)  # which comes before all parts
+    np.testing.assert_array_equal(load(str(tmp_path / "x")).parameters["embed"], 2 * expected["embed"])
 
 
 def changed(name, content):
@@ -257,6 +259,13 @@ DIRECTORIES = {
         lambda path: [
             moved("model.safetensors", "a.safetensors")(path),
             changed(INDEX, INDEXED % "../x/a.safetensors")(path),
+        ],
+        "weight_map must name files of the directory",
+    ),
+    "an index of a file outside, by way of one inside": (
+        lambda path: [
+            moved("model.safetensors", "a.safetensors")(path),
+            changed(INDEX, INDEXED % "a.safetensors/../../x/a.safetensors")(path),
         ],
         "weight_map must name files of the directory",
     ),

@@ -26,6 +26,14 @@ def test_a_preset_of_ones_own_is_a_file(tmp_path):
     assert (config.steps, configs.load_preset(str(preset)) is config) == (7, True)
 
 
+def test_a_preset_of_ones_own_is_an_object_of_a_module(tmp_path, monkeypatch):
+    (tmp_path / "own_presets.py").write_text(
+        "from softmax_jax.experiment.training.config import Config\nCONFIG, LONG = Config(steps=7), Config(steps=70)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert configs.load_preset("own_presets:LONG").steps == 70
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -38,8 +46,9 @@ def test_a_preset_of_ones_own_is_a_file(tmp_path):
 def test_a_preset_of_ones_own_that_is_none_is_refused(name, text, said, tmp_path):
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(Refusal, match=said):
-        configs.load_preset(str(tmp_path / name))
+    for _ in range(2):  # what was refused leaves nothing behind
+        with pytest.raises(Refusal, match=said):
+            configs.load_preset(str(tmp_path / name))
 
 
 def test_without_the_extra_it_says_what_to_install():

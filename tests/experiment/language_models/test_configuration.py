@@ -100,6 +100,7 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
     for name, key_heads in (("Llama", 16), ("Mistral", 8)):
         config = Keys(tmp_path, told | {"architectures": [f"{name}ForCausalLM"]})
         assert describe_config(config, read_architecture(config), 128).sizes.key_heads == key_heads
+    assert described(tmp_path, **MISTRAL, num_key_value_heads=None).sizes.key_heads == 4  # which is told
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,7 @@ def test_metadata_that_are_not_computed_are_refused_by_their_key(tmp_path, chang
 def test_metadata_tell_what_turns_and_a_scale(tmp_path):
     assert described_metadata(tmp_path, **{"qwen2.rope.dimension_count": 8}).sizes.rotary is None
     assert described_metadata(tmp_path, **{"qwen2.rope.dimension_count": 4}).sizes.rotary == 4
+    assert described_metadata(tmp_path, **{"qwen2.attention.sliding_window": 512}).sizes.window is None  # hides nothing
     llama = {"general.architecture": "llama"}
     assert described_metadata(tmp_path, **llama, **{"llama.attention.scale": 0.1}).sizes.scale == 0.1
     assert described_metadata(tmp_path, **llama, **{"llama.attention.scale": 0.0}).sizes.scale is None

@@ -153,6 +153,13 @@ def test_lengths_share_the_program_of_the_longest_up_to_256_or_1024_items():
     assert rooms == {2: 256, 256: 256, 257: 1024, 1024: 1024, 1025: 1025}
 
 
+def test_a_number_of_several_rows_is_that_of_all_rows_of_all_sets():
+    beta, sets = np.array([[1.0, 3.0], [5.0, 6.0], [9.0, 12.0]]), 3
+    rows = np.stack([np.full(beta.shape, 4.0), beta, np.ones(beta.shape)], -1)  # n, β and a spread of each
+    measured = evaluation.Measured(4, ("softmax",), (7,), {"beta": rows.reshape(1, sets, 1, 2, 3)}, rows=2)
+    assert measured.frame().rows() == [("softmax", 4, 7, 6.0)]
+
+
 @pytest.mark.parametrize("count", [1, 64, 65, 130, 320])
 def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
     rows = one_set._flat(jnp.arange(count)[:, None], -1)[:, 0]
@@ -164,6 +171,12 @@ def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
 def test_sets_of_every_length_seed_and_place_have_a_key_of_their_own():
     keys = [np.asarray(jax.random.key_data(set_keys(SEEDS, length, 4))) for length in (16, 17, 1024)]
     assert len(np.unique(np.reshape(keys, (-1, 2)), axis=0)) == 3 * len(SEEDS) * 4
+
+
+@pytest.mark.parametrize(("sets", "expected"), [(3, [3, 3]), ({16: 5}, [5, 512]), (None, [512, 512])])
+def test_sets_are_as_many_as_is_said_for_the_length_or_as_the_task_has(parameters, sets, expected):
+    evaluated = Evaluation(TASK, parameters, SOFTMAX, SEEDS, sets)
+    assert [evaluated.sets_at(length) for length in (16, 64)] == expected
 
 
 def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, monkeypatch):
@@ -183,7 +196,7 @@ def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(parameters, mon
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
     task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
     trained = jax.vmap(build_model(task, "ssmax")[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
-    named = {"as trained": None, "softmax": normalizer("softmax")}
+    named = {"softmax": normalizer("softmax"), "as trained": None}
     options = {"seeds": SEEDS, "lengths": (4, 8), "sets": 4, "task": task, "trained_under": "ssmax"}
     frame = frame_of(evaluate(trained, named, **options))
     assert frame.columns == ["normalizer", "n", "seed", *EVALUATION]
@@ -192,7 +205,7 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     assert len(frame) == len(named) * len(SEEDS) * 2
     with pytest.raises(ValueError, match="the task sort ranks no items"):
         evaluate(trained, named, **options, references=(TRUE_ITEM,))
-    as_trained, softmax = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
+    softmax, as_trained = (frame.filter(normalizer=name)["loss"].to_numpy() for name in named)
     assert not np.allclose(as_trained, softmax)
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from softmax_jax.experiment.measures import refit
 from softmax_jax.experiment.measures.evaluation import evaluate
+from softmax_jax.experiment.measures.one_set import HeadRows
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.run import build_model
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.temperature import LOG_THETA, Rows, checkpoint_sha256
+from softmax_jax.temperature import LOG_THETA, Rows, checkpoint_sha256, target_beta
 from tests.library.test_temperature import rows_alike
 
 SEEDS = (4, 5)
@@ -58,6 +59,21 @@ def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
             np.testing.assert_allclose(rows.losses[index, :, ONE].mean(), row["loss"], rtol=1e-4)
             np.testing.assert_allclose(100 - 100 * rows.errors[index, :, ONE].mean(), row["accuracy"], atol=1e-3)
             np.testing.assert_allclose(rows.entropy[index].mean(), row["entropy"], rtol=1e-4)
+
+
+class Loud(MaxRetrieval):
+    """A task whose largest priority lies behind the mask."""
+
+    def priorities(self, batch):
+        return jnp.array([[1.0, 2.0, 0.5, 9.0]])
+
+
+def test_the_true_item_is_the_largest_that_is_visible():
+    logits, where = jnp.array([[1.0, 2.2, 3.0, 0.0]]), jnp.array([[True, True, True, False]])
+    rows = HeadRows(logits, where, logits)
+    expected = target_beta(logits, jnp.array([1]), where=where)
+    assert np.isfinite(expected).all()
+    assert np.array_equal(refit.beta_of_true_item(Loud(), None, rows), expected)
 
 
 def test_a_constant_is_chosen_for_what_it_is_measured_by():

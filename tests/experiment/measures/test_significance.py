@@ -89,6 +89,12 @@ def test_a_detectable_difference_is_found_in_four_of_five_cases():
     assert detectable([1.0]) is None
 
 
+def test_other_seeds_than_those_of_the_baseline_are_not_paired():
+    rows = [(name, 16, seed, 50.0 + seed) for name, seeds in (("softmax", 2), ("x", 3)) for seed in range(seeds)]
+    summary = summarize(pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row"))
+    assert summary.select("accuracy", "gain", "p_value").rows() == [(50.5, None, None), (51.0, None, None)]
+
+
 def test_a_family_is_a_normalizer_at_all_lengths_and_copies_of_the_baseline_are_not_tested():
     random = np.random.default_rng(0)
     base = random.normal(50, 1, (2, 6))

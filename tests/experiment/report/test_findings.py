@@ -124,6 +124,8 @@ def test_the_table_begins_with_the_baseline_marks_gains_beyond_chance_and_names_
     assert list(rows) == ["softmax", "softmax, published", *names]
     assert rows["softmax"] == ["90.1±0.4"] * 2
     assert rows["softmax, published"] == ["98.6", "94.3"]
+    rows_at_32, _ = accuracy_table([run_of({"softmax": SOFTMAX}, (16, 32))], (16, 32))
+    assert rows_at_32["softmax, published"] == ["98.6", "–"]  # which has no source
     assert rows["ssmax, gain"] == ["+2.0±0.1*"] * 2
     assert rows["hardmax, gain"][0].startswith("+0.0±")
     p = {row["normalizer"]: row["p_value"] for row in run.summary.to_dicts()}

@@ -483,6 +483,13 @@ def entropy(q, k, v, softmax):
     return weigh(weights, v), -(weights * (z - log_sum_exp(z))).sum(-1)
 
 
+def divergence_from_equal_weights(q, k, v, softmax):
+    """The difference of logits and a total varies along the row, also where it is no logarithm of weights."""
+    z = scores(q, k)
+    weights = softmax(z)
+    return weigh(weights, v), (weights * (z - (log_sum_exp(z) - jnp.log(8.0)))).sum(-1)
+
+
 def log_sum_exp_beside(q, k, v, softmax):
     z = scores(q, k)
     return weigh(softmax(z), v), log_sum_exp(z)
@@ -540,12 +547,14 @@ CONTROLS: list[Any] = [
     *(learned_gate, gate_of_other_log_sum_exps, mixture_of_attentions, z_loss, likelihood_with_z_loss, perplexity),
     *(entropy, log_sum_exp_beside, rows_without_entries, layers_in_a_scan, window_and_global_in_one_row),
     *(mean_of_rounds, temperature_by_entropy, temperature_by_entropy_in_a_scan, linear_memory_beside),
+    divergence_from_equal_weights,
 ]
 
 
-@pytest.mark.parametrize(
-    "model", full_except(CONTROLS, z_loss, gate_of_other_log_sum_exps, temperature_by_entropy_in_a_scan)
-)
+DEFAULT = z_loss, gate_of_other_log_sum_exps, temperature_by_entropy_in_a_scan, divergence_from_equal_weights
+
+
+@pytest.mark.parametrize("model", full_except(CONTROLS, *DEFAULT))
 def test_what_does_not_merge_parts_is_attention(model: Any):
     original = lambda q, k, v: model(q, k, v, jax.nn.softmax)  # noqa: E731
     for function in (original, jax.grad(lambda *qkv: sum(one.sum() for one in jax.tree.leaves(original(*qkv))))):

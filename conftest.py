@@ -22,7 +22,7 @@ jaxtyping.install_import_hook(["softmax_jax", "studies"], "beartype.beartype")
 import studies  # noqa: E402, F401  names tasks and presets of its own
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
-for profile, examples in {"default": 10, "full": 30}.items():
+for profile, examples in {"default": 10, "full": 20}.items():
     hypothesis.settings.register_profile(profile, deadline=None, derandomize=True, max_examples=examples)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")

@@ -36,7 +36,7 @@ def test_the_stream_is_the_published_one():
     "lengths",
     [
         (2, 128),
-        pytest.param(notebook.LENGTHS[:8], marks=pytest.mark.full),
+        pytest.param(notebook.LENGTHS[:6], marks=pytest.mark.full),
         pytest.param(notebook.LENGTHS, marks=pytest.mark.rare),
     ],
     ids=len,

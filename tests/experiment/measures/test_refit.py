@@ -40,8 +40,13 @@ def found(parameters):
     return search(parameters)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("task", [None, MaxRetrieval(width=8, matmul="bfloat16")], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(None, id="float32", marks=pytest.mark.full),
+        pytest.param(MaxRetrieval(width=8, matmul="bfloat16"), id="bfloat16", marks=pytest.mark.rare),
+    ],
+)
 def test_rows_at_temperature_one_are_those_of_the_evaluation(parameters, task):
     for n, rows, fresh in search(parameters, task):
         assert not np.allclose(rows.entropy, fresh.entropy)  # another key, other sets

@@ -31,7 +31,7 @@ KINDS = {
     **{name: task_class(name)(**SIZES, **NUMBERS.get(name, {})) for name in TASKS if name != MaxRetrieval.name},
     "characters": ClrsText(**SIZES, lengths=(4,), tokenizer="smollm2"),
 }
-FIRST = "max_retrieval", "signal"
+FIRST = ("max_retrieval",)
 """The kinds of the full tier; the others are rare."""
 
 

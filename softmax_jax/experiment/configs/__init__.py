@@ -43,6 +43,8 @@ def load_preset(name: str) -> Config:
     """
     if name in PRESETS:
         return importlib.import_module(PRESETS[name]).CONFIG
+    if is_file(name) and not Path(name).is_file():
+        raise Refusal(f"the preset is {name}, which is no file: name one of settings, as in configs/quick.py")
     module, attribute = (name, "CONFIG") if is_file(name) else name.partition(":")[::2]
     config = read_module(module, f"the preset is {name}").get(attribute)
     if not isinstance(config, Config):

@@ -37,7 +37,7 @@ def test_a_preset_of_ones_own_is_an_object_of_a_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("absent.py", None, "cannot be imported"),
+        ("absent.py", None, "which is no file"),
         ("broken.py", "1 / 0", "ZeroDivisionError"),
         ("empty.py", "", "must hold a softmax_jax.experiment.training.config.Config by the name CONFIG"),
         ("statistics.py", "", "statistics is the name of another module"),

@@ -22,9 +22,10 @@ from softmax_jax.experiment.language_models.measures import paired_losses
 from softmax_jax.experiment.language_models.page import loss_chart
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts, model_page, shootout, temperature
 from softmax_jax.experiment.report.chart_files import specification, svg
-from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, palette
+from softmax_jax.experiment.report.charts import BY_CAUSE, GREY, palette
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer

@@ -4,8 +4,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import BASELINE, reader_name
+from softmax_jax.experiment.report.charts import reader_name
 from softmax_jax.normalizers.registry import METHODS
 from studies.recipes import BASE, PAIRS
 

@@ -24,7 +24,7 @@ from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.references import REFERENCES
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.summary import summarize
-from softmax_jax.experiment.measures.table import KEYS
+from softmax_jax.experiment.measures.table import BASELINE, KEYS
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.accuracy import (
     ACCURACY,
@@ -36,7 +36,7 @@ from softmax_jax.experiment.report.accuracy import (
     published_cells,
     verdict,
 )
-from softmax_jax.experiment.report.charts import BASELINE, palette
+from softmax_jax.experiment.report.charts import palette
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED

@@ -1,1 +1,1 @@
-"""What every normalizer promises: the laws, their checker, and vectors for programs in other languages."""
+"""The laws that every normalizer obeys, their checker, and vectors for programs in other languages."""

@@ -39,7 +39,7 @@ from softmax_jax.experiment.measures.sets import key_of
 from softmax_jax.experiment.measures.significance import over_sets
 from softmax_jax.experiment.measures.table import BASELINE, EVALUATION
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.tasks.rounded_products import AS_TRAINED, Rounding
+from softmax_jax.experiment.tasks.rounded_products import NOT_GIVEN, Rounding
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.config import settings_of
 from softmax_jax.experiment.training.distributed import ALONE, Cluster, is_leader, join
@@ -65,7 +65,7 @@ class Arguments:
     """Sets per seed and length: as many as the task says unless given, 512 of max retrieval."""
     key: int = 0
     """Number of the draw of sets: 0 for every table; 1 and 2 fit_temperature.py's, 3 report.py's, 4 sharpest's."""
-    rounding: tyro.conf.OmitArgPrefixes[Rounding] = AS_TRAINED
+    rounding: tyro.conf.OmitArgPrefixes[Rounding] = NOT_GIVEN
     checkpoint: tuple[Path, ...] = (SHIPPED / "paper",)
     """Directories of runs of one task, or a Flax msgpack file of the published recreation's parameters."""
     trust_code: TrustCode = False

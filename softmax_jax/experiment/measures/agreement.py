@@ -6,12 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from softmax_jax.experiment.measures.ceiling import accuracy_of_ties
+from softmax_jax.experiment.measures.ceiling import accuracy_of_ties, significant_bits
 from softmax_jax.experiment.measures.significance import half_width
 
 MARGIN = 1.5
-"""Points of accuracy, within which two cells count as equivalent."""
-BITS_OF_BFLOAT16 = 8
+"""Points of accuracy, within which two cells count as equivalent, or as in agreement."""
 
 Rows = Float[np.ndarray, "seeds lengths"]
 """Accuracies in percent: a seed each, or the one row of something that has no seeds."""
@@ -62,7 +61,7 @@ def with_nulls(
     of the method. The nulls are softmax as the adaptive row, SSMax as that row, and no model (`accuracy_of_ties`).
     """
     softmax = rows["softmax"]
-    ties = np.array([[accuracy_of_ties(BITS_OF_BFLOAT16, length) for length in lengths]])
+    ties = np.array([[accuracy_of_ties(significant_bits("bfloat16"), length) for length in lengths]])
     pairs = {"the models": (softmax, rows["adaptive"]), "softmax twice": (softmax, softmax)}
     if "ssmax" in rows:
         pairs["SSMax for the adaptive row"] = (softmax, rows["ssmax"])

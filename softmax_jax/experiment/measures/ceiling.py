@@ -1,4 +1,4 @@
-"""What can be answered of max retrieval where rounding makes items equal, by any attention and without a model."""
+"""Accuracies of max retrieval where rounding makes items equal: of the best guess, and of one among equals."""
 
 import functools
 import math
@@ -27,7 +27,16 @@ def expected_ceiling(precision: str, items: int) -> float:
     >>> [round(expected_ceiling("bfloat16", n), 1) for n in (16, 1024, 16384)]
     [98.6, 61.0, 19.5]
     """
-    return 100 * _mean_over_ties(BITS[precision][1] + 1, items, largest_shares)
+    return 100 * _mean_over_ties(significant_bits(precision), items, largest_shares)
+
+
+def significant_bits(precision: str) -> int:
+    """Returns the binary digits that a precision of `BITS` keeps: those that are stored, and the leading one.
+
+    >>> significant_bits("bfloat16")
+    8
+    """
+    return BITS[precision][1] + 1
 
 
 @functools.cache

@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.experiment.measures.agreement import MARGIN
 from softmax_jax.experiment.measures.ceiling import expected_ceiling
 from softmax_jax.experiment.measures.significance import over_seeds, paired_p_value
-from softmax_jax.experiment.measures.table import EVALUATION
+from softmax_jax.experiment.measures.table import BASELINE, EVALUATION
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import BASELINE, PUBLISHED
+from softmax_jax.experiment.report.charts import PUBLISHED
 from softmax_jax.experiment.report.tables import groups_of, print_groups, with_interval
 from softmax_jax.experiment.tasks import name_of
 from softmax_jax.experiment.tasks.rounded_products import BITS
@@ -33,8 +34,6 @@ Source: Veličković et al., arXiv 2410.01104, Table 1, second-hand: as others q
 could not be confirmed.
 """
 
-MARGIN = 1.5
-"""Points that an accuracy may be off by and still agree."""
 RULE = f"A cell agrees if our 95 % interval holds the published number, or the two differ by less than {MARGIN} points."
 SOURCE = "published: arXiv 2410.01104, Table 1, second-hand, * unconfirmed"
 

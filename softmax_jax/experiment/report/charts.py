@@ -18,10 +18,9 @@ import numpy as np
 import polars as pl
 import scipy  # whose parts load when they are first used, as some take seconds
 
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report.print_layout import FOR_WIDE
 
-BASELINE = "softmax"
-"""The normalizer that others are compared with."""
 BY_NORMALIZER = {
     BASELINE: "#2d96ff",
     "adaptive": "#ff5a69",

@@ -14,8 +14,9 @@ import polars as pl
 
 from softmax_jax.experiment.measures.dispersion import AttentionMaps, Resolution
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import BASELINE, BY_CAUSE, GREY, by_size, palette
+from softmax_jax.experiment.report.charts import BY_CAUSE, GREY, by_size, palette
 from softmax_jax.experiment.tasks.retrieval_model import CLASSES
 
 KEYS = ("normalizer", "n")

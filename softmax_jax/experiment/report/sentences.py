@@ -13,8 +13,9 @@ from softmax_jax.experiment.measures.dispersion import HARDMAX
 from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.runs import AS_TRAINED
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import accuracy
-from softmax_jax.experiment.report.charts import BASELINE, normalizer_of
+from softmax_jax.experiment.report.charts import normalizer_of
 from softmax_jax.experiment.report.evaluated import Evaluated
 from softmax_jax.experiment.tasks import rounded_products
 from softmax_jax.files import typed

@@ -13,9 +13,10 @@ from softmax_jax import temperature as fitting
 from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.summary import summarize
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.chart_files import save_chart
-from softmax_jax.experiment.report.charts import BASELINE, GREY, palette
+from softmax_jax.experiment.report.charts import GREY, palette
 from softmax_jax.experiment.report.print_layout import Paper
 from softmax_jax.experiment.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.files import write_csv

@@ -52,7 +52,7 @@ class Rounding:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
-AS_TRAINED = Rounding()
+NOT_GIVEN = Rounding()
 
 
 def check(matmul: str, rounded: str) -> None:

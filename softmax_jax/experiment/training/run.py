@@ -42,7 +42,7 @@ def build_model(task: Task, normalizer: str = "softmax") -> tuple[nnx.GraphDef, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """What a training is made of; `build_run` makes one."""
+    """The parts of a training; `build_run` makes them."""
 
     config: Config
     structure: nnx.GraphDef
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def sharding(self) -> NamedSharding:
-        """Where the state lies: its seeds divided among the devices, where they divide evenly."""
+        """The places of the state: its seeds divided among the devices, where they divide evenly."""
         return state_sharding(self.mesh, self.config.seeds)
 
     def initial_state(self) -> TrainState:

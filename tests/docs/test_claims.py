@@ -1,191 +1,36 @@
-"""What pages say in words, computed from the files under docs/data."""
+"""What a page says in words is what the files under docs/data give, and no result stands there by hand."""
 
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import re
 
-import numpy as np
-import polars as pl
 import pytest
 
-from softmax_jax.experiment.measures.agreement import with_nulls
-from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
-from softmax_jax.experiment.report.accuracy import ACCURACY
-from softmax_jax.normalizers.scales import EntropyPolynomial
+from docs.claims import ROOT, claims_of, walk
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "docs" / "data"
-LENGTHS = tuple(ACCURACY["softmax"])
+CLAIMS = [(module.__name__.split(".")[-1], name) for module in walk.MODULES for name in claims_of(module)]
 
 
-def read(file: str, **which: object) -> pl.DataFrame:
-    frame = pl.read_csv(DATA / file)
-    return frame.filter(**which) if which else frame
+@pytest.mark.parametrize(("module", "name"), CLAIMS)
+def test_what_a_page_says_is_what_its_data_say(module: str, name: str):
+    claims = list(claims_of(next(m for m in walk.MODULES if m.__name__.endswith(module)))[name]())
+    assert claims
+    for page, words in claims:
+        assert walk.plain(words) in walk.plain((ROOT / page).read_text()), page
 
 
-def twenty_models() -> dict[str, np.ndarray]:
-    """Accuracies of both batches of the recipe of `paper`: seeds by lengths."""
-    frame = read("precision_study/accuracy.csv")
-    return {
-        name: np.array([frame.filter(normalizer=name, n=n).sort("seed")["accuracy"].to_list() for n in LENGTHS]).T
-        for name in ("softmax", "adaptive", "ssmax")
-    }
+WALKED = ()
+"""The pages on which every result is computed."""
 
 
-def agreement() -> Iterator[tuple[str, str]]:
-    published = tuple(ACCURACY["softmax"].values()), tuple(ACCURACY["adaptive"].values())
-    found = with_nulls(twenty_models(), LENGTHS, published)
-    for name, row in found.items():
-        interval = f" ± {row.gain_interval:.2f}" if row.seeds > 1 else ""
-        distances = f"{row.baseline:.2f} | {row.method:.2f}"
-        yield "docs/results.md", f"| {name} | {distances} | {row.gain:+.2f}{interval} | {row.equivalent} |"
-    models, _, ssmax, nothing = found.values()
-    yield "docs/results.md", f"mean gain (published {models.published_gain:.2f})"
-    yield "README.md", f"{models.baseline:.1f} points from the published softmax row and {models.method:.1f}"
-    yield (
-        "README.md",
-        f"{models.gain:.2f} ± {models.gain_interval:.2f} points in the mean (published: {models.published_gain:.2f})",
-    )
-    yield "README.md", f"SSMax gains {ssmax.gain:.2f} ± {ssmax.gain_interval:.2f}"
-    high = [row.mean() - ACCURACY["softmax"][n] for n, row in zip(LENGTHS, twenty_models()["softmax"].T) if n >= 1024]
-    yield "README.md", f"softmax is {min(high):.1f} to {max(high):.1f} points too high"
-    yield "docs/results.md", f"It meets the adaptive row to {nothing.method:.1f}"
+@pytest.mark.parametrize("page", WALKED)
+def test_no_result_of_a_page_is_typed(page: str):
+    text, sentences = (ROOT / page).read_text(), walk.sentences_by_page().get(page, [])
+    assert list(walk.unclaimed(text, sentences)) == []
 
 
-def gains_of_twenty() -> Iterator[tuple[str, str]]:
-    rows = twenty_models()
-    gains = {n: (rows["adaptive"] - rows["softmax"])[:, place].tolist() for place, n in enumerate(LENGTHS)}
-    pairs = [(rows["adaptive"][:, place].tolist(), rows["softmax"][:, place].tolist()) for place in range(len(LENGTHS))]
-    shown = [n for n in LENGTHS if n >= 128]
-    yield "docs/results.md", " | ".join(f"{np.mean(gains[n]):.2f} ± {half_width(gains[n]):.2f}" for n in shown)
-    p_values = dict(zip(LENGTHS, corrected([paired_p_value(*pair) for pair in pairs])))
-    yield "docs/results.md", " | ".join(f"{p_values[n]:.1g}" for n in shown)
-
-
-def losses_of_paper() -> Iterator[tuple[str, str]]:
-    means = read("paper.csv").group_by("normalizer", "n").agg(pl.mean("loss"))
-    loss = {(name, n): value for name, n, value in means.rows()}
-    low, high = loss["softmax", 1024], loss["adaptive", 1024]
-    yield "docs/results.md", f"{high - low:.2f} nats at 1,024 items ({low:.3f} to {high:.3f}"
-    yield (
-        "docs/results.md",
-        f"At 4,096 items its loss is {loss['adaptive', 4096]:.2f}, worse than guessing ({np.log(10):.2f})",
-    )
-    yield "README.md", f"costs loss: {high - low:.2f} nats at 1,024 items"
-
-
-def remedies() -> Iterator[tuple[str, str]]:
-    """Net of what a remedy breaks, and what it mends by itself or with others."""
-    means = (
-        read("factorial/accuracy.csv", n=1024, trained="bfloat16")
-        .group_by("tested", "normalizer")
-        .agg(pl.mean("accuracy"))
-    )
-    accuracy = {(tested, name): value for tested, name, value in means.rows()}
-    start, best = accuracy["bfloat16", "softmax"], "best constant θ"
-    exact, sharp, both = accuracy["float32", "softmax"], accuracy["bfloat16", best], accuracy["float32", best]
-    nets = [value - start for value in (exact, sharp, both)]
-    sentence = (
-        "alone add {:.1f} points at 1,024 items, a sharper row (the best constant θ) {:.1f}, both together {:.1f}"
-    )
-    yield "docs/results.md", sentence.format(*nets)
-    yield (
-        "docs/precision_study.md",
-        "exact products alone add {:.0f} points, a sharper row {:.0f}, both together {:.0f}".format(*nets),
-    )
-    split = read("factorial/split.csv", n=1024, trained="bfloat16").mean()
-    mended = [split[name].item() + split["either"].item() for name in ("rounding", "sharpness")]
-    yield (
-        "docs/results.md",
-        f"Exact products mend {mended[0]:.1f} % and break {mended[0] - nets[0]:.1f}; "
-        f"a sharper row mends {mended[1]:.1f} and breaks {mended[1] - nets[1]:.1f}",
-    )
-    yield "studies/predictions.md", "exact products add {:.1f} points, a sharper row {:.1f}, both {:.1f}".format(*nets)
-
-
-def float32() -> Iterator[tuple[str, str]]:
-    means = read("paper_float32.csv").group_by("normalizer", "n").agg(pl.mean("accuracy"))
-    best = [
-        100 * (rows["accuracy"].max() - (base := rows.filter(normalizer="softmax")["accuracy"].item())) / (100 - base)
-        for rows in (means.filter(n=n) for n in (256, 1024, 4096, 16384))
-    ]
-    sentence = (
-        "wins back {:.0f} % of softmax's loss at 256 items, {:.0f} at 1,024, {:.0f} at 4,096 and {:.0f} at 16,384"
-    )
-    yield "docs/results.md", sentence.format(*best)
-    exact = (
-        read("factorial/accuracy.csv", n=1024, trained="float32", tested="float32")
-        .group_by("normalizer")
-        .agg(pl.mean("accuracy"))
-    )
-    accuracy = dict(exact.rows())
-    gain, loss = accuracy["best constant θ"] - accuracy["softmax"], 100 - accuracy["softmax"]
-    yield "docs/results.md", f"{100 * gain / loss:.0f} % at 1,024 items: {gain:.1f} of {loss:.1f} points"
-
-
-def polynomials() -> Iterator[tuple[str, str]]:
-    published = np.array(EntropyPolynomial().coefficients)
-    trained = pl.col("model").is_in(["paper, trained in float32", "paper_float32", "frontier", "near_ties"])
-    curves = read("polynomial/curves.csv").filter(trained, pl.col("entropy") >= 1)
-    ratios = curves["beta"].to_numpy() / np.polyval(published, curves["entropy"].to_numpy())
-    yield "docs/polynomial.md", f"from 1 nat on, at {ratios.min():.1f} to {ratios.max():.1f} times the published"
-    by_loss = json.loads((ROOT / "checkpoints" / "frontier" / "temperature.json").read_text())["coefficients"]
-    entropies = [1, 1.5, 2, 2.5]
-    shown = ["{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*np.polyval(row, entropies)) for row in (by_loss, published)]
-    yield "docs/polynomial.md", f"({shown[0]} at 1, 1.5, 2 and 2.5 nats, where {shown[1]} are published)"
-
-
-def facts_in_texts() -> Iterator[tuple[str, str]]:
-    frame = read("pretrained/needles.csv", normalizer="softmax")
-    single = frame.filter(facts=1, heads=0).group_by("length").agg(pl.sum("right"), pl.len()).sort("length")
-    assert (single["right"] == single["len"]).all()
-    counts = dict(single.select("length", "len").rows())
-    yield (
-        "docs/pretrained.md",
-        f"all {sum(counts.values())} texts ({counts[256]} each of 256 and 512 tokens, "
-        f"{counts[2048]} of 2,048, {counts[8192]} of 8,192)",
-    )
-    eight = (
-        frame.filter(pl.col("rows").is_in(["last", "none"]), facts=8)
-        .group_by("heads", "help", "length")
-        .agg(pl.sum("right"))
-    )
-    right = {key: value for *key, value in eight.rows() for key in [tuple(key)]}
-    sentence = "{}, {}, {} and {} of 64, 64, 32 and 32 right by rank"
-    yield "docs/pretrained.md", sentence.format(*(right[5, "rank", n] for n in (256, 512, 1024, 4096)))
-    yield (
-        "docs/pretrained.md",
-        "{}, {}, {} and {} by temperature".format(*(right[5, "temperature", n] for n in (256, 512, 1024, 4096))),
-    )
-    yield (
-        "docs/pretrained.md",
-        "{}, {}, {} and {} without help".format(*(right[0, "neither", n] for n in (256, 512, 1024, 4096))),
-    )
-
-
-def frontier() -> Iterator[tuple[str, str]]:
-    long = read("frontier/reach.csv", trained="frontier").filter(pl.col("n") > 10**6)["accuracy"]
-    yield "docs/frontier.md", f"answers {long.min():.0f} to {long.max():.0f} % of 160 sets"
-    cells = read("frontier/competition.csv")
-    yield "docs/frontier.md", f"The mean miss of {len(cells)} predictions is {cells['miss'].abs().mean():.2f} points"
-    yield "docs/frontier.md", f"largest {cells['miss'].abs().max():.1f}"
-
-
-def minilm() -> Iterator[tuple[str, str]]:
-    means = read("minilm.csv").group_by("layer", "n").agg(pl.mean("entropy"))
-    rises = [
-        means.filter(layer=layer, n=512)["entropy"].item() - means.filter(layer=layer, n=64)["entropy"].item()
-        for layer in means["layer"].unique()
-    ]
-    yield "docs/any_model.md", f"by {min(rises):.2f} to {max(rises):.2f}"
-
-
-CLAIMS = agreement, gains_of_twenty, losses_of_paper, remedies, float32, polynomials, facts_in_texts, frontier, minilm
-
-
-@pytest.mark.parametrize("claims", CLAIMS, ids=lambda claims: claims.__name__)
-def test_what_a_page_says_is_what_its_data_say(claims: Callable[[], Iterator[tuple[str, str]]]):
-    found = list(claims())
-    assert found
-    for page, words in found:
-        assert words.lower() in " ".join((ROOT / page).read_text().replace("**", "").split()).lower(), page
+def test_a_result_that_is_changed_by_hand_is_found():
+    page = "README.md"
+    text, sentences = (ROOT / page).read_text(), walk.sentences_by_page()[page]
+    (gain,) = re.findall(r"gains (\d\.\d\d) ± \d\.\d\d points in the mean", " ".join(text.split()))
+    places = list(walk.unclaimed(text, sentences))
+    assert not any(f"[{gain}]" in place for place in places)
+    assert any("[9.99]" in place for place in walk.unclaimed(text.replace(gain, "9.99"), sentences))

@@ -1,0 +1,30 @@
+"""What the pages say in words, computed from the files under docs/data: one module a page.
+
+Each function of a module yields pairs of a page and the words that stand on it, with the numbers put in. A number that
+is a choice and no result (a setting, a threshold, a published value that the sentence names as such) stands in the
+`SETTINGS` of its module, in its words. `docs.claims.walk` finds the numbers of a page that are neither.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import polars as pl
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "docs" / "data"
+
+
+def read(file: str, **values: object) -> pl.DataFrame:
+    """Returns a table under docs/data, with only the rows whose columns have these values."""
+    frame = pl.read_csv(DATA / file)
+    return frame.filter(**values) if values else frame
+
+
+def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, str]]]]:
+    """Returns the functions of a module that yield claims, by name: the public ones that it defines itself."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and not name.startswith("_") and value.__module__ == module.__name__
+    }

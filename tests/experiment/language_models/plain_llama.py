@@ -14,22 +14,14 @@ def tiny_arrays(tokens, biases=False, tied=True, seed=0):
     shapes = {"token_embd.weight": (tokens, width), "output_norm.weight": (width,)}
     if not tied:
         shapes["output.weight"] = (tokens, width)
+    of_layer = {"attn_norm": (width,), "ffn_norm": (width,), "attn_output": (width, heads * size)}
+    of_layer |= {"ffn_gate": (inner, width), "ffn_up": (inner, width), "ffn_down": (width, inner)}
+    projected = {"attn_q": heads * size, "attn_k": key_heads * size, "attn_v": key_heads * size}
+    of_layer |= {name: (features, width) for name, features in projected.items()}
     for layer in range(layers):
-        of_layer = {
-            "attn_norm.weight": (width,),
-            "ffn_norm.weight": (width,),
-            "attn_output.weight": (width, heads * size),
-        }
-        of_layer |= {
-            "ffn_gate.weight": (inner, width),
-            "ffn_up.weight": (inner, width),
-            "ffn_down.weight": (width, inner),
-        }
-        for name, by in (("q", heads), ("k", key_heads), ("v", key_heads)):
-            of_layer[f"attn_{name}.weight"] = (by * size, width)
-            if biases:
-                of_layer[f"attn_{name}.bias"] = (by * size,)
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
+        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
+        if biases:
+            shapes |= {f"blk.{layer}.{name}.bias": (features,) for name, features in projected.items()}
     return {
         name: (random.normal(size=shape) * (0.4 if len(shape) > 1 else 0.2) + ("norm" in name)).astype(np.float32)
         for name, shape in shapes.items()
@@ -60,16 +52,7 @@ def turned(x, base, pairs, rotary=None):
 
 
 def logits_of(
-    arrays,
-    tokens,
-    heads,
-    key_heads,
-    base=10_000.0,
-    pairs=False,
-    weigh=softmax,
-    windows=None,
-    rotary=None,
-    scale=None,
+    arrays, tokens, heads, key_heads, base=10_000.0, pairs=False, weigh=softmax, windows=None, rotary=None, scale=None
 ):
     """Logits of every token after every position; `windows` has the keys that each layer sees at most, or None."""
     x: Any = arrays["token_embd.weight"][tokens].astype(np.float64)

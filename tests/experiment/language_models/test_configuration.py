@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,24 +20,12 @@ from softmax_jax.experiment.language_models.keys import Keys, read_object
 from softmax_jax.refusal import Refusal
 from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 4,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "head_dim": 8,
-}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "head_dim": 8}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}
 MISTRAL, QWEN2 = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Mistral", "Qwen2"))
-METADATA = {
-    "general.architecture": "qwen2",
-    "qwen2.block_count": 4,
-    "qwen2.context_length": 512,
-    "qwen2.attention.head_count": 4,
-    "qwen2.attention.head_count_kv": 2,
-    "qwen2.attention.layer_norm_rms_epsilon": 1e-5,
-}
+METADATA = {"general.architecture": "qwen2", "qwen2.block_count": 4, "qwen2.context_length": 512}
+METADATA |= {"qwen2.attention.head_count": 4, "qwen2.attention.head_count_kv": 2}
+METADATA |= {"qwen2.attention.layer_norm_rms_epsilon": 1e-5}
 SLIDES = {"use_sliding_window": True, "sliding_window": 8}
 ALTERNATE = ["full_attention", "sliding_attention"] * 2
 
@@ -58,15 +47,11 @@ def described_metadata(path, **changes):
     [
         ({}, None, None),
         ({"sliding_window": 8}, None, None),  # a Llama has none
-        ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 2}, None, None),
         (MISTRAL, 4096, None),
         (MISTRAL | {"sliding_window": 8}, 8, None),
         (MISTRAL | {"sliding_window": None}, None, None),
-        (QWEN2, None, None),
-        (QWEN2 | {"sliding_window": 8}, None, None),
         (QWEN2 | {"sliding_window": 8, "use_sliding_window": False}, None, None),
         (QWEN2 | SLIDES, None, None),  # from the 28th layer on
-        (QWEN2 | SLIDES | {"max_window_layers": 4}, None, None),
         (QWEN2 | SLIDES | {"max_window_layers": 2}, 8, (False, False, True, True)),
         (QWEN2 | SLIDES | {"max_window_layers": 0}, 8, None),
         (QWEN2 | SLIDES | {"layer_types": ALTERNATE}, 8, (False, True, False, True)),
@@ -113,11 +98,9 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map is {'AutoModel': 'x.Y'}: it names code that comes with"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is .* the weights are quantized"),
         ({"attention_multiplier": 0.1}, "attention_multiplier is 0.1: this decoder does not know the key"),
-        ({"dual_chunk_attention_config": {}}, "dual_chunk_attention_config is {}: this decoder does not know"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu': this decoder computes 'silu' or 'swish' only"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0: it must be a whole number from 1 to 10000"),
-        ({"num_hidden_layers": "4"}, "num_hidden_layers is '4': it must be"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True: it must be"),
         ({"num_hidden_layers": None}, "does not say num_hidden_layers"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5: the queries have 32 features"),
@@ -127,13 +110,10 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"head_dim": None, "hidden_size": 30}, "hidden_size is 30: 4 heads must divide it"),
         ({"vocab_size": 1e30}, "vocab_size is 1e.30: it must be a whole number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan: it must be a number from 1e-30 to 1"),
-        ({"rms_norm_eps": None}, "does not say rms_norm_eps"),
-        ({"rope_theta": 0}, "rope_theta is 0: it must be a number from 1 to"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 500}}, "rope_theta is 10000.0: it is 500 among"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is .* scales the rotary positions"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters is .* scales the rotary"),
         ({"rope_parameters": [1]}, "rope_parameters is .1.: it must be an object"),
-        ({"partial_rotary_factor": 0.2}, "1 of 8 features of a head turn .rotary_dim.: they turn in pairs"),
         ({"rotary_dim": 3}, "3 of 8 features of a head turn .rotary_dim.: they turn in pairs"),
         ({"rotary_dim": 16}, "rotary_dim is 16: it must be a whole number from 1 to 8"),
         ({"rotary_dim": 2, "partial_rotary_factor": 0.5}, "rotary_dim is 2: partial_rotary_factor gives 4 of 8"),
@@ -142,9 +122,7 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"layer_types": ["full_attention"]}, "layer_types is .* a list of 4 types"),
         ({"layer_types": ["linear_attention"] * 4}, "layer_types is .* this decoder computes full_attention"),
         (MISTRAL | {"sliding_window": 8, "use_sliding_window": False}, "use_sliding_window is False"),
-        (MISTRAL | {"max_window_layers": 2}, "max_window_layers is 2: this decoder does not know the key"),
         (QWEN2 | {"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),
-        (QWEN2 | {"use_sliding_window": 1}, "use_sliding_window is 1: it must be true or false"),
         (QWEN2 | SLIDES | {"max_window_layers": -1}, "max_window_layers is -1: it must be"),
     ],
 )
@@ -158,26 +136,25 @@ def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, ch
     [
         ({"general.architecture": None}, "does not say general.architecture"),
         ({"general.architecture": 7}, "holds the architecture 7: it must be one of llama, qwen2"),
-        ({"general.architecture": "mamba"}, "holds the architecture 'mamba'"),
         ({"general.type": "adapter"}, "general.type is 'adapter': this decoder computes 'model' only"),
         ({"split.count": 2}, "split.count is 2"),
         ({"qwen2.block_count": 0}, "qwen2.block_count is 0"),
-        ({"qwen2.block_count": "four"}, "qwen2.block_count is 'four'"),
         ({"qwen2.attention.head_count": [4, 4, 4, 4]}, "qwen2.attention.head_count is .4, 4, 4, 4."),
         ({"qwen2.attention.head_count_kv": 3}, "4 heads and 3 by qwen2.attention.head_count_kv"),
         ({"qwen2.attention.key_length": 16}, "heads have 16 features by the file and 8 by its queries"),
         ({"qwen2.attention.value_length": 16}, "qwen2.attention.value_length is 16"),
         ({"qwen2.attention.scale": 0.1}, "qwen2.attention.scale is 0.1"),
         ({"qwen2.attention.sliding_window": 8}, "qwen2.attention.sliding_window is 8: whether the model has it"),
-        ({"qwen2.attention.sliding_window": -8}, "qwen2.attention.sliding_window is -8"),
         ({"qwen2.attention.causal": False}, "qwen2.attention.causal is False"),
         ({"qwen2.attention.layer_norm_rms_epsilon": "1e-5"}, "layer_norm_rms_epsilon is '1e-5'"),
-        ({"qwen2.rope.freq_base": 0.0}, "qwen2.rope.freq_base is 0.0"),
         ({"qwen2.rope.freq_base": float("inf")}, "qwen2.rope.freq_base is inf"),
         ({"qwen2.rope.dimension_count": 3}, "3 of 8 features of a head turn .qwen2.rope.dimension_count."),
         ({"qwen2.rope.scaling.type": "yarn"}, "qwen2.rope.scaling.type is 'yarn'"),
         ({"qwen2.rope.scaling.factor": 4.0}, "qwen2.rope.scaling.factor is 4.0"),
-        ({"qwen2.logit_scale": 8.0}, "qwen2.logit_scale is 8.0: this decoder does not know the key"),
+        (
+            {"general.architecture": "llama", "llama.rope.dimension_count": 4},
+            "llama.rope.dimension_count is 4: a llama turns all 8 features",
+        ),
         ({"llama.attention.scale": 0.1}, "llama.attention.scale is 0.1: this decoder does not know the key"),
         ({"tokenizer.ggml.precompiled_charsmap": [1]}, "precompiled_charsmap is .1.: this decoder does not know"),
         ({"tokenizer.ggml.add_space_prefix": True}, "tokenizer.ggml.add_space_prefix is True"),
@@ -189,15 +166,19 @@ def test_metadata_that_are_not_computed_are_refused_by_their_key(tmp_path, chang
         described_metadata(tmp_path, **changes)
 
 
-def test_metadata_tell_what_turns_and_a_scale(tmp_path):
-    assert described_metadata(tmp_path, **{"qwen2.rope.dimension_count": 8}).sizes.rotary is None
-    assert described_metadata(tmp_path, **{"qwen2.rope.dimension_count": 4}).sizes.rotary == 4
-    assert described_metadata(tmp_path, **{"qwen2.attention.sliding_window": 512}).sizes.window is None  # hides nothing
-    llama = {"general.architecture": "llama"}
-    assert described_metadata(tmp_path, **llama, **{"llama.attention.scale": 0.1}).sizes.scale == 0.1
-    assert described_metadata(tmp_path, **llama, **{"llama.attention.scale": 0.0}).sizes.scale is None
-    with pytest.raises(Refusal, match=r"llama.rope.dimension_count is 4: a llama turns all 8 features"):
-        described_metadata(tmp_path, **llama, **{"llama.rope.dimension_count": 4})
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "expected"),
+    [
+        ("qwen2", "rope.dimension_count", 8, {"rotary": None}),
+        ("qwen2", "rope.dimension_count", 4, {"rotary": 4}),
+        ("qwen2", "attention.sliding_window", 512, {"window": None}),  # which hides nothing
+        ("llama", "attention.scale", 0.1, {"scale": 0.1}),
+        ("llama", "attention.scale", 0.0, {"scale": None}),
+    ],
+)
+def test_metadata_tell_what_turns_and_a_scale(tmp_path, kind, key, value, expected):
+    sizes = described_metadata(tmp_path, **{"general.architecture": kind, f"{kind}.{key}": value}).sizes
+    assert dataclasses.asdict(sizes).items() >= expected.items()
 
 
 @pytest.mark.parametrize(
@@ -205,7 +186,6 @@ def test_metadata_tell_what_turns_and_a_scale(tmp_path):
     [
         ("[]", r"holds \[\]: it must be an object"),
         ("{", "cannot be read: Expecting property name"),
-        ("", "cannot be read: Expecting value"),
         ('{"a": 1, "b": 2, "a": 3}', "it has the key 'a' twice"),
         ('{"a": {"b": 1, "b": 1}}', "it has the key 'b' twice"),
         ('{"a": ' + "9" * 5000 + "}", "cannot be read: Exceeds the limit"),
@@ -222,16 +202,17 @@ def test_a_file_that_holds_no_object_is_refused(tmp_path, text, said):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(Refusal, match=said):
         read_object(path)
+    path.write_text(json.dumps(CONFIG))
+    assert read_object(path) == CONFIG
 
 
-def test_only_regular_files_are_read(tmp_path):
+@pytest.mark.parametrize("read", [read_object, read_header])
+def test_only_regular_files_are_read(tmp_path, read):
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    problems = {"directory": "is a directory", "fifo": "is a FIFO", "absent": "cannot be read: No such file"}
-    for name, problem in problems.items():
-        for read in (read_object, read_header):
-            with pytest.raises(Refusal, match=f"{name} {problem}"):
-                read(tmp_path / name)
+    for problem in ("directory is a directory", "fifo is a FIFO", "absent cannot be read: No such file"):
+        with pytest.raises(Refusal, match=problem):
+            read(tmp_path / problem.split()[0])
 
 
 def text(value):
@@ -263,7 +244,6 @@ KEY = text("general.name") + struct.pack("<I", 8) + text("x")
         (b"PK\3\4" * 10, "cannot be read: it does not start as a GGUF does"),
         (gguf_bytes(version=1), "is of version 1 of GGUF: it must be 2 or 3"),
         (gguf_bytes(count=2**60), "it claims 1,152,921,504,606,846,976 keys, more than 65,536"),
-        (gguf_bytes(number=2**60), "it claims 1,152,921,504,606,846,976 arrays"),
         (gguf_bytes(number=3), "8 bytes do not fit into its 24 bytes"),
         (gguf_bytes(struct.pack("<Q", 2**60)), "bytes do not fit into its 32 bytes"),
         (gguf_bytes(KEY + KEY, count=2), "the key 'general.name' is there twice"),
@@ -274,7 +254,6 @@ KEY = text("general.name") + struct.pack("<I", 8) + text("x")
         (gguf_bytes(array_bytes(10, 2**24)), "16,777,216 numbers do not fit into"),
         (gguf_bytes(array_bytes(9, 1, struct.pack("<IQ", 0, 0))), "there is an array of type 9"),
         (gguf_bytes(arrays=place_bytes(shape=()), number=1), "the array 'a' has 0 axes"),
-        (gguf_bytes(arrays=place_bytes(shape=(1,) * 9), number=1), "the array 'a' has 9 axes"),
         (gguf_bytes(arrays=place_bytes(shape=(2, 0)), number=1), "the array 'a' is there twice or is empty"),
         (gguf_bytes(arrays=2 * place_bytes(), number=2), "the array 'a' is there twice or is empty"),
         (gguf_bytes(text("general.alignment") + struct.pack("<II", 4, 0)), "general.alignment is 0"),
@@ -330,26 +309,18 @@ NAN = np.full((50, TINY["width"]), np.nan, np.float32)
     ("more", "changes", "said"),
     [
         ({"token_embd.weight": None}, {}, "has no array token_embd.weight"),
-        ({"blk.1.ffn_up.weight": None}, {}, "has no array blk.1.ffn_up.weight"),
         ({"blk.1.attn_k.bias": None}, {}, "has no array blk.1.attn_k.bias"),
         ({}, {"layers": 3}, "has arrays of 2 layers and tells of 3"),
         ({}, {"layers": 1}, "has arrays of 2 layers and tells of 1"),
         ({"blk.4.ffn_up.weight": NAN}, {"layers": 3}, "has arrays of 3 layers and tells of 3"),
         ({}, {"tied": False}, "tie_word_embeddings is not true, which needs the array output.weight"),
-        (
-            {"output.weight": np.ones_like(NAN)},
-            {"tied": True},
-            "tie_word_embeddings is true, and output.weight is another",
-        ),
-        ({"output.bias": np.zeros(50, np.float32)}, {}, "holds the array 'output.bias', of which this decoder knows"),
+        ({"output.weight": np.ones_like(NAN)}, {"tied": True}, "embeddings is true, and output.weight is another"),
         ({"blk.0.attn_q.weight_scale": np.ones(8, np.float32)}, {}, "holds the array 'blk.0.attn_q.weight_scale'"),
         ({}, {"biases": False}, "holds the array 'blk.0.attn_q.bias'"),
         ({"token_embd.weight": NAN}, {}, "the array token_embd.weight has entries that are not finite"),
-        ({"blk.1.ffn_gate.weight": np.full((40, 24), np.inf)}, {}, "blk.1.ffn_gate.weight has entries that are not"),
         ({"token_embd.weight": np.full((50, 24), 1e300)}, {}, "token_embd.weight has entries that are not finite"),
         ({"token_embd.weight": NAN[0]}, {}, r"'token_embd.weight' has the shape \(24,\): it must have two axes"),
         ({"blk.1.attn_norm.weight": np.ones(23, np.float32)}, {}, r"has the shape \(23,\): it must have \(24,\)"),
-        ({"blk.0.attn_k.weight": np.ones((32, 24), np.float32)}, {}, r"\(32, 24\): it must have \(16, 24\)"),
         ({}, {"axes": {"width": ("hidden_size", 32)}}, "hidden_size is 32, and its arrays have 24"),
     ],
 )
@@ -360,15 +331,8 @@ def test_arrays_that_are_missing_unknown_or_damaged_are_refused_by_name(tmp_path
 
 
 def test_nothing_is_read_of_a_model_that_a_header_refuses(tmp_path):
-    def read():
-        raise AssertionError
-
+    read = mock.Mock(side_effect=AssertionError)
     arrays = {name: one._replace(read=read) for name, one in stored(tiny_arrays(50), tmp_path).items()}
     arrays["output.weight"] = Stored((10**12, 24), "F32", tmp_path, read)
     with pytest.raises(Refusal, match="it must have"):
         read_parameters(arrays, DESCRIBED, "blk", 0, tmp_path)
-
-
-def test_what_is_written_is_read_back(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    assert read_object(tmp_path / "config.json") == CONFIG

@@ -1,6 +1,7 @@
 """The decoder of pretrained models, on random arrays, beside plain numpy."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,8 @@ def as_parameters(arrays):
         if f"blk.0.{there[0]}" in arrays
     }
     names = {"embed": "token_embd.weight", "norm": "output_norm.weight", "scores": "output.weight"}
-    return jax.tree.map(
-        jnp.asarray, {own: arrays[name] for own, name in names.items() if name in arrays} | {"layers": layers}
-    )
+    whole = {own: arrays[name] for own, name in names.items() if name in arrays}
+    return jax.tree.map(jnp.asarray, whole | {"layers": layers})
 
 
 def all_scores(parameters, tokens, weigh=decoder.by_softmax, numbers=None, sizes=SIZES):
@@ -109,49 +109,35 @@ def test_every_normalizer_sees_the_row_of_its_position():
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_windows_of_layers_a_rotary_part_and_a_scale_are_those_of_numpy():
-    arrays = tiny_arrays(50)
-    of_layers, part = {"window": 3, "windowed": (False, True)}, {"rotary": 4, "scale": 0.5}
-    sizes = dataclasses.replace(SIZES, **of_layers, **part)
-    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=(None, 3), **part)
-    np.testing.assert_allclose(all_scores(as_parameters(arrays), TOKENS, sizes=sizes), expected, atol=1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("windowed", [None, (True, False)])
-def test_windows_behind_a_cache_are_those_of_the_whole(windowed):
-    arrays, windows = tiny_arrays(50), (3, 3 if windowed is None else None)
-    sizes = dataclasses.replace(SIZES, window=3, windowed=windowed)
-    parameters, tokens = as_parameters(arrays), jnp.asarray(TOKENS)
+@pytest.mark.parametrize(
+    ("sizes", "windows"),
+    [
+        ({"window": 3, "windowed": (False, True), "rotary": 4, "scale": 0.5}, (None, 3)),
+        pytest.param({"window": 3}, (3, 3), marks=pytest.mark.full),
+        pytest.param({}, None, marks=pytest.mark.full),
+    ],
+)
+def test_windows_of_layers_a_rotary_part_and_a_scale_are_those_of_numpy(sizes, windows):
+    """Of all tokens at once, and of the last behind a cache of the first."""
+    arrays, tokens, sizes = tiny_arrays(50), jnp.asarray(TOKENS), dataclasses.replace(SIZES, **sizes)
+    parameters, part = as_parameters(arrays), {"rotary": sizes.rotary, "scale": sizes.scale}
+    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=windows, **part)
+    np.testing.assert_allclose(all_scores(parameters, TOKENS, sizes=sizes), expected, atol=1e-4)
     _, before = hidden(parameters, sizes, tokens[:15])
-    after, _ = hidden(parameters, sizes, tokens[15:], before=before)
-    expected = logits_of(arrays, TOKENS, SIZES.heads, SIZES.key_heads, windows=windows)
+    after, made = hidden(parameters, sizes, tokens[15:], before=before)
     np.testing.assert_allclose(scores(parameters, after), expected[15:], atol=1e-4)
-
-
-@pytest.mark.full
-def test_a_window_hides_what_lies_before_it():
-    parameters = as_parameters(tiny_arrays(50))
-    sizes = Sizes(SIZES.heads, SIZES.key_heads, context=64, window=3)
-    other = np.concatenate([(TOKENS[:4] + 1) % 50, TOKENS[4:]])  # two layers see the four positions before a query
-    one, two = (np.asarray(all_scores(parameters, tokens, sizes=sizes)) for tokens in (TOKENS, other))
-    np.testing.assert_array_equal(one[8:], two[8:])
-    assert np.abs(one[:8] - two[:8]).max() > 1e-3
+    assert made.key.shape == (TINY["layers"], 9, SIZES.key_heads, TINY["size"])
 
 
 @pytest.mark.full
 def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
-    parameters = as_parameters(tiny_arrays(50))
+    parameters, tokens = as_parameters(tiny_arrays(50)), jnp.asarray(TOKENS)
+
+    def scaled(logits, seen, beta):
+        return jax.nn.softmax(logits * beta, where=seen[None])
 
     def loss(beta):
-        after, _ = hidden(
-            parameters,
-            SIZES,
-            jnp.asarray(TOKENS),
-            lambda z, seen, beta: jax.nn.softmax(z * beta, where=seen[None]),
-            beta,
-        )
-        return losses(parameters, after, jnp.asarray(TOKENS)).mean()
+        return losses(parameters, hidden(parameters, SIZES, tokens, scaled, beta)[0], tokens).mean()
 
     beta = jnp.ones((TINY["layers"], SIZES.heads, 1, 1))
     slope = jax.grad(loss)(beta)
@@ -159,19 +145,6 @@ def test_numbers_per_head_have_gradients_and_a_swap_finds_the_one_site():
     np.testing.assert_allclose((loss(moved) - loss(beta)) / 1e-2, slope[1, 2, 0, 0], atol=2e-3)
     assert np.all(np.asarray(slope) != 0)
 
-    def plain(tokens):
-        return all_scores(parameters, tokens)
-
-    assert len(sj.sites(plain)(jnp.asarray(TOKENS))) == 1
-    own, swapped = (jax.jit(one)(jnp.asarray(TOKENS)) for one in (plain, sj.swap(plain, "softmax")))
-    np.testing.assert_array_equal(own, swapped)
-
-
-@pytest.mark.full
-def test_tokens_behind_a_cache_are_those_of_the_whole():
-    parameters = as_parameters(tiny_arrays(50))
-    whole, _ = hidden(parameters, SIZES, jnp.asarray(TOKENS))
-    _, before = hidden(parameters, SIZES, jnp.asarray(TOKENS[:15]))
-    after, made = hidden(parameters, SIZES, jnp.asarray(TOKENS[15:]), before=before)
-    np.testing.assert_allclose(after, whole[15:], atol=1e-5)
-    assert made.key.shape == (TINY["layers"], 9, SIZES.key_heads, TINY["size"])
+    plain = functools.partial(all_scores, parameters)
+    assert len(sj.sites(plain)(tokens)) == 1
+    np.testing.assert_array_equal(jax.jit(plain)(tokens), jax.jit(sj.swap(plain, "softmax"))(tokens))

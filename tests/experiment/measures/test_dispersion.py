@@ -1,12 +1,9 @@
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
-from flax import nnx
 
 from softmax_jax import theory
 from softmax_jax.experiment.measures import dispersion
@@ -14,31 +11,20 @@ from softmax_jax.experiment.measures.dispersion import resolution
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.sets import set_keys
-from softmax_jax.experiment.measures.table import MEASURES, Seen, rank
-from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training.run import build_model
+from softmax_jax.experiment.measures.table import MEASURES, calibration_error
 from softmax_jax.normalizers.registry import normalizer
+from tests.experiment.measures.models import SEEDS, TASK, model_of, parameters_of
 
-SEEDS = (4, 5)
 LENGTHS = (5, 20)
 SETS = 6
-NAMES = ("softmax", "adaptive", "ssmax", "hardmax")
+NAMES = ("softmax", "adaptive", "ssmax", "softpick", "signed_l1", "hardmax")
 NAMED = {name: normalizer(name) for name in NAMES}
-TASK = MaxRetrieval(width=8)
 
 
 @pytest.fixture(scope="module")
-def parameters():
-    _, initialize = build_model(MaxRetrieval(width=8))
-    # Larger than at the start of training, so that weights differ.
-    return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(initialize)(jax.random.split(jax.random.key(0), len(SEEDS))))
-
-
-@pytest.fixture(scope="module")
-def measured(parameters):
+def measured():
     options = {"seeds": SEEDS, "lengths": LENGTHS, "sets": SETS, "measures": tuple(MEASURES)}
-    options["references"] = (TRUE_ITEM,)
-    return list(evaluate(parameters, NAMED, **options))
+    return list(evaluate(parameters_of(), NAMED, **options, references=(TRUE_ITEM,)))
 
 
 @pytest.fixture(scope="module")
@@ -46,39 +32,37 @@ def frame(measured):
     return frame_of(measured)
 
 
-def sets_of(task, index, n):
-    of_key = jax.vmap(lambda key: task.test_batch(key, n, 1))
-    return jax.tree.map(lambda leaf: leaf[:, 0], of_key(set_keys(SEEDS, n, SETS)[index]))
-
-
-def model_of(parameters, index):
-    structure, _ = build_model(MaxRetrieval(width=8))
-    return nnx.merge(structure, jax.tree.map(lambda leaf: leaf[index], parameters))
+def sets_of(index, n):
+    batches = jax.vmap(lambda key: TASK.test_batch(key, n, 1))(set_keys(SEEDS, n, SETS)[index])
+    return jax.tree.map(lambda leaf: leaf[:, 0], batches)
 
 
 @pytest.mark.full
-def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
+def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(measured, frame):
+    """At a length that shares its program with longer ones, in which items beyond a set's own are masked."""
     n, index = 20, 1
-    batch = sets_of(TASK, index, n)
-    model = model_of(parameters, index)
+    batch, model, values = sets_of(index, n), model_of(index), measured[1].values
     hidden = model.hidden(batch.items)
     logits = model.logits(hidden, batch.query)
     rho = np.asarray(batch.items[..., 0])
     z, answer = np.asarray(logits, np.float64), np.asarray(batch.answer)
     for at, name in enumerate(NAMES):
         weights = NAMED[name](logits, where=batch.mask)
-        w = np.asarray(weights, np.float64)
+        w, shares = np.asarray(weights), np.abs(np.asarray(weights, np.float64))
         scores = np.asarray(model.read(model.pool(weights, hidden), weights.sum(-1)))
+        likelihoods = np.asarray(jax.nn.log_softmax(scores))
         for row in range(SETS):
-            seen = {name: values[index, row, at] for name, values in measured[1].values.items()}
+            seen = {measure: numbers[index, row, at] for measure, numbers in values.items()}
             true, top = rho[row].argmax(), z[row].argmax()
-            ranks = scipy.stats.rankdata(-np.asarray(weights)[row])
-            assert seen["rank"] == ranks[true]
+            right = scores[row].argmax() == answer[row]
+            assert seen["rank"] == scipy.stats.rankdata(-w[row])[true]
+            assert seen["accuracy"] == 100 * right
+            np.testing.assert_allclose(seen["loss"], -likelihoods[row, answer[row]], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(seen["calibration"], [np.exp(likelihoods[row].max()), right], rtol=1e-4)
             np.testing.assert_allclose(seen["true_weight"], w[row, true], rtol=1e-4, atol=1e-7)
-            np.testing.assert_allclose(seen["max_weight"], w[row].max(), rtol=1e-4)
-            shares = w[row][w[row] > 0] / w[row].sum()
-            np.testing.assert_allclose(seen["entropy"], -(shares * np.log(shares)).sum(), atol=1e-4)
-            assert seen["accuracy"] == 100 * (scores[row].argmax() == answer[row])
+            np.testing.assert_allclose(seen["max_weight"], shares[row].max(), rtol=1e-4)
+            entropy = np.nan_to_num(scipy.stats.entropy(shares[row]))  # 0 where all weights are 0
+            np.testing.assert_allclose(seen["entropy"], entropy, atol=1e-4)
             count, _, *spreads = seen["entropy_lower"]
             assert count == n
             np.testing.assert_allclose([seen["spread"], spreads[-1]], np.ptp(z[row]), rtol=1e-4)
@@ -87,16 +71,18 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(parameters, measured):
             order = np.argsort(-rho[row])[:16]
             np.testing.assert_array_equal(seen["top_rho"], rho[row, order])
             np.testing.assert_allclose(seen["top_weights"], w[row, order], rtol=1e-4, atol=1e-7)
+        whole = frame.filter(normalizer=name, n=n, seed=SEEDS[index]).row(0, named=True)
+        for measure in ("accuracy", "loss", "entropy", "max_weight"):
+            assert whole[measure] == pytest.approx(values[measure][index, :, at].mean())
+        assert whole["calibration"] == pytest.approx(calibration_error(values["calibration"][index, :, at]))
 
 
 @pytest.mark.full
-def test_all_weight_on_one_item_is_read_as_that_item_alone(parameters, measured):
-    batch = sets_of(TASK, 0, 5)
-    model = model_of(parameters, 0)
+def test_all_weight_on_one_item_is_read_as_that_item_alone(measured):
+    batch, model = sets_of(0, 5), model_of(0)
     hidden = model.hidden(batch.items)
-    logits = model.logits(hidden, batch.query)
     right = dict(zip(measured[0].normalizers, measured[0].values["accuracy"][0].T))
-    for name, choice in (("hardmax", logits), (TRUE_ITEM, batch.items[..., 0])):
+    for name, choice in (("hardmax", model.logits(hidden, batch.query)), (TRUE_ITEM, batch.items[..., 0])):
         alone = jnp.take_along_axis(hidden, choice.argmax(-1)[:, None, None], 1)
         answers = np.asarray(model.read(alone[:, 0], jnp.ones(SETS))).argmax(-1)
         np.testing.assert_array_equal(right[name], 100 * (answers == np.asarray(batch.answer)))
@@ -107,9 +93,8 @@ def test_measured_weights_keep_to_the_bounds_and_beta_is_that_of_the_scale(measu
     rows = dispersion.dispersion(frame)
     assert len(rows) == (len(NAMES) + 1) * len(LENGTHS) * len(SEEDS)
     for row in rows.to_dicts():
-        if row["normalizer"] in ("hardmax", TRUE_ITEM):
-            assert row["beta"] is None
-            assert row["max_weight_upper"] is None
+        if row["normalizer"] not in ("softmax", "adaptive", "ssmax"):
+            assert row["beta"] is row["max_weight_upper"] is None
             continue
         assert row["max_weight_lower"] <= row["max_weight"] <= row["max_weight_upper_nearest"] + 1e-6
         assert row["max_weight_upper_nearest"] <= row["max_weight_upper"]
@@ -123,13 +108,6 @@ def test_measured_weights_keep_to_the_bounds_and_beta_is_that_of_the_scale(measu
             assert row["spread"] <= row["largest_reach"] / beta + 1e-4
 
 
-def test_equal_weights_share_their_mean_rank():
-    weights, rho = jnp.array([0.2, 0.1, 0.2, 0.3, 0.2]), jnp.array([0.9, 0.8, 0.1, 0.2, -jnp.inf])
-    unread: Any = None
-    seen = Seen(*[unread] * 4, where=rho > -jnp.inf, weights=weights, rho=rho)
-    assert rank(seen) == scipy.stats.rankdata(-np.asarray(weights)[:4])[0] == 2.5
-
-
 def made(*rows):
     columns = ("n", "max_weight", "max_weight_upper_nearest", "beta")
     return pl.DataFrame(rows, columns, orient="row").with_columns(normalizer=pl.lit("softmax"), largest_reach=10.0)
@@ -138,20 +116,27 @@ def made(*rows):
 def test_where_the_largest_weight_falls():
     frame = made((4, 0.9, 0.95, 1.0), (16, 0.6, 0.7, 1.0), (64, 0.4, 0.6, 1.0))
     found = dispersion.forced(frame)
-    assert found["measured"] == pytest.approx(32)
-    assert found["nearest"] is None
+    assert (found["measured"], found["nearest"]) == (pytest.approx(32), None)
     assert found["spread"] == theory.length_forced_below(0.5, 10.0)
-    reaches = pl.Series("largest_reach", [10.0, 30.0, 20.0])
-    by_largest = dispersion.forced(frame.with_columns(reaches))
+    by_largest = dispersion.forced(frame.with_columns(pl.Series("largest_reach", [10.0, 30.0, 20.0])))
     assert by_largest["spread"] == theory.length_forced_below(0.5, 30.0)
     varying = dispersion.forced(made((4, 0.9, 0.9, 1.0), (16, 0.6, 0.3, 2.0)))
     assert varying["spread"] is None
-    assert varying["nearest"] is not None
-    assert 4 < varying["nearest"] < 16
-    assert dispersion.crossing([4, 16], [0.9, 0.6], 0.5) is None
-    assert dispersion.crossing([4, 16, 64, 256], [0.9, 0.4, 0.6, 0.2], 0.5) == pytest.approx(64 * 4**0.25)  # for good
-    assert dispersion.crossing([4, 16], [0.3, 0.2], 0.5) is None
-    assert dispersion.crossing([4, 16], [0.9, 0.4], 0.5) == pytest.approx(4 * 4**0.8)  # four fifths of the way in log n
+    assert 4 < (varying["nearest"] or 0) < 16
+
+
+@pytest.mark.parametrize(
+    ("weights", "length"),
+    [
+        ([0.9, 0.6], None),
+        ([0.3, 0.2], None),
+        ([0.9, 0.4, 0.6, 0.2], 64 * 4**0.25),  # for good
+        ([0.9, 0.4], 4 * 4**0.8),  # four fifths of the way in log n
+    ],
+)
+def test_a_crossing_is_read_between_lengths(weights, length):
+    found = dispersion.crossing([4, 16, 64, 256][: len(weights)], weights, 0.5)
+    assert found == (length and pytest.approx(length))
 
 
 @pytest.mark.full
@@ -179,12 +164,11 @@ def test_attention_maps_are_sorted(measured):
 
 
 @pytest.mark.full
-def test_resolution_is_the_logit_of_an_item_alone(parameters):
-    found = resolution(parameters, points=401)
-    assert found.logits.shape == (len(SEEDS), 10, 401)
-    assert found.rho[-1] == 1
-    model, rho = model_of(parameters, 1), float(found.rho[300])
-    items = jnp.zeros((1, 1, 11)).at[0, 0, 0].set(rho).at[0, 0, 1 + 4].set(1.0)
+def test_resolution_is_the_logit_of_an_item_alone():
+    found = resolution(parameters_of(), points=401)
+    assert (found.logits.shape, found.rho[-1]) == ((len(SEEDS), 10, 401), 1)
+    model = model_of(1)
+    items = jnp.zeros((1, 1, 11)).at[0, 0, 0].set(float(found.rho[300])).at[0, 0, 1 + 4].set(1.0)
     alone = model.logits(model.hidden(items), jnp.array([[0.5]]))[0, 0]
     np.testing.assert_allclose(found.logits[1, 4, 300], alone, rtol=1e-4)
     np.testing.assert_allclose(found.offset, found.logits[:, :, -1].std(1), rtol=1e-4)

@@ -1,5 +1,7 @@
 """The data of max retrieval, and its model against plain attention."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -87,14 +89,14 @@ def test_near_ties_are_the_nearest_of_their_draws(nearest_of):
 
 @pytest.mark.full
 def test_training_batches_have_one_length_within_the_range_and_are_reused_as_often_as_asked():
-    task = MaxRetrieval(sets=16, min_items=2, max_items=4, width=8, steps_per_batch=10)
-    draw = jax.jit(task.training_batch)
+    sizes = {"sets": 16, "min_items": 2, "max_items": 4}
+    draw = jax.jit(MaxRetrieval(**sizes, steps_per_batch=10).training_batch)
     batches = [draw(jnp.int32(0), jnp.int32(step)) for step in range(0, 400, 9)]
     assert all(len(set(batch.mask.sum(1).tolist())) == 1 for batch in batches)
     assert {int(batch.mask[0].sum()) for batch in batches} == {2, 3, 4}
     assert np.array_equal(batches[0].query, batches[1].query)  # steps 0, 9 and 18
     assert not np.array_equal(batches[1].query, batches[2].query)
-    hard = MaxRetrieval(sets=16, min_items=2, max_items=4, nearest_of=16).training_batch(jnp.int32(0), jnp.int32(3))
+    hard = MaxRetrieval(**sizes, nearest_of=16).training_batch(jnp.int32(0), jnp.int32(3))
     assert -np.diff(jax.lax.top_k(jnp.where(hard.mask, hard.items[..., 0], -1), 2)[0]).mean() < 0.1
 
 
@@ -103,15 +105,13 @@ def test_the_numbers_follow_the_stated_distributions():
     batch = sample(KEY, 10_000, 16)
     rho, kappa = np.asarray(batch.items[..., 0], np.float64), np.asarray(batch.items[..., 1:].argmax(-1))
     assert np.array_equal(batch.items[..., 1:].sum(-1), np.ones(kappa.shape))
-    for numbers in (rho, np.asarray(batch.query, np.float64)):
-        assert scipy.stats.kstest(numbers.ravel(), "uniform").pvalue > CHANCE
     position = rho.argmax(1)
-    for values, count in ((kappa.ravel(), CLASSES), (position, 16)):
-        assert scipy.stats.chisquare(np.bincount(values, minlength=count)).pvalue > CHANCE
-    independence: Any = scipy.stats.chi2_contingency(
-        np.histogram2d(position, np.asarray(batch.answer), bins=(16, CLASSES))[0]
-    )
-    assert independence.pvalue > CHANCE
+    places_and_answers = np.histogram2d(position, np.asarray(batch.answer), bins=(16, CLASSES))[0]
+    tests: list[Any] = [scipy.stats.kstest(numbers.ravel(), "uniform") for numbers in (rho, batch.query)]
+    tests += [scipy.stats.chisquare(np.bincount(values)) for values in (kappa.ravel(), position)]
+    tests.append(scipy.stats.chi2_contingency(places_and_answers))
+    assert min(test.pvalue for test in tests) > CHANCE
+    assert (kappa.max(), position.max()) == (CLASSES - 1, 15)
     assert abs(np.corrcoef(rho[:, 0], rho[:, 1])[0, 1]) < 0.04
 
 
@@ -132,7 +132,7 @@ EXPECTED = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", QUANTILES)
+@pytest.mark.parametrize("name", set(QUANTILES) - {"uniform"})
 def test_a_distribution_changes_the_values_as_its_name_says_and_not_which_item_is_the_largest(name):
     drawn, uniform = (sample(KEY, 200, 1500, jnp.arange(1, 201), priority) for priority in (name, "uniform"))
     visible = np.where(drawn.mask, drawn.items[..., 0], -np.inf)
@@ -144,7 +144,6 @@ def test_a_distribution_changes_the_values_as_its_name_says_and_not_which_item_i
         assert (best - second >= LEAD).all()
     else:
         assert np.array_equal(drawn.answer, uniform.answer)
-    if name in EXPECTED:
         assert scipy.stats.kstest(visible[np.isfinite(visible)], EXPECTED[name].cdf).pvalue > 1e-3
 
 
@@ -189,28 +188,6 @@ def test_folded_projections_equal_plain_attention_and_masked_items_change_nothin
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["ssmax", "entmax"])
-def test_a_normalizers_numbers_train_with_the_model(model, name):
-    """A normalizer is a pytree, so its numbers have a gradient like any parameter: that of differences."""
-    batch = sample(KEY, 64, 6)
-
-    def loss(normalizer):
-        scores = model(batch, normalizer).scores
-        return -jnp.take_along_axis(jax.nn.log_softmax(scores), batch.answer[:, None], 1).mean()
-
-    start = jax.tree.map(jnp.asarray, normalizer(name))
-    leaves, structure = jax.tree.flatten(start)
-    gradients = jax.tree.leaves(jax.jit(jax.grad(loss))(start))
-    value = jax.jit(loss)
-    for index, gradient in enumerate(gradients):
-        moved = [leaf + (index == place) * np.float32(0.05) for place, leaf in enumerate(leaves)]
-        back = [leaf - (index == place) * np.float32(0.05) for place, leaf in enumerate(leaves)]
-        slope = (value(structure.unflatten(moved)) - value(structure.unflatten(back))) / np.float32(0.1)
-        assert gradient != 0
-        np.testing.assert_allclose(gradient, slope, rtol=0.1, atol=2e-5)
-
-
-@pytest.mark.full
 def test_long_sets_are_encoded_block_by_block_to_the_same_scores(model, monkeypatch):
     batch = sample(KEY, 2, 2 * BLOCK + 300, jnp.array([2 * BLOCK + 300, 70]))
     whole = folded(model, batch, normalizer("softpick"))
@@ -220,14 +197,14 @@ def test_long_sets_are_encoded_block_by_block_to_the_same_scores(model, monkeypa
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def known_task(rounded="all"):
-    return MaxRetrieval(width=8, matmul="bfloat16", rounded=rounded)
+KNOWN = MaxRetrieval(width=8, matmul="bfloat16", rounded="all")
+changed_to = functools.partial(dataclasses.replace, KNOWN)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("rounded", rounded_products.PLACES)
 def test_a_table_finds_what_the_encoder_computes(rounded):
-    model = known_task(rounded).build("softmax", nnx.Rngs(1))
+    model = changed_to(rounded=rounded).build("softmax", nnx.Rngs(1))
     batch = sample(KEY, 3, 2000, jnp.array([2000, 5, 1]))
     computed, table = (reader.hidden(batch.items)[batch.mask] for reader in (model, KnownItems(model)))
     computed = rounded_products.rounded_to("bfloat16", computed) if rounded == "all" else computed
@@ -245,9 +222,8 @@ def test_the_table_has_every_item_that_is_drawn():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("task", [MaxRetrieval(width=8), MaxRetrieval(width=8, matmul="bfloat16", priority=NEEDLE)])
-def test_a_table_is_for_many_items_of_which_rounding_leaves_few(task):
-    model = known_task().build("softmax", nnx.Rngs(1))
-    assert isinstance(known_task().for_testing(model, 2**20), KnownItems)
-    assert known_task().for_testing(model, 100) is model
-    assert task.for_testing(model, 2**20) is model
+def test_a_table_is_for_many_items_of_which_rounding_leaves_few():
+    model = KNOWN.build("softmax", nnx.Rngs(1))
+    assert isinstance(KNOWN.for_testing(model, 2**20), KnownItems)
+    for task, items in ((KNOWN, 100), (MaxRetrieval(width=8), 2**20), (changed_to(priority=NEEDLE), 2**20)):
+        assert task.for_testing(model, items) is model

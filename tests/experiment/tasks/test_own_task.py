@@ -1,72 +1,18 @@
-"""A task and a preset in a file of the user's own: named where somebody types it, never by a file."""
+"""A task, its model and its preset in a file of the user's own: named where somebody types it, never by a file."""
 
 import json
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
 
-from softmax_jax.experiment.commands import evaluate, fit, report, train
+from softmax_jax.experiment.commands import fit, report, train
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.tasks import TASKS, name_of, task_class
-from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.config import from_settings, read_config, settings_of
 from softmax_jax.normalizers import user_modules
 
-ROOT = Path(__file__).parents[3]
 MINE = """
-import dataclasses
-from softmax_jax.experiment.tasks.retrieval import Sort
-from softmax_jax.experiment.training.config import Config
-
-@dataclasses.dataclass(frozen=True)
-class Mine(Sort):
-    name = "mine"
-
-CONFIG = Config(Mine(length=4, sets=2, hidden=8, heads=2, layers=1), steps=2, chunk=2, l2=0.0)
-"""
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """The name of a module that holds a task and a preset, which nobody typed yet."""
-    (tmp_path / "of_mine.py").write_text(MINE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(user_modules, "_trusted", set())
-    yield "of_mine"
-    sys.modules.pop("of_mine", None)
-
-
-def test_a_task_is_named_by_the_table_or_by_its_module(module):
-    assert {name: name_of(task_class(name)()) for name in TASKS} == {name: name for name in TASKS}
-    config = load_preset(f"{module}:CONFIG")
-    assert settings_of(config)["task"] == f"{module}:Mine"
-    assert from_settings(settings_of(config)) == config
-    assert name_of(Sort()) == "sort"
-
-
-def test_a_file_names_no_module_that_nobody_typed(module, tmp_path):
-    settings = settings_of(load_preset(f"{module}:CONFIG"))
-    (tmp_path / "config.json").write_text(json.dumps(settings))
-    assert read_config(tmp_path).task.name == "mine"  # for its settings were built here
-    user_modules._trusted.clear()
-    sys.modules.pop(module)
-    with pytest.raises(ValueError, match=f"names '{module}:Mine'.*if you trust it"):
-        read_config(tmp_path)
-    assert module not in sys.modules
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("srt", "did you mean 'sort'"), ("nowhere:Mine", "cannot be imported"), ("json:loads", "derives from Task")],
-)
-def test_what_is_no_task_is_refused(name, words):
-    with pytest.raises(ValueError, match=words):
-        task_class(name)
-
-
-OWN_MODEL = """
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
@@ -118,32 +64,59 @@ CONFIG = Config(Largest(), seeds=2, steps=40, chunk=20, learning_rate=0.01)
 """
 
 
-@pytest.mark.full
-def test_a_task_with_a_model_of_ones_own_is_trained_evaluated_fitted_and_reported(tmp_path, monkeypatch):
-    """Five members make a task; every command takes it."""
-    (tmp_path / "of_mine.py").write_text(OWN_MODEL)
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of the module, which nobody typed yet."""
+    (tmp_path / "of_mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(user_modules, "_trusted", set())
+    yield "of_mine"
+    sys.modules.pop("of_mine", None)
+
+
+def test_a_task_is_named_by_the_table_or_by_its_module_and_no_file_names_one_that_nobody_typed(module, tmp_path):
+    assert [name_of(task_class(name)()) for name in TASKS] == list(TASKS)
+    config = load_preset(f"{module}:CONFIG")
+    settings = settings_of(config)
+    assert settings["task"] == f"{module}:Largest"
+    assert from_settings(settings) == config
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert read_config(tmp_path).task.name == "largest"  # for its settings were built here
+    user_modules._trusted.clear()
+    sys.modules.pop(module)
+    with pytest.raises(ValueError, match=f"names '{module}:Largest'.*if you trust it"):
+        read_config(tmp_path)
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("srt", "did you mean 'sort'"), ("nowhere:Mine", "cannot be imported"), ("json:loads", "derives from Task")],
+)
+def test_what_is_no_task_is_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        task_class(name)
+
+
+@pytest.mark.full
+def test_a_task_with_a_model_of_ones_own_is_trained_fitted_and_reported(module, tmp_path, monkeypatch):
+    """Five members make a task; every command takes it."""
     monkeypatch.chdir(tmp_path)
-    run = tmp_path / "run"
 
     def command(module, *words):
         monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
         module.main()
 
-    command(train, "of_mine:CONFIG", "--workdir", run)
-    shown = ("--normalizers", "softmax", "adaptive", "--trust-code")
-    command(evaluate, "--checkpoint", run, "--lengths", 4, 16, "--sets", 8, *shown, "--output", "evaluation")
-    frame = pl.read_csv(tmp_path / "evaluation" / "evaluation.csv")
-    assert frame.select("normalizer", "n", "seed").unique().height == 8
-    assert frame["accuracy"].is_between(0, 100).all()
-    softmax, adaptive = (frame.filter(normalizer=name, n=16)["entropy"].to_numpy() for name in ("softmax", "adaptive"))
-    assert (adaptive > 0).all()
-    assert (adaptive < softmax).all()  # its weights were replaced
-    fitting = ("--checkpoint", run, "--lengths", 8, 16, "--sets", 4, "--degree", 1, "--criterion", "inputs")
-    command(fit, *fitting, "--trust-code", "--output", run)
-    assert (run / "temperature.json").exists()
-    command(report, run, "--lengths", 8, 16, "--sets", 4, *shown, "--output", "report")
+    command(train, f"{module}:CONFIG", "--workdir", "run")
+    sizes = ("--lengths", 32, "--sets", 4, "--trust-code")
+    command(fit, "--checkpoint", "run", *sizes, "--degree", 1, "--criterion", "inputs", "--output", "run")
+    assert (tmp_path / "run" / "temperature.json").exists()
+    command(report, "run", *sizes, "--normalizers", "softmax", "adaptive", "--output", "report")
     page = (tmp_path / "report" / "index.html").read_text()
     assert "Why attention fails on long sets" in page
     assert "The best temperature of a row" in page
     assert not (tmp_path / "report" / "weights.html").exists()  # which items matter is known of max retrieval only
+    accuracy = pl.read_csv(tmp_path / "report" / "accuracy.csv")
+    assert accuracy.select("normalizer", "n", "seed").unique().height == 4
+    softmax, adaptive = (accuracy.filter(normalizer=name)["entropy"].to_numpy() for name in ("softmax", "adaptive"))
+    assert (adaptive < softmax).all()  # its weights were replaced

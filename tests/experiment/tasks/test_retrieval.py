@@ -33,12 +33,6 @@ def places(kind, code):
     return angle / (2 * np.pi) * LONGEST_PERIOD[kind]
 
 
-def same_code(codes, code):
-    """The one index of an item with exactly this code."""
-    (index,) = np.flatnonzero((codes == code).all(1))
-    return index
-
-
 @functools.cache
 def drawn(task, length=LENGTH, sets=64):
     """Test sequences."""
@@ -53,24 +47,31 @@ def trained_on(task, seed=SEED, steps=(0, 1)):
 
 
 def targets_of(kind, codes, queries):
-    """The items whose class is the answer, but for the next in order that sorting asks for."""
+    """The items whose class is the answer, but for the next in order that sorting asks for: the one of this code."""
     if kind is TransformerMaxRetrieval:
         return [places(kind, codes).argmax()]
-    return [same_code(codes, query) for query in queries]
+    return [np.flatnonzero((codes == query).all(1)).item() for query in queries]
 
 
 @pytest.mark.parametrize("kind", full_except(KINDS, Sort))
 def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
+    """And sorting and copying ask in ascending order of the places, at which the items to copy lie."""
     task = made(kind)
     for batch in (*trained_on(task), drawn(task, 3 * LENGTH, 8)):
         for sequence, answers in enumerate(np.asarray(batch.answer)):
             codes, classes, queries = split(task, batch, sequence)
             assert kind is not TransformerMaxRetrieval or not queries.any()
             targets = targets_of(kind, codes, queries)
+            if kind in (Sort, Copy):
+                assert (np.diff(places(kind, queries)) >= 0).all()
+            if kind is Copy:
+                assert (np.diff(places(kind, codes)) > 0).all()
             if kind is Sort:
                 order = list(places(kind, codes).argsort())
                 targets = [order[min(order.index(shown) + 1, len(order) - 1)] for shown in targets]
             np.testing.assert_array_equal(answers, classes[targets])
+    scores = jax.random.normal(jax.random.key(0), (3, 10, CLASSES))  # which are read at the queries
+    np.testing.assert_array_equal(task.answers(scores), scores[:, 10 - task.queries :])
 
 
 @pytest.mark.full
@@ -103,19 +104,6 @@ def test_places_span_their_range_at_every_length(kind, largest):
         assert 0.95 < max(shares) <= 1 + 1e-3
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kind", [Sort, Copy])
-def test_queries_go_through_ascending_places(kind):
-    task, batch = made(kind), drawn(made(kind))
-    for sequence in range(10):
-        codes, _, queries = split(task, batch, sequence)
-        shown = places(kind, queries)
-        assert (np.diff(shown) >= 0).all()
-        assert np.ptp(shown) > 0
-        if kind is Copy:
-            assert (np.diff(places(kind, codes)) > 0).all()
-
-
 @pytest.mark.parametrize("kind", full_except(KINDS, Sort))
 def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
     """In training; in tests the length is the one asked for."""
@@ -133,28 +121,6 @@ def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_mask
         np.testing.assert_array_equal(flags, np.broadcast_to(np.arange(items + task.queries) >= items, flags.shape))
         assert inputs[:, :items, CODE:-1].sum(2)[mask[:, :items]].tolist() == [1] * lengths.sum()
         assert not inputs[:, items:, CODE:-1].any()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_sequence_is_drawn_twice_and_none_of_the_test_in_training(kind):
-    """By items alone: sequences of 10 items or more, of which no two are alike by chance."""
-    task = made(kind)
-    sequences = [
-        np.asarray(inputs[:LENGTH]).tobytes()
-        for batch in (*trained_on(task), *trained_on(task, 6), drawn(task))
-        for inputs, mask in zip(batch.inputs, batch.mask)
-        if mask[:LENGTH].sum() >= 10
-    ]
-    assert len(sequences) > 100
-    assert len(set(sequences)) == len(sequences)
-
-
-@pytest.mark.full
-def test_scores_are_read_at_the_queries():
-    scores = jax.random.normal(jax.random.key(0), (3, 10, CLASSES))
-    np.testing.assert_array_equal(made(Copy).answers(scores), scores[:, 10 - QUERIES :])
-    np.testing.assert_array_equal(made(TransformerMaxRetrieval).answers(scores), scores[:, 9:])
 
 
 def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option():

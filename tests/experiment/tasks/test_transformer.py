@@ -15,16 +15,11 @@ FULL = jnp.ones((3, 9), bool)
 
 
 def built(name, learn=(), **options):
-    return Transformer(
-        5, 6, normalizer(name), learn, hidden=HIDDEN, heads=HEADS, layers=LAYERS, rngs=nnx.Rngs(0), **options
-    )
+    sizes = {"hidden": HIDDEN, "heads": HEADS, "layers": LAYERS}
+    return Transformer(5, 6, normalizer(name), learn, **sizes, rngs=nnx.Rngs(0), **options)
 
 
 scores = nnx.jit(lambda model, inputs, mask=None: model(inputs, mask))
-
-
-def parameters(model):
-    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 @pytest.mark.full
@@ -39,33 +34,28 @@ def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
 
 
 @pytest.mark.full
-def test_a_causal_model_sees_nothing_later_and_another_sees_all():
-    before, after = (scores(built("softmax", causal=True), inputs) for inputs in (INPUTS, LATER))
-    np.testing.assert_allclose(before[:, :5], after[:, :5], atol=1e-6)
-    assert not np.allclose(before[:, 5:], after[:, 5:], atol=1e-2)
-    before, after = (scores(built("softmax"), inputs) for inputs in (INPUTS, LATER))
-    assert not np.allclose(before[:, :5], after[:, :5], atol=1e-2)
-
-
-@pytest.mark.full
-def test_sequences_of_a_batch_do_not_meet_and_order_matters_only_by_the_inputs():
+def test_what_a_position_sees():
     """No position but what the features carry: permuted inputs give permuted scores."""
     model, order = built("softmax"), jnp.array([3, 1, 4, 0, 5, 8, 2, 6, 7])
-    before, changed, permuted = (
-        scores(model, inputs, FULL) for inputs in (INPUTS, INPUTS.at[1].add(1.0), INPUTS[:, order])
+    before, changed, permuted, later = (
+        scores(model, inputs, FULL) for inputs in (INPUTS, INPUTS.at[1].add(1.0), INPUTS[:, order], LATER)
     )
-    np.testing.assert_allclose(changed[::2], before[::2], atol=1e-6)
+    np.testing.assert_allclose(changed[::2], before[::2], atol=1e-6)  # no other sequence of the batch
     assert not np.allclose(changed[1], before[1], atol=1e-2)
     np.testing.assert_allclose(permuted, before[:, order], atol=1e-5)
+    assert not np.allclose(before[:, :5], later[:, :5], atol=1e-2)
+    before, later = (scores(built("softmax", causal=True), inputs) for inputs in (INPUTS, LATER))
+    np.testing.assert_allclose(before[:, :5], later[:, :5], atol=1e-6)  # nothing later in a causal model
+    assert not np.allclose(before[:, 5:], later[:, 5:], atol=1e-2)
 
 
 def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
-    plain, learning = parameters(built("softmax")), parameters(built("ssmax", ("s",)))
-    for block in learning["blocks"].values():
-        assert set(block["attention"]) == {"s"}
-        block.pop("attention")
-    for block in plain["blocks"].values():
-        block.pop("attention", None)
+    plain, learning = (
+        nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in (built("softmax"), built("ssmax", ("s",)))
+    )
+    for layer in range(LAYERS):
+        assert set(learning["blocks"][layer].pop("attention")) == {"s"}
+        plain["blocks"][layer].pop("attention", None)
     jax.tree.map(np.testing.assert_array_equal, plain, learning)
 
 
@@ -77,17 +67,13 @@ def test_every_head_of_every_layer_learns_its_own_numbers(name, numbers):
     # Rows of nine lie at a bound of these by their own numbers, where there is no gradient.
     within = {"clipped_ssmax": "(s=0.6)", "grok2": "(s=0.6)", "length_boost": "(bias=0)"}
     structure, state = nnx.split(built(name + within.get(name, ""), numbers), nnx.Param)
-
-    def loss(state):
-        return (nnx.merge(structure, state)(INPUTS, FULL) ** 2).sum()
-
-    gradient = nnx.to_pure_dict(jax.jit(jax.grad(loss))(state))
+    gradient = jax.jit(jax.grad(lambda state: (nnx.merge(structure, state)(INPUTS, FULL) ** 2).sum()))(state)
     for layer in range(LAYERS):
-        for number in numbers:
-            slopes = np.asarray(gradient["blocks"][layer]["attention"][number])
-            assert slopes.shape == (HEADS, 1, 1)
-            assert np.isfinite(slopes).all()
-            assert (slopes != 0).all()
+        attention = nnx.to_pure_dict(gradient)["blocks"][layer]["attention"]
+        slopes = np.stack([attention[number] for number in numbers])
+        assert slopes.shape == (len(numbers), HEADS, 1, 1)
+        assert np.isfinite(slopes).all()
+        assert (slopes != 0).all()
 
 
 @pytest.mark.full

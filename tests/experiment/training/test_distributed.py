@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -126,11 +127,11 @@ def test_one_process_joins_nothing():
 
 
 def test_a_scheduler_is_asked_unless_one_process_is_to_run_alone(monkeypatch):
-    calls = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: calls.append(options))
+    initialize = mock.Mock()
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
     for cluster in (Cluster(processes=1), distributed.ALONE, Cluster("a:1", 2, 0)):
         distributed.join(cluster)
-    assert [options["cluster_detection_method"] for options in calls] == [None, "deactivate"]
+    assert [call.kwargs["cluster_detection_method"] for call in initialize.call_args_list] == [None, "deactivate"]
 
 
 @pytest.mark.parametrize("cluster", [Cluster("a:1"), Cluster(processes=0), Cluster("a:1", 2, 2)])
@@ -143,45 +144,37 @@ def test_options_that_do_not_go_together_are_one_line_and_alone_nothing_is_asked
 
 
 @pytest.mark.parametrize(
-    ("cluster", "error"),
+    ("cluster", "error", "reason"),
     [
-        (distributed.ALONE, ValueError("invalid literal for int() with base 10: 'x'")),
-        (Cluster("a:1", 2, 0), jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: nobody there\nat line 1")),
+        # What a scheduler says wrongly is not taken for running alone.
+        (distributed.ALONE, ValueError("invalid literal for int() with base 10: 'x'"), "invalid literal .* 'x'"),
+        (Cluster("a:1", 2, 0), jax.errors.JaxRuntimeError("nobody there\nat line 1"), "nobody there"),
     ],
 )
-def test_processes_that_do_not_find_each_other_say_why(monkeypatch, cluster, error):
-    """And what a scheduler says wrongly is not taken for running alone."""
-
-    def fail(*arguments, **options):
-        raise error
-
-    monkeypatch.setattr(jax.distributed, "initialize", fail)
-    reason = re.escape(str(error).splitlines()[0])
+def test_processes_that_do_not_find_each_other_say_why(monkeypatch, cluster, error, reason):
+    monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=error))
     with pytest.raises(Refusal, match=rf"each other: {reason}\. Name a reachable"):
         distributed.join(cluster)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "sets", "count", "processes", "least_sets", "expected"),
+    ("numbers", "expected"),
     [
-        (10, 128, 16, 1, 1, (2, 8)),
-        (3, 7, 4, 1, 1, (3, 1)),
-        (3, 128, 4, 2, 1, (1, 4)),
-        (2, 5, 4, 2, 1, (2, 1)),
-        (1, 128, 8, 4, 32, (1, 4)),
-        (1, 128, 8, 8, 32, (1, 8)),
+        ((10, 128, 16, 1, 1), (2, 8)),
+        ((3, 7, 4, 1, 1), (3, 1)),
+        ((3, 128, 4, 2, 1), (1, 4)),
+        ((2, 5, 4, 2, 1), (2, 1)),
+        ((1, 128, 8, 4, 32), (1, 4)),
+        ((1, 128, 8, 8, 32), (1, 8)),
     ],
 )
-def test_shares_use_what_divides_evenly(seeds, sets, count, processes, least_sets, expected):
-    assert distributed.shares(seeds, sets, count, processes, least_sets) == expected
+def test_shares_use_what_divides_evenly(numbers, expected):
+    assert distributed.shares(*numbers) == expected
     with pytest.raises(ValueError, match="3 seeds of 5 sets do not divide evenly among 2 processes"):
         distributed.shares(3, 5, 8, 2)
 
 
-def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"file/run/checkpoints cannot be written: (File exists|Not a directory)"):
-        RunDirectory(build_run(TINY), tmp_path / "file" / "run")
+def test_a_problem_of_one_process_stops_the_others(monkeypatch):
     monkeypatch.setattr(distributed, "any_process", lambda flag: True)
     with pytest.raises(ValueError, match="another process cannot go on"):
         distributed.agree(None)
@@ -191,19 +184,15 @@ def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
 def test_the_formulas_of_the_costs_are_those_of_the_programs():
     """As written, before compiling. What is no matrix product grows with the width and not with its square."""
     paper, texts = MaxRetrieval(min_items=16, max_items=16, width=1024), ClrsText(sets=1)
-    predictions = {
-        paper: costs.step_multiply_adds(16, paper.sets, paper.width),
-        texts: costs.decoder_multiply_adds(texts),
-    }
-    for task, multiply_adds in predictions.items():
-        run = build_run(Config(task, l2=0.0))
+    of_paper = costs.step_multiply_adds(16, paper.sets, paper.width)
+    for task, multiply_adds in ((paper, of_paper), (texts, costs.decoder_multiply_adds(texts))):
         parameters = jax.eval_shape(build_model(task)[1], jax.random.key(0))
         batch = jax.eval_shape(lambda task=task: task.training_batch(jnp.int32(0), jnp.int32(0)))
-        counted: Any = jax.jit(trainer.padded_gradient(run)).lower(parameters, batch).cost_analysis()
+        gradient = jax.jit(trainer.padded_gradient(build_run(Config(task, l2=0.0))))
+        counted: Any = gradient.lower(parameters, batch).cost_analysis()
         assert 2 * multiply_adds < counted["flops"] < 1.03 * 2 * multiply_adds
-        if task is paper:
-            sizes = [leaf.size for leaf in jax.tree.leaves(parameters)]
-            assert sum(sizes) == communication.parameter_count(paper.width)
+    sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build_model(paper)[1], jax.random.key(0)))]
+    assert sum(sizes) == communication.parameter_count(paper.width)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

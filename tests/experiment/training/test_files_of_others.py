@@ -65,11 +65,6 @@ def foreign(run, canary):
     return run
 
 
-def command(module, *words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
-    module.main()
-
-
 READERS = {
     "load": load_checkpoint,
     "config": read_config,
@@ -87,9 +82,8 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_run_that_names_a_module_is_refused_unread(name, foreign, canary):
-    with pytest.raises(
-        ValueError, match=r"config\.json names 'canary:relu\(power=2\)', and importing canary would run"
-    ):
+    words = r"config\.json names 'canary:relu\(power=2\)', and importing canary would run"
+    with pytest.raises(ValueError, match=words):
         READERS[name](foreign)
     assert not canary.exists()
 
@@ -97,17 +91,12 @@ def test_a_run_that_names_a_module_is_refused_unread(name, foreign, canary):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_so_is_it_by_every_command_in_one_line(name, foreign, canary, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    module, *words = COMMANDS[name]
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words), str(foreign)])
     with pytest.raises(SystemExit) as ended:
-        command(*COMMANDS[name], foreign, monkeypatch=monkeypatch)
+        module.main()
     assert ended.value.code == 2
     assert re.fullmatch(r"error: .*importing canary would run its code.*--trust-code.*\n", capsys.readouterr().err)
-    assert not canary.exists()
-
-
-def test_another_text_of_the_same_module_is_not_enough(foreign, canary):
-    user_modules.trust("canary:relu")
-    with pytest.raises(ValueError, match="importing canary would run"):
-        load_checkpoint(foreign)
     assert not canary.exists()
 
 
@@ -115,6 +104,9 @@ def test_another_text_of_the_same_module_is_not_enough(foreign, canary):
     "trust", [lambda: user_modules.trust(TEXT), lambda: user_modules.trust(user_modules.ANY), None]
 )
 def test_what_somebody_typed_or_code_names_is_imported(trust, foreign, canary):
+    user_modules.trust("canary:relu")  # another text of the same module, which is not enough
+    with pytest.raises(ValueError, match="importing canary would run"):
+        load_checkpoint(foreign)
     (trust or (lambda: registry.normalizer(TEXT)))()
     assert canary.exists() == (trust is None)
     config, _ = load_checkpoint(foreign)
@@ -140,22 +132,19 @@ def test_a_fit_names_no_code(run, canary):
 
 @pytest.mark.parametrize("changes", [{"lengths": TEXT}, {"lengths": []}, {"band": {"low": [1.0], "high": [1.0, 2.0]}}])
 def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, monkeypatch, changes):
+    """And so does a run that is not there: every one is loaded before the first is measured."""
     content = {"criterion": "bins", "coverage": {}, "border": {}, "versions": {}, "seeds": [0], "lengths": [2]}
     content |= dict.fromkeys(("intervals", "band", "r_squared"))
     content |= {"coefficients": [1.0], "entropy_range": [0.0, 1.0], "beta_at_ends": [1.0, 1.0]}
     content |= {"checkpoint_sha256": temperature.checkpoint_sha256(load_checkpoint(run)[1])}
     (run / "temperature.json").write_text(json.dumps(signed(content)))
     temperature.TemperatureFit.load(run / "temperature.json")
-    (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
-    monkeypatch.setattr(sections, "evaluated", lambda *_: pytest.fail("it measures"))
-    with pytest.raises(ValueError, match="is no whole temperature fit"):
-        sections.sections_of([run], ["softmax"], [16], 8)
-
-
-def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):
     monkeypatch.setattr(sections, "evaluated", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="absent does not exist"):
         sections.sections_of([run, run / "absent"], ["softmax"], [16], 8)
+    (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
+    with pytest.raises(ValueError, match="is no whole temperature fit"):
+        sections.sections_of([run], ["softmax"], [16], 8)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
+import contextlib
 import io
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from softmax_jax.experiment.training.run_directory import RunDirectory, first_st
 from softmax_jax.experiment.training.train import Interrupted, train
 from softmax_jax.refusal import NotFiniteError, Refusal
 
-ROOT = Path(__file__).parents[3]
 SMALL = Config(
     MaxRetrieval(sets=8, min_items=2, max_items=3, width=8), steps=50, seeds=2, chunk=10, chunks_per_checkpoint=2
 )
@@ -41,6 +40,11 @@ def metrics(path):
 
 def identical(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def check_it_is(uninterrupted, path):
+    assert identical(load_checkpoint(path)[1], load_checkpoint(uninterrupted)[1])
+    assert metrics(path) == metrics(uninterrupted)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,15 +71,17 @@ def uninterrupted(tmp_path_factory):
 
 
 def interrupt_at(monkeypatch, step):
-    """Sends this process a Ctrl-C when the chunk that ends at `step` has been logged."""
-    log = RunDirectory.log
+    """Sends a Ctrl-C when the chunk that ends at `step` has been logged; returns the handlers of a second one."""
+    log, following = RunDirectory.log, []
 
     def log_and_interrupt(directory, lines):
         log(directory, lines)
         if lines[0]["step"] == step:
             os.kill(os.getpid(), signal.SIGINT)
+            following.append(signal.getsignal(signal.SIGINT))
 
     monkeypatch.setattr(RunDirectory, "log", log_and_interrupt)
+    return following
 
 
 def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
@@ -83,9 +89,8 @@ def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
     lines = metrics(uninterrupted)
     assert [(line["step"], line["seed"]) for line in lines] == [(n, s) for n in range(10, 60, 10) for s in (0, 1)]
     assert set(lines[0]) == {"step", "seed", "loss", "cross_entropy", "accuracy"}
-    config, parameters = load_checkpoint(uninterrupted)
-    assert config == read_config(str(uninterrupted)) == SMALL
-    assert parameters["item_out"]["kernel"].shape == (2, 8, 8)
+    config, parameters = load_checkpoint(str(uninterrupted))
+    assert (config, parameters["item_out"]["kernel"].shape) == (SMALL, (2, 8, 8))
 
 
 def test_a_training_enters_its_directory_twice(tmp_path):
@@ -108,17 +113,17 @@ def test_a_training_enters_its_directory_twice(tmp_path):
     assert entries == ["RunDirectory.__init__", "RunDirectory.record"]
 
 
-@pytest.mark.parametrize("step", [10, pytest.param(30, marks=pytest.mark.full)])
-def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, capsys, step):
-    interrupt_at(monkeypatch, step)
-    with pytest.raises(Interrupted, match=f"step {step}"):
+def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, tmp_path, monkeypatch, capsys):
+    before, following = signal.getsignal(signal.SIGINT), interrupt_at(monkeypatch, 30)
+    with pytest.raises(Interrupted, match="step 30"):
         train(SMALL, tmp_path, quiet())
+    assert following == [signal.SIG_DFL]  # a second Ctrl-C ends the process at once
+    assert signal.getsignal(signal.SIGINT) == before
     assert load_checkpoint(str(tmp_path))[1]["read_out"]["bias"].shape == (2, 10)
-    assert f"step {step} of 50" in capsys.readouterr().err
+    assert "step 30 of 50" in capsys.readouterr().err
     monkeypatch.undo()
     train(SMALL, tmp_path, quiet())
-    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-    assert metrics(tmp_path) == metrics(uninterrupted)
+    check_it_is(uninterrupted, tmp_path)
 
 
 def test_a_finished_run_stays_as_it_is_less_a_line_that_a_crash_cut_short(uninterrupted, tmp_path):
@@ -142,8 +147,7 @@ def test_a_finished_run_is_extended_as_if_its_steps_had_been_meant(uninterrupted
     assert load_checkpoint(tmp_path)[0] == SMALL
     monkeypatch.undo()
     train(SMALL, tmp_path, quiet())
-    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-    assert metrics(tmp_path) == metrics(uninterrupted)
+    check_it_is(uninterrupted, tmp_path)
     with pytest.raises(Refusal, match=r"steps=50, not 20\. Choose another"):
         train(changed(SMALL, steps=20), tmp_path, quiet())
 
@@ -157,51 +161,11 @@ def test_more_steps_are_refused_where_they_would_have_changed_the_first(tmp_path
     assert read_config(tmp_path).steps == 10
 
 
-SLOW = """
-import sys, time
-from pathlib import Path
-from rich.console import Console
-from softmax_jax.experiment.training import train
-from tests.experiment.training.test_run import SMALL
-
-def slow(run, state, steps, compiled=train.compiled_chunk):
-    program = compiled(run, state, steps)
-    def chunk(state, step):
-        if step == 20:
-            print("third chunk", flush=True)
-            time.sleep(60)
-        return program(state, step)
-    return chunk
-
-train.compiled_chunk = slow
-train.train(SMALL, Path(sys.argv[1]), Console())
-"""
-
-
-@pytest.mark.full
-def test_a_second_ctrl_c_stops_at_once_and_the_run_continues(tmp_path, uninterrupted):
-    """Both come while the third chunk is computed."""
-    command = [sys.executable, "-c", SLOW, str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout
-        next(line for line in process.stdout if "third chunk" in line)
-        process.send_signal(signal.SIGINT)
-        next(line for line in process.stdout if "Ctrl-C again to stop now" in line)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
-    train(SMALL, tmp_path, quiet())
-    assert identical(load_checkpoint(tmp_path)[1], load_checkpoint(uninterrupted)[1])
-
-
-def starting_from(path, **settings):
-    return changed(SMALL, start_from=str(path), **settings)
-
-
 def test_a_run_from_the_models_of_a_third_leaves_out_the_batches_of_both_before(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(settings_of(changed(SMALL, first_batch=70))))
-    assert resolve_start(starting_from(tmp_path)).first_batch == 70 + SMALL.steps
-    assert resolve_start(starting_from(tmp_path, first_batch=9)).first_batch == 9
+    config = changed(SMALL, start_from=str(tmp_path))
+    assert resolve_start(config).first_batch == 70 + SMALL.steps
+    assert resolve_start(changed(config, first_batch=9)).first_batch == 9
 
 
 def test_a_run_continued_within_a_chunk_ends_that_chunk_first(monkeypatch):
@@ -215,7 +179,8 @@ def test_a_run_continued_within_a_chunk_ends_that_chunk_first(monkeypatch):
 
 @pytest.mark.full
 def test_a_run_starts_from_the_models_of_another_each_seed_from_its_own(uninterrupted, tmp_path):
-    config = starting_from(uninterrupted, steps=10, seeds=1, first_seed=1, normalizer="ssmax")
+    settings = {"steps": 10, "seeds": 1, "first_seed": 1, "normalizer": "ssmax"}
+    config = changed(SMALL, start_from=str(uninterrupted), **settings)
     run = build_run(resolve_start(config))
     start = first_state(run)
     assert identical(start.parameters, jax.tree.map(lambda leaf: leaf[1:], load_checkpoint(uninterrupted)[1]))
@@ -230,11 +195,10 @@ def test_a_run_starts_from_the_models_of_another_each_seed_from_its_own(uninterr
 def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp_path):
     config = Config(Signal(length=6, hidden=8, heads=2, layers=1, sets=4), steps=2, chunk=2)
     run = build_run(config)
-    directory = RunDirectory(run, tmp_path / "first")
+    with contextlib.closing(RunDirectory(run, tmp_path)) as directory:
+        directory.finish(run.initial_state())
     first = run.initial_state().parameters
-    directory.finish(run.initial_state())
-    directory.close()
-    config = changed(config, start_from=str(tmp_path / "first"), normalizer="ssmax", steps=1)
+    config = changed(config, start_from=str(tmp_path), normalizer="ssmax")
     start = first_state(build_run(resolve_start(config))).parameters
     np.testing.assert_allclose(start["blocks"][0].pop("attention")["s"], 1 / np.log(16), rtol=1e-6)
     first["blocks"][0].pop("attention", None)
@@ -246,12 +210,11 @@ def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp
     [
         ({"first_seed": 1}, r"has no seed 2: its seeds are 0 to 1; choose --first-seed"),
         ({"width": 16}, r"other parameters: give this run the task and the sizes"),
-        ({"start_from": "nowhere"}, "nowhere"),
     ],
 )
 def test_a_run_that_does_not_fit_is_no_start(uninterrupted, tmp_path, settings, words):
     with pytest.raises(Refusal, match=words):
-        train(changed(starting_from(uninterrupted), **settings), tmp_path / "next", quiet())
+        train(changed(SMALL, start_from=str(uninterrupted), **settings), tmp_path / "next", quiet())
     assert not (tmp_path / "next").exists()
 
 
@@ -277,18 +240,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
 
 
 def test_directories_without_a_run_or_of_other_settings_are_refused(uninterrupted, tmp_path):
-    for content, words in (
-        (None, r"no config\.json"),
-        (json.dumps(settings_of(SMALL)), "no checkpoint yet"),
-        ("{", r"config\.json cannot be read as JSON"),
-    ):
+    for content, words in ((None, r"no config\.json"), (json.dumps(settings_of(SMALL)), "no checkpoint yet")):
         if content:
             (tmp_path / "config.json").write_text(content)
         with pytest.raises(Refusal, match=words):
             load_checkpoint(tmp_path)
     with pytest.raises(Refusal, match=r"width=8, not 16\. Choose another directory"):
         train(changed(SMALL, width=16), uninterrupted, quiet())
-    assert read_config(uninterrupted) == SMALL
     copy = Path(shutil.copytree(uninterrupted, tmp_path / "copy"))
     (copy / "config.json").write_text(json.dumps(settings_of(changed(SMALL, width=4))))
     with pytest.raises(Refusal, match=r"width=8, not 4"):

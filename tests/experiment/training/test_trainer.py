@@ -24,11 +24,6 @@ def all_close(a, b, **tolerance):
     return all(np.allclose(x, y, **tolerance) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
-def trained(config, steps):
-    run = build_run(config)
-    return trainer.chunk_trainer(run)(run.initial_state(), 0, steps)
-
-
 def parameters_of(run):
     """The first parameters of the first seed."""
     return jax.tree.map(lambda leaf: leaf[0], jax.device_get(run.initial_state().parameters))
@@ -116,22 +111,18 @@ def test_a_schedule_ends_with_the_steps_and_is_at_the_learning_rate_where_its_ki
 
 @pytest.mark.full
 def test_an_optimizer_may_be_a_chain_and_a_schedule_may_warm_up():
-    clipped = changed(SMALL, optimizer="chain(clip_by_global_norm(0.5), sgd(momentum=0.9))", schedule=WARMUP)
-    ours: Any = build_run(clipped).optimizer
-    theirs: Any = optax.chain(
-        optax.clip_by_global_norm(0.5), optax.sgd(optax.schedules.warmup_constant_schedule(0.0, 1e-3, 4), 0.9)
-    )
-    parameters = {"kernel": jnp.ones((2, 2))}
-    states = [optimizer.init(parameters) for optimizer in (ours, theirs)]
-    with jax.numpy_dtype_promotion("standard"):  # as training calls it
-        for step in range(6):
-            gradient = {"kernel": jnp.full((2, 2), 3.0 + step)}
-            (update, ours_state), (expected, theirs_state) = (
-                optimizer.update(gradient, state, parameters) for optimizer, state in zip((ours, theirs), states)
-            )
-            states = [ours_state, theirs_state]
-            assert all_close(update, expected)
-            assert (step > 0) == bool(jnp.any(update["kernel"]))
+    chain = "chain(clip_by_global_norm(0.5), sgd(momentum=0.9))"
+    warmup = optax.schedules.warmup_constant_schedule(0.0, 1e-3, 4)
+    theirs: Any = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(warmup, 0.9))
+    parameters, updates = {"kernel": jnp.ones((2, 2))}, []
+    for optimizer in (build_run(changed(SMALL, optimizer=chain, schedule=WARMUP)).optimizer, theirs):
+        state: Any = optimizer.init(parameters)
+        with jax.numpy_dtype_promotion("standard"):  # as training calls it
+            for step in range(6):
+                update, state = optimizer.update({"kernel": jnp.full((2, 2), 3.0 + step)}, state, parameters)
+                updates.append(update["kernel"])
+    np.testing.assert_allclose(updates[:6], updates[6:])
+    assert [bool(update.any()) for update in updates[:6]] == [False] + 5 * [True]
 
 
 @pytest.mark.full
@@ -154,12 +145,11 @@ class Whole(MaxRetrieval):
 
 @pytest.mark.full
 def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
-    task = Whole(sets=4, min_items=2, max_items=2, width=4)
     options = {"optimizer": "adamw", "optimizer_options": {"weight_decay": 0.1}, "learning_rate": 0.01}
-    config = Config(task, steps=4, seeds=3, l2=0.0, chunk=4, **options)
-    together, metrics = trained(config, 4)
+    config = Config(Whole(sets=4, min_items=2, max_items=2, width=4), seeds=3, l2=0.0, **options)
+    runs = map(build_run, (config, changed(config, seeds=1, first_seed=2)))
+    (together, metrics), (alone, _) = (trainer.chunk_trainer(run)(run.initial_state(), 0, 4) for run in runs)
     assert metrics.loss.shape == (3,)
-    alone, _ = trained(changed(config, seeds=1, first_seed=2), 4)
     assert all_close(jax.tree.map(lambda leaf: leaf[2:], together.parameters), alone.parameters, atol=1e-5)
 
 
@@ -169,15 +159,11 @@ def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
         ({"optimizer": "chain"}, "chain"),
         ({"optimizer": "chain(clip_by_globl_norm(1.0), adam)"}, "did you mean 'clip_by_global_norm'"),
         ({"optimizer": "chain(clip(1.0), adam"}, "calls of such"),
-        ({"schedule": "linear"}, "constant_schedule"),
-        ({"optimizer_options": {"momentun": 0.9}}, "momentun"),
         ({"schedule_options": {"warmup": 1.0}}, "warmup"),
         ({"schedule_options": {"value": 0.5}}, "must be given as --learning-rate"),
         ({"schedule": "warmup_cosine_decay_schedule"}, "warmup_steps"),
         ({"steps": 0}, "--steps is"),
-        ({"max_items": 1}, "--max-items is"),
         ({"l2": float("nan")}, "--l2 is"),
-        ({"learning_rate": 0.0}, "--learning-rate is"),
     ],
 )
 def test_settings_that_make_no_run_are_named(change, words):

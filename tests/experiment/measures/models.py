@@ -1,0 +1,24 @@
+"""Random models of two seeds, which the measures look at."""
+
+import functools
+
+import jax
+from flax import nnx
+
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.training.run import build_model
+
+SEEDS = (4, 5)
+TASK = MaxRetrieval(width=8)
+
+
+@functools.cache
+def parameters_of(task=TASK, trained_under="softmax"):
+    """Parameters for each of `SEEDS`, larger than at the start of training, so that weights differ."""
+    keys = jax.random.split(jax.random.key(0), len(SEEDS))
+    return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(build_model(task, trained_under)[1])(keys))
+
+
+def model_of(index, task=TASK):
+    """The model of one of `SEEDS`."""
+    return nnx.merge(build_model(task)[0], jax.tree.map(lambda leaf: leaf[index], parameters_of(task)))

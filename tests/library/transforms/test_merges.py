@@ -76,19 +76,6 @@ def sigmoid(q, k, v):
     return share * o + (1 - share) * o2
 
 
-def maxima_and_sums(q, k, v):
-    def state(q, k, v):
-        z = scores(q, k)
-        top = z.max(-1, keepdims=True)
-        e = jnp.exp(z - top)
-        return weigh(e, v) / (total := e.sum(-1, keepdims=True)), top, total
-
-    o, m, s, o2, m2, s2 = halves(q, k, v, state)
-    top = jnp.maximum(m, m2)
-    s, s2 = s * jnp.exp(m - top), s2 * jnp.exp(m2 - top)
-    return (o * s + o2 * s2) / (s + s2)
-
-
 def shares_of_sums(q, k, v):
     def state(q, k, v):
         e = jnp.exp(scores(q, k))
@@ -201,16 +188,6 @@ def hash_rounds_whole(q, k, v):
     return attend(q, k, v, lambda z: jax.nn.softmax(z + jnp.log(seen)[None, None]))
 
 
-def online(q, k, v):
-    o, top, total = *NOTHING, jnp.zeros((2, 3, 8, 1))
-    for keys, values in zip(*quarters(k, v)):
-        z = scores(q, keys)
-        new = jnp.maximum(top, z.max(-1, keepdims=True))
-        e, shrink = jnp.exp(z - new), jnp.exp(top - new)
-        top, total, o = new, total * shrink + e.sum(-1, keepdims=True), o * shrink + weigh(e, values)
-    return o / total
-
-
 def memory_efficient(q, k, v, each=lax.map):
     """Rabe and Staats, as flax, tokamax and keras-hub have it."""
 
@@ -231,9 +208,9 @@ def memory_efficient_by_vmap(q, k, v):
 
 
 PARTS: list[Any] = [
-    *(flash_decoding, flash_decoding_by_einsum, sigmoid, maxima_and_sums, shares_of_sums, summed_by_ones, tree),
+    *(flash_decoding, flash_decoding_by_einsum, sigmoid, shares_of_sums, summed_by_ones, tree),
     *(scan_one_turn_late, buffers, logarithms_of_weights, scores_computed_twice, checkpoints, two_masks, sink),
-    *(hash_rounds, online, memory_efficient, memory_efficient_by_vmap),
+    *(hash_rounds, memory_efficient, memory_efficient_by_vmap),
 ]
 WHOLE = {sink: sink_whole, hash_rounds: hash_rounds_whole}
 """The forms of other rows than those of plain attention."""
@@ -378,15 +355,7 @@ def debiased(a, b):
     return -jnp.log(positive / (positive + estimate)).mean()
 
 
-def negatives_of_each(a, b):
-    def pair(x, positive, negatives):
-        e = jnp.exp(x @ positive)
-        return -jnp.log(e / (e + jnp.exp(negatives @ x).sum()))
-
-    return jax.vmap(pair, (0, 0, None))(a, b, b).mean()
-
-
-@pytest.mark.parametrize("loss", full_except([info_nce, debiased, negatives_of_each], info_nce))
+@pytest.mark.parametrize("loss", full_except([info_nce, debiased], info_nce))
 def test_a_contrastive_loss_is_a_likelihood_and_refuses_nothing(loss: Any):
     model = lambda a, b, softmax=jax.nn.softmax: (loss(a, b), attend(a, b, b, softmax))  # noqa: E731
     for function in (model, jax.grad(lambda a, b: loss(a, b) + attend(a, b, b).sum())):

@@ -102,9 +102,8 @@ def test_bias_and_mask_broadcast_with_the_gradients_of_jax(shape):
         output, pull = jax.vjp(attend, *qkv(2), some_bias(shape))
         return output, pull(normal(5, output.shape))
 
-    ours, theirs = jax.jit(
-        lambda: [*map(output_and_gradients, (dot_product_attention, jax.nn.dot_product_attention))]
-    )()
+    ways = dot_product_attention, jax.nn.dot_product_attention
+    ours, theirs = jax.jit(lambda: [*map(output_and_gradients, ways)])()
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=5e-6, rtol=0), ours, theirs)
 
 
@@ -169,8 +168,8 @@ def test_lists_and_numbers_are_taken_for_arrays():
 
 
 @pytest.mark.full
-def test_half_precision_is_computed_in_float32_and_rounded_once(dtype=jnp.bfloat16):
-    float32 = functools.partial(jnp.asarray, dtype=jnp.float32)
+def test_half_precision_is_computed_in_float32_and_rounded_once():
+    dtype, float32 = jnp.bfloat16, functools.partial(jnp.asarray, dtype=jnp.float32)
     half = qkv(kv_heads=2, dtype=dtype)
     attend = functools.partial(dot_product_attention, is_causal=True, normalizer="ssmax", return_weights=True)
     arrays = (*half, some_bias(dtype=dtype))

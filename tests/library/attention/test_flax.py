@@ -104,9 +104,9 @@ def test_batch_axes_grouped_heads_and_half_precision_equal_stock(api, options, s
     np.testing.assert_allclose(ours.astype(jnp.float32), stock.astype(jnp.float32), atol=atol)
 
 
-def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low=-9e3):
+def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused():
     x, mask = inputs(BATCH, LENGTH, HEADS, 8), causal(inputs()).at[0, :, 2].set(0)
-    added, weigh = jnp.where(mask != 0, 0, low), sj.normalizer("ssmax")
+    added, weigh = jnp.where(mask != 0, 0, -9e3), sj.normalizer("ssmax")
     wanted = attend(weigh, x, x, x, mask=mask)
     np.testing.assert_array_equal(wanted[0, 2], 0)
     layers: list[Any] = [attention_fn(weigh), NnxAttention(weigh, learn=("s",))]

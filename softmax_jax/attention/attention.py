@@ -134,7 +134,7 @@ def dot_product_attention(
     attend = functools.partial(_attend, implementation=implementation, block_size=block_size)
     batch, queries, heads, _ = spec_of(query)
     weights_spec = PartitionSpec(batch, heads, queries, None) if implementation == "dense" else None
-    output, weights = as_one(attend, inputs, scale, out=(spec_of(query), weights_spec))
+    output, weights = as_one(attend, (inputs, scale), (spec_of(query), weights_spec))()
     if not batched:
         output, weights = output[0], None if weights is None else weights[0]
     return (output, weights) if return_weights else output

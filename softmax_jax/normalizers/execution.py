@@ -1,5 +1,6 @@
 """Care for the places where a computation runs: explicit meshes, `shard_map`, debug flags, symbolic sizes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
 
-def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
-    """Returns function(*operands), computed as one operation where JAX would otherwise treat each step by itself.
+def as_one(function: Callable[..., Any], operands: tuple[Any, ...], out: Any) -> Callable[[], Any]:
+    """Returns function(*operands) to be called, as one operation where JAX would otherwise treat each step by itself.
 
-    Two places do: `compute_rows` of a row and attention. Elsewhere the function is simply called.
+    Two places need it: `compute_rows` of a row and attention. Elsewhere the call is that of the function.
 
     - Under `jax.debug_nans` and `jax.debug_infs` the function is compiled, because -inf stands for what is masked.
     - Where an array lies on a mesh with explicit axes, XLA divides the steps; `out` is the `PartitionSpec` of the
@@ -24,7 +25,7 @@ def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
     mesh = next((mesh for mesh in meshes if mesh.explicit_axes), None)
     debugging = jax.debug_nans.value or jax.debug_infs.value
     if mesh is None and not debugging:
-        return function(*operands)
+        return functools.partial(function, *operands)
 
     def call_with(arrays: dict[int, Array]) -> Any:
         # Plain numbers stay plain, because the choice of a formula may depend on them.
@@ -32,9 +33,9 @@ def as_one(function: Callable[..., Any], *operands: Any, out: Any) -> Any:
 
     compute = jax.jit(call_with) if debugging else call_with
     if mesh is None:
-        return compute(arrays)
+        return functools.partial(compute, arrays)
     out = jax.tree.map(lambda spec: NamedSharding(mesh, spec), out, is_leaf=lambda x: isinstance(x, PartitionSpec))
-    return jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=out)(compute)(arrays)
+    return functools.partial(jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=out)(compute), arrays)
 
 
 def spec_of(array: Any, without: int | tuple[int, ...] = ()) -> PartitionSpec:

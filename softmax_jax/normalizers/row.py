@@ -277,7 +277,7 @@ def compute_rows(
     def compute(logits: Array, where: Mask, *operands: Any) -> Any:
         return function(Row.of(logits, axis, where, low_hides), *operands)
 
-    return as_one(compute, logits, where, *operands, out=spec_of(logits) if out is None else out)
+    return as_one(compute, (logits, where, *operands), spec_of(logits) if out is None else out)()
 
 
 # Statistics of a row.

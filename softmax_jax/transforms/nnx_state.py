@@ -73,27 +73,37 @@ class SplitTree:
 
 
 class StatefulCall:
-    """Calls a function on copies of the objects in its arguments, and puts what it writes into the objects."""
+    """A call of a function on copies of the objects in its arguments, which puts what it writes into the objects.
+
+    The caller calls `fun` between `copy_arguments` and `collect`, under `refuse_writes`, and then `restore`.
+    """
 
     def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.fun, *arguments = unbind(fun, args, kwargs)
         self.named = fun
-        # References by identity: original object → index here, index → copy in `call`, index → original in `restore`.
-        # So a write to a copy reaches the one original that it was made from, though several arguments share it.
+        # References by identity: original object → index here, index → copy in `copy_arguments`, index → original in
+        # `restore`. So a write to a copy reaches the one original that it was made from, though several arguments
+        # share it.
         self.originals = _nnx().graphlib.RefMap() if _nnx() else None
         self.arguments = SplitTree(arguments, ref_index=self.originals)
         self.parts = self.arguments.parts
 
-    def call(self, parts: Any) -> Any:
-        """Returns the parts of what the function writes and returns, from those of its arguments."""
-        by_index = _nnx().graphlib.IndexMap() if _nnx() else None
-        args, kwargs = self.arguments.join(parts, index_ref=by_index)
-        objects = find_objects((args, kwargs))
-        before = list(map(_read_content, objects))
-        with refuse_writes(self.named, _describe_holder(self.named)):
-            output = self.fun(*args, **kwargs)
-        written = [item for item, content in zip(objects, before) if not _same_content(content, _read_content(item))]
-        copies = _nnx().graphlib.RefMap.from_indexmap(by_index) if objects else {}
+    def copy_arguments(self, parts: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments from their parts, with copies of the objects."""
+        self.by_index = _nnx().graphlib.IndexMap() if _nnx() else None
+        args, kwargs = self.arguments.join(parts, index_ref=self.by_index)
+        self.contents = [(item, _read_content(item)) for item in find_objects((args, kwargs))]
+        return args, kwargs
+
+    def refuse_writes(self) -> contextlib.AbstractContextManager[None]:
+        """Raises ValueError, as `refuse_writes`, where the function writes to an object that it is not given."""
+        return refuse_writes(self.named, _describe_holder(self.named))
+
+    def collect(self, output: Any) -> Any:
+        """Returns the parts of what the function has written to the copies, and of its output."""
+        written = [item for item, content in self.contents if not _same_content(content, _read_content(item))]
+        objects = bool(self.contents)
+        copies = _nnx().graphlib.RefMap.from_indexmap(self.by_index) if objects else {}
         inside = _nnx().iter_graph(find_objects((written, output)), graph=True) if objects else ()
         self.updated = [copies[item] for _, item in inside if item in copies]
         self.results = SplitTree((written, output), **{"ref_outer_index": copies} if objects else {})

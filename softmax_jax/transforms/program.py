@@ -314,7 +314,10 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     def flat(*arrays: Any) -> list[Any]:
         filled = dict(zip(positions, arrays))
         parts = tree.unflatten([filled.get(position, leaf) for position, leaf in enumerate(leaves)])
-        outputs, returned["tree"] = jax.tree.flatten(call.call(parts))
+        args, kwargs = call.copy_arguments(parts)
+        with call.refuse_writes():
+            output = call.fun(*args, **kwargs)
+        outputs, returned["tree"] = jax.tree.flatten(call.collect(output))
         returned["others"] = [None if _is_array(output) else output for output in outputs]
         return [output for output in outputs if _is_array(output)]
 

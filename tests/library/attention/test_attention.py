@@ -7,7 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from softmax_jax import LogLength, Normalizer, normalizer, softmax
+from softmax_jax import normalizer
 from softmax_jax.attention.attention import dot_product_attention
 from tests.tiers import HEART, full_except
 
@@ -96,10 +96,15 @@ def test_equals_jax_for_every_combination_of_keywords(kv_heads, is_causal, local
 
 
 @pytest.mark.parametrize("shape", [(KEYS,), (QUERIES, 1), (HEADS, 1, KEYS), (1, HEADS, 1, KEYS), (BATCH, 1, 1, KEYS)])
-def test_bias_and_mask_broadcast_as_in_jax(shape):
-    arrays = (*qkv(), some_bias(shape), some_mask(shape, first=True))
-    ours, theirs = (jax.jit(attend)(*arrays) for attend in (dot_product_attention, jax.nn.dot_product_attention))
-    np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+def test_bias_and_mask_broadcast_with_the_gradients_of_jax(shape):
+    def output_and_gradients(attend):
+        attend = functools.partial(attend, mask=some_mask(shape, first=True), is_causal=True)
+        output, pull = jax.vjp(attend, *qkv(2), some_bias(shape))
+        return output, pull(normal(5, output.shape))
+
+    ways = dot_product_attention, jax.nn.dot_product_attention
+    ours, theirs = jax.jit(lambda: [*map(output_and_gradients, ways)])()
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=5e-6, rtol=0), ours, theirs)
 
 
 def test_batch_axis_may_be_left_out():
@@ -111,25 +116,6 @@ def test_batch_axis_may_be_left_out():
     np.testing.assert_array_equal(weights, expected_weights[0])
 
 
-@pytest.mark.parametrize("kv_heads", full_except([2, 1], 2))
-def test_gradients_equal_those_of_jax(kv_heads):
-    visible = some_mask(first=True)
-    target = normal(5, (BATCH, QUERIES, HEADS, SIZE))
-
-    def gradients(attention):
-        def loss(query, key, value, bias):
-            return jnp.sum(target * attention(query, key, value, bias, visible, is_causal=True))
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*qkv(kv_heads), some_bias())
-
-    for ours, theirs in zip(gradients(dot_product_attention), gradients(jax.nn.dot_product_attention)):
-        np.testing.assert_allclose(ours, theirs, atol=5e-6, rtol=0)
-
-
-def float32(half):
-    return half.astype(jnp.float32)
-
-
 FORMS = {
     "dense": {"implementation": "dense"},
     "streaming": {"implementation": "streaming", "block_size": 2},
@@ -139,10 +125,7 @@ FORMS = {
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [
-        *full_except([(name, "dense") for name in HEART], "adaptive"),
-        *full_except([("adaptive", "streaming"), ("softmax", "xla"), ("ssmax", "xla")]),
-    ],
+    [*full_except([("adaptive", "dense"), ("softmax", "streaming"), ("ssmax", "xla")], "adaptive")],
 )
 def test_a_bias_of_minus_9000_or_less_hides_as_a_mask_does(name, form):
     arrays, mask = qkv(2), some_mask((BATCH, 1, QUERIES, KEYS)).at[0, :, 3].set(False)
@@ -185,8 +168,8 @@ def test_lists_and_numbers_are_taken_for_arrays():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
+def test_half_precision_is_computed_in_float32_and_rounded_once():
+    dtype, float32 = jnp.bfloat16, functools.partial(jnp.asarray, dtype=jnp.float32)
     half = qkv(kv_heads=2, dtype=dtype)
     attend = functools.partial(dot_product_attention, is_causal=True, normalizer="ssmax", return_weights=True)
     arrays = (*half, some_bias(dtype=dtype))
@@ -226,22 +209,6 @@ def test_length_counts_what_each_query_sees():
     _, weights = attend(is_causal=True, local_window_size=(1, 0), normalizer=f"ssmax(s={s})")
     pair = np.exp(s * np.log(2) * logits[:, :, 4, 3:5])
     np.testing.assert_allclose(weights[:, :, 4, 3:5], pair / pair.sum(-1, keepdims=True), atol=1e-6)
-
-
-def test_numbers_per_head_reach_their_head():
-    query, key, value = qkv(2)
-    s = jnp.array([0.1, 0.5, 1.0, 2.0])
-    per_head = dot_product_attention(
-        query, key, value, normalizer=Normalizer(softmax, LogLength(s.reshape(HEADS, 1, 1)))
-    )
-    for head in range(HEADS):
-        alone = dot_product_attention(query, key, value, normalizer=normalizer("ssmax", s=float(s[head])))
-        np.testing.assert_allclose(per_head[:, :, head], alone[:, :, head], atol=1e-6)
-
-
-def test_vmap_equals_batch():
-    attend = functools.partial(dot_product_attention, is_causal=True, normalizer="adaptive")
-    np.testing.assert_allclose(jax.jit(jax.vmap(attend))(*qkv(2)), attend(*qkv(2)), atol=1e-6)
 
 
 @pytest.fixture

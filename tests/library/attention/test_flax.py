@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen, nnx, serialization, traverse_util
-from orbax.checkpoint import v1 as ocp
+from flax import linen, nnx, traverse_util
 
 import softmax_jax as sj
 from softmax_jax.attention.flax_layers import LinenAttention, NnxAttention, attend, attention_fn
@@ -105,10 +104,9 @@ def test_batch_axes_grouped_heads_and_half_precision_equal_stock(api, options, s
     np.testing.assert_allclose(ours.astype(jnp.float32), stock.astype(jnp.float32), atol=atol)
 
 
-@pytest.mark.parametrize("low", [-9e3, -1e9])
-def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low):
+def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused():
     x, mask = inputs(BATCH, LENGTH, HEADS, 8), causal(inputs()).at[0, :, 2].set(0)
-    added, weigh = jnp.where(mask != 0, 0, low), sj.normalizer("ssmax")
+    added, weigh = jnp.where(mask != 0, 0, -9e3), sj.normalizer("ssmax")
     wanted = attend(weigh, x, x, x, mask=mask)
     np.testing.assert_array_equal(wanted[0, 2], 0)
     layers: list[Any] = [attention_fn(weigh), NnxAttention(weigh, learn=("s",))]
@@ -116,6 +114,8 @@ def test_a_low_bias_hides_as_a_mask_does_and_a_mask_that_is_added_is_refused(low
         np.testing.assert_allclose(output, wanted, atol=1e-6)
     with pytest.raises(ValueError, match=r"the mask of float32 holds -.* as bias="):
         attend(weigh, x, x, x, mask=added)
+    with pytest.raises(ValueError, match="the mask of float32 holds -1; "):
+        attend(weigh, x, x, x, mask=-mask)
 
 
 def test_precision_reaches_both_products():
@@ -175,9 +175,8 @@ def test_what_does_not_fit_raises(call, message):
 
 
 @both
-@pytest.mark.parametrize("dropout_rate", full_except([0.0, 0.5], 0.5))
-def test_captured_weights_are_those_before_dropout_and_change_no_number(api, dropout_rate):
-    one, x = layer(api, attention_fn("softmax"), dropout_rate=dropout_rate), inputs()
+def test_captured_weights_are_those_before_dropout_and_change_no_number(api):
+    one, x = layer(api, attention_fn("softmax"), dropout_rate=0.5), inputs()
     output, weights = one.capture(x, mask=causal(x), deterministic=False)
     np.testing.assert_array_equal(output, one(x, mask=causal(x), deterministic=False))
     assert weights.shape == (BATCH, HEADS, LENGTH, LENGTH)
@@ -233,22 +232,6 @@ def test_each_head_uses_its_own_number_of_any_map_or_scale(api, name, number, va
         np.testing.assert_allclose(weights[:, head], fixed.capture(x, mask=causal(x))[1][:, head], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("api", "name", "learn", "heads"),
-    [
-        ("linen", "ssmax(bias=0.2)", ("s", "bias"), HEADS),
-        ("nnx", "adaptive", ("threshold", "coefficients_0", "coefficients_4"), HEADS),
-        *full_except([("nnx", "softpick", ("eps",), None), ("linen", "adaptive", ("coefficients_4",), HEADS)]),
-    ],
-)
-def test_any_number_of_a_map_or_a_scale_can_be_learned(api, name, learn, heads):
-    learning = learning_layer(api, name, learn, heads)
-    assert {path for path in parameters(learning) if "attention_fn" in path} == {f"attention_fn/{n}" for n in learn}
-    np.testing.assert_array_equal(learning(inputs()), layer(api, attention_fn(name))(inputs()))
-    moved = with_number(learning, learn[-1], parameters(learning)[f"attention_fn/{learn[-1]}"] + 0.5)
-    assert jnp.max(jnp.abs(moved(inputs()) - layer(api, attention_fn(name))(inputs()))) > 1e-4
-
-
 def test_a_trained_layer_takes_another_normalizer():
     trained, stock = learning_layer("linen", "ssmax", ("s",)), layer("linen", attention_fn("hardmax"))
     swapped = trained.layer.clone(attention_fn=attention_fn("hardmax"))
@@ -262,21 +245,6 @@ def test_a_trained_layer_takes_another_normalizer():
     np.testing.assert_allclose(run(learning, inputs()), run(stock, inputs()), atol=1e-6)
     stock.attention_fn = nnx.data(learned)
     np.testing.assert_allclose(run(stock, inputs()), first, atol=1e-6)
-
-
-def test_learned_numbers_are_saved_with_the_other_parameters(tmp_path):
-    s = jnp.array([0.1, 0.5, 1.0, 2.0]).reshape(HEADS, 1, 1)
-    saved = with_number(learning_layer("linen"), "s", s).variables
-    loaded = serialization.from_bytes(learning_layer("linen").variables, serialization.to_bytes(saved))
-    np.testing.assert_array_equal(loaded["params"]["attention_fn"]["s"], s)
-
-    saved = nnx.state(with_number(learning_layer("nnx"), "s", s).layer, nnx.Param)
-    ocp.save(tmp_path / "state", nnx.to_pure_dict(saved))
-    target = learning_layer("nnx").layer
-    state = nnx.state(target, nnx.Param)
-    nnx.replace_by_pure_dict(state, ocp.load(tmp_path / "state", nnx.to_pure_dict(state)))
-    nnx.update(target, state)
-    np.testing.assert_array_equal(target.attention_fn.s[...], s)
 
 
 # Numbers that are linear in the query
@@ -446,25 +414,6 @@ def test_a_traced_number_goes_through_linens_jit():
     for s in (jnp.float32(0.4), jnp.float32(0.8), jnp.float32(0.4)):
         slope, expected = (jax.grad(total)(s, layer) for layer in (compiled, stock))
         np.testing.assert_allclose(slope, expected, rtol=1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("learn", [False, True])
-def test_linen_scans_and_maps_layers_with_numbers_of_any_kind(learn):
-    fixed = sj.normalizer("ssmax", bias=jnp.full((HEADS, 1, 1), 0.5))
-    options: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
-
-    class Step(linen.Module):
-        @linen.compact
-        def __call__(self, x, _):  # pyright: ignore[reportIncompatibleMethodOverride]
-            attention = LinenAttention(fixed, ("s",), HEADS) if learn else attention_fn(fixed)
-            return linen.MultiHeadDotProductAttention(HEADS, attention_fn=attention)(x), None
-
-    axes: Any = (0, None)
-    scanned, mapped = linen.scan(Step, length=2, **options)(), linen.vmap(Step, in_axes=axes, **options)()
-    for model, x in ((scanned, inputs()), (mapped, inputs(2, BATCH, LENGTH, FEATURES))):
-        variables = model.init(jax.random.key(0), x, None)
-        assert jax.jit(model.apply)(variables, x, None)[0].shape == x.shape
 
 
 @both

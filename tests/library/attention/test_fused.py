@@ -24,28 +24,13 @@ def test_what_rides_a_kernel_is_what_the_facts_say():
 
 @pytest.mark.parametrize("name", methods(RIDES))
 def test_values_and_gradients_are_those_of_dense_attention(name):
-    dense, ridden = each((dense_attention, fused), with_arrays(name), arrays()[:3])
+    *qkv, bias = arrays()
+    beside = [jnp.where(jnp.isfinite(bias), bias, 0)[:1]] if name in ("softmax", "ssmax") else []
+    dense, ridden = each((dense_attention, fused), with_arrays(name), (*qkv, *beside))
     assert_equal(dense, ridden)
-    output, (*_, to_query, _, _) = ridden
+    output, (*_, to_query, _, _) = (ridden[0], ridden[1][: len(ridden[1]) - len(beside)])
     np.testing.assert_array_equal(output[0, EMPTY], 0)
     np.testing.assert_array_equal(to_query[0, EMPTY], 0)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["softmax", "ssmax"])
-def test_a_bias_is_scaled_too(name):
-    @jax.jit
-    def run(query, key, value, bias):
-        def loss(attention, bias):
-            output = attention(query, key, value, bias, is_causal=True, normalizer=name)
-            return jnp.sum(output[..., 0]), output
-
-        return [jax.grad(functools.partial(loss, attend), has_aux=True)(bias) for attend in (dense_attention, fused)]
-
-    query, key, value, bias = arrays()
-    (gradient, dense), (ridden_gradient, ridden) = run(query, key, value, jnp.where(jnp.isfinite(bias), bias, 0)[:1])
-    np.testing.assert_allclose(ridden, dense, atol=2e-6)
-    np.testing.assert_allclose(ridden_gradient, gradient, atol=2e-6)
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from flax import linen, nnx
 import softmax_jax as sj
 from tests.tiers import full_except
 
-from .models import apply_bert, bert, close, drawn, normal, run
+from .models import close, drawn, normal, run
 
 X = normal(2, 6, 16)
 CAUSAL = jnp.tril(jnp.ones((6, 6), bool))[None, None]
@@ -60,16 +60,10 @@ def test_nnx_models_are_taken_as_they_are(normalizer: str):
     model, edited = nnx_model(), nnx_model(attention_fn=sj.attention_fn(normalizer))
     (site,) = sj.sites(model)(X, mask=CAUSAL)
     assert (site.scope, site.use, site.mask) == ("site_0", "attention", "select")
-    swapped = [lambda x, n=n: sj.swap(model, n)(x, mask=CAUSAL) for n in ("softmax", normalizer)]
+    graph, state = nnx.split(model)
+    split = sj.swap(lambda state, x: nnx.merge(graph, state)(x, mask=CAUSAL), normalizer)
+    swapped = lambda x: sj.swap(model, "softmax")(x, mask=CAUSAL), lambda x: split(state, x)
     both(lambda x: model(x, mask=CAUSAL), swapped, lambda x: edited(x, mask=CAUSAL), X)
-
-
-@pytest.mark.full
-def test_nnx_split():
-    graph, state = nnx.split(nnx_model())
-    swapped = sj.swap(lambda state, x: nnx.merge(graph, state)(x), "hardmax")
-    edited = nnx_model(attention_fn=sj.attention_fn("hardmax"))
-    close(*run(lambda state, x: (swapped(state, x), edited(x)), state, X))
 
 
 QUERY, KEY = normal(2, 6, 4, 8), normal(2, 6, 2, 8, seed=1)
@@ -89,26 +83,6 @@ def test_dot_product_attention_of_jax(option: str):
     stock = lambda q, k: jax.nn.dot_product_attention(q, k, k, **options)  # noqa: E731
     edited = lambda q, k: sj.dot_product_attention(q, k, k, normalizer=name, **options)  # noqa: E731
     both(stock, (sj.swap(stock, "softmax"), sj.swap(stock, name)), edited, QUERY, KEY)
-
-
-@pytest.mark.full
-def test_numbers_per_head_of_grouped_heads():
-    s = jnp.array([0.2, 0.4, 0.6, 0.8])
-    (site,) = sj.sites(jax.nn.dot_product_attention)(QUERY, KEY, KEY)
-    assert site.shape == (2, 2, 2, 6, 6)  # groups, batch, heads of keys, queries, keys
-    grouped = sj.normalizer("ssmax", s=s.reshape(2, 2).T[:, None, :, None, None])
-    swapped = sj.swap(jax.nn.dot_product_attention, grouped)
-    each = sj.normalizer("ssmax", s=s[:, None, None])
-    edited = lambda q, k, v: sj.dot_product_attention(q, k, v, normalizer=each)  # noqa: E731
-    close(*run(lambda q, k: (swapped(q, k, k), edited(q, k, k)), QUERY, KEY))
-
-
-def test_a_plain_model_under_scan_and_checkpoint():
-    parameters, tokens = bert(), jnp.arange(12).reshape(2, 6)
-    present = jnp.arange(6)[None] < jnp.array([[4], [6]])
-    edited = lambda *args: apply_bert(*args, softmax=lambda z: sj.hardmax(z, where=z > -1e4))  # noqa: E731
-    swapped = sj.swap(apply_bert, "softmax"), sj.swap(apply_bert, "hardmax")
-    both(apply_bert, swapped, edited, parameters, tokens, present)
 
 
 @pytest.mark.parametrize("name", full_except(("ssmax(s=1.0)", "adaptive"), "ssmax(s=1.0)"))

@@ -82,11 +82,6 @@ def decoder() -> nnx.MultiHeadAttention:
     return layer
 
 
-def twice() -> tuple[Block, Block]:
-    block = Block()
-    return block, block
-
-
 def content(*objects: Any) -> tuple[Any, list[Any]]:
     """The structure of objects and all that they hold."""
     structure, state = nnx.split(objects)
@@ -106,13 +101,9 @@ RUNS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], Callabl
     "nnx.jit": (call, lambda: (Block(),), nnx.jit),
     "layers": (call, lambda: (Layers(),), nnx.jit),
     "plain": (call, lambda: (Block(),), lambda fun: fun),
-    "jax.jit": (call, lambda: (Block(),), jax.jit),
     "trees": (call, lambda: (Block(),), functools.partial(nnx.jit, graph_updates=False)),
     "nnx.grad": (loss, lambda: (Block(),), lambda fun: nnx.jit(nnx.grad(fun))),
-    "nnx.remat": (loss, lambda: (Block(),), lambda fun: nnx.jit(nnx.grad(nnx.remat(fun)))),
-    "two": (in_turn, lambda: (Block(), Block(1)), nnx.jit),
     "sharing": (in_turn, sharing, nnx.jit),
-    "the same twice": (in_turn, twice, nnx.jit),
     "nested": (lambda d, x: d["a"][0](x), lambda: ({"a": [Block()], "name": "b", "number": 3},), lambda fun: fun),
     "random numbers": (lambda m, r, x: m.layer(x, rngs=r), lambda: (Layers(), nnx.Rngs(5)), nnx.jit),
     "a variable": (lambda m, v, x: m(x) * grown(v), lambda: (Block(), nnx.Variable(jnp.ones(()))), nnx.jit),
@@ -136,6 +127,26 @@ def test_state_is_written_as_without_a_swap(name: str):
 
 
 @pytest.mark.full
+def test_a_module_may_be_the_function_or_bound_to_it_and_be_returned():
+    ours, stock = Block(), Block()
+    for fun in (ours, ours.__call__, functools.partial(call, ours)):
+        assert_same(sj.swap(fun, "softmax")(X), stock(X))
+        assert_same(sj.probe(fun)(X)[0], stock(X))
+        assert_same(content(ours)[1], content(stock)[1])
+    same, new = sj.swap(lambda block, x: (block, nnx.Variable(block(x))), "softmax")(ours, X)
+    assert same is ours
+    assert_same(new[...], stock(X))
+
+
+@pytest.mark.full
+def test_calibrate_carries_the_objects_of_its_batches():
+    block = Block()
+    options: Any = {"learn": ("s",), "optimizer": optax.sgd(0.1), "batches": [(block, X)] * 3}
+    sj.calibrate(call, "ssmax", loss=lambda fun, batch: loss(lambda x: fun(batch[0], x), batch[1]), **options)
+    assert [int(block.seen[...]), block.calls] == [3, 3]
+
+
+@pytest.mark.full
 def test_a_cache_fills_and_another_normalizer_is_swapped_in():
     def decode(fun):
         layer: Any = decoder()
@@ -146,51 +157,6 @@ def test_a_cache_fills_and_another_normalizer_is_swapped_in():
     layer.attention_fn = sj.attention_fn("ssmax")
     np.testing.assert_allclose(swapped, layer(X, mask=nnx.make_causal_mask(X[..., 0]), decode=False), atol=1e-5)
     assert at == 5
-
-
-@pytest.mark.full
-def test_loops_over_stacked_modules_carry_their_state():
-    def run(fun):
-        layer = functools.partial(nnx.MultiHeadAttention, 4, 16, decode=False, dropout_rate=0.5, deterministic=False)
-        model = nnx.vmap(lambda rngs: layer(rngs=rngs))(nnx.Rngs(0).split(3))
-        in_turn = nnx.scan(lambda x, model: fun(model, x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
-        return jnp.stack([in_turn(X, model) for _ in range(2)]), content(model)[1]
-
-    (outputs, state), (stock, expected) = run(sj.swap(call, "softmax")), run(call)
-    np.testing.assert_allclose(outputs, stock, atol=1e-5)
-    assert_same(state, expected)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("bind", [lambda m: m, lambda m: m.__call__, lambda m: functools.partial(call, m)])
-def test_a_module_may_be_the_function_or_bound_to_it(bind: Any):
-    ours, stock = Block(), Block()
-    assert_same(sj.swap(bind(ours), "softmax")(X), stock(X))
-    assert_same(content(ours)[1], content(stock)[1])
-
-
-@pytest.mark.full
-def test_a_function_returns_modules():
-    block = Block()
-    same, new = sj.swap(lambda block, x: (block, nnx.Variable(block(x))), "softmax")(block, X)
-    assert same is block
-    assert_same(new[...], Block()(X))
-
-
-@pytest.mark.full
-def test_probe_writes_state_and_sites_none():
-    ours, stock = Block(), Block()
-    assert len(sj.sites(call)(ours, X)) == 1
-    assert_same(nnx.jit(lambda block, x: sj.probe(call)(block, x)[0])(ours, X), nnx.jit(call)(stock, X))
-    assert_same(content(ours)[1], content(stock)[1])
-
-
-@pytest.mark.full
-def test_calibrate_carries_the_objects_of_its_batches():
-    block = Block()
-    options: Any = {"learn": ("s",), "optimizer": optax.sgd(0.1), "batches": [(block, X)] * 3}
-    sj.calibrate(call, "ssmax", loss=lambda fun, batch: loss(lambda x: fun(batch[0], x), batch[1]), **options)
-    assert [int(block.seen[...]), block.calls] == [3, 3]
 
 
 def refusals(given: Block) -> dict[str, Callable[[], Any]]:

@@ -10,9 +10,6 @@ from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, run
 
-TOKENS = jnp.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
-PRESENT = jnp.arange(LENGTH)[None] < jnp.array([[4], [6]])
-
 
 def test_rows_are_those_of_the_weights():
     def causal(q, k, v):
@@ -31,23 +28,6 @@ def test_rows_are_those_of_the_weights():
     np.testing.assert_array_equal(rows.place, weights.argmax(-1))
     np.testing.assert_array_equal(rows.first, weights[..., 0])
     np.testing.assert_array_equal(rows.visible, np.broadcast_to(np.arange(1, LENGTH + 1), rows.visible.shape))
-
-
-@pytest.mark.full
-def test_turns_of_a_loop_are_stacked_and_nothing_else_changes():
-    parameters = bert(layers=3)
-    both = lambda *args: (sj.probe(apply_bert, critical=True)(*args), apply_bert(*args))  # noqa: E731
-    (output, probed), wanted = run(both, parameters, TOKENS, PRESENT)
-    np.testing.assert_allclose(output, wanted, atol=1e-5)
-    (rows,) = probed
-    assert rows.critical.shape == rows.entropy.shape
-    assert bool((rows.critical > 0).all())
-    assert rows.entropy.shape == (3, BATCH, HEADS, LENGTH)
-    np.testing.assert_array_equal(rows.visible[:, 0], 4)
-    np.testing.assert_array_equal(rows.visible[:, 1], 6)
-    head, line = repr(probed).splitlines()
-    assert head.split() == ["index", "scope", "rows", "entropy", "largest", "visible", "first", "critical"]
-    assert "5.000" in line
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -77,29 +57,23 @@ def test_measures_of_logits_are_those_of_numpy_under_windows(dtype):
 
 
 @pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
-def test_under_a_normalizer_the_rows_are_those_of_the_swap_with_what_is_asked_besides(normalizer):
-    sums = sj.probe(attention, normalizer, also=lambda weights: (weights[..., :2].sum(-1), weights.sum()))
-    (output, (rows,)), wanted = run(lambda *qkv: (sums(*qkv), sj.swap(attention, normalizer or "softmax")(*qkv)), *QKV)
-    np.testing.assert_array_equal(output, wanted)
-    assert bool((rows.largest == 1).all()) == bool((rows.entropy == 0).all()) == (normalizer == "hardmax")
-    of_two, total = rows.also
-    assert of_two.shape == rows.first.shape
-    assert bool((of_two >= rows.first).all())
-    np.testing.assert_allclose(total, rows.first.size, rtol=1e-5)
-
-
-@pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
-def test_the_critical_beta_is_that_of_the_logits_of_the_model_whatever_weighs_them(normalizer):
+def test_rows_under_a_normalizer_are_those_of_the_swap_with_the_critical_beta_of_the_model(normalizer):
     def causal(q, k, v):
         return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
 
     def with_logits(q, k, v):
         logits = []
         attention(q, k, v, hide=lambda z: logits.append(z) or z)
-        return sj.probe(causal, normalizer, critical=True)(q, k, v)[1], logits[0]
+        also = lambda weights: (weights[..., :2].sum(-1), weights.sum())  # noqa: E731
+        probe = sj.probe(causal, normalizer, critical=True, also=also)
+        return probe(q, k, v), sj.swap(causal, normalizer or "softmax")(q, k, v), logits[0]
 
-    probed, logits = run(with_logits, *QKV)
+    (output, probed), wanted_output, logits = run(with_logits, *QKV)
+    np.testing.assert_array_equal(output, wanted_output)
     (rows,) = probed
+    assert bool((rows.largest == 1).all()) == bool((rows.entropy == 0).all()) == (normalizer == "hardmax")
+    assert bool((rows.also[0] >= rows.first).all())
+    np.testing.assert_allclose(rows.also[1], rows.first.size, rtol=1e-5)
     assert rows.critical.shape == rows.entropy.shape
     wanted = theory.critical_beta(logits, np.broadcast_to(CAUSAL, logits.shape))
     np.testing.assert_allclose(rows.critical, wanted, rtol=1e-4)
@@ -107,6 +81,14 @@ def test_the_critical_beta_is_that_of_the_logits_of_the_model_whatever_weighs_th
     head, line = repr(probed).splitlines()
     assert head.split()[-1] == "critical"
     assert float(line.split()[-1]) == pytest.approx(np.median(wanted), abs=2e-3)
+
+
+@pytest.mark.full
+def test_turns_of_a_loop_are_stacked():
+    tokens, present = jnp.arange(2 * LENGTH).reshape(2, LENGTH), jnp.arange(LENGTH)[None] < jnp.array([[4], [6]])
+    _, (rows,) = run(sj.probe(apply_bert, critical=True), bert(layers=3), tokens, present)
+    assert rows.critical.shape == rows.entropy.shape == (3, BATCH, HEADS, LENGTH)
+    np.testing.assert_array_equal(rows.visible[:, :, 0, 0], [[4, 6]] * 3)
 
 
 @pytest.mark.full

@@ -35,6 +35,24 @@ def double(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
 
 
+def plain(logits, axis=-1, where=None, *, factor=1.0):
+    return factor * jax.nn.softmax(logits, axis, where)
+
+
+def test_numbers_as_keywords():
+    for text in "temperature(0.2)", "temperature(theta=0.2)":
+        with pytest.raises(ValueError, match=r"gives theta twice"):
+            sj.normalizer(text, theta=0.3)
+    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
+    assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
+    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
+    s = jnp.array([0.1, 0.2])[:, None, None]
+    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
+    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
+    # A whole number becomes a float, which can be differentiated.
+    assert all(isinstance(number, float) for number in jax.tree.leaves(sj.normalizer("length_scaled(m=2)")))
+
+
 @pytest.mark.parametrize("name", methods())
 def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
     n = sj.normalizer(name)
@@ -61,20 +79,6 @@ def test_spec_strings(spec, scale):
     assert sj.normalizer(spec).scale == scale
 
 
-def test_numbers_as_keywords():
-    for text in "temperature(0.2)", "temperature(theta=0.2)":
-        with pytest.raises(ValueError, match=r"gives theta twice"):
-            sj.normalizer(text, theta=0.3)
-    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
-    assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
-    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
-    s = jnp.array([0.1, 0.2])[:, None, None]
-    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
-    for given, number in ((plain, {"factor": 3.0}), ("softpick", {"eps": 1e-3}), ("length_scaled", {"m": 2})):
-        leaf = jax.tree.leaves(sj.normalizer(given, **number))[0]  # a float, which can be differentiated
-        assert (leaf, type(leaf)) == (*number.values(), float)
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -85,7 +89,10 @@ def test_numbers_as_keywords():
         ("ssmax(1, 2, 3)", r"gives 3 numbers; 'ssmax' takes at most 2"),
         ("ssmax(0.43, s=1)", r"gives s twice: give each number once"),
         ("", r"cannot read the normalizer '': write a name, or a name with numbers as in 'ssmax\(s=0\.43\)'"),
-        *[(spec, "cannot read") for spec in ("sj.ssmax()", "ssmax(s=print('run'))", "ssmax(s={[]: 1})", "ssmax(1/3)")],
+        *[
+            (spec, "cannot read")
+            for spec in ("sj.ssmax()", "ssmax(s=print('run'))", "ssmax(s={[]: 1})", "temperature(1/3)")
+        ],
         ("temperature('cold')", r"theta is 'cold'; it must be a number above 0, such as 1\.0"),
         ("temperature(True)", r"theta is True; it must be a number"),
         ("ssmax(s=1e999)", r"s is inf; it must be a finite number"),
@@ -127,12 +134,9 @@ def test_what_cannot_be_registered():
     def also_s(logits, axis=-1, where=None, *, s=1.0):
         return s * logits
 
-    cold: Any = {"theta": 0.0}
     for message, name, *what in (
-        *(
-            (f"cannot register '{name}': a name must be new and a Python", name, double)
-            for name in ("softmax", "a b", "")
-        ),
+        ("cannot register 'softmax': a name must be new and a Python identifier", "softmax", double),
+        ("cannot register 'not a name': a name must be new and a Python identifier", "not a name", double),
         (r"numbers without a default \['alpha'\]", "mine", without_default),
         (r"claimed twice \['s'\]", "mine", also_s, sj.LogLength),
     ):
@@ -141,7 +145,7 @@ def test_what_cannot_be_registered():
     with pytest.raises(ValueError, match=r"no number 'theta'; it takes: s=.*, bias=0\.0"):
         sj.register("mine", sj.softmax, sj.LogLength, theta=1.0)
     with pytest.raises(ValueError, match=r"theta is 0\.0; it must be a finite number above 0"):
-        sj.register("mine", sj.softmax, sj.ConstantTemperature, **cold)
+        sj.register("mine", sj.softmax, sj.ConstantTemperature, theta=0.0)
     assert "mine" not in sj.METHODS
 
 
@@ -221,10 +225,6 @@ def test_a_normalizer_of_a_module_needs_no_registration(own):
     for spec, factor in ("function", 2), ("function(factor=3.0)", 3):
         found = sj.normalizer(f"{own}:{spec}")(logits)
         np.testing.assert_allclose(found, factor * jax.nn.softmax(logits), rtol=1e-6)
-
-
-def plain(logits, axis=-1, where=None, *, factor=1.0):
-    return factor * jax.nn.softmax(logits, axis, where)
 
 
 def test_anything_callable_is_a_normalizer():

@@ -172,7 +172,11 @@ def test_a_row_alone_is_worth_its_curvature_in_beta_as_often_as_its_seed_counts(
 
 def test_a_row_is_on_the_border_where_its_loss_is_least_at_either_end():
     best = jnp.array([LOG_THETA[0] - 1, LOG_THETA[20], LOG_THETA[-1] + 1], jnp.float32)
-    found = jax.jit(lambda h: temperature.search_at(lambda x: ((x - best[:, None]) ** 2,) * 2, h))(jnp.ones(3))
+
+    def losses(log_theta):
+        return (log_theta - best[:, None]) ** 2, (log_theta - best[:, None]) ** 2
+
+    found = jax.jit(lambda entropies: temperature.search_at(losses, entropies))(jnp.ones(3))
     assert found.border.tolist() == [True, False, True]
     np.testing.assert_allclose(found.theta[1], np.exp(LOG_THETA[20]), rtol=1e-4)
     np.testing.assert_allclose(found.curvature, 2, rtol=1e-2)

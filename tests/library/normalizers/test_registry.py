@@ -134,12 +134,13 @@ def test_what_cannot_be_registered():
     def also_s(logits, axis=-1, where=None, *, s=1.0):
         return s * logits
 
-    for message, name, *what in (
+    cases: list[Any] = [
         ("cannot register 'softmax': a name must be new and a Python identifier", "softmax", double),
         ("cannot register 'not a name': a name must be new and a Python identifier", "not a name", double),
         (r"numbers without a default \['alpha'\]", "mine", without_default),
         (r"claimed twice \['s'\]", "mine", also_s, sj.LogLength),
-    ):
+    ]
+    for message, name, *what in cases:
         with pytest.raises(ValueError, match=message):
             sj.register(name, *what)
     with pytest.raises(ValueError, match=r"no number 'theta'; it takes: s=.*, bias=0\.0"):

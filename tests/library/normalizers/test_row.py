@@ -1,4 +1,5 @@
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +92,7 @@ def test_rows_that_are_low_throughout_are_weighed_as_they_stand_and_a_scale_hide
 
 
 def test_plain_numpy_of_double_precision_is_taken_without_a_warning(symbols_pass):
-    x = np.array([1.0, 2.0])
+    x: Any = np.array([1.0, 2.0])
     with jax.numpy_dtype_promotion("standard"):
         for weights in sj.softmax(x), sj.ssmax(x), sj.log_softmax(x), sj.softmax_jvp(x, x):
             assert weights.dtype == jnp.float32

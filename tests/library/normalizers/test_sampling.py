@@ -120,7 +120,7 @@ def test_top_p_at_its_boundary():
 @pytest.mark.parametrize(("mask", "keep", "number"), MASKS)
 def test_masks_of_logits_of_any_size_and_with_anything_behind_the_mask(mask, keep, number):
     z = np.array(
-        [[3e38, -3e38, 0.0, 3e38], [-3e38] * 4, [1e4, 1e4 + 8, 1e4 - 50, -1e4], [-INF] * 4, [1.0, -INF, 1, NAN]]
+        [[3e38, -3e38, 0.0, 3e38], [-3e38] * 4, [1e4, 1e4 + 8, 1e4 - 50, -1e4], [-INF] * 4, [1.0, -INF, 1.0, -INF]]
     )
     where = np.ones(z.shape, bool)
     kept = mask(jnp.asarray(z, jnp.float32), number, where=jnp.asarray(where))
